@@ -1,0 +1,1 @@
+"""The samplers' room: environments, stepping, acting, unrolls, the asyncio service."""

@@ -1,0 +1,1 @@
+"""How environments are stepped: one awaitable interface, several ways."""

@@ -1,0 +1,1 @@
+"""Composition: the command line, the run files, one small main per role."""

@@ -1,0 +1,1 @@
+"""Networks and action distributions; the samplers import these too."""
