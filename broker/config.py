@@ -8,11 +8,12 @@ from msgspec import Meta, Struct
 class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the broker listens and how much it may hold."""
 
-    bind: Annotated[str, Meta(description="where peers connect: tcp://host:port or ipc:///path")] = (
-        "tcp://127.0.0.1:5755"
-    )
+    bind: Annotated[
+        str, Meta(description="where peers connect: tcp://host:port or ipc:///path")
+    ] = "tcp://127.0.0.1:5755"
     announce: Annotated[
-        str, Meta(description="where weight announcements go out; empty = next port, or path + .pub")
+        str,
+        Meta(description="where weight announcements go out; empty = next port, or path + .pub"),
     ] = ""
     queue_mb: Annotated[
         float, Meta(gt=0, description="most unroll bytes held; no credit is granted beyond it")
@@ -38,5 +39,6 @@ class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=100000, description="versions ahead; 0 is synchronous and on-policy")
     ] = 2
     max_lag_hard: Annotated[
-        int, Meta(ge=1, le=1000000, description="older unrolls are settled as stale (after crashes)")
+        int,
+        Meta(ge=1, le=1000000, description="older unrolls are settled as stale (after crashes)"),
     ] = 64

@@ -1,0 +1,43 @@
+# Everything runs from .venv in this folder; `make` alone lists what there is.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+TORCH := $(shell grep '^torch==' constraints.txt)
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+
+.PHONY: help setup train test check bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY)  ## make .venv with every pinned package; quick when nothing changed
+
+# torch goes first and by exact version: left to the resolver it may fetch gigabytes of other builds.
+# pip's build environment reads PIP_CONSTRAINT, not -c, so hatchling is pinned by both.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "make: $(PYTHON) is missing or older than 3.11; try: make setup PYTHON=python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "make: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(PIP_INSTALL) $(TORCH)
+	PIP_CONSTRAINT=constraints.txt $(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+train: setup  ## CartPole on this machine until it is solved
+	$(BIN)/headrace train cartpole
+
+test: setup  ## every test
+	$(BIN)/python -m pytest
+
+check: setup  ## lint, format and types, nothing is changed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: setup  ## every benchmark
+	$(BIN)/headrace bench all
+
+clean:  ## remove .venv, caches and built files; runs are kept
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find actors broker learner launch tests -name __pycache__ -type d -prune -exec rm -rf {} +

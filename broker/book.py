@@ -1,0 +1,166 @@
+"""What is here, who holds it, and how it ended: the ledger's state and its few moves. Pure.
+
+Every unroll enters by `take` and ends by `settle`; nothing else counts.
+"""
+
+from collections import Counter, deque
+
+from broker.leases import Leases
+from broker.pacing import Credit
+from broker.records import Actor, Effects, Entry, Session, Stream
+from broker.wire import MAX_ENTRIES, Outcome, Range, ranges
+
+# Dead incarnations remembered for dedup, the oldest forgotten first.
+_MOST_DEAD = 4096
+
+
+class Book:
+    """Every attribute says what it means."""
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        max_lag: int,
+        max_lag_hard: int,
+        queue_bytes: int,
+        attempts: int,
+        first_tag: int,
+    ) -> None:
+        self.credit = Credit(batch=batch, max_lag=max_lag)
+        self.leases = Leases(first_tag=first_tag)
+        self.max_lag_hard = max_lag_hard
+        self.queue_bytes = queue_bytes
+        self.attempts = attempts
+        self.unroll_bytes = 0  # of one unroll by the run's spaces; 0 until they are known
+        self.actors: dict[int, Actor] = {}  # by incarnation, in order of their latest HELLO
+        self.queue: deque[Entry] = deque()
+        self.entries = 0  # queued + leased
+        self.nbytes = 0  # of their buffers
+        self.received = 0  # distinct unrolls that ever were here
+        self.copies = 0  # further arrivals of those
+        self.redelivered = 0
+        self.outcomes: Counter[Outcome] = Counter({outcome: 0 for outcome in Outcome})
+        self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
+
+    def stream(self, actor: Actor, number: int) -> Stream:
+        stream = actor.streams.get(number)
+        if stream is None:
+            stream = actor.streams[number] = Stream(actor=actor.inc, number=number)
+        return stream
+
+    def known_to(self, inc: int, number: int) -> Stream:
+        """The stream a learner speaks of; its sampler may not be back yet after our restart."""
+        actor = self.actors.get(inc)
+        if actor is None:
+            actor = self.actors[inc] = Actor(inc=inc, name="", alive=False)
+        return self.stream(actor, number)
+
+    def take(self, entry: Entry) -> None:
+        entry.stream.present[entry.unroll.seq] = entry
+        self.received += 1
+        self.entries += 1
+        self.nbytes += entry.nbytes
+        self.credit.arrive(entry.stream)
+
+    def _remove(self, entry: Entry) -> None:
+        del entry.stream.present[entry.unroll.seq]
+        self.leases.release(entry)
+        entry.gone = True
+        self.entries -= 1
+        self.nbytes -= entry.nbytes
+
+    def settle(self, entry: Entry, outcome: Outcome) -> None:
+        """The one place where an unroll ends."""
+        self._remove(entry)
+        if outcome is not Outcome.TRAINED:
+            self.credit.refuse()
+        self.outcomes[outcome] += 1
+        entry.stream.settled[entry.unroll.seq] = outcome
+        self.ack(entry.stream, entry.unroll.seq, outcome)
+
+    def ack(self, stream: Stream, seq: int, outcome: Outcome) -> None:
+        actor = self.actors.get(stream.actor)
+        if actor is not None and actor.alive:
+            actor.acks.setdefault((stream.number, outcome), []).append(seq)
+            self.touched[actor.inc] = actor
+
+    def requeue(self, entry: Entry) -> None:
+        self.redelivered += 1
+        if entry.buffers is None:
+            # Only the sampler has it: forget it here, its next PING names it and PONG asks for it.
+            self._remove(entry)
+            self.received -= 1
+            self.credit.unarrive(entry.stream)
+        elif entry.attempt >= self.attempts:
+            self.settle(entry, Outcome.POISON)
+        else:
+            self.leases.release(entry)
+            self.queue.appendleft(entry)
+
+    def drop(self, session: Session) -> None:
+        del self.leases.sessions[session.rank]
+        for _, entry in sorted(session.leases.items(), reverse=True):
+            self.requeue(entry)
+
+    def bury(self, actor: Actor) -> None:
+        actor.alive = False
+        actor.acks.clear()
+        for stream in actor.streams.values():
+            self.credit.leave(stream)
+
+    def forget_dead(self) -> None:
+        dead = [a for a in self.actors.values() if not a.alive]
+        for actor in dead[: max(0, len(dead) - _MOST_DEAD)]:
+            if not any(stream.present for stream in actor.streams.values()):
+                del self.actors[actor.inc]
+
+    def dispatch(self, effects: Effects) -> None:
+        while self.queue:
+            entry = self.queue[0]
+            session = self.leases.hungriest()
+            if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
+                self.queue.popleft()
+            elif self.credit.version - entry.unroll.version_min > self.max_lag_hard:
+                self.queue.popleft()
+                self.settle(entry, Outcome.STALE)
+            elif session is not None:
+                self.queue.popleft()
+                self.leases.lease(session, entry)
+                effects.deliver.append(entry)
+            else:
+                return
+
+    def grant(self) -> None:
+        """Hand out what pacing and memory allow."""
+        most = self.credit.budget()
+        if self.unroll_bytes:
+            free = self.queue_bytes - self.nbytes - self.credit.running * self.unroll_bytes
+            most = min(most, free // self.unroll_bytes)
+        for stream in self.credit.grant(most):
+            actor = self.actors[stream.actor]
+            actor.granted.add(stream.number)
+            self.touched[actor.inc] = actor
+
+    def collect(self, effects: Effects) -> None:
+        """Acknowledgements and credit that samplers must hear of."""
+        for actor in self.touched.values():
+            if actor.alive:
+                self._collect_for(actor, effects)
+        self.touched.clear()
+
+    def _collect_for(self, actor: Actor, effects: Effects) -> None:
+        by_outcome: dict[Outcome, list[Range]] = {}
+        for (number, outcome), seqs in actor.acks.items():
+            runs = ranges(sorted(set(seqs)))
+            by_outcome.setdefault(outcome, []).extend((number, lo, hi) for lo, hi in runs)
+        limits = [
+            (n, actor.streams[n].limit, actor.streams[n].floor_version) for n in actor.granted
+        ]
+        actor.acks.clear()
+        actor.granted.clear()
+        for outcome, listed in by_outcome.items():
+            for at in range(0, len(listed), MAX_ENTRIES):
+                effects.acks.append((actor.inc, outcome, tuple(listed[at : at + MAX_ENTRIES])))
+        for at in range(0, len(limits), MAX_ENTRIES):
+            effects.limits.append((actor.inc, tuple(limits[at : at + MAX_ENTRIES])))

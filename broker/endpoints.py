@@ -1,0 +1,97 @@
+"""Addresses, and sockets with every option that MUST be set, set in one place."""
+
+import zmq
+
+from broker.wire import MAX_BUFFER_BYTES
+
+# Messages queued for one peer before a send says "no room": more than any window of ours.
+_HIGH_WATER = 1024
+# A peer that vanished without closing (power, cable) is noticed by the transport itself.
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 1000, 5000, 6000
+
+
+class EndpointError(ValueError):
+    """An address that cannot be used; the text says which and why."""
+
+
+def check(endpoint: str) -> str:
+    """tcp://host:port or ipc:///path, or an EndpointError."""
+    scheme, _, rest = endpoint.partition("://")
+    if scheme == "ipc" and rest:
+        if len(rest) > 100:
+            raise EndpointError(f"{endpoint}: an ipc path has at most 100 characters")
+        return endpoint
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not host or not (port.isdigit() and int(port) < 65536 or port == "*"):
+        raise EndpointError(f"{endpoint!r} is no address; write tcp://host:port or ipc:///path")
+    return endpoint
+
+
+def announce_endpoint(bind: str) -> str:
+    """Where weight announcements go out unless the run says otherwise: the next port or path."""
+    if bind.startswith("ipc://"):
+        return bind + ".pub"
+    host, _, port = bind.rpartition(":")
+    return f"{host}:{'*' if port in ('*', '0') else int(port) + 1}"
+
+
+def seen_from(broker: str, announce: str) -> str:
+    """The announcement address for a peer: the broker may listen on all interfaces."""
+    if announce.startswith("ipc://"):
+        return announce
+    return f"{broker.rpartition(':')[0]}:{announce.rpartition(':')[2]}"
+
+
+def router(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    socket = _socket(context, zmq.ROUTER)
+    socket.set(zmq.ROUTER_MANDATORY, 1)  # without it a full or unknown peer drops silently
+    return socket
+
+
+def publisher(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    socket = _socket(context, zmq.XPUB)
+    socket.set(zmq.XPUB_VERBOSE, 1)  # every subscriber is seen, so each gets the current version
+    return socket
+
+
+def dealer(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    socket = _socket(context, zmq.DEALER)
+    # Only to a broker that is there: what waits in a pipe to nobody would be lost with it.
+    socket.set(zmq.IMMEDIATE, 1)
+    return socket
+
+
+def subscriber(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
+    socket = _socket(context, zmq.SUB)
+    socket.set(zmq.SUBSCRIBE, b"")
+    return socket
+
+
+def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket[bytes]":
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.SNDHWM, _HIGH_WATER)
+    socket.set(zmq.RCVHWM, _HIGH_WATER)
+    socket.set(zmq.MAXMSGSIZE, MAX_BUFFER_BYTES)
+    socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    socket.set(zmq.HEARTBEAT_TTL, _HEARTBEAT_TTL_MS)
+    socket.set(zmq.RECONNECT_IVL, 100)
+    socket.set(zmq.RECONNECT_IVL_MAX, 2000)
+    return socket
+
+
+def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
+    """Listen; returns the address with its real port. A taken one is an EndpointError."""
+    if endpoint.endswith(":0"):
+        endpoint = endpoint[:-1] + "*"
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise EndpointError(
+            f"cannot listen on {endpoint}: {error.strerror.lower()};"
+            " stop the other broker or choose another with --bind"
+        ) from error
+    real = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(real, bytes)
+    return real.decode().rstrip("\0")

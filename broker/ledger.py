@@ -1,0 +1,292 @@
+"""The broker's decisions as a pure state machine: who is here, what they say, what must be sent.
+
+No sockets, no clock, no torch. Callers pass `now` in seconds of any monotonic clock, tell the ledger
+what arrived, and then send what `pump` returns. What it counts stands in its book.
+
+    an unroll     ABSENT -> QUEUED -> LEASED -> settled with one Outcome
+                              ^         |
+                              +---------+  lease lost: session gone, tag not held, given back
+
+A sampler that was declared dead and comes back may bring unrolls whose credit was given to others
+meanwhile: they are kept, and no grant is made until the pacing rule holds again.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from broker.book import Book
+from broker.records import Actor, Effects, Entry, Session, Stream
+from broker.wire import Outcome, Payload, Range, Unroll, ranges
+
+# A forged range may not hold the loop for long; honest ones are far shorter.
+_MOST_SEQS = 4096
+
+
+class BeyondCreditError(ValueError):
+    """A sampler sent what it was not allowed to start."""
+
+
+class Ledger:
+    """See the module's words; every attribute says what it means."""
+
+    def __init__(self, book: Book, *, lease_s: float) -> None:
+        self.book = book
+        self.lease_s = lease_s
+        self.rolled_back = 0  # trained, then undone by a learner that came back from a checkpoint
+        self.over = False  # the learner said the run is complete
+        # Dispatch waits until every rank has said what it trained, or until this moment: else an
+        # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
+        self._dispatch_from: float | None = None
+
+    # ---- samplers -------------------------------------------------------------------------------
+
+    def actor_hello(
+        self,
+        inc: int,
+        name: str,
+        streams: Iterable[tuple[int, int, int, int, tuple[tuple[int, int], ...]]],
+        *,
+        now: float,
+    ) -> None:
+        """A sampler joins, or joins again: adopt what it says about its streams."""
+        actor = self.book.actors.pop(inc, None) or Actor(inc=inc, name=name)
+        self.book.actors[inc] = actor
+        actor.seen, actor.alive, actor.name = now, True, name
+        for number, floor, following, started, unacked in streams:
+            stream = self.book.stream(actor, number)
+            stream.forget_below(floor)
+            seqs = [seq for lo, hi in unacked for seq in range(lo, min(hi, lo + _MOST_SEQS))]
+            absent = sum(1 for seq in seqs if not stream.known(seq))
+            self.book.credit.join(
+                stream, arrived=following - absent, started=max(started, following)
+            )
+            actor.granted.add(number)
+        self.book.touched[inc] = actor
+        self.book.forget_dead()
+
+    def heard(self, inc: int, now: float) -> bool:
+        """Any message of a sampler; False = unknown or thought dead, it must say HELLO."""
+        actor = self.book.actors.get(inc)
+        if actor is None or not actor.alive:
+            return False
+        actor.seen = now
+        return True
+
+    def unroll(self, unroll: Unroll, buffers: Sequence[Payload], nbytes: int) -> bool:
+        """An unroll arrives; True = taken, False = a copy, or no room (the sampler is told)."""
+        actor = self.book.actors[unroll.inc]
+        stream = actor.streams.get(unroll.stream)
+        if stream is None or unroll.seq >= stream.limit:
+            raise BeyondCreditError(f"{actor.name}: seq {unroll.seq} of stream {unroll.stream}")
+        stream.forget_below(min(unroll.floor, unroll.seq))
+        if stream.known(unroll.seq):
+            self._copy(stream, unroll, buffers, nbytes)
+            return False
+        entry = Entry(stream, unroll, buffers, nbytes)
+        self.book.take(entry)
+        if self.book.nbytes > self.book.queue_bytes:
+            # Credit keeps honest samplers below the limit; what a revived one brings may not fit.
+            self.book.settle(entry, Outcome.SHED)
+            return False
+        self.book.queue.append(entry)
+        return True
+
+    def missing(self, inc: int, unacked: Sequence[Range]) -> tuple[Range, ...]:
+        """A sampler's PING: acknowledge again what is settled, name what is not here."""
+        actor = self.book.actors[inc]
+        lost: dict[int, list[int]] = {}
+        for number, lo, hi in unacked:
+            stream = actor.streams.get(number)
+            if stream is None:
+                continue
+            for seq in range(lo, min(hi, lo + _MOST_SEQS)):
+                outcome = stream.outcome_of(seq)
+                if outcome is not None:
+                    self.book.ack(stream, seq, outcome)
+                elif seq not in stream.present:
+                    lost.setdefault(number, []).append(seq)
+        actor.granted.update(actor.streams)
+        self.book.touched[inc] = actor
+        return tuple((n, lo, hi) for n, seqs in lost.items() for lo, hi in ranges(seqs))
+
+    def actor_bye(self, inc: int, abandoned: Sequence[Range]) -> None:
+        """A sampler leaves: its credit returns; what it gives up ends here, unless it is leased."""
+        actor = self.book.actors.get(inc)
+        if actor is None:
+            return
+        for number, lo, hi in abandoned:
+            stream = actor.streams.get(number)
+            for seq in range(lo, min(hi, lo + _MOST_SEQS)) if stream is not None else ():
+                assert stream is not None
+                entry = stream.present.get(seq)
+                if entry is None and not stream.known(seq):
+                    entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
+                    self.book.take(entry)
+                if entry is not None and entry.tag < 0:
+                    self.book.settle(entry, Outcome.ABANDONED)
+        self.book.bury(actor)
+
+    # ---- learners -------------------------------------------------------------------------------
+
+    def learner_hello(
+        self,
+        inc: int,
+        *,
+        rank: int,
+        world: int,
+        version: int,
+        want: int,
+        trained: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]],
+        held: Sequence[tuple[int, int, int, int]],
+        now: float,
+    ) -> int:
+        """A rank joins; returns the version it must continue at. Versions never go backwards."""
+        for old in [
+            s for s in self.book.leases.sessions.values() if s.rank >= world or s.rank == rank
+        ]:
+            if old.inc != inc:
+                self.book.drop(old)
+        session = self.book.leases.session(inc)
+        fresh = session is None
+        if session is None:
+            session = self.book.leases.sessions[rank] = Session(inc, rank, world, want)
+        session.seen, session.world, session.want, session.given = now, world, want, 0
+        self.over = False
+        for actor_inc, number, done in trained:
+            self._mark_trained(actor_inc, number, done)
+        self._adopt(session, held)
+        if rank == 0 and fresh:
+            self._rebase(version)
+        if len(self.book.leases.sessions) >= world:
+            self._dispatch_from = now
+        elif self._dispatch_from is None:
+            self._dispatch_from = now + self.lease_s
+        return self.book.credit.version
+
+    def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
+        """Any message of a learner; False = it must say HELLO."""
+        session = self.book.leases.session(inc)
+        if session is None:
+            return False
+        session.seen = now
+        session.want = max(session.want, want)
+        if session.rank == 0:
+            self.book.credit.version = max(self.book.credit.version, version)
+        return True
+
+    def done(self, inc: int, tags: Sequence[tuple[int, int]]) -> int:
+        """An optimiser step used these leases; returns how many were really leased to this session."""
+        entries = self.book.leases.of(inc, tags)
+        for entry in entries:
+            self.book.settle(entry, Outcome.TRAINED)
+        return len(entries)
+
+    def nack(self, inc: int, tags: Sequence[tuple[int, int]], outcome: Outcome) -> None:
+        """Leases that end without a step. ABANDONED gives back untouched, DUPLICATE was trained."""
+        for entry in reversed(
+            self.book.leases.of(inc, tags)
+        ):  # the first given back is first in line
+            if outcome is Outcome.ABANDONED:
+                entry.attempt -= 1
+                self.book.requeue(entry)
+            else:
+                trained = outcome is Outcome.DUPLICATE
+                self.book.settle(entry, Outcome.TRAINED if trained else Outcome.REJECTED)
+
+    def held(self, inc: int, tags: Sequence[tuple[int, int]], max_tag: int) -> None:
+        """A learner's beat: what it should hold and does not got lost; deliver it again."""
+        lost = self.book.leases.lost(inc, tags, max_tag)
+        session = self.book.leases.session(inc)
+        for entry in reversed(lost):
+            assert session is not None
+            session.given -= 1
+            self.book.requeue(entry)
+
+    def undelivered(self, entry: Entry) -> None:
+        """The socket would not take it: back to the front, without a mark."""
+        session = self.book.leases.session(entry.session)
+        if session is not None:
+            session.given -= 1
+        entry.attempt -= 1
+        self.book.requeue(entry)
+
+    def learner_bye(self, inc: int, *, final: bool) -> None:
+        """A rank leaves cleanly; final: the run is complete."""
+        session = self.book.leases.session(inc)
+        if session is not None:
+            self.book.drop(session)
+            self.over = self.over or final
+
+    # ---- time, and what to send -----------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Actor]:
+        """Expire who was silent for a lease; returns the samplers declared dead."""
+        dead = [a for a in self.book.actors.values() if a.alive and now - a.seen > self.lease_s]
+        for actor in dead:
+            self.book.bury(actor)
+        for session in list(self.book.leases.sessions.values()):
+            if now - session.seen > self.lease_s:
+                self.book.drop(session)
+        return dead
+
+    def pump(self, now: float) -> Effects:
+        """Everything that became possible: deliveries, credit, acknowledgements. Call once a turn."""
+        effects = Effects()
+        if self._dispatch_from is not None and now >= self._dispatch_from:
+            self.book.dispatch(effects)
+        if self._dispatch_from is not None and not self.over:
+            self.book.grant()
+        self.book.collect(effects)
+        return effects
+
+    def unaccounted(self) -> int:
+        """received - settled - here; anything but 0 is our bug."""
+        book = self.book
+        return book.received - sum(book.outcomes.values()) - book.entries
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _copy(
+        self, stream: Stream, unroll: Unroll, buffers: Sequence[Payload], nbytes: int
+    ) -> None:
+        self.book.copies += 1
+        outcome = stream.outcome_of(unroll.seq)
+        if outcome is not None:
+            self.book.ack(stream, unroll.seq, outcome)
+            return
+        entry = stream.present[unroll.seq]
+        if entry.buffers is None:  # adopted on a learner's word; now there is a body to redeliver
+            entry.unroll, entry.buffers, entry.nbytes = unroll, buffers, nbytes
+            self.book.nbytes += nbytes
+
+    def _mark_trained(self, inc: int, number: int, done: Sequence[tuple[int, int]]) -> None:
+        stream = self.book.known_to(inc, number)
+        for lo, hi in done:
+            for seq in range(max(lo, stream.floor), min(hi, lo + _MOST_SEQS)):
+                entry = stream.present.get(seq)
+                if entry is not None:
+                    self.book.settle(entry, Outcome.TRAINED)
+                elif seq not in stream.settled:
+                    stream.settled[seq] = Outcome.TRAINED
+
+    def _adopt(self, session: Session, held: Sequence[tuple[int, int, int, int]]) -> None:
+        """What a learner holds is leased to it, though a broker that restarted never saw the body."""
+        said = {tag for tag, *_ in held}
+        for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
+            self.book.requeue(lost)
+        for tag, inc, number, seq in held:
+            stream = self.book.known_to(inc, number)
+            if stream.outcome_of(seq) is not None or tag in session.leases:
+                continue
+            entry = stream.present.get(seq)
+            if entry is None:
+                entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
+                self.book.take(entry)
+            if entry.tag < 0:
+                self.book.leases.lease(session, entry, tag)
+
+    def _rebase(self, version: int) -> None:
+        """A learner begins: count pacing from its version, above any we have seen."""
+        if version < self.book.credit.version:
+            self.rolled_back += (self.book.credit.version - version) * self.book.credit.batch
+            version = self.book.credit.version + 1
+        self.book.credit.rebase(version, present=self.book.entries)

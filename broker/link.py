@@ -1,0 +1,193 @@
+"""A peer's connection to the broker: greet, listen, beat, and begin again when it falls silent.
+
+    CONNECT -> greet every beat -> WELCOME -> LIVE --silent for a lease--> close, back off -> CONNECT
+                                               |
+                                               +-- RESYNC (the broker restarted) --> greet
+
+What a peer says and does is its Peer object's business; the link only carries.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import zmq
+
+from broker import endpoints
+from broker.mailbox import Mailbox
+from broker.wire import (
+    Announce,
+    Buffer,
+    Message,
+    Payload,
+    Refuse,
+    Resync,
+    Welcome,
+    WireError,
+    decode,
+)
+
+log = logging.getLogger(__name__)
+
+# Say so when nobody answered for this long; go on trying.
+_PATIENCE_S: Final = 5.0
+_BACKOFF_S: Final = (0.05, 5.0)
+
+
+class RefusedError(Exception):
+    """The broker will not have us; the text is for the user."""
+
+
+class Peer(Protocol):
+    """What speaks through a link."""
+
+    def greet(self) -> list[Payload]:
+        """The HELLO, as things stand now."""
+
+    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None: ...
+
+    def beats(self) -> list[list[Payload]]:
+        """What to say every beat."""
+
+
+class Link:
+    """One DEALER and one SUB; both belong to the loop that runs `run`."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        peer: Peer,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        *,
+        subscribe: bool = False,
+    ) -> None:
+        self.subscribe = subscribe  # listen to weight announcements too
+        self.endpoint = endpoints.check(endpoint)
+        self.peer = peer
+        self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
+        self.reconnects = 0
+        self._context = context
+        self._mail: Mailbox | None = None
+        self._heard = 0.0  # when the broker last said anything
+        self._complained = False  # told the user once that nobody answers
+        self._announce = asyncio.Event()  # set when there is an address to subscribe to
+        self._subscribed = ""
+
+    def send(self, frames: Sequence[Payload]) -> bool:
+        """False = not now; whoever must not lose it says it again at the next beat."""
+        return self._mail is not None and self._mail.send(frames)
+
+    def greet(self) -> None:
+        """Say HELLO again: what we would say has changed."""
+        self.send(self.peer.greet())
+
+    async def run(self) -> None:
+        """Ends only by cancellation, or by RefusedError."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._connect_loop(), name="link-connect")
+            if self.subscribe:
+                group.create_task(self._announce_loop(), name="link-announce")
+
+    async def _connect_loop(self) -> None:
+        """One socket after another; each lives until the broker is silent for a lease."""
+        pause, longest = _BACKOFF_S
+        started = time.monotonic()
+        while True:
+            with Mailbox(endpoints.dealer(self._context)) as mail:
+                mail.socket.connect(self.endpoint)
+                self._mail = mail
+                try:
+                    if await self._talk(mail, started):
+                        pause = _BACKOFF_S[0]
+                finally:
+                    self._mail = None
+            self.reconnects += 1
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, longest)
+            started = time.monotonic()
+
+    async def _talk(self, mail: Mailbox, started: float) -> bool:
+        """Until silence; True when the broker ever answered.
+
+        Consumes the broker's messages, produces beats, waits for either a message or the next beat.
+        """
+        self._heard = started
+        answered = False
+        beat_at = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + self._beat(mail, now - started if not answered else 0.0)
+            for frames in await mail.receive(max(0.0, beat_at - time.monotonic())):
+                self._heard = time.monotonic()
+                answered = True
+                self._dispatch([frame.buffer for frame in frames])
+            lease_s = self.welcome.lease_s if self.welcome is not None else 2 * _PATIENCE_S
+            if time.monotonic() - self._heard > lease_s:
+                log.warning("the broker at %s fell silent; connecting again", self.endpoint)
+                self.welcome = None
+                return answered
+
+    def _beat(self, mail: Mailbox, waited_s: float) -> float:
+        """Greet or beat; returns the seconds to the next."""
+        if self.welcome is None:
+            mail.send(self.peer.greet())
+            if waited_s > _PATIENCE_S and not self._complained:
+                self._complained = True
+                log.warning(
+                    "no broker answers at %s after %.0f s; still trying"
+                    " (start one with: headrace broker --run RUN)", self.endpoint, waited_s,
+                )  # fmt: skip
+            return 0.2
+        for frames in self.peer.beats():
+            mail.send(frames)
+        return self.welcome.beat_s
+
+    def _dispatch(self, frames: Sequence[Buffer]) -> None:
+        try:
+            message, buffers = decode(frames)
+        except WireError as error:
+            log.warning("the broker at %s sent what is no message: %s", self.endpoint, error)
+            return
+        match message:
+            case Welcome():
+                self._complained = False
+                self.welcome = message
+                self._subscribed = endpoints.seen_from(self.endpoint, message.announce)
+                self._announce.set()
+                self.peer.welcomed(message, buffers)
+            case Refuse():
+                raise RefusedError(f"the broker at {self.endpoint} refused: {message.text}")
+            case Resync():
+                self.greet()
+            case _ if self.welcome is not None:
+                self.peer.handle(message, buffers)
+            case _:
+                pass  # an answer to somebody we were before
+
+    async def _announce_loop(self) -> None:
+        """Weight announcements; of several that wait only the newest is handed on."""
+        await self._announce.wait()
+        with Mailbox(endpoints.subscriber(self._context)) as mail:
+            address = self._subscribed
+            mail.socket.connect(address)
+            while True:
+                newest: Announce | None = None
+                for frames in await mail.receive(1.0):
+                    try:
+                        message, _ = decode([frame.buffer for frame in frames])
+                    except WireError:
+                        continue
+                    if isinstance(message, Announce):
+                        newest = message
+                if newest is not None and self.welcome is not None:
+                    self.peer.handle(newest, ())
+                if self._subscribed != address:  # the broker came back at another port
+                    mail.socket.disconnect(address)
+                    address = self._subscribed
+                    mail.socket.connect(address)

@@ -1,0 +1,112 @@
+"""Every broker metric, declared once. Read from the ledger when scraped, so counting costs nothing."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker.wire import TYPES, Outcome
+
+if TYPE_CHECKING:
+    from broker.server import Server
+
+_LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+_ROLES = ("actor", "learner", "watcher")
+
+
+class BrokerMetrics(Collector):
+    """One per broker process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.messages: Counter[tuple[str, str]] = Counter()  # (dir, type)
+        self.bytes: Counter[str] = Counter()  # dir
+        self.errors: Counter[str] = Counter(
+            malformed=0, protocol=0, credit=0, unknown=0, unexpected=0
+        )
+        self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
+        self.peer_full = 0
+        self.lag = Histogram(
+            "headrace_broker_fragment_lag_versions",
+            "Versions between acting and dispatch, by unroll",
+            buckets=_LAG_BUCKETS,
+            registry=registry,
+        )
+        self.loop_lag = Histogram(
+            "headrace_broker_loop_lag_seconds",
+            "How late the event loop woke up",
+            buckets=[0.0001 * 4**n for n in range(8)],
+            registry=registry,
+        )
+        self._server: Server | None = None
+        registry.register(self)
+
+    def watch(self, server: "Server") -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._traffic()
+        if self._server is not None:
+            yield from self._ledger(self._server)
+
+    def _traffic(self) -> Iterator[Metric]:
+        messages = CounterMetricFamily(
+            "headrace_broker_messages", "Messages by direction and type", labels=["dir", "type"]
+        )
+        for kind in TYPES:
+            for way in ("in", "out"):
+                name = kind.__name__.lower()
+                messages.add_metric([way, name], self.messages[way, name])
+        yield messages
+        yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", self.bytes)
+        yield _counter(
+            "headrace_broker_protocol_errors", "Messages not taken", "reason", self.errors
+        )
+        yield _counter("headrace_broker_refusals", "Peers refused", "reason", self.refused)
+        yield CounterMetricFamily(
+            "headrace_broker_peer_full", "Sends a peer had no room for", value=self.peer_full
+        )
+
+    def _ledger(self, server: "Server") -> Iterator[Metric]:
+        book, ledger = server.ledger.book, server.ledger
+        outcomes = Counter({outcome.name.lower(): book.outcomes[outcome] for outcome in Outcome})
+        outcomes["duplicate"] = book.copies
+        yield _counter("headrace_broker_fragments", "Unrolls by outcome", "outcome", outcomes)
+        for name, words, value in (
+            ("received", "Distinct unrolls that arrived", book.received),
+            ("redeliveries", "Leases that ended without an answer", book.redelivered),
+            ("rolled_back_fragments", "Trained, undone by an older checkpoint", ledger.rolled_back),
+        ):
+            yield CounterMetricFamily(f"headrace_broker_{name}", words, value=value)
+        leased = len(book.leases)
+        for name, words, number in (
+            ("queue_fragments", "Unrolls waiting", book.entries - leased),
+            ("leased_fragments", "Unrolls at learners", leased),
+            ("queue_bytes", "Bytes of all unrolls held", book.nbytes),
+            ("queue_limit_bytes", "Most bytes that may be held", book.queue_bytes),
+            ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
+            ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
+            ("version", "The learner's version", book.credit.version),
+            ("weights_version", "Newest weights whole and verified", server.weights.version),
+            (
+                "weights_lagging_actors",
+                "Samplers not acting with them",
+                server.roster.behind(server.weights.version),
+            ),
+            ("weights_refused_chunks", "Chunks with a wrong hash", server.weights.refused),
+            ("ledger_unaccounted", "Unrolls lost by our own counting", ledger.unaccounted()),
+        ):
+            yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
+        sessions = GaugeMetricFamily("headrace_broker_sessions", "Live peers", labels=["role"])
+        for role in _ROLES:
+            sessions.add_metric([role], len(server.roster.of(role)))
+        yield sessions
+
+
+def _counter(name: str, words: str, label: str, values: Counter[str]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, words, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -1,0 +1,157 @@
+"""The sampler's end of the ledger, pure: its streams, its credit, and everything not acknowledged.
+
+    an unroll     may_start -> start -> put (kept, sent) -> acknowledged with an outcome
+                                             |   ^
+                                             +---+ named missing by a PONG, or a new broker: again
+
+What is not acknowledged stays here: the broker may die at any moment.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.wire import (
+    MAX_ENTRIES,
+    Ack,
+    Buffer,
+    Limit,
+    Outcome,
+    Payload,
+    Ping,
+    Range,
+    Unroll,
+    encode,
+    ranges,
+)
+
+
+@dataclass(slots=True)
+class _Stream:
+    next: int = 0  # seq of the next unroll to put
+    started: int = 0  # seqs below were started; next or next + 1
+    limit: int = 0  # seqs below may be started
+    floor_version: int = 0  # and must be acted with at least this version
+    unacked: dict[int, tuple[Unroll, Sequence[Buffer]]] = field(default_factory=dict)
+
+    @property
+    def floor(self) -> int:
+        return next(iter(self.unacked), self.next)
+
+
+class Outbox:
+    """One sampler process; its number of streams is fixed for its life."""
+
+    def __init__(self, *, inc: int, streams: int) -> None:
+        self.inc = inc
+        self.generated = 0
+        self.outcomes: Counter[Outcome] = Counter({outcome: 0 for outcome in Outcome})
+        self._streams = [_Stream() for _ in range(streams)]
+
+    def __len__(self) -> int:
+        """Unrolls that nobody has acknowledged."""
+        return sum(len(stream.unacked) for stream in self._streams)
+
+    def may_start(self, stream: int, version: int) -> bool:
+        """Is there credit, and are the weights new enough for it?"""
+        own = self._streams[stream]
+        return own.started < own.limit and version >= own.floor_version
+
+    def waits_for_weights(self, stream: int, version: int) -> bool:
+        own = self._streams[stream]
+        return own.started < own.limit and version < own.floor_version
+
+    def start(self, stream: int) -> int:
+        """Uses one credit; returns the seq."""
+        own = self._streams[stream]
+        assert own.started == own.next, "one unroll at a time in a stream"
+        own.started += 1
+        return own.next
+
+    def put(
+        self,
+        stream: int,
+        *,
+        versions: tuple[int, int],
+        steps: int,
+        digest: int,
+        ended: int,
+        episodes: tuple[tuple[float, int], ...],
+        buffers: Sequence[Buffer],
+    ) -> list[Payload]:
+        """A finished unroll; returns the frames to send. The buffers are ours until acknowledged."""
+        own = self._streams[stream]
+        unroll = Unroll(
+            inc=self.inc, stream=stream, seq=own.next, floor=own.floor, version_min=versions[0],
+            version_max=versions[1], steps=steps, digest=digest, ended=ended, episodes=episodes,
+        )  # fmt: skip
+        own.unacked[own.next] = (unroll, buffers)
+        own.next += 1
+        self.generated += 1
+        return encode(unroll, *buffers)
+
+    def last(self, stream: int) -> int:
+        """The seq of the unroll put last."""
+        return self._streams[stream].next - 1
+
+    def on_limit(self, limit: Limit) -> None:
+        for number, upto, version in limit.grants:
+            if 0 <= number < len(self._streams):
+                own = self._streams[number]
+                own.limit = max(own.limit, upto)
+                own.floor_version = max(own.floor_version, version)
+
+    def on_ack(self, ack: Ack) -> list[tuple[int, int]]:
+        """Settles unrolls; returns (stream, seq) of those that were waiting for it."""
+        settled = []
+        for number, lo, hi in ack.ranges:
+            if not 0 <= number < len(self._streams):
+                continue
+            unacked = self._streams[number].unacked
+            for seq in range(lo, min(hi, lo + 65536)):
+                if unacked.pop(seq, None) is not None:
+                    self.outcomes[Outcome(ack.outcome)] += 1
+                    settled.append((number, seq))
+        return settled
+
+    def resend(self, missing: Sequence[Range]) -> list[list[Payload]]:
+        """Frames of what the broker does not have."""
+        out = []
+        for number, lo, hi in missing:
+            if 0 <= number < len(self._streams):
+                unacked = self._streams[number].unacked
+                out += [unacked[seq] for seq in range(lo, min(hi, lo + 65536)) if seq in unacked]
+        return [encode(unroll, *buffers) for unroll, buffers in out]
+
+    def introduction(
+        self,
+    ) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
+        """For HELLO: where every stream stands. Unused credit ends here; WELCOME's broker gives anew."""
+        out = []
+        for number, own in enumerate(self._streams):
+            own.limit = own.started
+            own.floor_version = 0
+            out.append((number, own.floor, own.next, own.started, ranges(list(own.unacked))))
+        return tuple(out)
+
+    def unacked(self) -> list[Range]:
+        return [
+            (number, lo, hi)
+            for number, own in enumerate(self._streams)
+            for lo, hi in ranges(list(own.unacked))
+        ]
+
+    def pings(self, stats: dict[str, float]) -> list[Ping]:
+        """One beat; more than one message when much is open."""
+        open_ranges = self.unacked()
+        cut = range(0, max(1, len(open_ranges)), MAX_ENTRIES)
+        return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats) for at in cut]
+
+    def abandon(self) -> list[Range]:
+        """The end: what is open now never will be acknowledged."""
+        gone = self.unacked()
+        for own in self._streams:
+            self.outcomes[Outcome.ABANDONED] += len(own.unacked)
+            own.unacked.clear()
+            own.limit = own.started
+        return gone

@@ -1,0 +1,90 @@
+"""What the ledger remembers: unrolls, streams, samplers, learner sessions. Plain records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.wire import Outcome, Payload, Range, Unroll
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One unroll that is here, queued or leased."""
+
+    stream: "Stream"
+    unroll: Unroll
+    buffers: Sequence[Payload] | None  # None: the learner holds it and only the sampler has a copy
+    nbytes: int
+    attempt: int = 0  # deliveries so far
+    tag: int = -1  # of the current lease; -1 = queued
+    session: int = 0  # learner incarnation that holds the lease
+    gone: bool = False  # settled or forgotten; the queue skips it
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One sequence of unrolls: one group of environments of one sampler process."""
+
+    actor: int
+    number: int
+    floor: int = 0  # every seq below is settled for the sampler
+    arrived: int = 0  # distinct seqs below the limit that arrived or ended
+    limit: int = 0  # absolute credit: seqs below may start
+    floor_version: int = 0  # the newest grant asks to act with at least this version
+    joined: bool = False  # takes part in pacing
+    offered: int = 0  # bit n is set while it waits among the streams with n unused credits
+    present: dict[int, Entry] = field(default_factory=dict)  # seq -> queued or leased
+    settled: dict[int, Outcome] = field(default_factory=dict)  # seq >= floor -> how it ended
+
+    @property
+    def running(self) -> int:
+        """Granted seqs that have not arrived."""
+        return max(0, self.limit - self.arrived)
+
+    def outcome_of(self, seq: int) -> Outcome | None:
+        """How it ended; below the floor the sampler knows already, so any answer stops a resend."""
+        return Outcome.TRAINED if seq < self.floor else self.settled.get(seq)
+
+    def known(self, seq: int) -> bool:
+        return seq in self.present or self.outcome_of(seq) is not None
+
+    def forget_below(self, floor: int) -> None:
+        """The sampler has all outcomes below: nobody will ask again."""
+        if floor > self.floor:
+            self.floor = floor
+            for seq in [seq for seq in self.settled if seq < floor]:
+                del self.settled[seq]
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """One sampler process. Kept after its death: its dedup windows must outlive it."""
+
+    inc: int
+    name: str
+    alive: bool = True
+    seen: float = 0.0
+    streams: dict[int, Stream] = field(default_factory=dict)
+    acks: dict[tuple[int, Outcome], list[int]] = field(default_factory=dict)  # not sent yet
+    granted: set[int] = field(default_factory=set)  # streams whose LIMIT is not sent yet
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One learner rank's process."""
+
+    inc: int
+    rank: int
+    world: int
+    want: int  # deliveries since its HELLO that it is ready for
+    given: int = 0  # deliveries since its HELLO
+    seen: float = 0.0
+    leases: dict[int, Entry] = field(default_factory=dict)  # by tag
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the server must send."""
+
+    deliver: list[Entry] = field(default_factory=list)
+    acks: list[tuple[int, Outcome, tuple[Range, ...]]] = field(default_factory=list)
+    limits: list[tuple[int, tuple[tuple[int, int, int], ...]]] = field(default_factory=list)

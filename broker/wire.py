@@ -1,0 +1,334 @@
+"""Every message as a typed record; the only place that turns bytes into messages and back.
+
+    frame 0   16 bytes   magic "HR" | protocol u8 | type u8 | buffers u16 | 0 u16 | header bytes u32 | header xxh32
+    frame 1   <= 4 KiB   msgpack array: the fields of the record, in order
+    frame 2.. opaque     raw buffers; the broker passes them on and never looks inside
+
+Errors, all WireError: Malformed (the sender is at fault: refuse, count, go on) and OtherProtocol
+(the sender is unfit: tell it which protocol we speak).
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import msgspec
+import xxhash
+import zmq
+from msgspec import Struct
+
+PROTOCOL: Final = 1
+MAGIC: Final = b"HR"
+MAX_HEADER: Final = 4096
+MAX_BUFFERS: Final = 32
+MAX_BUFFER_BYTES: Final = 64 << 20
+# Entries in one list of a control message; more travel in further messages, so a header stays small.
+MAX_ENTRIES: Final = 64
+# Episodes named in one unroll: the mean of the last hundred needs no more.
+MAX_EPISODES: Final = 128
+
+_PREFIX: Final = struct.Struct("!2sBBHHII")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+# What the broker passes on without looking: a buffer, or the frame it came in.
+Payload: TypeAlias = Buffer | zmq.Frame
+# (stream, first seq, seq after the last): half-open, as Python counts.
+Range: TypeAlias = tuple[int, int, int]
+
+
+class WireError(ValueError):
+    """What arrived is no message of ours."""
+
+
+class Malformed(WireError):
+    """Wrong bytes: counted under a reason, never answered."""
+
+
+class OtherProtocol(WireError):
+    """A peer of another release."""
+
+    def __init__(self, theirs: int) -> None:
+        super().__init__(
+            f"protocol {theirs} there, protocol {PROTOCOL} here: upgrade the older side"
+        )
+        self.theirs = theirs
+
+
+class Outcome(IntEnum):
+    """How an unroll ended. Every unroll gets exactly one, and the sampler is told."""
+
+    TRAINED = 0  # an optimiser step used it
+    STALE = 1  # older than max_lag_hard versions
+    SHED = 2  # the broker had no room and said so
+    DUPLICATE = 3  # this copy; the unroll itself has another outcome
+    REJECTED = 4  # the learner could not use it: shape, digest, non-finite
+    POISON = 5  # given to a learner too often without an answer
+    ABANDONED = 6  # the sampler left before it was acknowledged
+
+
+class Refusal(IntEnum):
+    """Why a HELLO was refused; the text says what differs and what to do."""
+
+    RUN = 0
+    SPACES = 1
+    PROTOCOL = 2
+    RANK = 3
+    IDENTITY = 4
+
+
+class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base of the closed union below; fields travel by position."""
+
+
+class Hello(Message, frozen=True):
+    """Any peer -> broker, first and again after RESYNC. Buffer 0: msgpack Introduction."""
+
+    role: str  # actor, learner or watcher
+    name: str
+    inc: int  # random 63 bits per process start
+    run: str = ""  # "" = whatever the broker runs
+    spaces: str = ""  # digest of the spaces; "" = not known yet
+    rank: int = 0
+    world: int = 1
+    version: int = 0  # actor: acting with; learner: trained up to
+
+
+class Welcome(Message, frozen=True):
+    """Broker -> peer. Buffer 0: msgpack of the shared run."""
+
+    broker_inc: int
+    run: str
+    beat_s: float
+    lease_s: float
+    announce: str
+    version: int
+
+
+class Refuse(Message, frozen=True):
+    """Broker -> peer: go away; the text is for a person."""
+
+    code: int
+    text: str
+
+
+class Unroll(Message, frozen=True):
+    """Actor -> broker, buffers: the unroll's fields."""
+
+    inc: int
+    stream: int
+    seq: int
+    floor: int  # every seq below is settled for the sampler; nobody need remember it
+    version_min: int
+    version_max: int
+    steps: int  # live steps, dead ones left out
+    digest: int  # xxh3-64 over the buffers
+    ended: int = 0  # episodes that ended in here
+    episodes: tuple[tuple[float, int], ...] = ()  # (return, length) of the latest of them
+
+
+class Limit(Message, frozen=True):
+    """Broker -> actor: (stream, limit, version): seqs below limit may start, acting with >= version."""
+
+    grants: tuple[tuple[int, int, int], ...]
+
+
+class Ack(Message, frozen=True):
+    """Broker -> actor: ranges with the outcome they share."""
+
+    outcome: int
+    ranges: tuple[Range, ...]
+
+
+class Ping(Message, frozen=True):
+    """Actor -> broker, every beat: what is not acknowledged."""
+
+    unacked: tuple[Range, ...]
+    stats: dict[str, float]
+
+
+class Pong(Message, frozen=True):
+    """Broker -> actor: unacknowledged ranges that are not here; send them again."""
+
+    broker_inc: int
+    version: int
+    missing: tuple[Range, ...]
+
+
+class Deliver(Message, frozen=True):
+    """Broker -> learner: a lease. The fields of Unroll, and who made it; buffers as they came."""
+
+    tag: int
+    attempt: int
+    actor: str
+    inc: int
+    stream: int
+    seq: int
+    floor: int
+    version_min: int
+    version_max: int
+    steps: int
+    digest: int
+    ended: int
+    episodes: tuple[tuple[float, int], ...]
+
+
+class Done(Message, frozen=True):
+    """Learner -> broker: an optimiser step used these leases."""
+
+    inc: int
+    version: int
+    want: int  # absolute: unrolls this session is ready to have been given
+    tags: tuple[tuple[int, int], ...]  # half-open ranges
+
+
+class Nack(Message, frozen=True):
+    """Learner -> broker: these leases end without a step.
+
+    outcome REJECTED settles them; DUPLICATE: trained here before, acknowledge them as trained;
+    ABANDONED gives them back untouched.
+    """
+
+    inc: int
+    tags: tuple[tuple[int, int], ...]
+    outcome: int
+    reason: str
+
+
+class LearnerPing(Message, frozen=True):
+    """Learner -> broker, every beat: leases held, so that a lost DELIVER or DONE is noticed."""
+
+    inc: int
+    version: int
+    want: int
+    max_tag: int
+    held: tuple[tuple[int, int], ...]
+    stats: dict[str, float]
+
+
+class LearnerPong(Message, frozen=True):
+    """Broker -> learner."""
+
+    broker_inc: int
+    version: int
+
+
+class Announce(Message, frozen=True):
+    """Weights: learner -> broker on the DEALER, broker -> all on the XPUB."""
+
+    version: int
+    layout: str
+    digest: str  # xxh3-128 over the body
+    size: int
+    chunk: int
+    hashes: bytes  # 8 bytes a chunk, xxh3-64
+
+
+class Get(Message, frozen=True):
+    """Weights: send chunks [lo, hi) of that version."""
+
+    version: int
+    lo: int
+    hi: int
+
+
+class Chunk(Message, frozen=True):
+    """Weights: one chunk; buffer 0 is its bytes."""
+
+    version: int
+    index: int
+
+
+class Acting(Message, frozen=True):
+    """WACK, actor -> broker: I act with this version; digest recomputed from the loaded module."""
+
+    version: int
+    digest: str
+
+
+class Bye(Message, frozen=True):
+    """Either way, a clean end. final (learner, broker): the run is over, nothing more is trained."""
+
+    inc: int
+    final: bool
+    text: str
+    abandoned: tuple[Range, ...] = ()
+
+
+class Resync(Message, frozen=True):
+    """Broker -> peer: I do not know you; say HELLO."""
+
+    broker_inc: int
+
+
+class Watch(Message, frozen=True):
+    """Watcher -> broker: send Status."""
+
+
+class Status(Message, frozen=True):
+    """Broker -> watcher. Buffer 0: msgpack of numbers to show."""
+
+
+TYPES: Final[tuple[type[Message], ...]] = (
+    Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
+    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status,
+)  # fmt: skip
+_TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
+_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message, *buffers: Payload) -> list[Payload]:
+    """The frames of a message."""
+    header = _ENCODER.encode(message)
+    assert len(header) <= MAX_HEADER, f"{type(message).__name__} header of {len(header)} bytes"
+    prefix = _PREFIX.pack(
+        MAGIC,
+        PROTOCOL,
+        _TAG[type(message)],
+        len(buffers),
+        0,
+        len(header),
+        xxhash.xxh32_intdigest(header),
+    )
+    return [prefix, header, *buffers]
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
+    """The message and its buffers, or a WireError; never anything else."""
+    if len(frames) < 2:
+        raise Malformed("fewer than two frames")
+    prefix, header = frames[0], frames[1]
+    if len(prefix) != _PREFIX.size:
+        raise Malformed("prefix size")
+    magic, protocol, tag, buffers, _, size, check = _PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        raise Malformed("magic")
+    if protocol != PROTOCOL:
+        raise OtherProtocol(protocol)
+    if tag >= len(TYPES):
+        raise Malformed("type")
+    if size != len(header) or size > MAX_HEADER:
+        raise Malformed("header size")
+    if buffers != len(frames) - 2 or buffers > MAX_BUFFERS:
+        raise Malformed("buffer count")
+    if any(len(buffer) > MAX_BUFFER_BYTES for buffer in frames[2:]):
+        raise Malformed("buffer size")
+    if xxhash.xxh32_intdigest(header) != check:
+        raise Malformed("header hash")
+    try:
+        message = _DECODERS[tag].decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Malformed("header fields") from error
+    return message, frames[2:]
+
+
+def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
+    out: list[tuple[int, int]] = []
+    for number in numbers:
+        if out and out[-1][1] == number:
+            out[-1] = (out[-1][0], number + 1)
+        else:
+            out.append((number, number + 1))
+    return tuple(out)

@@ -1,0 +1,294 @@
+"""A run: one TOML section, one typed struct; each struct lives beside the code that obeys it.
+
+    runs/*.toml, --set  ->  load  ->  Run  ->  shared     what every peer must agree on
+                                           ->  effective  TOML again, every default spelt out
+
+Whatever the user got wrong is a ConfigError: one line that says where, what, and what is allowed.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import xxhash
+from msgspec import Meta, Struct, field
+
+from actors.config import ActorConfig, EnvConfig
+from broker.config import BrokerConfig, PacingConfig
+from launch import toml
+from learner.config import (
+    AlgorithmConfig,
+    CheckpointConfig,
+    LearnerConfig,
+    ModelConfig,
+    UnrollConfig,
+)
+
+RUNS = Path(__file__).parent / "runs"
+
+
+class ConfigError(ValueError):
+    """The run is wrong; the message is one line, fit to be the last one a user reads."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(" ".join(sentence.split()))
+
+
+class RunSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """What this run is called, and where its randomness starts."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+            max_length=64,
+            description="names the run's folder, and the run on the wire",
+        ),
+    ] = "run"
+    seed: Annotated[
+        int, Meta(ge=0, lt=2**31, description="networks, environments and actions start from it")
+    ] = 1
+
+
+class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """When the run ends: by success, or by whichever limit comes first."""
+
+    return_: Annotated[
+        float | None, Meta(description="solved: mean return of the last 100 training episodes")
+    ] = field(default=None, name="return")
+    steps: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps sampled")
+    ] = None
+    seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="limit on wall-clock seconds")
+    ] = None
+
+
+class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole run. A process hands each of its parts only that part's own section."""
+
+    run: RunSection = field(default_factory=RunSection)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    unroll: UnrollConfig = field(default_factory=UnrollConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    pacing: PacingConfig = field(default_factory=PacingConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    stop: StopSection = field(default_factory=StopSection)
+
+
+# section -> key -> what msgspec knows of it
+SECTIONS = {
+    section.name: {key.encode_name: key for key in msgspec.structs.fields(section.type)}
+    for section in msgspec.structs.fields(Run)
+}
+# A sampler, the broker and the learner must agree on these. The rest is each process's own affair.
+SHARED = ("env", "unroll", "model", "algorithm", "pacing")
+
+
+def shipped() -> list[str]:
+    """The names of the runs that come with Headrace."""
+    return sorted(path.stem for path in RUNS.glob("*.toml"))
+
+
+def load(name_or_path: str, sets: Sequence[str] = ()) -> Run:
+    """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
+    path = _locate(name_or_path)
+    tables = _read(path)
+    _check_tables(tables, source=path.name)
+    tables.setdefault("run", {}).setdefault("name", path.stem)
+    for setting in sets:
+        _override(tables, setting)
+    return _build(tables, source=path.name)
+
+
+def check(run: Run) -> None:
+    """Refuse what each section allows on its own but can never work together."""
+    if run.pacing.max_lag_hard <= run.pacing.max_lag:
+        raise ConfigError(
+            f"pacing.max_lag_hard is {run.pacing.max_lag_hard}; it must be above pacing.max_lag,"
+            f" {run.pacing.max_lag}, or ordinary unrolls would be settled as stale"
+        )
+    if run.broker.lease_s <= run.broker.beat_s:
+        raise ConfigError(
+            f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"
+            f" {run.broker.beat_s}, or a healthy peer would be taken for dead between two beats"
+        )
+
+
+def effective(run: Run) -> str:
+    """The run as TOML: every key, its value, meaning and range. It loads to an equal run."""
+    values = to_dict(run)
+    blocks = ["# The whole run, defaults included. This file is itself a run file.\n"]
+    for section in msgspec.structs.fields(Run):
+        lines = [f"[{section.name}]", f"# {toml.comment(section.type.__doc__)}"]
+        lines += [
+            toml.line(name, values[section.name][name], key.type)
+            for name, key in SECTIONS[section.name].items()
+        ]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def to_dict(run: Run) -> dict[str, Any]:
+    """Builtins only, exactly as a peer decodes them: through msgpack, tuples become lists."""
+    plain: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(run))
+    return plain
+
+
+def shared(run: Run) -> dict[str, Any]:
+    """What every peer of this run must agree on."""
+    plain = to_dict(run)
+    return {"run": {"name": plain["run"]["name"]}, **{name: plain[name] for name in SHARED}}
+
+
+def shared_digest(run: Run) -> str:
+    """Equal on two machines exactly when `shared` is."""
+    return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(shared(run), order="deterministic"))
+
+
+def from_shared(data: dict[str, Any]) -> Run:
+    """The run a peer described; sections that are not shared keep their defaults."""
+    source = "the broker's run"
+    wrong = set(data) ^ {"run", *SHARED}
+    if wrong:
+        names = ", ".join(sorted(map(str, wrong)))
+        raise ConfigError(f"{source}: not the sections this version shares: {names}")
+    return _build(data, source=source)
+
+
+def first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
+    """The first key by name whose value there (`shared` dict a) is not the one here (b)."""
+    # Compared as text: Python takes 1, 1.0 and True for equal, a digest does not.
+    there, here = (
+        {
+            f"{name}.{key}": toml.value(held)
+            for name, table in side.items()
+            for key, held in table.items()
+        }
+        for side in (a, b)
+    )
+    for place in sorted(there.keys() | here.keys()):
+        if there.get(place) != here.get(place):
+            return f"{place}: {there.get(place, 'absent')} there, {here.get(place, 'absent')} here"
+    return None
+
+
+def _locate(name_or_path: str) -> Path:
+    """A path ends in .toml; anything else is the name of a shipped run."""
+    listed = f"shipped runs: {', '.join(shipped())}"
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise ConfigError(f"{name_or_path}: no such file; {listed}")
+        return path
+    if name_or_path not in shipped():
+        raise ConfigError(f"{name_or_path} is no shipped run and no .toml file; {listed}")
+    return RUNS / f"{name_or_path}.toml"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        # The parser gives line and column everywhere but at the end of the file.
+        end = f"at line {text.count(chr(10)) + 1}, the end of the file"
+        sentence = str(error).replace("at end of document", end)
+        raise ConfigError(f"{path.name}: {sentence}") from None
+
+
+def _override(tables: dict[str, Any], setting: str) -> None:
+    """Write `section.key=value` into the tables; `env.kwargs.x=1` reaches into a table there."""
+    source = f"--set {setting}"
+    dotted, equals, text = setting.partition("=")
+    *outer, last = (part.strip() for part in dotted.split("."))
+    if not equals or not outer or not all((*outer, last)):
+        raise ConfigError(f"{source}: write section.key=value, for example learner.lr=0.001")
+    table: Any = tables
+    for part in outer:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{source}: {'.'.join(outer)} is no table, it has no key {last}")
+    table[last] = _parse(text)
+    _check_tables({outer[0]: tables[outer[0]]}, source=source)
+
+
+def _parse(text: str) -> Any:
+    """A TOML value; what is none is taken as text, so that a shell user need not quote twice."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _build(tables: dict[str, Any], *, source: str) -> Run:
+    _check_tables(tables, source=source)
+    try:
+        run = msgspec.convert(tables, Run)
+        check(run)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return run
+
+
+def _check_tables(tables: dict[str, Any], *, source: str) -> None:
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            raise ConfigError(f"{source}: {_no_section(name, table)}")
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"{source}: {name} is {toml.shown(table)}; it must be a section [{name}]"
+            )
+        for key, value in table.items():
+            _check_value(name, key, value, source=source)
+
+
+def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
+    place = f"{section}.{key}"
+    if key not in SECTIONS[section]:
+        raise ConfigError(f"{source}: {place} is no key of [{section}]; {_key_hint(section, key)}")
+    kind = SECTIONS[section][key].type
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        allowed = toml.allowed(kind)
+        raise ConfigError(
+            f"{source}: {place} is {toml.shown(value)}; it must be {allowed}"
+        ) from None
+    if not toml.portable(value):
+        raise ConfigError(
+            f"{source}: {place} is {toml.shown(value)}; a run holds only text, 64-bit integers,"
+            " finite numbers, true, false, lists and tables"
+        )
+
+
+def _no_section(name: str, table: Any) -> str:
+    if isinstance(table, dict):
+        return f"[{name}] is no section; {_hint(name, SECTIONS)}"
+    homes = [f"{section}.{name}" for section, keys in SECTIONS.items() if name in keys]
+    hint = f"did you mean {' or '.join(homes)}?" if homes else f"there are {', '.join(SECTIONS)}"
+    return f"{name} stands outside every section; {hint}"
+
+
+def _key_hint(section: str, key: str) -> str:
+    """The right key in the wrong section is the likelier slip; a misspelt one comes next."""
+    homes = [f"{other}.{key}" for other, keys in SECTIONS.items() if key in keys]
+    return f"did you mean {' or '.join(homes)}?" if homes else _hint(key, SECTIONS[section])
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names)}"
