@@ -25,7 +25,9 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1
     stepping: Annotated[
         Literal["inline", "vector"],
-        Meta(description="inline: one Python env after another; vector: the env's own vector class"),
+        Meta(
+            description="inline: one Python env after another; vector: the env's own vector class"
+        ),
     ] = "inline"
     drain_s: Annotated[
         float, Meta(ge=0, le=600, description="on SIGTERM, wait this long for acknowledgements")

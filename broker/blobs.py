@@ -38,8 +38,9 @@ class Blob:
 
     def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
         """What a Get asks for, as far as it exists."""
-        last = min(get.hi, count(self.announce), get.lo + WINDOW)
-        return [(Chunk(self.announce.version, at), self._part(at)) for at in range(get.lo, last)]
+        first = max(0, get.lo)
+        last = min(get.hi, count(self.announce), first + WINDOW)
+        return [(Chunk(self.announce.version, at), self._part(at)) for at in range(first, last)]
 
     def first(self) -> tuple[Chunk, memoryview]:
         """The chunk that goes out unasked: small weights need no second round trip."""
@@ -64,6 +65,7 @@ class Fetch:
         self._body = bytearray()
         self._have: set[int] = set()
         self._asked = 0  # chunks below were asked for
+        self._moved = False  # a chunk came in since the last beat
 
     @property
     def busy(self) -> bool:
@@ -76,7 +78,7 @@ class Fetch:
         if self._current is not None and announce.version <= self._current.version:
             return []
         if self._current is not None and 2 * len(self._have) > count(self._current):
-            self._next = announce
+            self._next = newest([announce, *filter(None, [self._next])])
             return []
         return self._begin(announce)
 
@@ -85,21 +87,28 @@ class Fetch:
         current = self._current
         if current is None or chunk.version != current.version:
             return None, []
+        if not 0 <= chunk.index < count(current):
+            self.refused += 1
+            return None, []
         if not self._store(current, chunk.index, body):
             self.refused += 1
             return None, [Get(current.version, chunk.index, chunk.index + 1)]
+        self._moved = True
         if len(self._have) < count(current):
             return None, self._ask(current)
         self._current = None
+        blob = self._whole(current)  # before the body of the following one takes its place
         following, self._next = self._next, None
-        more = self._begin(following) if following is not None else []
-        blob = self._whole(current)
-        return blob, more
+        return blob, self._begin(following) if following is not None else []
 
     def again(self) -> list[Get]:
-        """A beat without progress: ask for everything that is still missing, window by window."""
-        if self._current is None:
+        """Every beat. One without progress asks for what is missing, window by window, or turns to
+        the following version: who sends may have dropped this one for it."""
+        moved, self._moved = self._moved, False
+        if self._current is None or moved:
             return []
+        if self._next is not None:
+            return self._begin(self._next)
         absent = [at for at in range(self._asked) if at not in self._have][:WINDOW]
         return [Get(self._current.version, at, at + 1) for at in absent]
 
@@ -115,6 +124,7 @@ class Fetch:
         self._body = bytearray(announce.size)
         self._have.clear()
         self._asked = 0
+        self._moved = True
         return self._ask(announce)
 
     def _ask(self, announce: Announce) -> list[Get]:
@@ -129,7 +139,7 @@ class Fetch:
         at = index * announce.chunk
         size = min(announce.chunk, announce.size - at)
         expected = announce.hashes[8 * index : 8 * index + 8]
-        if index < 0 or len(body) != size or xxhash.xxh3_64_digest(body) != expected:
+        if len(body) != size or xxhash.xxh3_64_digest(body) != expected:
             return False
         self._body[at : at + size] = body
         self._have.add(index)

@@ -67,14 +67,14 @@ class Book:
         del entry.stream.present[entry.unroll.seq]
         self.leases.release(entry)
         entry.gone = True
+        entry.buffers = None  # the queue may hold the entry for a while; not its body
         self.entries -= 1
         self.nbytes -= entry.nbytes
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         """The one place where an unroll ends."""
         self._remove(entry)
-        if outcome is not Outcome.TRAINED:
-            self.credit.refuse()
+        self.credit.end()
         self.outcomes[outcome] += 1
         entry.stream.settled[entry.unroll.seq] = outcome
         self.ack(entry.stream, entry.unroll.seq, outcome)
@@ -98,6 +98,15 @@ class Book:
             self.leases.release(entry)
             self.queue.appendleft(entry)
 
+    def redeliver(self, entry: Entry) -> None:
+        """Its DELIVER or the answer got lost: to the same learner again, and no attempt was made.
+
+        Another rank would train it twice when it was the DONE that got lost.
+        """
+        entry.home = entry.session
+        entry.attempt -= 1
+        self.requeue(entry)
+
     def drop(self, session: Session) -> None:
         del self.leases.sessions[session.rank]
         for _, entry in sorted(session.leases.items(), reverse=True):
@@ -110,6 +119,8 @@ class Book:
             self.credit.leave(stream)
 
     def forget_dead(self) -> None:
+        if len(self.actors) <= _MOST_DEAD:
+            return
         dead = [a for a in self.actors.values() if not a.alive]
         for actor in dead[: max(0, len(dead) - _MOST_DEAD)]:
             if not any(stream.present for stream in actor.streams.values()):
@@ -118,10 +129,11 @@ class Book:
     def dispatch(self, effects: Effects) -> None:
         while self.queue:
             entry = self.queue[0]
-            session = self.leases.hungriest()
+            home = self.leases.session(entry.home)
+            session = home or self.leases.hungriest((self.credit.max_lag + 1) * self.credit.batch)
             if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
                 self.queue.popleft()
-            elif self.credit.version - entry.unroll.version_min > self.max_lag_hard:
+            elif home is None and self.credit.version - entry.unroll.version_min > self.max_lag_hard:
                 self.queue.popleft()
                 self.settle(entry, Outcome.STALE)
             elif session is not None:

@@ -10,7 +10,7 @@ The memory of what was trained makes a second delivery harmless; it goes into th
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
-from broker.wire import Deliver, Done, LearnerPing, ranges
+from broker.wire import MAX_ENTRIES, Deliver, Done, LearnerPing, ranges
 
 Key = tuple[int, int, int]  # incarnation, stream, seq
 # Streams remembered, the longest silent forgotten first: a sampler that died never sends again.
@@ -28,7 +28,9 @@ class Inbox:
 
     def __init__(self, *, inc: int) -> None:
         self.inc = inc
-        self.received = 0  # deliveries since the last HELLO: what `want` counts from
+        # Deliveries since the last HELLO: what `want` counts from. A second copy of one that is
+        # held took no place of its own.
+        self.received = 0
         self._held: dict[int, Key] = {}  # by tag
         self._tags: dict[Key, int] = {}
         self._max_tag = -1
@@ -36,14 +38,14 @@ class Inbox:
 
     def deliver(self, message: Deliver) -> Verdict:
         key = (message.inc, message.stream, message.seq)
-        self.received += 1
+        old = self._tags.get(key)
+        self.received += old is None
         self._max_tag = max(self._max_tag, message.tag)
         window = self._window(message.inc, message.stream)
         if message.seq in window:
             return Verdict.TRAINED
         if window and min(window) < message.floor:
             window -= {seq for seq in window if seq < message.floor}
-        old = self._tags.get(key)
         if old is not None:  # the broker thought it lost; the newest lease is the one that counts
             del self._held[old]
         self._held[message.tag] = key
@@ -68,13 +70,16 @@ class Inbox:
     def held(self) -> tuple[tuple[int, int, int, int], ...]:
         """For HELLO: (tag, incarnation, stream, seq)."""
         self.received = 0
+        # Another broker may count from below: only what is held says how far it has delivered.
+        self._max_tag = max(self._held, default=-1)
         return tuple((tag, *key) for tag, key in self._held.items())
 
     def ping(self, *, version: int, free: int, stats: dict[str, float]) -> LearnerPing:
         tags = ranges(sorted(self._held))
-        return LearnerPing(
-            self.inc, version, self.received + free, self._max_tag, tags[:256], stats
-        )
+        said = tags[:MAX_ENTRIES]
+        # What does not fit must not look lost: speak only of tags up to the last that is named.
+        max_tag = self._max_tag if said == tags else said[-1][1] - 1
+        return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats)
 
     def windows(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:
         """For HELLO and the checkpoint: what was trained and might come again."""

@@ -1,10 +1,16 @@
 """What a HELLO carries beside its header: too long for one, and decoded once per session."""
 
+from itertools import pairwise
+from typing import Annotated, TypeAlias
+
 import msgpack
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from broker.wire import Buffer, Malformed
+from broker.wire import Buffer, Count, Malformed
+
+Tag: TypeAlias = Annotated[int, Meta(ge=0)]
+Spans: TypeAlias = tuple[tuple[Count, Count], ...]
 
 
 class Introduction(Struct, frozen=True):
@@ -12,13 +18,13 @@ class Introduction(Struct, frozen=True):
 
     shared: dict[str, object] | None = None  # learner: the sections all must agree on
     spaces: str = ""  # in words, for the refusal of somebody else's
-    unroll_bytes: int = 0  # learner: size of one unroll by these spaces
+    unroll_bytes: Count = 0  # learner: size of one unroll by these spaces
     # actor: (stream, floor, next, started, unacked half-open ranges)
-    streams: tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...] = ()
+    streams: tuple[tuple[Count, Count, Count, Count, Spans], ...] = ()
     # learner: (actor inc, stream, trained half-open ranges), and (tag, inc, stream, seq) held
-    trained: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...] = ()
-    held: tuple[tuple[int, int, int, int], ...] = ()
-    want: int = 0  # learner: unrolls it can take at once
+    trained: tuple[tuple[int, Count, Spans], ...] = ()
+    held: tuple[tuple[Tag, int, Count, Count], ...] = ()
+    want: Count = 0  # learner: unrolls it can take at once
 
 
 def encode(said: Introduction) -> bytes:
@@ -27,9 +33,22 @@ def encode(said: Introduction) -> bytes:
 
 def decode(body: Buffer) -> Introduction:
     try:
-        return msgspec.msgpack.decode(body, type=Introduction)
+        said = msgspec.msgpack.decode(body, type=Introduction)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise Malformed("introduction") from error
+    for _, floor, following, started, unacked in said.streams:
+        # One unroll at a time runs in a stream. More would let one peer claim the credit of all.
+        if not floor <= following <= started <= following + 1:
+            raise Malformed("stream")
+        if not _ascending(floor, unacked, following):
+            raise Malformed("unacknowledged ranges")
+    return said
+
+
+def _ascending(floor: int, spans: Spans, ceiling: int) -> bool:
+    """Ranges in order, apart, and inside."""
+    edges = [floor, *(edge for span in spans for edge in span), ceiling]
+    return all(low <= high for low, high in pairwise(edges))
 
 
 def pack(plain: object) -> bytes:

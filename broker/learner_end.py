@@ -8,6 +8,7 @@ import zmq
 from broker import introduction
 from broker.blobs import Blob
 from broker.inbox import Inbox, Key, Verdict
+from broker.journal import Journal
 from broker.link import Link
 from broker.wire import (
     Announce,
@@ -47,6 +48,7 @@ class LearnerEnd:
         unroll_bytes: int,
         accept: Accept,
         free: Callable[[], int],
+        journal: Journal,
         context: "zmq.Context[zmq.Socket[bytes]]",
     ) -> None:
         self.inc = inc
@@ -63,11 +65,13 @@ class LearnerEnd:
         self._unroll_bytes = unroll_bytes
         self._accept = accept
         self._free = free  # unrolls that fit into batches now, beyond those held
+        self._journal = journal
         self._blob: Blob | None = None  # the weights everybody should have
 
     def trained(self, keys: Sequence[Key], *, version: int) -> None:
         """An optimiser step used these unrolls."""
         self.version = max(self.version, version)
+        self._journal.trained(list(keys), version)
         self.link.send(encode(self.inbox.trained(keys, version=self.version, free=self._free())))
 
     def reject(self, keys: Sequence[Key], reason: str) -> None:
@@ -98,6 +102,11 @@ class LearnerEnd:
         return encode(hello, introduction.encode(body))
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        if welcome.version > self.version and self._blob is not None:
+            # Samplers act with what an older learner called newer. Ours are the newest there are,
+            # and must be called so: credit may ask for that version before our next step.
+            blob = self._blob
+            self._blob = Blob.of(welcome.version, blob.announce.layout, blob.body)
         self.version = max(self.version, welcome.version)
         self.welcome_version = welcome.version
         if self._blob is not None:

@@ -23,22 +23,32 @@ class Leases:
     def session(self, inc: int) -> Session | None:
         return next((s for s in self.sessions.values() if s.inc == inc), None)
 
-    def hungriest(self) -> Session | None:
-        """The rank with most free places: every rank needs the same share of every batch."""
-        session = max(
-            self.sessions.values(), key=lambda s: (s.want - s.given, -s.rank), default=None
-        )
-        return session if session is not None and session.want > session.given else None
+    def hungriest(self, most: int) -> Session | None:
+        """The rank with most free places, which may hold its share of `most`.
+
+        Every rank needs the same share of every batch. One that took more, while another was away,
+        would hold the last unrolls that pacing allows, and all would wait for each other for ever.
+        """
+        hungry = [
+            s
+            for s in self.sessions.values()
+            if s.want > s.given and len(s.leases) * s.world < most
+        ]
+        return max(hungry, key=lambda s: (s.want - s.given, -s.rank), default=None)
 
     def lease(self, session: Session, entry: Entry, tag: int | None = None) -> None:
         """A new lease, or one that a learner says it holds since before our restart."""
         if tag is None:
             tag = self._next_tag
             session.given += 1
-        self._next_tag = max(self._next_tag, tag + 1)
+        self.never_again(tag)
         entry.tag, entry.session = tag, session.inc
         entry.attempt += 1
         session.leases[tag] = entry
+
+    def never_again(self, tag: int) -> None:
+        """A learner holds something by this tag; no lease of ours may be called so."""
+        self._next_tag = max(self._next_tag, tag + 1)
 
     def release(self, entry: Entry) -> None:
         session = self.session(entry.session)

@@ -36,6 +36,8 @@ class Ledger:
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
         self._dispatch_from: float | None = None
+        # Incarnation of the latest rank 0; 0 = none came yet, so nobody knows what version we are at.
+        self._first_rank = 0
 
     # ---- samplers -------------------------------------------------------------------------------
 
@@ -54,11 +56,16 @@ class Ledger:
         for number, floor, following, started, unacked in streams:
             stream = self.book.stream(actor, number)
             stream.forget_below(floor)
-            seqs = [seq for lo, hi in unacked for seq in range(lo, min(hi, lo + _MOST_SEQS))]
-            absent = sum(1 for seq in seqs if not stream.known(seq))
-            self.book.credit.join(
-                stream, arrived=following - absent, started=max(started, following)
-            )
+            open_ = {seq for lo, hi in unacked for seq in range(lo, min(hi, lo + _MOST_SEQS))}
+            for seq in range(floor, min(following, floor + _MOST_SEQS)):
+                if seq not in open_ and not stream.known(seq):
+                    stream.settled[seq] = Outcome.TRAINED  # or so: a broker before us knew
+            absent = sum(1 for seq in open_ if not stream.known(seq))
+            ahead = sum(1 for seq in (*stream.present, *stream.settled) if seq >= following)
+            # Credit that this broker gave stays given: a LIMIT may be on its way while a second
+            # HELLO comes in, and a PING repeats it if it got lost.
+            limit = max(started, following, stream.limit if stream.joined else 0)
+            self.book.credit.join(stream, arrived=following - absent + ahead, started=limit)
             actor.granted.add(number)
         self.book.touched[inc] = actor
         self.book.forget_dead()
@@ -102,7 +109,7 @@ class Ledger:
                 outcome = stream.outcome_of(seq)
                 if outcome is not None:
                     self.book.ack(stream, seq, outcome)
-                elif seq not in stream.present:
+                elif seq not in stream.present and seq < stream.limit:
                     lost.setdefault(number, []).append(seq)
         actor.granted.update(actor.streams)
         self.book.touched[inc] = actor
@@ -146,7 +153,6 @@ class Ledger:
             if old.inc != inc:
                 self.book.drop(old)
         session = self.book.leases.session(inc)
-        fresh = session is None
         if session is None:
             session = self.book.leases.sessions[rank] = Session(inc, rank, world, want)
         session.seen, session.world, session.want, session.given = now, world, want, 0
@@ -154,8 +160,9 @@ class Ledger:
         for actor_inc, number, done in trained:
             self._mark_trained(actor_inc, number, done)
         self._adopt(session, held)
-        if rank == 0 and fresh:
-            self._rebase(version)
+        if rank == 0:
+            self._begin(inc, version)
+        self.book.credit.version = max(self.book.credit.version, version)
         if len(self.book.leases.sessions) >= world:
             self._dispatch_from = now
         elif self._dispatch_from is None:
@@ -169,8 +176,9 @@ class Ledger:
             return False
         session.seen = now
         session.want = max(session.want, want)
-        if session.rank == 0:
-            self.book.credit.version = max(self.book.credit.version, version)
+        # Any rank: all step together, and what one of them trained must count by the version
+        # from the moment its DONE takes it out of the book.
+        self.book.credit.version = max(self.book.credit.version, version)
         return True
 
     def done(self, inc: int, tags: Sequence[tuple[int, int]]) -> int:
@@ -187,6 +195,7 @@ class Ledger:
         ):  # the first given back is first in line
             if outcome is Outcome.ABANDONED:
                 entry.attempt -= 1
+                entry.home = 0  # it has no room: whoever has may take it
                 self.book.requeue(entry)
             else:
                 trained = outcome is Outcome.DUPLICATE
@@ -199,7 +208,7 @@ class Ledger:
         for entry in reversed(lost):
             assert session is not None
             session.given -= 1
-            self.book.requeue(entry)
+            self.book.redeliver(entry)
 
     def undelivered(self, entry: Entry) -> None:
         """The socket would not take it: back to the front, without a mark."""
@@ -213,6 +222,8 @@ class Ledger:
         """A rank leaves cleanly; final: the run is complete."""
         session = self.book.leases.session(inc)
         if session is not None:
+            for entry in session.leases.values():
+                entry.attempt -= 1  # it says goodbye: nothing went wrong with these
             self.book.drop(session)
             self.over = self.over or final
 
@@ -233,7 +244,7 @@ class Ledger:
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
             self.book.dispatch(effects)
-        if self._dispatch_from is not None and not self.over:
+        if self._first_rank and not self.over:
             self.book.grant()
         self.book.collect(effects)
         return effects
@@ -254,26 +265,31 @@ class Ledger:
             self.book.ack(stream, unroll.seq, outcome)
             return
         entry = stream.present[unroll.seq]
-        if entry.buffers is None:  # adopted on a learner's word; now there is a body to redeliver
+        if entry.buffers is None and self.book.nbytes + nbytes <= self.book.queue_bytes:
+            # Adopted on a learner's word; now there is a body to deliver again.
             entry.unroll, entry.buffers, entry.nbytes = unroll, buffers, nbytes
             self.book.nbytes += nbytes
 
     def _mark_trained(self, inc: int, number: int, done: Sequence[tuple[int, int]]) -> None:
         stream = self.book.known_to(inc, number)
         for lo, hi in done:
-            for seq in range(max(lo, stream.floor), min(hi, lo + _MOST_SEQS)):
+            start = max(lo, stream.floor)
+            for seq in range(start, min(hi, start + _MOST_SEQS)):
                 entry = stream.present.get(seq)
                 if entry is not None:
                     self.book.settle(entry, Outcome.TRAINED)
                 elif seq not in stream.settled:
                     stream.settled[seq] = Outcome.TRAINED
+                    if stream.joined and seq < stream.limit:
+                        self.book.credit.arrived_before(stream)
 
     def _adopt(self, session: Session, held: Sequence[tuple[int, int, int, int]]) -> None:
         """What a learner holds is leased to it, though a broker that restarted never saw the body."""
         said = {tag for tag, *_ in held}
         for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
-            self.book.requeue(lost)
+            self.book.redeliver(lost)
         for tag, inc, number, seq in held:
+            self.book.leases.never_again(tag)
             stream = self.book.known_to(inc, number)
             if stream.outcome_of(seq) is not None or tag in session.leases:
                 continue
@@ -284,9 +300,10 @@ class Ledger:
             if entry.tag < 0:
                 self.book.leases.lease(session, entry, tag)
 
-    def _rebase(self, version: int) -> None:
-        """A learner begins: count pacing from its version, above any we have seen."""
-        if version < self.book.credit.version:
-            self.rolled_back += (self.book.credit.version - version) * self.book.credit.batch
-            version = self.book.credit.version + 1
-        self.book.credit.rebase(version, present=self.book.entries)
+    def _begin(self, inc: int, version: int) -> None:
+        """A learner begins: pacing counts from its version, above any we have seen."""
+        credit = self.book.credit
+        if inc != self._first_rank and version < credit.version:
+            self.rolled_back += (credit.version - version) * credit.batch
+            credit.version += 1
+        self._first_rank = inc

@@ -5,6 +5,10 @@
 The unroll that takes place number n in that count (from 0) is trained by the step that ends version
 n // batch; it may be at most max_lag versions old then, so it must be acted with at least version
 n // batch - max_lag. That number travels with the grant.
+
+Accepted is not counted but derived: version * batch unrolls were trained, whatever became of the
+messages about them, and `present` are here and not yet trained. So no restart, no lost DONE and no
+unroll trained twice can make the rule drift.
 """
 
 from collections import deque
@@ -21,12 +25,17 @@ class Credit:
     def __init__(self, *, batch: int, max_lag: int) -> None:
         self.batch = batch
         self.max_lag = max_lag
-        self.version = 0  # the learner's; never falls
-        self.accepted = 0  # arrived and not refused later; version * batch of them are trained
+        self.version = 0  # the newest that any rank trained; never falls
+        self.present = 0  # arrived and not settled
         self.running = 0  # granted and not arrived, over all joined streams
         # Streams by the number of unused credits they hold. An entry whose stream has moved on since
         # is skipped when it comes out; `offered` keeps each stream to one entry a deque.
         self._by_running: tuple[deque[Stream], ...] = tuple(deque() for _ in range(AHEAD))
+
+    @property
+    def accepted(self) -> int:
+        """Trained, and here to be trained."""
+        return self.version * self.batch + self.present
 
     def budget(self) -> int:
         """Grants possible now. Negative after a revived sampler brought back what it had started."""
@@ -49,22 +58,21 @@ class Credit:
 
     def arrive(self, stream: Stream) -> None:
         """A seq is here for the first time: it stops running and is accepted."""
-        self.accepted += 1
+        self.present += 1
         self._move(stream, 1)
 
     def unarrive(self, stream: Stream) -> None:
-        """It must come again: from accepted back to running."""
-        self.accepted -= 1
+        """It must come again: from present back to running."""
+        self.present -= 1
         self._move(stream, -1)
 
-    def refuse(self) -> None:
-        """An accepted unroll ended without training; its place is free."""
-        self.accepted -= 1
+    def end(self) -> None:
+        """A present unroll is settled: trained ones go on to count by the version."""
+        self.present -= 1
 
-    def rebase(self, version: int, *, present: int) -> None:
-        """A learner starts at this version: version * batch count as accepted and trained."""
-        self.version = version
-        self.accepted = version * self.batch + present
+    def arrived_before(self, stream: Stream) -> None:
+        """A seq that we took for running was trained before we began."""
+        self._move(stream, 1)
 
     def grant(self, most: int) -> list[Stream]:
         """Give up to `most` credits, the emptiest stream first, the longest waiting among equals."""
@@ -76,7 +84,7 @@ class Credit:
             place = self.accepted + self.running
             needed = place // self.batch - self.max_lag
             stream.floor_version = max(stream.floor_version, needed)
-            stream.limit += 1
+            stream.limit = max(stream.limit, stream.arrived) + 1
             self.running += 1
             self._offer(stream)
             granted[id(stream)] = stream

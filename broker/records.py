@@ -17,6 +17,7 @@ class Entry:
     attempt: int = 0  # deliveries so far
     tag: int = -1  # of the current lease; -1 = queued
     session: int = 0  # learner incarnation that holds the lease
+    home: int = 0  # learner that may have it or may have trained it; while it lives, none else may
     gone: bool = False  # settled or forgotten; the queue skips it
 
 

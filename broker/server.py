@@ -205,7 +205,7 @@ class Server:
         peer.stats = message.stats
         missing = self.ledger.missing(peer.inc, message.unacked)[: wire.MAX_ENTRIES]
         self._send(peer.route, wire.Pong(self.inc, self.ledger.book.credit.version, missing))
-        if peer.acting < self.weights.version and self.blob is not None:
+        if peer.acting != self.weights.version and self.blob is not None:
             self._send(peer.route, self.blob.announce)  # an announcement got lost
         if self.ledger.over:
             self._send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
@@ -218,7 +218,7 @@ class Server:
                 "sampler %s acts with other weights than version %d", peer.name, message.version
             )
             return
-        peer.acting = max(peer.acting, message.version)
+        peer.acting = message.version
 
     def _bye(self, peer: Peer, message: wire.Bye, buffers: Sequence[Buffer]) -> None:
         log.info("%s %s leaves: %s", peer.role, peer.name, message.text)
@@ -336,11 +336,13 @@ class Server:
             self.inc, self.roster.run, self.config.beat_s, self.config.lease_s,
             self.announce, version,
         )  # fmt: skip
-        self._send(peer.route, welcome, introduction.pack(self.shared))
+        if not self._send(peer.route, welcome, introduction.pack(self.shared)):
+            self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC
 
     def _refuse(self, route: bytes, code: Refusal, text: str) -> None:
         self.metrics.refused[code.name.lower()] += 1
-        self._send(route, wire.Refuse(code, text))
+        # The words of two environments may be long; what counts stands in front.
+        self._send(route, wire.Refuse(code, text[:1000]))
 
     def _count(self, way: str, message: Message, frames: Sequence[Any]) -> None:
         self.metrics.messages[way, type(message).__name__.lower()] += 1

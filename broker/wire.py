@@ -1,6 +1,7 @@
 """Every message as a typed record; the only place that turns bytes into messages and back.
 
-    frame 0   16 bytes   magic "HR" | protocol u8 | type u8 | buffers u16 | 0 u16 | header bytes u32 | header xxh32
+    frame 0   16 bytes   magic "HR" | protocol u8 | type u8 | buffers u16 | 0 u16 | header bytes u32
+                         | xxh32 u32 of the header, seeded with type << 16 | buffers
     frame 1   <= 4 KiB   msgpack array: the fields of the record, in order
     frame 2.. opaque     raw buffers; the broker passes them on and never looks inside
 
@@ -11,12 +12,12 @@ Errors, all WireError: Malformed (the sender is at fault: refuse, count, go on) 
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import xxhash
 import zmq
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 PROTOCOL: Final = 1
 MAGIC: Final = b"HR"
@@ -35,6 +36,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Payload: TypeAlias = Buffer | zmq.Frame
 # (stream, first seq, seq after the last): half-open, as Python counts.
 Range: TypeAlias = tuple[int, int, int]
+# A DELIVER names the sampler beside the fields of its unroll, and all of that must fit one header.
+Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+Episodes: TypeAlias = Annotated[tuple[tuple[float, int], ...], Meta(max_length=MAX_EPISODES)]
+# Nothing that we count reaches 2**53; more would only serve to overflow a sum.
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class WireError(ValueError):
@@ -85,7 +91,7 @@ class Hello(Message, frozen=True):
     """Any peer -> broker, first and again after RESYNC. Buffer 0: msgpack Introduction."""
 
     role: str  # actor, learner or watcher
-    name: str
+    name: Name
     inc: int  # random 63 bits per process start
     run: str = ""  # "" = whatever the broker runs
     spaces: str = ""  # digest of the spaces; "" = not known yet
@@ -116,15 +122,15 @@ class Unroll(Message, frozen=True):
     """Actor -> broker, buffers: the unroll's fields."""
 
     inc: int
-    stream: int
-    seq: int
-    floor: int  # every seq below is settled for the sampler; nobody need remember it
+    stream: Count
+    seq: Count
+    floor: Count  # every seq below is settled for the sampler; nobody need remember it
     version_min: int
     version_max: int
     steps: int  # live steps, dead ones left out
     digest: int  # xxh3-64 over the buffers
     ended: int = 0  # episodes that ended in here
-    episodes: tuple[tuple[float, int], ...] = ()  # (return, length) of the latest of them
+    episodes: Episodes = ()  # (return, length) of the latest of them
 
 
 class Limit(Message, frozen=True):
@@ -136,7 +142,7 @@ class Limit(Message, frozen=True):
 class Ack(Message, frozen=True):
     """Broker -> actor: ranges with the outcome they share."""
 
-    outcome: int
+    outcome: Outcome
     ranges: tuple[Range, ...]
 
 
@@ -170,7 +176,7 @@ class Deliver(Message, frozen=True):
     steps: int
     digest: int
     ended: int
-    episodes: tuple[tuple[float, int], ...]
+    episodes: Episodes
 
 
 class Done(Message, frozen=True):
@@ -191,7 +197,7 @@ class Nack(Message, frozen=True):
 
     inc: int
     tags: tuple[tuple[int, int], ...]
-    outcome: int
+    outcome: Outcome
     reason: str
 
 
@@ -228,15 +234,15 @@ class Get(Message, frozen=True):
     """Weights: send chunks [lo, hi) of that version."""
 
     version: int
-    lo: int
-    hi: int
+    lo: Count
+    hi: Count
 
 
 class Chunk(Message, frozen=True):
     """Weights: one chunk; buffer 0 is its bytes."""
 
     version: int
-    index: int
+    index: Count
 
 
 class Acting(Message, frozen=True):
@@ -289,7 +295,7 @@ def encode(message: Message, *buffers: Payload) -> list[Payload]:
         len(buffers),
         0,
         len(header),
-        xxhash.xxh32_intdigest(header),
+        _check(header, _TAG[type(message)], len(buffers)),
     )
     return [prefix, header, *buffers]
 
@@ -301,12 +307,12 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     prefix, header = frames[0], frames[1]
     if len(prefix) != _PREFIX.size:
         raise Malformed("prefix size")
-    magic, protocol, tag, buffers, _, size, check = _PREFIX.unpack(prefix)
+    magic, protocol, tag, buffers, spare, size, check = _PREFIX.unpack(prefix)
     if magic != MAGIC:
         raise Malformed("magic")
     if protocol != PROTOCOL:
         raise OtherProtocol(protocol)
-    if tag >= len(TYPES):
+    if tag >= len(TYPES) or spare:
         raise Malformed("type")
     if size != len(header) or size > MAX_HEADER:
         raise Malformed("header size")
@@ -314,13 +320,18 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
         raise Malformed("buffer count")
     if any(len(buffer) > MAX_BUFFER_BYTES for buffer in frames[2:]):
         raise Malformed("buffer size")
-    if xxhash.xxh32_intdigest(header) != check:
+    if _check(header, tag, buffers) != check:
         raise Malformed("header hash")
     try:
         message = _DECODERS[tag].decode(header)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise Malformed("header fields") from error
     return message, frames[2:]
+
+
+def _check(header: Buffer, tag: int, buffers: int) -> int:
+    """Seeded, so that a flipped type or count does not pass for another message."""
+    return xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers)
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -60,7 +60,7 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
         float | None, Meta(description="solved: mean return of the last 100 training episodes")
     ] = field(default=None, name="return")
     steps: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps sampled")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps trained on")
     ] = None
     seconds: Annotated[
         Annotated[float, Meta(gt=0)] | None, Meta(description="limit on wall-clock seconds")
@@ -148,6 +148,11 @@ def shared(run: Run) -> dict[str, Any]:
     return {"run": {"name": plain["run"]["name"]}, **{name: plain[name] for name in SHARED}}
 
 
+def for_peers(run: Run) -> dict[str, Any]:
+    """What WELCOME carries: the agreement, and how a sampler with nothing but an address steps."""
+    return {**shared(run), "actor": to_dict(run)["actor"]}
+
+
 def shared_digest(run: Run) -> str:
     """Equal on two machines exactly when `shared` is."""
     return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(shared(run), order="deterministic"))
@@ -156,7 +161,7 @@ def shared_digest(run: Run) -> str:
 def from_shared(data: dict[str, Any]) -> Run:
     """The run a peer described; sections that are not shared keep their defaults."""
     source = "the broker's run"
-    wrong = set(data) ^ {"run", *SHARED}
+    wrong = (set(data) - {"actor"}) ^ {"run", *SHARED}
     if wrong:
         names = ", ".join(sorted(map(str, wrong)))
         raise ConfigError(f"{source}: not the sections this version shares: {names}")

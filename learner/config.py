@@ -19,12 +19,15 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Annotated[str, Meta(description="mlp")] = "mlp"
     hidden: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=65536)], ...], Meta(description="units of each hidden layer")
+        tuple[Annotated[int, Meta(ge=1, le=65536)], ...],
+        Meta(description="units of each hidden layer"),
     ] = (64, 64)
     activation: Annotated[
         Literal["tanh", "relu", "elu"], Meta(description="between the hidden layers")
     ] = "tanh"
-    separate: Annotated[bool, Meta(description="a value network of its own, no shared layers")] = True
+    separate: Annotated[bool, Meta(description="a value network of its own, no shared layers")] = (
+        True
+    )
     obs_scale: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
         Meta(description="divide each observation feature by this; empty = leave as it is"),
@@ -36,6 +39,9 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[Literal["impala", "appo"], Meta(description="the loss")] = "impala"
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount")] = 0.99
+    reward_scale: Annotated[
+        float, Meta(gt=0, description="multiplies rewards in the loss: values near 1 learn fastest")
+    ] = 1.0
     trace: Annotated[
         float, Meta(ge=0, le=1, description="lambda: multiplies the V-trace cutting coefficients c")
     ] = 1.0
@@ -47,11 +53,15 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     normalise_advantages: Annotated[
         bool, Meta(description="zero mean, unit variance over the whole batch, all ranks")
     ] = False
-    clip: Annotated[float, Meta(gt=0, description="appo: the surrogate's ratio stays in 1 +- clip")] = 0.2
+    clip: Annotated[
+        float, Meta(gt=0, description="appo: the surrogate's ratio stays in 1 +- clip")
+    ] = 0.2
     target_interval: Annotated[
         int, Meta(ge=1, description="appo: optimiser steps between copies to the target network")
     ] = 2
-    kl_coef: Annotated[float, Meta(ge=0, description="appo: weight of KL(target, policy); 0 = off")] = 0.0
+    kl_coef: Annotated[
+        float, Meta(ge=0, description="appo: weight of KL(target, policy); 0 = off")
+    ] = 0.0
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +72,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, description="trained steps over which lr falls to 0; 0 = constant")
     ] = 0
     adam_eps: Annotated[float, Meta(gt=0, description="Adam's epsilon")] = 1e-5
-    grad_clip: Annotated[float, Meta(ge=0, description="largest global gradient norm; 0 = off")] = 40.0
+    grad_clip: Annotated[float, Meta(ge=0, description="largest global gradient norm; 0 = off")] = (
+        40.0
+    )
     device: Annotated[str, Meta(description="auto, cpu or cuda")] = "auto"
     threads: Annotated[int, Meta(ge=0, description="torch threads per rank; 0 = torch decides")] = 1
     prefetch: Annotated[

@@ -34,7 +34,9 @@ class Spaces(Struct, frozen=True):
         return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(self))
 
     def __str__(self) -> str:
-        leaves = ", ".join(f"{leaf.name} {leaf.dtype}{list(leaf.shape)}" for leaf in self.observation)
+        leaves = ", ".join(
+            f"{leaf.name} {leaf.dtype}{list(leaf.shape)}" for leaf in self.observation
+        )
         return f"observation {leaves}; action Discrete({self.action.n})"
 
 

@@ -1,0 +1,40 @@
+"""The policy that acts: a module, the version of its weights, and its own dice."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from broker.blobs import Blob
+from learner.config import ModelConfig
+from learner.models import categorical
+from learner.models.build import build
+from learner.spaces import Spaces
+from learner.weights import FlatWeights, WeightsError, layout_digest
+
+
+class Policy:
+    """Acts in numpy arrays; knows nothing of environments."""
+
+    def __init__(self, config: ModelConfig, spaces: Spaces, *, seed: int) -> None:
+        self._model = build(config, spaces, seed=0)  # the learner's weights replace these
+        self._weights = FlatWeights(self._model)
+        self._layout = layout_digest(self._model)
+        self._random = np.random.default_rng(seed)
+        self._leaf = spaces.observation[0].name
+        self.version = -1  # of the weights it acts with; -1 = none arrived yet
+
+    def load(self, blob: Blob) -> str:
+        """Takes the weights; returns the digest of what the module holds now."""
+        if blob.announce.layout != self._layout:
+            raise WeightsError(
+                "the learner's network has other layers than this sampler's: are both of one release?"
+            )
+        self._weights.load(blob.body)
+        self.version = blob.announce.version
+        return self._weights.digest()
+
+    def act(self, rows: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Actions and the log-probabilities they were really drawn with."""
+        with torch.inference_mode():
+            logits = self._model.policy({self._leaf: torch.from_numpy(rows)})
+        return categorical.sample(logits.numpy(), self._random)

@@ -1,0 +1,125 @@
+"""A sampler process, put together. It needs an address; the run comes from the broker."""
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+import zmq
+
+from actors.config import ActorConfig
+from actors.envs import EnvError
+from actors.metrics import ActorMetrics
+from actors.policy import Policy
+from actors.sampler import Sampler
+from actors.stepping.inline import Inline
+from actors.stepping.stepper import Stepper
+from actors.stepping.vector import Vector
+from broker.actor_end import ActorEnd
+from broker.endpoints import EndpointError
+from broker.journal import Journal
+from broker.link import RefusedError
+from launch import config, process
+from learner.weights import WeightsError
+
+log = logging.getLogger(__name__)
+
+
+def sample(
+    broker: str,
+    *,
+    name: str,
+    seed: int,
+    sets: dict[str, Any],
+    ledger: Path | None,
+    metrics_host: str,
+    metrics_port: int | None,
+) -> int:
+    """Until SIGTERM, or until the run is over."""
+    torch.set_num_threads(1)  # one sampler, one core; more would fight over it
+
+    async def main() -> int:
+        inc = process.incarnation()
+        journal = Journal(ledger, f"actor-{inc}.log")
+        registry = process.registry()
+        metrics = ActorMetrics(registry)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            end = ActorEnd(broker, name=name, inc=inc, context=context, journal=journal)
+            port = process.serve_metrics(
+                registry,
+                host=metrics_host,
+                port=metrics_port,
+                healthy=lambda: "" if end.link.welcome else "no broker has welcomed it",
+            )
+            if port is not None:
+                log.info("metrics at port %d", port)
+            await _sample(end, seed=seed, sets=sets, metrics=metrics)
+        finally:
+            context.destroy(linger=500)
+            journal.close()
+        return process.OK
+
+    return process.run_async(main)
+
+
+async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics) -> None:
+    async with asyncio.TaskGroup() as group:
+        link = group.create_task(end.link.run(), name="link")
+        while end.run is None:
+            end.news.clear()
+            await end.news.wait()
+        run = config.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
+        sampler = build(end, run, seed=seed, metrics=metrics)
+        try:
+            await sampler.run()
+            log.info("the run is over: %s", end.over)
+        except asyncio.CancelledError:
+            if not link.done():
+                log.info("asked to stop: waiting for %d acknowledgements", len(end.outbox))
+                await sampler.drain(run.actor.drain_s)
+            raise
+        finally:
+            end.leave(end.over or "stopped")
+            sampler.stepper.close()
+            link.cancel()
+
+
+def build(end: ActorEnd, run: config.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:
+    """Environments and policy by the run; asks the broker for credit."""
+    stepper = _stepper(run.actor, run, seed=seed)
+    end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
+    return Sampler(
+        end=end,
+        stepper=stepper,
+        policy=Policy(run.model, stepper.spaces, seed=seed),
+        length=run.unroll.length,
+        metrics=metrics,
+    )
+
+
+def _stepper(actor: ActorConfig, run: config.Run, *, seed: int) -> Stepper:
+    kind = Vector if actor.stepping == "vector" else Inline
+    return kind(run.env, groups=actor.groups, envs=run.unroll.envs, seed=seed)
+
+
+def guarded(broker: str, **options: Any) -> int:
+    """`sample`, with every expected failure as one line and its exit status."""
+    try:
+        return sample(broker, **options)
+    except BaseExceptionGroup as group:
+        expected = (EnvError, RefusedError, config.ConfigError, WeightsError, ValueError)
+        ours, other = group.split(expected)
+        if ours is None or other is not None:
+            raise
+        log.error("%s", process.exit_line(ours))
+    except (EndpointError, config.ConfigError) as error:
+        log.error("%s", error)
+    return process.YOUR_INPUT
+
+
+def default_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

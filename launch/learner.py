@@ -1,0 +1,283 @@
+"""A learner rank, put together: `headrace learner`, or torchrun ... -m launch.learner for several."""
+
+import argparse
+import functools
+import json
+import logging
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+
+from actors.envs import EnvError, probe
+from broker.endpoints import EndpointError
+from broker.journal import Journal
+from broker.learner_end import LearnerEnd
+from broker.link import RefusedError
+from launch import config, process
+from launch.learner_options import Options, arguments, options_of
+from learner import checkpoint
+from learner.batch import Batch
+from learner.feed import Feed
+from learner.gap import GapCheck
+from learner.metrics import LearnerMetrics
+from learner.models.build import build
+from learner.progress import Progress
+from learner.ranks import Ranks, RanksError
+from learner.spaces import Spaces, unroll_fields
+from learner.train import DivergedError, Goal, Pieces, train
+from learner.weights import layout_digest
+
+log = logging.getLogger(__name__)
+
+
+class ResumeError(ValueError):
+    """The folder does not fit what was asked; one line."""
+
+
+def learn(run: config.Run, options: Options) -> int:
+    """Until the goal, a limit, or SIGTERM. Returns the exit status."""
+    stop = False
+
+    def ask(*_: object) -> None:
+        nonlocal stop
+        stop = True
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    torch.set_num_threads(run.learner.threads or torch.get_num_threads())
+    device = _device(run.learner.device)
+    ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
+    if device.type == "cuda":
+        device = torch.device("cuda", ranks.local_rank)
+        torch.cuda.set_device(device)
+    try:
+        return _learn(run, options, ranks, device, lambda: stop)
+    finally:
+        ranks.close()
+
+
+def _learn(
+    run: config.Run, options: Options, ranks: Ranks, device: torch.device, stopping: Any
+) -> int:
+    if run.pacing.batch_unrolls % ranks.world:
+        raise config.ConfigError(
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
+            f" ranks; make it a multiple of {ranks.world}"
+        )
+    spaces = probe(run.env)
+    identity = {"shared": config.shared(run), "spaces": spaces.digest()}
+    resume = _resume(options, identity)
+    model = build(run.model, spaces, seed=run.run.seed).to(device)
+    progress = Progress()
+    windows: Any = ()
+    if resume is not None:
+        model.load_state_dict(resume.tensors["model"])
+        progress.restore(resume.state["progress"])
+        windows = resume.state["windows"]
+        log.info("continues from %s", resume.path)
+    journal = Journal(options.ledger, f"learner-{process.incarnation()}.log")
+    feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal)
+    feed.start(version=progress.version, windows=windows)
+    if not _wait_for_broker(feed, ranks, progress, stopping):
+        feed.leave(final=options.final, text="stopped before a broker answered")
+        return process.OK
+    registry = process.registry()
+    pieces = Pieces(
+        algorithm=run.algorithm,
+        config=run.learner,
+        saving=run.checkpoint,
+        goal=Goal(run.stop.return_, run.stop.steps, run.stop.seconds),
+        ranks=ranks,
+        feed=feed,
+        model=model,
+        target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
+        gap=GapCheck(
+            build(run.model, spaces, seed=0), keep=run.pacing.max_lag + 4, envs=run.unroll.envs
+        ),
+        progress=progress,
+        metrics=LearnerMetrics(registry),
+        device=device,
+        folder=options.out,
+        identity=identity,
+        resume=resume,
+        stopping=stopping,
+        started=options.started or process.started_at(),
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    _metrics(registry, options, ranks)
+    reason = ""
+    try:
+        reason = train(pieces)
+    finally:
+        final = reason in ("return", "steps", "seconds") or (options.final and reason == "stopped")
+        feed.leave(final=final, text=_farewell(reason, progress))
+        journal.close()
+        if ranks.rank == 0:
+            _report(pieces, reason)
+    if reason in ("steps", "seconds") and run.stop.return_ is not None:
+        return process.LIMIT
+    return process.OK
+
+
+def _wait_for_broker(feed: Feed, ranks: Ranks, progress: Progress, stopping: Any) -> bool:
+    """Until every rank is welcome; all continue at the version that rank 0 was told."""
+    version: int | None = None
+    while version is None:
+        version = feed.welcome(timeout_s=0.2)
+        if stopping():
+            return False
+    progress.version = max(ranks.same([version])[0], progress.version)
+    return True
+
+
+def _feed(
+    run: config.Run,
+    options: Options,
+    ranks: Ranks,
+    spaces: Spaces,
+    layout: str,
+    device: torch.device,
+    journal: Journal,
+) -> Feed:
+    length, envs = run.unroll.length, run.unroll.envs
+    make_batch = functools.partial(
+        Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
+        pinned=device.type == "cuda",
+    )  # fmt: skip
+    make_end = functools.partial(
+        LearnerEnd,
+        options.broker,
+        name=f"learner-{ranks.rank}",
+        inc=process.incarnation(),
+        rank=ranks.rank,
+        world=ranks.world,
+        run=run.run.name,
+        shared=config.shared(run),
+        spaces=(spaces.digest(), str(spaces)),
+        unroll_bytes=sum(f.nbytes for f in unroll_fields(spaces, length=length, envs=envs)),
+        journal=journal,
+    )
+    return Feed(make_end, [make_batch() for _ in range(run.learner.prefetch + 1)], layout=layout)
+
+
+def _resume(options: Options, identity: dict[str, Any]) -> checkpoint.Checkpoint | None:
+    """The newest good checkpoint, if it was asked for and fits."""
+    folder = options.out / "checkpoints"
+    if not options.resume:
+        if folder.exists() and any(folder.iterdir()):
+            raise ResumeError(
+                f"{options.out} holds a run already: continue it with --resume,"
+                " or choose another folder with --out"
+            )
+        return None
+    found = checkpoint.load_latest(folder) if folder.exists() else None
+    if found is None:
+        log.info("nothing to resume in %s; starting from the beginning", options.out)
+        return None
+    before, now = found.state["identity"], identity
+    for section in ("env", "model"):
+        difference = config.first_difference(
+            {section: before["shared"][section]}, {section: now["shared"][section]}
+        )
+        if difference is not None:
+            raise ResumeError(
+                f"{found.path} is of another run: {difference} (there = in the checkpoint)"
+            )
+    if before["spaces"] != now["spaces"]:
+        raise ResumeError(f"{found.path} was trained on an environment with other spaces")
+    if before["shared"]["algorithm"]["name"] != now["shared"]["algorithm"]["name"]:
+        raise ResumeError(f"{found.path} was trained by {before['shared']['algorithm']['name']}")
+    return found
+
+
+def _copy(run: config.Run, spaces: Spaces, model: Any, device: torch.device) -> Any:
+    target = build(run.model, spaces, seed=run.run.seed).to(device)
+    target.load_state_dict(model.state_dict())
+    return target
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise config.ConfigError(
+            'learner.device = "cuda", but torch finds no GPU here; use "auto" or "cpu"'
+        )
+    if name not in ("cpu", "cuda"):
+        raise config.ConfigError(f'learner.device = "{name}": it is auto, cpu or cuda')
+    return torch.device(name)
+
+
+def _metrics(registry: Any, options: Options, ranks: Ranks) -> None:
+    port = options.metrics_port
+    if port:
+        port += ranks.rank
+    port = process.serve_metrics(registry, host=options.metrics_host, port=port, healthy=lambda: "")
+    if port is not None:
+        log.info("metrics at port %d", port)
+
+
+def _farewell(reason: str, progress: Progress) -> str:
+    words = {
+        "return": "the return goal was reached",
+        "steps": "the step limit was reached",
+        "seconds": "the time limit was reached",
+        "stopped": "stopped by request",
+    }
+    return f"{words.get(reason, 'the learner failed')} after {progress.trained_steps} steps"
+
+
+def _report(pieces: Pieces, reason: str) -> None:
+    progress = pieces.progress
+    report = {
+        "stop_reason": reason or "failed",
+        "first_train_s": pieces.first_train_s,
+        "trained_steps": progress.trained_steps,
+        "learner_steps": progress.learner_steps,
+        "version": progress.version,
+        "trained_steps_per_s": progress.rate(),
+        "episodes": progress.episodes,
+        "mean_return": progress.mean_return(),
+        "solved_at_s": progress.solved_at_s,
+        "solved_at_steps": progress.solved_at_steps,
+        "lag": progress.lag(),
+        "nonfinite": progress.nonfinite,
+        "device": str(pieces.device),
+        "world": pieces.ranks.world,
+        "ended_at": time.time(),
+    }
+    (pieces.folder / "learner.json").write_text(json.dumps(report))
+
+
+def guarded(run: config.Run, options: Options) -> int:
+    """`learn`, with every expected failure as one line and its exit status."""
+    try:
+        return learn(run, options)
+    except (config.ConfigError, EnvError, EndpointError, RefusedError, ResumeError) as error:
+        log.error("%s", process.exit_line(error))
+        return process.YOUR_INPUT
+    except (RanksError, DivergedError, checkpoint.CheckpointError) as error:
+        log.error("%s", process.exit_line(error))
+        return process.OUR_FAULT
+
+
+def main(given: argparse.Namespace | None = None) -> int:
+    """As a role of `headrace`, or by torchrun."""
+    if given is None:
+        parser = argparse.ArgumentParser(prog="launch.learner")
+        arguments(parser)
+        given = parser.parse_args()
+    process.start_logging("learner")
+    try:
+        run = config.load(given.run, given.set)
+    except config.ConfigError as error:
+        log.error("%s", error)
+        return process.YOUR_INPUT
+    return guarded(run, options_of(given, run))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What a learner's command line says beside the run. Needs no torch, so every help text is quick."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch import config
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says beside the run."""
+
+    broker: str
+    out: Path
+    resume: bool
+    ledger: Path | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    started: float = 0.0
+    final: bool = False  # a request to stop ends the whole run, not just this process
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", required=True, help="a TOML file, or the name of a shipped run")
+    parser.add_argument("--broker", help="its address; default: the run's broker.bind")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--out", type=Path, help="the run's folder; default: headrace-runs/NAME")
+    parser.add_argument("--resume", action="store_true", help="continue from its checkpoints")
+    parser.add_argument("--ledger", type=Path, help="write what was trained into this folder")
+    parser.add_argument("--metrics-host", default="127.0.0.1")
+    parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
+    parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)
+
+
+def options_of(given: argparse.Namespace, run: config.Run) -> Options:
+    return Options(
+        broker=given.broker or run.broker.bind,
+        out=given.out or Path("headrace-runs") / run.run.name,
+        resume=given.resume,
+        ledger=given.ledger,
+        metrics_host=given.metrics_host,
+        metrics_port=given.metrics_port,
+        started=given.started,
+        final=given.final,
+    )

@@ -1,0 +1,222 @@
+"""`headrace train`: broker, learner and samplers on this machine, until the goal or a limit.
+
+fork broker  ->  import torch, once  ->  fork learner and samplers  ->  watch, restart, wait
+->  samplers end when the learner says the run is over  ->  end the broker  ->  summary
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from launch import broker, config, process
+from launch.children import Child, Children, GaveUpError
+from launch.tree import Tree
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.1
+_MEMORY_EVERY_S = 1.0
+
+
+class Stop(Exception):  # noqa: N818  # not an error: the user asked
+    """SIGINT or SIGTERM."""
+
+
+def train(run: config.Run, *, out: Path, resume: bool, quiet: bool) -> int:
+    """Returns the exit status."""
+    started = process.started_at()
+    process.start_logging("train", quiet=True)
+    # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    problem = _folder_problem(out, resume)
+    if problem:
+        log.error("%s", problem)
+        return process.YOUR_INPUT
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "run.toml").write_text(config.effective(run))
+    if not resume:
+        for name in ("history.jsonl", "learner.json", "broker.json", "summary.json", "curve.png"):
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / "ledger", ignore_errors=True)
+    # A socket's path must be short, so it does not lie in the run's folder.
+    sockets = Path(tempfile.mkdtemp(prefix="headrace-"))
+    try:
+        return _Local(run, out, resume, quiet, started, f"ipc://{sockets}/broker").run()
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _folder_problem(out: Path, resume: bool) -> str:
+    checkpoints = out / "checkpoints"
+    there = checkpoints.is_dir() and any(checkpoints.iterdir())
+    if there and not resume:
+        return f"{out} holds a run already: continue it with --resume, or choose another with --out"
+    if resume and not there:
+        return f"nothing to resume in {out}: it has no checkpoints; leave out --resume"
+    return ""
+
+
+class _Local:
+    """One `headrace train`."""
+
+    def __init__(
+        self, run: config.Run, out: Path, resume: bool, quiet: bool, started: float, endpoint: str
+    ) -> None:
+        self.given = run
+        self.out = out
+        self.resume = resume
+        self.quiet = quiet
+        self.started = started
+        self.endpoint = endpoint
+        self.children = Children()
+        self.tree = Tree()
+        self.learner: Child
+        self.broker: Child
+        self.actors: list[Child] = []
+        self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _raise_stop)
+        failed = ""
+        try:
+            self._start()
+            self._watch()
+        except Stop:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+        except GaveUpError as error:
+            failed = str(error)
+        self._end()
+        return self._conclude(failed)
+
+    # ---- start ----------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        run, out, endpoint = self.given, self.out, self.endpoint
+        toml = str(out / "run.toml")
+        report = out / "broker.json"
+        self.broker = self.children.fork(
+            "broker",
+            lambda: broker.serve(
+                run, bind=endpoint, metrics_host="127.0.0.1", metrics_port=None, report=report
+            ),
+            ["broker", "--run", toml, "--bind", endpoint, "--report", str(report)],
+        )
+        # Only now: the broker never needs torch, and the others share one import of it.
+        from launch import actor, learner
+        from launch.learner_options import Options
+
+        ledger = out / "ledger"
+        options = Options(
+            broker=endpoint, out=out, resume=self.resume, ledger=ledger, started=self.started,
+            final=True,
+        )  # fmt: skip
+        self.learner = self.children.fork(
+            "learner",
+            lambda: learner.guarded(run, options),
+            ["learner", "--run", toml, "--broker", endpoint, "--out", str(out), "--resume",
+             "--ledger", str(ledger), "--started", str(self.started), "--final"],
+        )  # fmt: skip
+        for index in range(run.actor.count):
+            name, seed = f"actor-{index}", _actor_seed(run.run.seed, index)
+            self.actors.append(
+                self.children.fork(
+                    name,
+                    lambda name=name, seed=seed: actor.guarded(  # type: ignore[misc]
+                        endpoint, name=name, seed=seed, sets={}, ledger=ledger,
+                        metrics_host="127.0.0.1", metrics_port=None,
+                    ),
+                    ["actor", "--broker", endpoint, "--name", name, "--seed", str(seed + 1000),
+                     "--ledger", str(ledger)],
+                )
+            )  # fmt: skip
+
+    # ---- run ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Until the learner has ended for good."""
+        from launch.watch import View, Watcher
+
+        watcher = Watcher(self.endpoint)
+        view = View(
+            run=self.given.run.name, goal=self.given.stop.return_, started=self.started,
+            quiet=self.quiet,
+        )  # fmt: skip
+        memory_at = 0.0
+        try:
+            while self.learner.status is None:
+                watcher.ask()
+                time.sleep(_LOOK_EVERY_S)
+                watcher.look()
+                self._saw(watcher.status)
+                view.show(watcher.status)
+                if time.monotonic() > memory_at:
+                    memory_at = time.monotonic() + _MEMORY_EVERY_S
+                    self.tree.look(self.children.alive())
+                for child in self.children.reap():
+                    if not self._expected(child):
+                        self.children.restart(child)
+        finally:
+            view.close()
+            watcher.close()
+
+    def _expected(self, child: Child) -> bool:
+        """Did it end because it should? Wrong input is not mended by starting again."""
+        if child.status == process.YOUR_INPUT:
+            raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
+        if child is self.learner:
+            return child.status in (process.OK, process.LIMIT)
+        # A sampler ends well only when the learner said that the run is over.
+        return child in self.actors and child.status == process.OK
+
+    def _saw(self, status: dict[str, Any]) -> None:
+        if status:
+            self.steps_seen.append((time.time(), status["actors"].get("env_steps", 0.0)))
+
+    # ---- end ------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Learner first, it writes the checkpoint and says goodbye; then samplers; broker last."""
+        stop = self.children.stop
+        if hasattr(self, "learner"):
+            stop([self.learner], timeout_s=30.0)
+        self.children.wait(self.actors, timeout_s=1.0)
+        stop(self.actors, timeout_s=self.given.actor.drain_s + 5.0)
+        if hasattr(self, "broker"):
+            stop([self.broker], timeout_s=5.0)
+
+    def _conclude(self, failed: str) -> int:
+        from launch import summary
+
+        statuses = [child.status for child in self.children.all]
+        if failed:
+            log.error("%s", failed)
+            return process.YOUR_INPUT if process.YOUR_INPUT in statuses else process.OUR_FAULT
+        result = summary.write(
+            self.given, self.out, started=self.started, tree=self.tree,
+            sampled=self.steps_seen,
+        )  # fmt: skip
+        if not self.quiet:
+            print(summary.words(result, self.out), file=sys.stderr)  # noqa: T201
+        goal = self.given.stop
+        if result["stop_reason"] == "return":
+            return process.OK
+        limited = result["stop_reason"] in ("steps", "seconds") and goal.return_ is None
+        return process.OK if limited else process.LIMIT
+
+
+def _actor_seed(seed: int, index: int) -> int:
+    """Environments of all samplers begin apart: environment i of a sampler adds i."""
+    return (seed * 1_000_003 + index * 100_003) % 2**31
+
+
+def _raise_stop(*_: object) -> None:
+    raise Stop

@@ -1,0 +1,128 @@
+"""What every process does the same: logging, the metrics port, signals, exit statuses."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
+
+
+def start_logging(role: str, *, quiet: bool = False) -> None:
+    """One line per event on standard error."""
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format=f"%(asctime)s {role} %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+        stream=sys.stderr,
+        force=True,
+    )
+
+
+def started_at() -> float:
+    """Wall clock when this process began, interpreter start included."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        boot = next(
+            int(line.split()[1])
+            for line in Path("/proc/stat").read_text().splitlines()
+            if line.startswith("btime")
+        )
+    except OSError:
+        return time.time()
+    return boot + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def die_with_parent() -> None:
+    """Linux: SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def incarnation() -> int:
+    """Random 63 bits: this process start, and no other."""
+    return int.from_bytes(os.urandom(8)) >> 1
+
+
+def registry() -> CollectorRegistry:
+    """A process's metrics, with its memory, CPU and descriptors."""
+    made = CollectorRegistry()
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    return made
+
+
+def serve_metrics(
+    metrics: CollectorRegistry, *, host: str, port: int | None, healthy: Callable[[], str]
+) -> int | None:
+    """/metrics and /healthz on a thread; port 0 takes a free one, None serves nothing.
+
+    `healthy` returns "" or what is wrong. Returns the port.
+    """
+    if port is None:
+        return None
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802  # the standard library's name
+            if self.path == "/metrics":
+                self._answer(200, generate_latest(metrics), CONTENT_TYPE_LATEST)
+            elif self.path == "/healthz":
+                wrong = healthy()
+                self._answer(503 if wrong else 200, (wrong or "ok").encode() + b"\n", "text/plain")
+            else:
+                self._answer(404, b"/metrics or /healthz\n", "text/plain")
+
+        def _answer(self, status: int, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Scrapes are not events."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return int(server.server_address[1])
+
+
+def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Runs an asyncio role; SIGTERM and SIGINT cancel it, and it ends by unwinding."""
+
+    async def guarded() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        return await main()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(guarded())
+    except asyncio.CancelledError:
+        return OK
+
+
+def exit_line(error: BaseException) -> str:
+    """The innermost of nested groups, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,39 @@
+"""What a tree of processes costs: memory with shared pages counted once, and processor time."""
+
+import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Tree:
+    """Peaks over a process's life; look now and then."""
+
+    def __init__(self) -> None:
+        self.peak_mb = 0.0  # proportional set size: a page shared by n processes counts 1/n in each
+        self.peak_rss_sum_mb = 0.0  # resident set sizes added up, as many tools show it
+
+    def look(self, children: Sequence[int]) -> None:
+        pss, rss = 0, 0
+        for pid in (os.getpid(), *children):
+            mine = _memory_kb(pid)
+            pss += mine[0]
+            rss += mine[1]
+        self.peak_mb = max(self.peak_mb, pss / 1024)
+        self.peak_rss_sum_mb = max(self.peak_rss_sum_mb, rss / 1024)
+
+    @staticmethod
+    def cpu_s() -> float:
+        """Of this process and of every child that has ended."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
+def _memory_kb(pid: int) -> tuple[int, int]:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0, 0  # ended meanwhile, or no Linux
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    return tuple(int(found.get(k, "0 kB").split()[0]) for k in ("Pss", "Rss"))  # type: ignore[return-value]

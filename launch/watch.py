@@ -1,0 +1,122 @@
+"""The live view of a run: asks the broker for numbers, shows them on the terminal."""
+
+import sys
+import time
+from typing import Any
+
+import zmq
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from broker import endpoints, introduction, wire
+
+
+class Watcher:
+    """A broker's read-only peer, without waiting: ask, and look later."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = endpoints.dealer(self.context)
+        self._socket.connect(endpoint)
+        self._inc = int.from_bytes(b"watch")
+        self.status: dict[str, Any] = {}
+
+    def ask(self) -> None:
+        self._send(wire.encode(wire.Watch()))
+
+    def look(self) -> None:
+        """Take what has come in; greet a broker that does not know us."""
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            message, buffers = wire.decode(frames)
+            if isinstance(message, wire.Resync):
+                hello = wire.Hello("watcher", "view", self._inc)
+                self._send(wire.encode(hello, introduction.encode(introduction.Introduction())))
+            elif isinstance(message, wire.Status):
+                status = introduction.unpack(buffers[0])
+                self.status = status if isinstance(status, dict) else {}
+
+    def close(self) -> None:
+        self._socket.close(0)
+        self.context.term()
+
+    def _send(self, frames: Any) -> None:
+        try:
+            self._socket.send_multipart(frames, zmq.DONTWAIT)
+        except zmq.Again:
+            pass  # no broker yet; the next question will do
+
+
+class View:
+    """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
+
+    def __init__(self, *, run: str, goal: float | None, started: float, quiet: bool) -> None:
+        self._run = run
+        self._goal = goal
+        self._started = started
+        self._rate = _Rate()
+        self._quiet = quiet
+        self._next_line = 0.0
+        self._live: Live | None = None
+        if not quiet and sys.stderr.isatty():
+            # Refreshed by us: a refresh thread of its own would be one more thing to fork around.
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+
+    def show(self, status: dict[str, Any]) -> None:
+        if self._quiet or not status:
+            return
+        learner = (status.get("learners") or [{}])[0]
+        steps = status["actors"].get("env_steps", 0.0)
+        rate = self._rate(steps)
+        if self._live is not None:
+            self._live.update(self._table(status, learner, rate), refresh=True)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + 2.0
+            mean = learner.get("mean_return")
+            print(  # noqa: T201
+                f"{time.time() - self._started:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
+                f"  return {mean if mean is None else round(mean, 1)}"
+                f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}",
+                file=sys.stderr,
+            )
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _table(self, status: dict[str, Any], learner: dict[str, Any], rate: float) -> Table:
+        table = Table(title=f"headrace {self._run}", show_header=False, title_justify="left")
+        goal = f" of {self._goal:g}" if self._goal is not None else ""
+        mean = learner.get("mean_return")
+        outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
+        rows = (
+            ("time", f"{time.time() - self._started:.1f} s"),
+            ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
+            ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
+            ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
+            ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
+            ("unrolls", "  ".join(f"{name} {n:,}" for name, n in outcomes.items() if n)),
+            ("in flight", f"queued {status['queued']}  at the learner {status['leased']}"),
+            ("samplers", f"{status['actors']['count']}"),
+        )
+        for name, value in rows:
+            table.add_row(name, value)
+        return table
+
+
+class _Rate:
+    """Steps a second over the last few looks."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, float]] = []
+
+    def __call__(self, total: float) -> float:
+        self._seen = [*self._seen[-20:], (time.monotonic(), total)]
+        (t0, n0), (t1, n1) = self._seen[0], self._seen[-1]
+        return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0

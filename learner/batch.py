@@ -1,0 +1,97 @@
+"""Unrolls become one time-major batch, in memory that is used again and pinned when there is a GPU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+import zmq
+from numpy.typing import NDArray
+from torch import Tensor
+
+from broker.inbox import Key
+from broker.wire import Deliver, Payload
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Field, Spaces, unroll_fields
+
+
+class Batch:
+    """`unrolls` unrolls of `envs` columns side by side: [T or T+1, unrolls * envs, ...]."""
+
+    def __init__(
+        self, spaces: Spaces, *, length: int, envs: int, unrolls: int, pinned: bool
+    ) -> None:
+        self.unrolls = unrolls
+        self._envs = envs
+        self._actions = spaces.action.n
+        self._fields = unroll_fields(spaces, length=length, envs=envs)
+        self.tensors: dict[str, Tensor] = {
+            field.name: torch.zeros(
+                (field.shape[0], unrolls * envs, *field.shape[2:]),
+                dtype=torch.from_numpy(np.empty(0, field.dtype)).dtype,
+                pin_memory=pinned,
+            )
+            for field in self._fields
+        }
+        self._arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
+        self.keys: list[Key] = []  # unrolls placed, in order of their columns
+        self.versions: list[tuple[int, int]] = []  # min and max each was acted with
+        self.episodes: list[tuple[float, int]] = []
+        self.ended = 0
+        self.steps = 0  # live ones
+
+    @property
+    def free(self) -> int:
+        return self.unrolls - len(self.keys)
+
+    def clear(self) -> None:
+        self.keys.clear()
+        self.versions.clear()
+        self.episodes.clear()
+        self.ended = self.steps = 0
+
+    def place(self, message: Deliver, buffers: Sequence[Payload]) -> str:
+        """Copies an unroll into the next columns; "" or why it cannot be used."""
+        views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
+        reason = self._objection(message, views)
+        if reason:
+            return reason
+        lo = len(self.keys) * self._envs
+        columns = slice(lo, lo + self._envs)
+        for field, view in zip(self._fields, views, strict=True):
+            self._arrays[field.name][:, columns] = _array(field, view)
+        self.keys.append((message.inc, message.stream, message.seq))
+        self.versions.append((message.version_min, message.version_max))
+        self.episodes.extend(message.episodes)
+        self.ended += message.ended
+        self.steps += message.steps
+        return ""
+
+    def _objection(self, message: Deliver, views: Sequence[memoryview]) -> str:
+        if len(views) != len(self._fields):
+            return f"{len(views)} buffers instead of {len(self._fields)}"
+        digest = xxhash.xxh3_64()
+        for field, view in zip(self._fields, views, strict=True):
+            if view.nbytes != field.nbytes:
+                return f"{field.name} has {view.nbytes} bytes instead of {field.nbytes}"
+            digest.update(view)
+        if digest.intdigest() != message.digest:
+            return "its digest is wrong: the buffers are not those that were sent"
+        arrays = {f.name: _array(f, view) for f, view in zip(self._fields, views, strict=True)}
+        for name, array in arrays.items():
+            # One sum finds any NaN or infinity; only then is it worth looking closer.
+            if array.dtype.kind == "f" and not np.isfinite(array.sum()):
+                if not np.isfinite(array).all():
+                    return f"{name} is not finite"
+        action, flags = arrays["action"], arrays["flags"]
+        if action.min() < 0 or action.max() >= self._actions:
+            return f"an action outside 0..{self._actions - 1}"
+        if flags.max() > TERMINATED | TRUNCATED | DEAD:
+            return "unknown flags"
+        if flags.size - np.count_nonzero(flags & DEAD) != message.steps:
+            return "its live steps are miscounted"
+        return ""
+
+
+def _array(field: Field, view: memoryview) -> NDArray[Any]:
+    return np.frombuffer(view, field.dtype).reshape(field.shape)

@@ -1,0 +1,268 @@
+"""The learner's whole state on disk: complete, verified, and never half there.
+
+    folder/000000001234/        the version, so that names sort by age
+        model.safetensors ...   one per group of tensors
+        state.msgpack           everything that is not a tensor
+        manifest.json           size and xxh3-128 of each of them, and of itself
+
+A checkpoint is written under another name, synced and renamed, so the name alone says that it was
+finished; the hashes say that it still is what was written.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import safetensors.torch
+import torch
+import xxhash
+from torch import Tensor
+
+_log = logging.getLogger(__name__)
+
+SCHEMA = 1
+_STEM = re.compile(r"[a-z0-9_]+")
+# `.replaced` is the older of two checkpoints of one version; it is seen only if the process died
+# between setting it aside and putting the new one in its place.
+_FINISHED = re.compile(r"(\d{12})(\.replaced)?")
+_TENSORS = ".safetensors"
+_STATE = "state.msgpack"
+_MANIFEST = "manifest.json"
+
+TensorGroups = dict[str, dict[str, Tensor]]
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written, or cannot be trusted; says which and why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What `save` was given, read back."""
+
+    version: int
+    tensors: TensorGroups  # on the CPU
+    state: dict[str, Any]
+    path: Path
+
+
+def save(
+    folder: Path, *, step_version: int, tensors: TensorGroups, state: dict[str, Any], keep: int
+) -> Path:
+    """Writes `folder/<version>/` and returns it once it would survive a power cut.
+
+    The tensors are copied first. Only then are older checkpoints beyond `keep` removed. When the
+    disk fails, CheckpointError is raised and what was there before is still there.
+    """
+    blobs = _encode(step_version, tensors, state)
+    final = folder / f"{step_version:012d}"
+    temp, aside = folder / f"{final.name}.tmp", folder / f"{final.name}.replaced"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*.tmp"):
+            shutil.rmtree(leftover)
+        _write(temp, blobs)
+        if final.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+            final.rename(aside)
+        temp.rename(final)
+        _sync(folder)
+    except OSError as error:
+        shutil.rmtree(temp, ignore_errors=True)
+        if aside.exists() and not final.exists():
+            aside.rename(final)
+        raise CheckpointError(f"checkpoint {final} could not be written: {error}") from error
+    _prune(folder, newest=step_version, keep=keep)
+    return final
+
+
+def load_latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None when there is none at all.
+
+    A damaged one is reported and passed over. When every one is damaged, CheckpointError: to start
+    from nothing is then a person's decision.
+    """
+    damaged = []
+    for path in _finished(folder):
+        try:
+            return load(path)
+        except CheckpointError as error:
+            _log.warning("%s", error)
+            damaged.append(path.name)
+    if damaged:
+        raise CheckpointError(
+            f"no checkpoint in {folder} can be used, all are damaged: {', '.join(damaged)}; "
+            f"move the folder away to start anew"
+        )
+    return None
+
+
+def load(path: Path) -> Checkpoint:
+    """One checkpoint, every byte verified; CheckpointError when anything is not as written."""
+    try:
+        version, files = _read_manifest(path)
+        blobs = {name: _read(path / name, entry) for name, entry in files.items()}
+    except (OSError, _DamageError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+    state = _unpack(blobs.pop(_STATE))
+    groups = {
+        name.removesuffix(_TENSORS): safetensors.torch.load(blob) for name, blob in blobs.items()
+    }
+    return Checkpoint(version, groups, state, path)
+
+
+def optimiser_state(opt: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as tensors, which alias its own, and a msgpack-able rest."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, Any] = {}
+    state = opt.state_dict()
+    for index, slots in state["state"].items():
+        for slot, value in slots.items():
+            (tensors if isinstance(value, Tensor) else scalars)[f"{index}.{slot}"] = value
+    groups = [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return tensors, {"scalars": scalars, "groups": groups}
+
+
+def restore_optimiser(
+    opt: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: dict[str, Any]
+) -> None:
+    """The exact inverse, into an optimiser of the same kind over the same parameters."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **meta["scalars"]}.items():
+        index, slot = name.split(".", 1)
+        # The optimiser would keep this very tensor and write on it.
+        own = value.clone() if isinstance(value, Tensor) else value
+        state.setdefault(int(index), {})[slot] = own
+    groups = [
+        {
+            key: tuple(value) if isinstance(now.get(key), tuple) else value
+            for key, value in group.items()
+        }
+        for group, now in zip(meta["groups"], opt.param_groups, strict=True)
+    ]
+    opt.load_state_dict({"state": state, "param_groups": groups})
+
+
+def rng_state() -> dict[str, Tensor]:
+    """torch's global generators: the CPU's, and the current GPU's where there is one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_rng(states: dict[str, Tensor]) -> None:
+    """A GPU's state is left alone on a machine without one."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+class _DamageError(Exception):
+    """Why a file is not what was written."""
+
+
+def _encode(version: int, tensors: TensorGroups, state: dict[str, Any]) -> dict[str, bytes]:
+    blobs: dict[str, bytes] = {}
+    for stem, group in tensors.items():
+        if not _STEM.fullmatch(stem):
+            raise ValueError(f'"{stem}" cannot name a file of tensors: use a-z, 0-9 and _')
+        # A clone each: safetensors refuses tensors that share memory or have gaps.
+        whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in group.items()}
+        blobs[stem + _TENSORS] = safetensors.torch.save(whole)
+    # strict_types: a tuple would silently come back as a list.
+    blobs[_STATE] = msgpack.packb(state, strict_types=True)
+    # What can be packed but not unpacked must fail today, not at the restart.
+    _unpack(blobs[_STATE])
+    files = {
+        name: {"size": len(blob), "xxh3_128": xxhash.xxh3_128_hexdigest(blob)}
+        for name, blob in blobs.items()
+    }
+    return {**blobs, _MANIFEST: _manifest(version, files)}
+
+
+def _unpack(blob: bytes) -> dict[str, Any]:
+    state: dict[str, Any] = msgpack.unpackb(blob)
+    return state
+
+
+def _manifest(version: int, files: dict[str, Any]) -> bytes:
+    """The one spelling of these facts, so that a reader can compare it byte for byte."""
+    facts = {"schema": SCHEMA, "version": version, "files": files}
+    seal = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
+    return json.dumps({**facts, "xxh3_128": seal}, indent=1, sort_keys=True).encode()
+
+
+def _read_manifest(path: Path) -> tuple[int, dict[str, Any]]:
+    raw = (path / _MANIFEST).read_bytes()
+    try:
+        facts = json.loads(raw)
+        schema, version, files = facts["schema"], facts["version"], facts["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _DamageError(f"{_MANIFEST} cannot be read: {error!r}") from error
+    if schema != SCHEMA:
+        raise _DamageError(f"{_MANIFEST} has schema {schema}, this program reads {SCHEMA}")
+    if raw != _manifest(version, files):
+        raise _DamageError(f"{_MANIFEST} is not what was written")
+    if path.name[:12] != f"{version:012d}":
+        raise _DamageError(f"{_MANIFEST} is that of version {version}")
+    for name in files:
+        if name != _STATE and not _STEM.fullmatch(name.removesuffix(_TENSORS)):
+            raise _DamageError(f"{_MANIFEST} names an unknown file {name!r}")
+    return version, files
+
+
+def _read(file: Path, entry: dict[str, Any]) -> bytes:
+    blob = file.read_bytes()
+    if len(blob) != entry["size"]:
+        raise _DamageError(f"{file.name} has {len(blob)} bytes of {entry['size']}")
+    if xxhash.xxh3_128_hexdigest(blob) != entry["xxh3_128"]:
+        raise _DamageError(f"{file.name} has the right size and the wrong content")
+    return blob
+
+
+def _write(folder: Path, blobs: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, blob in blobs.items():
+        with (folder / name).open("wb") as file:
+            file.write(blob)
+            file.flush()
+            os.fsync(file.fileno())
+    _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    """Makes the names in a folder durable, as fsync on a file does for its content."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _finished(folder: Path) -> list[Path]:
+    """Newest first; of one version the one in its final place first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if _FINISHED.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (-int(path.name[:12]), len(path.name)))
+
+
+def _prune(folder: Path, *, newest: int, keep: int) -> None:
+    """Leaves `newest` and the keep - 1 before it; anything above `newest` is not ours to judge."""
+    before = [path for path in _finished(folder) if int(path.name[:12]) < newest]
+    replaced = [path for path in _finished(folder) if path.suffix]
+    for path in {*before[keep - 1 :], *replaced}:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            _log.warning("old checkpoint %s could not be removed: %s", path, error)

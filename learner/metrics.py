@@ -1,0 +1,65 @@
+"""Every learner metric, declared once. Per rank; written once a step."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from learner.progress import Progress
+
+PHASES = ("wait", "upload", "train", "publish", "checkpoint")
+_LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+
+
+class LearnerMetrics:
+    """One per rank."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, words: str, *labels: str) -> Counter:
+            return Counter(f"headrace_learner_{name}", words, labels, registry=registry)
+
+        def gauge(name: str, words: str, *labels: str) -> Gauge:
+            return Gauge(f"headrace_learner_{name}", words, labels, registry=registry)
+
+        self.steps = counter("steps", "Optimiser steps")
+        self.samples = counter("samples", "Live steps trained on, all ranks")
+        self.nonfinite = counter("nonfinite", "Steps skipped", "what")
+        self.nonfinite.labels("gradient")
+        self.checkpoints = counter("checkpoint", "Checkpoints written", "result")
+        phase = counter("phase_seconds", "Where the time went", "phase")
+        self.phase = {name: phase.labels(name) for name in PHASES}
+        for result in ("ok", "failed"):
+            self.checkpoints.labels(result)
+        self.loss = gauge("loss", "The loss's parts", "part")
+        self.grad_norm = gauge("grad_norm", "Before clipping")
+        self.lr = gauge("lr", "Step size")
+        self.version = gauge("version", "Trained up to")
+        self.mean_return = gauge("episode_return_mean", "Of the last 100 training episodes")
+        self.gap = gauge("logprob_gap", "Recorded against recomputed for the same version, largest")
+        self.queue = gauge("batch_queue_fragments", "Unrolls received and not trained")
+        self.last_step = gauge("last_step_timestamp_seconds", "When it ended")
+        self.last_checkpoint = gauge("last_checkpoint_timestamp_seconds", "When it was written")
+        self.step_seconds = Histogram(
+            "headrace_learner_step_seconds",
+            "Upload to optimiser step",
+            buckets=[0.0005 * 2**n for n in range(14)],
+            registry=registry,
+        )
+        self.lag = Histogram(
+            "headrace_learner_lag_versions",
+            "Versions between acting and training",
+            buckets=_LAG_BUCKETS,
+            registry=registry,
+        )
+
+    def show(self, progress: Progress, stats: dict[str, float], now: float) -> None:
+        """The gauges that only a person reads; a few times a second is enough."""
+        for part, value in stats.items():
+            if part == "grad_norm":
+                self.grad_norm.set(value)
+            elif part == "lr":
+                self.lr.set(value)
+            else:
+                self.loss.labels(part).set(value)
+        self.version.set(progress.version)
+        self.last_step.set(now)
+        mean = progress.mean_return()
+        if mean is not None:
+            self.mean_return.set(mean)

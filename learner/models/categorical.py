@@ -1,0 +1,63 @@
+"""The distribution over A discrete actions, given by finite logits [..., A].
+
+The learner's half is torch and differentiable; the sampler's half is numpy, because there the
+batches are small and the cost is the number of calls.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+
+def log_prob(logits: Tensor, action: Tensor) -> Tensor:
+    """The log-probability [...] of the actions [...]."""
+    return _pick(torch.log_softmax(logits, dim=-1), action)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """The entropy [...] in nats."""
+    return _entropy(torch.log_softmax(logits, dim=-1))
+
+
+def log_prob_and_entropy(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Both for the price of one normalisation."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    return _pick(log_probs, action), _entropy(log_probs)
+
+
+def kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    """KL(p || q) [...], never below zero but for rounding."""
+    log_p = torch.log_softmax(p_logits, dim=-1)
+    log_q = torch.log_softmax(q_logits, dim=-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def sample(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+    """Draws an action from each row of [B, A]; returns the actions and their log-probs, both [B].
+
+    Inverse transform: the action is the number of cumulated weights that the draw has passed. The
+    last weight is left out of the count, so an action beyond A - 1 cannot come out.
+    """
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    cumulated = np.exp(shifted).cumsum(axis=1)
+    total = cumulated[:, -1]
+    # The product with a float64 draw below 1 stays below the float32 total, so an action whose
+    # weight has vanished is never chosen.
+    passed = rng.random(len(logits)) * total
+    action = (cumulated[:, :-1] <= passed[:, None]).sum(axis=1, dtype=np.int64)
+    logp = shifted[np.arange(len(logits)), action] - np.log(total)
+    return action, logp
+
+
+def _pick(log_probs: Tensor, action: Tensor) -> Tensor:
+    return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    # exp underflows to 0 long before the finite log-prob could make the product or its gradient
+    # undefined.
+    return -(log_probs.exp() * log_probs).sum(-1)

@@ -1,0 +1,102 @@
+"""What the learner has done so far: counted here, shown everywhere, saved in every checkpoint."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+# Training episodes that the mean return is over.
+LAST = 100
+
+
+class Progress:
+    """One run's counters; a resumed learner continues them."""
+
+    def __init__(self) -> None:
+        self.version = 0  # optimiser steps, and jumps over versions that a crash has used up
+        self.learner_steps = 0
+        self.trained_steps = 0  # live steps trained on
+        self.trained_unrolls = 0
+        self.episodes = 0
+        self.nonfinite = 0  # steps skipped because loss or gradient was not finite
+        self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
+        self.returns: deque[float] = deque(maxlen=LAST)
+        self.lengths: deque[int] = deque(maxlen=LAST)
+        self.solved_at_s: float | None = None
+        self.solved_at_steps: int | None = None
+        # Not saved: this process's clock. (time, trained steps), thinned as it grows.
+        self._marks: list[tuple[float, int]] = []
+
+    def step(self, *, version: int, steps: int, lags: Sequence[int]) -> None:
+        """An optimiser step was taken."""
+        self.version = version
+        self.learner_steps += 1
+        self.trained_steps += steps
+        self.trained_unrolls += len(lags)
+        self.lags.update(lags)
+
+    def saw(self, ended: int, episodes: Sequence[tuple[float, int]]) -> None:
+        """Episodes that ended in the unrolls of this step."""
+        self.episodes += ended
+        for value, length in episodes:
+            self.returns.append(value)
+            self.lengths.append(length)
+
+    def mean_return(self) -> float | None:
+        """Of the last hundred training episodes; None before the first one ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
+    def reached(self, target: float | None) -> bool:
+        mean = self.mean_return()
+        return (
+            target is not None and mean is not None and len(self.returns) == LAST and mean >= target
+        )
+
+    def mark(self, now: float) -> None:
+        """A point for the rate; at most 512 are kept, evenly."""
+        self._marks.append((now, self.trained_steps))
+        if len(self._marks) > 512:
+            self._marks = self._marks[::2]
+
+    def rate(self) -> float:
+        """Trained steps a second after the first quarter of the time, which is warm-up."""
+        if len(self._marks) < 2:
+            return 0.0
+        (first, _), (last, total) = self._marks[0], self._marks[-1]
+        start = next(m for m in self._marks if m[0] >= first + (last - first) / 4)
+        return (total - start[1]) / (last - start[0]) if last > start[0] else 0.0
+
+    def lag(self) -> dict[str, float]:
+        """Mean, 95th percentile and maximum, in versions."""
+        total = sum(self.lags.values())
+        if not total:
+            return {"mean": 0.0, "p95": 0.0, "max": 0.0}
+        below, p95 = 0, 0
+        for p95 in sorted(self.lags):
+            below += self.lags[p95]
+            if below >= 0.95 * total:
+                break
+        mean = sum(lag * count for lag, count in self.lags.items()) / total
+        return {"mean": round(mean, 3), "p95": float(p95), "max": float(max(self.lags))}
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: plain data."""
+        plain = {k: v for k, v in vars(self).items() if isinstance(v, int) or v is None}
+        return {
+            **plain,
+            "solved_at_s": self.solved_at_s,
+            "lags": [[lag, count] for lag, count in sorted(self.lags.items())],
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        own = dict(state)
+        self.lags = Counter({lag: count for lag, count in own.pop("lags")})
+        self.returns.extend(own.pop("returns"))
+        self.lengths.extend(own.pop("lengths"))
+        for key, value in own.items():
+            setattr(self, key, value)
+
+    def seconds_since(self, start: float) -> float:
+        return time.time() - start

@@ -1,0 +1,113 @@
+"""The learner's ranks: one process each, one policy. Alone, everything here is the identity.
+
+Before each step all ranks exchange a few numbers. They tell whether everyone has a batch (or the step
+would hang in its first collective), how many steps the global mean is over, and who wants to stop.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+
+# Episode returns that one rank reports per step; the mean over the last hundred needs no more.
+_EPISODES = 64
+
+
+class RanksError(Exception):
+    """A collective failed: another rank is gone or stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one rank brings to a step, or all of them together."""
+
+    ready: bool
+    stop: bool
+    steps: int
+    ended: int
+    episodes: tuple[tuple[float, int], ...]
+
+
+class Ranks:
+    """This process among the others, as torchrun says."""
+
+    def __init__(self, *, timeout_s: float, cuda: bool) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        if self.world > 1:
+            # Gloo beside NCCL: the exchange of facts must not touch the GPU.
+            torch.distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout_s)
+            )
+
+    def exchange(self, own: Facts) -> Facts:
+        """Everybody's facts as one: ready when all are, stop when anyone does."""
+        if self.world == 1:
+            return own
+        mine = torch.zeros(4 + 2 * _EPISODES, dtype=torch.float64)
+        episodes = own.episodes[-_EPISODES:]
+        mine[:4] = torch.tensor([own.ready, own.stop, own.steps, own.ended], dtype=torch.float64)
+        for at, (value, length) in enumerate(episodes):
+            mine[4 + 2 * at], mine[5 + 2 * at] = value, length
+        table = [torch.zeros_like(mine) for _ in range(self.world)]
+        self._collective(lambda: torch.distributed.all_gather(table, mine))
+        found = [
+            (float(row[at]), int(row[at + 1]))
+            for row in table
+            for at in range(4, len(row), 2)
+            if row[at + 1] > 0
+        ]
+        return Facts(
+            ready=all(row[0] > 0 for row in table),
+            stop=any(row[1] > 0 for row in table),
+            steps=int(sum(row[2] for row in table)),
+            ended=int(sum(row[3] for row in table)),
+            episodes=tuple(found),
+        )
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        if self.world > 1:
+            self._collective(lambda: torch.distributed.all_reduce(tensor))
+        return tensor
+
+    def gather(self, own: bytes) -> list[bytes]:
+        """Every rank's bytes, in order of rank."""
+        if self.world == 1:
+            return [own]
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        size = torch.tensor([len(own)], dtype=torch.int64)
+        self._collective(lambda: torch.distributed.all_gather(sizes, size))
+        longest = max(int(n) for n in sizes)
+        padded = torch.zeros(max(1, longest), dtype=torch.uint8)
+        padded[: len(own)] = torch.frombuffer(bytearray(own or b"\0"), dtype=torch.uint8)[
+            : len(own)
+        ]
+        table = [torch.zeros_like(padded) for _ in range(self.world)]
+        self._collective(lambda: torch.distributed.all_gather(table, padded))
+        return [bytes(row[: int(n)].numpy()) for row, n in zip(table, sizes, strict=True)]
+
+    def same(self, numbers: Sequence[int]) -> list[int]:
+        """Rank 0's numbers, on every rank."""
+        tensor = torch.tensor(list(numbers), dtype=torch.int64)
+        if self.world > 1:
+            self._collective(lambda: torch.distributed.broadcast(tensor, src=0))
+        return [int(number) for number in tensor]
+
+    def close(self) -> None:
+        if self.world > 1 and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _collective(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            first = str(error).splitlines()[0]
+            raise RanksError(
+                f"rank {self.rank}: a collective failed, so another rank is gone or stuck ({first});"
+                " start the group again, it continues from its newest checkpoint"
+            ) from error

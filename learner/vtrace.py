@@ -1,0 +1,67 @@
+"""V-trace: value targets and policy-gradient advantages from another policy's experience.
+
+Espeholt et al., 2018, with two facts about the steps kept apart. `discounts` is zero where an
+episode terminated: nothing is worth anything beyond. `continues` is zero where an episode ended for
+any reason: what follows in time belongs to another episode, so the trace is cut, but a truncated
+episode still bootstraps with the value of its true last observation, which is the next row.
+
+Shapes: T steps, B columns, time first.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class VTrace(NamedTuple):
+    """Both without gradient."""
+
+    vs: Tensor  # [T, B] what the value of each step should be
+    pg_advantages: Tensor  # [T, B] what the log-prob of each action is weighted with
+
+
+@torch.no_grad()
+def targets(
+    *,
+    log_rhos: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    discounts: Tensor,
+    continues: Tensor,
+    live: Tensor,
+    trace: float,
+    rho_clip: float,
+    c_clip: float,
+    pg_rho_clip: float,
+) -> VTrace:
+    """The targets of [T, B] steps.
+
+    log_rhos: log of (target policy / behaviour policy) of each action. values: [T+1, B], the last
+    row bootstraps. discounts: gamma, 0 where terminated. continues: 1, 0 where the episode ended.
+    live: 1, 0 at the step that only resets; its target is its own value, its advantage 0.
+    """
+    steps = log_rhos.shape[0]
+    assert log_rhos.dim() == 2 and values.shape == (steps + 1, log_rhos.shape[1]), values.shape
+    rhos = log_rhos.exp()
+    td = rewards + discounts * values[1:] - values[:-1]
+    # How much of the next step's correction reaches this one.
+    carry = discounts * continues * live
+    corrections = _accumulate(
+        deltas=live * rhos.clamp(max=rho_clip) * td,
+        factors=carry * rhos.clamp(max=c_clip) * trace,
+    )
+    # The next step is worth values[t+1] plus its correction, and td already holds the first half.
+    # The correction is weighted with lambda here too: on-policy the advantage is then GAE(lambda).
+    advantages = live * rhos.clamp(max=pg_rho_clip) * (td + carry * trace * corrections[1:])
+    return VTrace(values[:-1] + corrections[:-1], advantages)
+
+
+def _accumulate(*, deltas: Tensor, factors: Tensor) -> Tensor:
+    """x[t] = deltas[t] + factors[t] * x[t+1], as [T+1, B] with x[T] = 0."""
+    sums = torch.cat([deltas, torch.zeros_like(deltas[:1])])
+    # Views made once: a row costs one fused call in this loop and nothing else.
+    rows = sums.unbind()
+    for t, factor in reversed(list(enumerate(factors.unbind()))):
+        rows[t].addcmul_(factor, rows[t + 1])
+    return sums

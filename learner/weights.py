@@ -1,0 +1,157 @@
+"""A module's state as one flat buffer, and back.
+
+    | float64, int64 ... | float32 ... | float16, bfloat16 ... | uint8, bool ... |
+
+Wide elements first, then by dtype and name: every tensor is aligned without padding, the order is
+the same on every machine, and each dtype is one run of bytes.
+"""
+
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+
+Body = bytes | bytearray | memoryview
+
+
+class WeightsError(ValueError):
+    """These weights are not for this module, or not fit for use."""
+
+
+class Entry(NamedTuple):
+    """Where one tensor lies."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+Layout = tuple[Entry, ...]
+
+
+def layout(model: nn.Module) -> Layout:
+    """The entries of the model's `state_dict()`, in the order of the buffer."""
+    state = model.state_dict()
+    entries: list[Entry] = []
+    offset = 0
+    for name, tensor in sorted(state.items(), key=_order):
+        entries.append(Entry(name, tensor.dtype, tuple(tensor.shape), offset, tensor.nbytes))
+        offset += tensor.nbytes
+    return tuple(entries)
+
+
+def layout_digest(model: nn.Module) -> str:
+    """The same for two modules exactly when one can load what the other dumps."""
+    facts = [(entry.name, str(entry.dtype), entry.shape) for entry in layout(model)]
+    return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(facts))
+
+
+def digest(body: Body) -> str:
+    return xxhash.xxh3_128_hexdigest(body)
+
+
+class FlatWeights:
+    """Dumps and loads one module again and again.
+
+    Make it when the module is on its device and has its final dtype: the tensors are looked up
+    once. For small models, where the number of calls is the cost, that is most of the work.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layout = layout(model)
+        self.nbytes = sum(entry.nbytes for entry in self.layout)
+        state = model.state_dict()
+        devices = {tensor.device for tensor in state.values()} or {torch.device("cpu")}
+        if len(devices) > 1:
+            raise WeightsError(f"the module is spread over {sorted(map(str, devices))}")
+        (device,) = devices
+        # The buffer on the module's device, and the same bytes seen as the module's tensors.
+        self._flat = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        self._pairs = [(state[entry.name], _view(self._flat, entry)) for entry in self.layout]
+        self._floats = _float_runs(self._flat, self.layout)
+        # The buffer where numpy can reach it: the same one, unless the module is on a GPU.
+        self._host = (
+            self._flat
+            if device.type == "cpu"
+            else torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
+        )
+
+    @torch.no_grad()
+    def dump(self) -> bytes:
+        """A copy of what the module holds now; from a GPU it is one transfer."""
+        for tensor, view in self._pairs:
+            view.copy_(tensor)
+        if self._host is not self._flat:
+            self._host.copy_(self._flat)
+        return self._host.numpy().tobytes()
+
+    @torch.no_grad()
+    def load(self, body: Body, *, check_finite: bool = True) -> None:
+        """Copies `body` into the module in place, all of it, or raises WeightsError and none."""
+        size = memoryview(body).nbytes
+        if size != self.nbytes:
+            raise WeightsError(
+                f"these weights have {size} bytes, this module needs {self.nbytes} in "
+                f"{len(self.layout)} tensors; both ends must run the same [model] section"
+            )
+        self._host.numpy()[:] = np.frombuffer(body, dtype=np.uint8)
+        if self._host is not self._flat:
+            self._flat.copy_(self._host)
+        if check_finite and not all(bool(run.isfinite().all()) for run in self._floats):
+            raise WeightsError(f"{self._first_not_finite()} holds a number that is not finite")
+        for tensor, view in self._pairs:
+            tensor.copy_(view)
+
+    def digest(self) -> str:
+        """Of what the module holds now: after `load(body)` it must equal `digest(body)`."""
+        return digest(self.dump())
+
+    def _first_not_finite(self) -> str:
+        views = (view for _, view in self._pairs)
+        return next(
+            entry.name
+            for entry, view in zip(self.layout, views, strict=True)
+            if not view.isfinite().all()
+        )
+
+
+def dump(model: nn.Module) -> bytes:
+    """`FlatWeights.dump`, once."""
+    return FlatWeights(model).dump()
+
+
+def load(model: nn.Module, body: Body, *, check_finite: bool = True) -> None:
+    """`FlatWeights.load`, once."""
+    FlatWeights(model).load(body, check_finite=check_finite)
+
+
+def module_digest(model: nn.Module) -> str:
+    """`FlatWeights.digest`, once."""
+    return FlatWeights(model).digest()
+
+
+def _order(item: tuple[str, Tensor]) -> tuple[int, str, str]:
+    name, tensor = item
+    return -tensor.element_size(), str(tensor.dtype), name
+
+
+def _view(flat: Tensor, entry: Entry) -> Tensor:
+    piece = flat[entry.offset : entry.offset + entry.nbytes]
+    return piece.view(entry.dtype).view(entry.shape)
+
+
+def _float_runs(flat: Tensor, entries: Layout) -> list[Tensor]:
+    """Every floating dtype's run of bytes as one tensor, so that one call checks it."""
+    runs = []
+    for dtype, group in groupby(entries, key=lambda entry: entry.dtype):
+        if dtype.is_floating_point or dtype.is_complex:
+            run = list(group)
+            end = run[-1].offset + run[-1].nbytes
+            runs.append(flat[run[0].offset : end].view(dtype))
+    return runs

@@ -1,0 +1,359 @@
+"""Checkpoints: complete, verified, and safe from a kill, a full disk and a flipped bit."""
+
+import errno
+import logging
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learner import checkpoint
+from learner.checkpoint import CheckpointError
+
+TENSORS: checkpoint.TensorGroups = {
+    "model": {"a.weight": torch.arange(12.0).reshape(3, 4), "b16": torch.ones(3).bfloat16()},
+    "optimiser": {},
+    "rng": {"step": torch.tensor(7.0), "bytes": torch.arange(5, dtype=torch.uint8)},
+}
+STATE: dict[str, Any] = {
+    "lr": 6e-4,
+    "seen": {"actor-1": {"next": 12, "gaps": [3, 5, 2**63]}},
+    "window": b"\x00\xff",
+    "nothing": None,
+}
+
+
+def save(folder: Path, version: int, *, keep: int = 3, **state: Any) -> Path:
+    return checkpoint.save(
+        folder, step_version=version, tensors=TENSORS, state={**STATE, **state}, keep=keep
+    )
+
+
+def latest(folder: Path) -> checkpoint.Checkpoint:
+    found = checkpoint.load_latest(folder)
+    assert found is not None
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = save(tmp_path / "run" / "checkpoints", 1234)
+    assert path.name == "000000001234"
+    found = latest(path.parent)
+    assert (found.version, found.state, found.path) == (1234, STATE, path)
+    assert found.tensors.keys() == TENSORS.keys()
+    for stem, group in TENSORS.items():
+        assert found.tensors[stem].keys() == group.keys()
+        for name, tensor in group.items():
+            back = found.tensors[stem][name]
+            assert back.dtype == tensor.dtype and torch.equal(back, tensor)
+
+
+def test_tensors_that_share_memory_or_have_gaps(tmp_path: Path) -> None:
+    base = torch.arange(6.0).reshape(2, 3)
+    group = {"tied": base, "also": base, "t": base.t(), "row": base[1]}
+    path = checkpoint.save(tmp_path, step_version=1, tensors={"model": group}, state={}, keep=2)
+    back = checkpoint.load(path).tensors["model"]
+    assert all(torch.equal(back[name], group[name]) for name in group)
+
+
+def test_an_empty_or_absent_folder_holds_none(tmp_path: Path) -> None:
+    assert checkpoint.load_latest(tmp_path) is None
+    assert checkpoint.load_latest(tmp_path / "absent") is None
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    for version in (3, 8, 20, 100):
+        save(tmp_path, version, keep=2)
+    assert names(tmp_path) == ["000000000020", "000000000100"]
+
+
+def test_a_damaged_future_does_not_push_out_what_is_saved_now(tmp_path: Path) -> None:
+    for version in (90, 91, 92):
+        (tmp_path / f"{version:012d}").mkdir()
+    save(tmp_path, 5, keep=2)
+    save(tmp_path, 6, keep=2)
+    assert latest(tmp_path).version == 6
+
+
+def test_the_same_version_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, 1, attempt=1)
+    save(tmp_path, 1, attempt=2)
+    assert latest(tmp_path).state["attempt"] == 2
+    assert names(tmp_path) == ["000000000001"]
+
+
+def test_killed_while_replacing(tmp_path: Path) -> None:
+    """The old one is already aside and the new one not yet in place: the old one counts."""
+    path = save(tmp_path, 1)
+    path.rename(path.with_suffix(".replaced"))
+    assert latest(tmp_path).version == 1
+    save(tmp_path, 2)
+    assert names(tmp_path) == ["000000000002"]
+
+
+def test_leftovers_are_swept(tmp_path: Path) -> None:
+    (tmp_path / "000000000001.tmp").mkdir()
+    (tmp_path / "000000000001.tmp" / "model.safetensors").write_bytes(b"half")
+    assert checkpoint.load_latest(tmp_path) is None
+    save(tmp_path, 2)
+    assert names(tmp_path) == ["000000000002"]
+
+
+def test_everything_is_durable_before_it_has_a_name_and_before_anything_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    events: list[str] = []
+    fsync, rename, rmtree = os.fsync, Path.rename, shutil.rmtree
+
+    def record_fsync(descriptor: int) -> None:
+        events.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        fsync(descriptor)
+
+    def record_rename(path: Path, target: Path) -> Path:
+        events.append(f"rename {path.name}")
+        return rename(path, target)
+
+    def record_rmtree(path: Path, **options: Any) -> None:
+        events.append(f"remove {path.name}")
+        rmtree(path, **options)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(Path, "rename", record_rename)
+    monkeypatch.setattr(shutil, "rmtree", record_rmtree)
+    save(tmp_path, 3, keep=2)
+    files = [f"{stem}.safetensors" for stem in TENSORS] + ["state.msgpack", "manifest.json"]
+    assert events == [
+        *(f"sync {name}" for name in files),
+        "sync 000000000003.tmp",
+        "rename 000000000003.tmp",
+        f"sync {tmp_path.name}",
+        "remove 000000000001",
+    ]
+
+
+def damage_each(path: Path, *, flip: bool, times: int) -> Iterator[str]:
+    """Damages one file of `path` after another, restoring it after each."""
+    rng = random.Random(int(flip))
+    files = sorted(path.iterdir())
+    for turn in range(times):
+        file = files[turn % len(files)]
+        whole = file.read_bytes()
+        if flip:
+            at = rng.randrange(len(whole))
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << rng.randrange(8)
+            file.write_bytes(damaged)
+        else:
+            at = rng.randrange(len(whole))
+            file.write_bytes(whole[:at])
+        yield f"{file.name} at {at}"
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("flip", [True, False], ids=["flip", "truncate"])
+def test_every_damage_is_detected_and_the_one_before_used(
+    tmp_path: Path, flip: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    for what in damage_each(newest, flip=flip, times=200):
+        caplog.clear()
+        assert latest(tmp_path).version == 1, what
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "000000000002" in record.getMessage() and "\n" not in record.getMessage()
+    assert latest(tmp_path).version == 2
+
+
+def test_a_missing_file_and_a_wrong_folder_are_damage(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    (path / "optimiser.safetensors").rename(path / "elsewhere")
+    with pytest.raises(CheckpointError, match=r"optimiser\.safetensors"):
+        checkpoint.load(path)
+    (path / "elsewhere").rename(path / "optimiser.safetensors")
+    with pytest.raises(CheckpointError, match="that of version 1"):
+        checkpoint.load(path.rename(tmp_path / f"{7:012d}"))
+
+
+def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    files = {"../secret.safetensors": {"size": 0, "xxh3_128": ""}}
+    (path / "manifest.json").write_bytes(checkpoint._manifest(1, files))
+    with pytest.raises(CheckpointError, match="unknown file"):
+        checkpoint.load(path)
+
+
+def test_when_all_are_damaged_a_person_decides(tmp_path: Path) -> None:
+    for version in (1, 2):
+        (save(tmp_path, version) / "state.msgpack").unlink()
+    with pytest.raises(CheckpointError, match="000000000002, 000000000001"):
+        checkpoint.load_latest(tmp_path)
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """The kernel refuses to let a file grow beyond this; Python ignores the signal."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_write_that_fails_half_way(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    with (
+        file_size_limit(100),
+        pytest.raises(CheckpointError, match=r"000000000002 could not be written.*too large"),
+    ):
+        save(tmp_path, 2, keep=2)
+    assert names(tmp_path) == ["000000000001"]
+    assert latest(tmp_path).version == 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("call", range(7))
+def test_a_full_disk_at_every_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, version: int
+) -> None:
+    """Five files, the folder, its parent: whichever fails, nothing that was there is lost."""
+    save(tmp_path, 1)
+    save(tmp_path, 2, attempt=1)
+    calls = iter(range(100))
+
+    def full(_: int) -> None:
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left on device") as raised:
+        save(tmp_path, version, keep=2)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.glob("*.tmp"))
+    assert checkpoint.load(tmp_path / f"{1:012d}").version == 1
+    assert latest(tmp_path).version in (2, version)
+
+
+def test_a_rename_that_fails_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, attempt=1)
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.suffix == ".tmp":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        save(tmp_path, 1, attempt=2)
+    assert names(tmp_path) == ["000000000001"]
+    assert latest(tmp_path).state["attempt"] == 1
+
+
+def test_what_would_not_come_back_the_same_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        save(tmp_path, 1, pair=(1, 2))
+    with pytest.raises(ValueError, match="map key"):
+        save(tmp_path, 1, numbered={1: 2})
+    with pytest.raises(ValueError, match="cannot name a file"):
+        checkpoint.save(tmp_path, step_version=1, tensors={"../x": {}}, state={}, keep=2)
+    assert names(tmp_path) == []
+
+
+# Forks a writer that saves version after version, kills it at a random moment, reads; many times.
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from learner import checkpoint
+
+torch.set_num_threads(1)
+folder, rng, before = Path(sys.argv[1]), random.Random(0), 0
+tensors = {"model": {"weights": torch.zeros(100_000)}}
+for _ in range(25):
+    child = os.fork()
+    if child == 0:
+        version = before
+        while True:
+            version += 1
+            tensors["model"]["weights"].fill_(version)
+            checkpoint.save(
+                folder, step_version=version, tensors=tensors, state={"v": version}, keep=2
+            )
+    time.sleep(rng.uniform(0.005, 0.08))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = checkpoint.load_latest(folder)
+    version = found.version if found else 0
+    assert version >= before, (version, before)
+    if found:
+        assert found.state == {"v": version}
+        assert bool((found.tensors["model"]["weights"] == version).all())
+    before = version
+print(before)
+"""
+
+
+def test_kill_minus_nine_while_writing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", KILLER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0 and "damaged" not in done.stderr
+
+
+def test_an_optimiser_continues_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    def fresh() -> tuple[torch.nn.Linear, torch.optim.Adam]:
+        model = torch.nn.Linear(3, 2)
+        groups: list[dict[str, Any]] = [
+            {"params": [model.weight], "lr": 0.01},
+            {"params": [model.bias]},
+        ]
+        return model, torch.optim.Adam(groups, lr=0.1, betas=(0.8, 0.95))
+
+    def train(model: torch.nn.Linear, opt: torch.optim.Adam) -> None:
+        for _ in range(3):
+            opt.zero_grad()
+            model(torch.rand(4, 3)).square().sum().backward()
+            opt.step()
+
+    model, opt = fresh()
+    train(model, opt)
+    opt.param_groups[0]["lr"] = 0.005
+    tensors, meta = checkpoint.optimiser_state(opt)
+    groups = {"model": model.state_dict(), "optimiser": tensors, "rng": checkpoint.rng_state()}
+    path = checkpoint.save(tmp_path, step_version=1, tensors=groups, state={"opt": meta}, keep=2)
+    train(model, opt)
+
+    other, other_opt = fresh()
+    found = checkpoint.load(path)
+    other.load_state_dict(found.tensors["model"])
+    checkpoint.restore_optimiser(other_opt, found.tensors["optimiser"], found.state["opt"])
+    checkpoint.restore_rng(found.tensors["rng"])
+    assert other_opt.param_groups[0]["lr"] == 0.005
+    assert other_opt.param_groups[0]["betas"] == (0.8, 0.95)
+    train(other, other_opt)
+    assert torch.equal(other.weight, model.weight) and torch.equal(other.bias, model.bias)
+    # What was loaded is still what was saved: the optimiser works on its own copy.
+    assert torch.equal(found.tensors["optimiser"]["0.step"], torch.tensor(3.0))

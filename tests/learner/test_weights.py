@@ -1,0 +1,124 @@
+"""A module's state as bytes: exact, refused whole or loaded whole."""
+
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+
+from learner import weights
+from learner.config import ModelConfig
+from learner.models.build import Model, build
+from learner.spaces import Discrete, Leaf, Spaces
+from learner.weights import FlatWeights, WeightsError
+
+CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), Discrete(2))
+
+
+def mlp(seed: int, *, hidden: tuple[int, ...] = (64, 64)) -> Model:
+    return build(ModelConfig(hidden=hidden), CARTPOLE, seed=seed)
+
+
+class Mixed(nn.Module):
+    """One tensor of every width, a scalar, an empty one, and one with gaps in memory."""
+
+    def __init__(self, fill: float) -> None:
+        super().__init__()
+        self.b16 = nn.Parameter(torch.full((3,), fill, dtype=torch.bfloat16))
+        self.f32 = nn.Parameter(torch.full((5, 3), float(fill)).t())
+        self.register_buffer("count", torch.tensor(int(fill), dtype=torch.int64))
+        self.register_buffer("mask", torch.tensor([True, False, fill > 1]))
+        self.register_buffer("f64", torch.full((2,), fill, dtype=torch.float64))
+        self.register_buffer("nothing", torch.empty(0))
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    one, two = first.state_dict(), second.state_dict()
+    return all(torch.equal(one[name], two[name]) for name in one.keys() | two.keys())
+
+
+def test_round_trip() -> None:
+    source, copy = mlp(1), mlp(2)
+    body = weights.dump(source)
+    assert len(body) == sum(p.nbytes for p in source.parameters())
+    assert not same(source, copy)
+    weights.load(copy, body)
+    assert same(source, copy)
+    assert weights.module_digest(copy) == weights.digest(body)
+
+
+def test_round_trip_of_every_kind_of_tensor() -> None:
+    source, copy = Mixed(2.5), Mixed(1)
+    weights.load(copy, memoryview(weights.dump(source)))
+    assert same(source, copy)
+    entries = weights.layout(source)
+    assert [entry.name for entry in entries] == [
+        "f64", "count", "f32", "nothing", "b16", "mask",
+    ]  # fmt: skip
+    assert all(entry.offset % entry.dtype.itemsize == 0 for entry in entries)
+
+
+def test_a_dump_is_a_copy() -> None:
+    model = mlp(1)
+    body = FlatWeights(model).dump()
+    before = weights.digest(body)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    assert weights.digest(body) == before != weights.module_digest(model)
+
+
+def test_flat_weights_follows_the_module_through_an_optimiser() -> None:
+    model = mlp(1)
+    flat = FlatWeights(model)
+    before = flat.digest()
+    optimiser = torch.optim.Adam(model.parameters())
+    model({"obs": torch.ones(4)}).value.backward()
+    optimiser.step()
+    assert flat.digest() != before
+    assert flat.digest() == weights.module_digest(model)
+
+
+def test_loading_keeps_the_parameters_themselves() -> None:
+    model = mlp(1)
+    parameters = list(model.parameters())
+    weights.load(model, weights.dump(mlp(2)))
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    assert all(p.requires_grad for p in parameters)
+
+
+def test_layout_digest_tells_modules_apart() -> None:
+    assert weights.layout_digest(mlp(1)) == weights.layout_digest(mlp(2))
+    assert weights.layout_digest(mlp(1)) != weights.layout_digest(mlp(1, hidden=(64,)))
+    assert weights.layout_digest(mlp(1)) != weights.layout_digest(mlp(1).to(torch.bfloat16))
+    assert len(weights.layout_digest(mlp(1))) == 16
+
+
+@pytest.mark.parametrize("change", [-1, 1, -36620])
+def test_a_wrong_size_is_refused(change: int) -> None:
+    model = mlp(1)
+    body = weights.dump(mlp(2))
+    wrong = body[:change] if change < 0 else body + bytes(change)
+    before = weights.module_digest(model)
+    with pytest.raises(
+        WeightsError, match=rf"have {36620 + change} bytes, this module needs 36620"
+    ):
+        weights.load(model, wrong)
+    assert weights.module_digest(model) == before
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_whole(bad: float) -> None:
+    source, model = Mixed(2.5), Mixed(1)
+    with torch.no_grad():
+        source.b16[1] = bad
+    before = weights.module_digest(model)
+    with pytest.raises(WeightsError, match="b16 holds a number that is not finite"):
+        weights.load(model, weights.dump(source))
+    assert weights.module_digest(model) == before
+    weights.load(model, weights.dump(source), check_finite=False)
+    assert not cast(torch.Tensor, model.b16).isfinite().all()
+
+
+def test_a_module_without_state() -> None:
+    assert weights.dump(nn.Identity()) == b""
+    weights.load(nn.Identity(), b"")
