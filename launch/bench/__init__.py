@@ -1,0 +1,1 @@
+"""`headrace bench`: figures with their parameters first, and one JSON line last."""

@@ -1,0 +1,86 @@
+"""CartPole by `headrace train`, whole processes: time until solved, and steady throughput."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.bench import limits, report
+
+
+def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> dict[str, Any]:
+    """Wall time from process start until the mean of 100 training episodes is 475."""
+    report.parameters(run=run, seeds=list(seeds), goal=475)
+    found = []
+    for seed in seeds:
+        summary = _train(run, ["--seed", str(seed), "--stop-seconds", "120"])
+        found.append(summary)
+        report.parameters(
+            seed=seed, solved_s=summary["solved_at_s"], steps=summary["solved_at_steps"],
+            first_train_s=summary["first_train_s"], peak_mb=summary["peak_rss_mb"],
+        )  # fmt: skip
+    times = [s["solved_at_s"] if s["solved_at_s"] is not None else float("inf") for s in found]
+    median = statistics.median(times)
+    figures = {
+        "run": run,
+        "solved_s": times,
+        "median_s": median,
+        "worst_over_median": round(max(times) / median, 2),
+        "solved_steps": [s["solved_at_steps"] for s in found],
+        "first_train_s": statistics.median(s["first_train_s"] for s in found),
+        "peak_rss_mb": max(s["peak_rss_mb"] for s in found),
+        "peak_rss_sum_mb": max(s["peak_rss_sum_mb"] for s in found),
+    }
+    report.result("solve", figures)
+    return figures
+
+
+# Larger batches than for learning: what is measured is how much of the machine reaches the goal.
+THROUGHPUT = {
+    "make": ("cartpole", ("unroll.envs=64", "unroll.length=32", "pacing.batch_unrolls=2")),
+    "vector": (
+        "cartpole-vector",
+        ("unroll.envs=512", "unroll.length=16", "pacing.batch_unrolls=1"),
+    ),
+}
+
+
+def throughput(kind: str, *, seconds: float = 25.0) -> dict[str, Any]:
+    """Trained steps a second in steady state, against the sum of the parts measured just before."""
+    run, sets = THROUGHPUT[kind]
+    common = ("algorithm.name=impala", "stop.return=1e9", "stop.steps=1000000000")
+    given = [word for setting in (*sets, *common) for word in ("--set", setting)]
+    report.parameters(run=run, seconds=seconds, sets=" ".join(sets))
+    limit = limits.sum_of_parts(kind, envs=_envs(sets), batch=_envs(sets) * 32)
+    summary = _train(run, [*given, "--stop-seconds", str(seconds)])
+    unrolls = summary["unrolls"]
+    figures = {
+        "kind": kind,
+        "trained_per_s": summary["trained_steps_per_s"],
+        "sampled_per_s": summary["steps_per_s"],
+        "sum_of_parts_per_s": round(limit),
+        "ratio": round(summary["trained_steps_per_s"] / limit, 3),
+        "trained_over_generated": round(unrolls["trained"] / max(1, unrolls["generated"]), 4),
+        "lag": summary["lag"],
+        "peak_rss_mb": summary["peak_rss_mb"],
+        "peak_rss_sum_mb": summary["peak_rss_sum_mb"],
+    }
+    report.result("throughput", figures)
+    return figures
+
+
+def _envs(sets: Sequence[str]) -> int:
+    return next(int(s.partition("=")[2]) for s in sets if s.startswith("unroll.envs"))
+
+
+def _train(run: str, options: Sequence[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "launch.cli", "train", run, "--quiet", "--out", str(out)]
+        subprocess.run([*command, *options], check=False)
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        return summary
