@@ -13,6 +13,7 @@ from broker.journal import Journal
 from broker.link import Link
 from broker.outbox import Outbox
 from broker.wire import (
+    MAX_ENTRIES,
     Ack,
     Acting,
     Announce,
@@ -102,8 +103,9 @@ class ActorEnd:
         gone = self.outbox.abandon()
         for stream, lo, hi in gone:
             self._journal.given_up(self.inc, stream, lo, hi)
-        for at in range(0, max(1, len(gone)), 64):
-            self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + 64]))))
+        # A full list says that another follows, so the last one is never full.
+        for at in range(0, len(gone) + 1, MAX_ENTRIES):
+            self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
 
     # ---- Peer -----------------------------------------------------------------------------------
 

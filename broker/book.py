@@ -40,7 +40,7 @@ class Book:
         self.received = 0  # distinct unrolls that ever were here
         self.copies = 0  # further arrivals of those
         self.redelivered = 0
-        self.outcomes: Counter[Outcome] = Counter({outcome: 0 for outcome in Outcome})
+        self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
 
     def stream(self, actor: Actor, number: int) -> Stream:
@@ -133,7 +133,7 @@ class Book:
             session = home or self.leases.hungriest((self.credit.max_lag + 1) * self.credit.batch)
             if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
                 self.queue.popleft()
-            elif home is None and self.credit.version - entry.unroll.version_min > self.max_lag_hard:
+            elif home is None and self._stale(entry):
                 self.queue.popleft()
                 self.settle(entry, Outcome.STALE)
             elif session is not None:
@@ -142,6 +142,9 @@ class Book:
                 effects.deliver.append(entry)
             else:
                 return
+
+    def _stale(self, entry: Entry) -> bool:
+        return self.credit.version - entry.unroll.version_min > self.max_lag_hard
 
     def grant(self) -> None:
         """Hand out what pacing and memory allow."""

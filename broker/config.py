@@ -30,7 +30,10 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far sampling may run ahead: accepted + running <= (max_lag + version + 1) * batch_unrolls."""
+    """How far sampling may run ahead of learning.
+
+    accepted + running <= (max_lag + version + 1) * batch_unrolls
+    """
 
     batch_unrolls: Annotated[
         int, Meta(ge=1, le=65536, description="unrolls per optimiser step, all ranks together")

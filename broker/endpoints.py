@@ -22,9 +22,13 @@ def check(endpoint: str) -> str:
             raise EndpointError(f"{endpoint}: an ipc path has at most 100 characters")
         return endpoint
     host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host or not (port.isdigit() and int(port) < 65536 or port == "*"):
+    if scheme != "tcp" or not host or not _port(port):
         raise EndpointError(f"{endpoint!r} is no address; write tcp://host:port or ipc:///path")
     return endpoint
+
+
+def _port(text: str) -> bool:
+    return text == "*" or (text.isdecimal() and int(text) < 65536)
 
 
 def announce_endpoint(bind: str) -> str:

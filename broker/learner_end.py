@@ -17,6 +17,7 @@ from broker.wire import (
     Deliver,
     Get,
     Hello,
+    LearnerPong,
     Message,
     Nack,
     Outcome,
@@ -101,7 +102,7 @@ class LearnerEnd:
         )  # fmt: skip
         return encode(hello, introduction.encode(body))
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+    def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
         if welcome.version > self.version and self._blob is not None:
             # Samplers act with what an older learner called newer. Ours are the newest there are,
             # and must be called so: credit may ask for that version before our next step.
@@ -116,6 +117,9 @@ class LearnerEnd:
         match message:
             case Deliver():
                 self._delivered(message, buffers)
+            case LearnerPong() if self._blob is not None:
+                if message.weights < self._blob.announce.version:
+                    self._announce(self._blob)
             case Get() if self._blob is not None and message.version == self._blob.announce.version:
                 for chunk, body in self._blob.chunks(message):
                     self.link.send(encode(chunk, body))

@@ -30,9 +30,7 @@ class Leases:
         would hold the last unrolls that pacing allows, and all would wait for each other for ever.
         """
         hungry = [
-            s
-            for s in self.sessions.values()
-            if s.want > s.given and len(s.leases) * s.world < most
+            s for s in self.sessions.values() if s.want > s.given and len(s.leases) * s.world < most
         ]
         return max(hungry, key=lambda s: (s.want - s.given, -s.rank), default=None)
 
@@ -65,7 +63,7 @@ class Leases:
         return [session.leases[tag] for tag in wanted if tag in session.leases]
 
     def lost(self, inc: int, held: Sequence[tuple[int, int]], max_tag: int) -> list[Entry]:
-        """Leases up to max_tag that the learner does not hold: they got lost on the way, in order."""
+        """Leases up to max_tag that the learner does not hold: lost on the way, in order."""
         session = self.session(inc)
         if session is None:
             return []

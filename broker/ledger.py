@@ -1,7 +1,7 @@
 """The broker's decisions as a pure state machine: who is here, what they say, what must be sent.
 
-No sockets, no clock, no torch. Callers pass `now` in seconds of any monotonic clock, tell the ledger
-what arrived, and then send what `pump` returns. What it counts stands in its book.
+No sockets, no clock, no torch. Callers pass `now` in seconds of any monotonic clock, tell the
+ledger what arrived, and then send what `pump` returns. What it counts stands in its book.
 
     an unroll     ABSENT -> QUEUED -> LEASED -> settled with one Outcome
                               ^         |
@@ -36,7 +36,7 @@ class Ledger:
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
         self._dispatch_from: float | None = None
-        # Incarnation of the latest rank 0; 0 = none came yet, so nobody knows what version we are at.
+        # Incarnation of the latest rank 0; 0 = none came yet, so nobody knows our version.
         self._first_rank = 0
 
     # ---- samplers -------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Ledger:
         return True
 
     def done(self, inc: int, tags: Sequence[tuple[int, int]]) -> int:
-        """An optimiser step used these leases; returns how many were really leased to this session."""
+        """An optimiser step used these leases; returns how many this session really held."""
         entries = self.book.leases.of(inc, tags)
         for entry in entries:
             self.book.settle(entry, Outcome.TRAINED)
@@ -240,7 +240,7 @@ class Ledger:
         return dead
 
     def pump(self, now: float) -> Effects:
-        """Everything that became possible: deliveries, credit, acknowledgements. Call once a turn."""
+        """All that became possible: deliveries, credit, acknowledgements. Call once a turn."""
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
             self.book.dispatch(effects)
@@ -284,7 +284,7 @@ class Ledger:
                         self.book.credit.arrived_before(stream)
 
     def _adopt(self, session: Session, held: Sequence[tuple[int, int, int, int]]) -> None:
-        """What a learner holds is leased to it, though a broker that restarted never saw the body."""
+        """What a learner holds is leased to it, though a new broker never saw the body."""
         said = {tag for tag, *_ in held}
         for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
             self.book.redeliver(lost)

@@ -1,6 +1,6 @@
 """A peer's connection to the broker: greet, listen, beat, and begin again when it falls silent.
 
-    CONNECT -> greet every beat -> WELCOME -> LIVE --silent for a lease--> close, back off -> CONNECT
+    CONNECT -> greet every beat -> WELCOME -> LIVE --silent for a lease--> close, back off
                                                |
                                                +-- RESYNC (the broker restarted) --> greet
 
@@ -22,6 +22,7 @@ from broker.wire import (
     Announce,
     Buffer,
     Message,
+    OtherProtocol,
     Payload,
     Refuse,
     Resync,
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 # Say so when nobody answered for this long; go on trying.
 _PATIENCE_S: Final = 5.0
+_GREET_EVERY_S: Final = 0.2
 _BACKOFF_S: Final = (0.05, 5.0)
 
 
@@ -74,6 +76,7 @@ class Link:
         self._context = context
         self._mail: Mailbox | None = None
         self._heard = 0.0  # when the broker last said anything
+        self._greeted = 0.0  # when we last said HELLO
         self._complained = False  # told the user once that nobody answers
         self._announce = asyncio.Event()  # set when there is an address to subscribe to
         self._subscribed = ""
@@ -84,6 +87,7 @@ class Link:
 
     def greet(self) -> None:
         """Say HELLO again: what we would say has changed."""
+        self._greeted = time.monotonic()
         self.send(self.peer.greet())
 
     async def run(self) -> None:
@@ -143,7 +147,7 @@ class Link:
                     "no broker answers at %s after %.0f s; still trying"
                     " (start one with: headrace broker --run RUN)", self.endpoint, waited_s,
                 )  # fmt: skip
-            return 0.2
+            return _GREET_EVERY_S
         for frames in self.peer.beats():
             mail.send(frames)
         return self.welcome.beat_s
@@ -151,6 +155,10 @@ class Link:
     def _dispatch(self, frames: Sequence[Buffer]) -> None:
         try:
             message, buffers = decode(frames)
+        except OtherProtocol as error:
+            raise RefusedError(
+                f"the broker at {self.endpoint} is of another release: {error}"
+            ) from error
         except WireError as error:
             log.warning("the broker at %s sent what is no message: %s", self.endpoint, error)
             return
@@ -164,7 +172,9 @@ class Link:
             case Refuse():
                 raise RefusedError(f"the broker at {self.endpoint} refused: {message.text}")
             case Resync():
-                self.greet()
+                # Each message that the new broker does not know brings one; one answer will do.
+                if time.monotonic() - self._greeted > _GREET_EVERY_S:
+                    self.greet()
             case _ if self.welcome is not None:
                 self.peer.handle(message, buffers)
             case _:

@@ -1,9 +1,9 @@
 """One ZeroMQ socket on the event loop: send without waiting, receive in small batches.
 
-The socket's descriptor is edge-triggered: any send or receive may swallow the edge of a message that
-came in meanwhile. So every wait is preceded by a look at the socket's own state, and every send is
-followed by one. Receiving happens only after a wake-up and never inside an await, so cancelling a
-wait loses nothing.
+The socket's descriptor is edge-triggered: any send or receive may swallow the edge of a message
+that came in meanwhile. So every wait is preceded by a look at the socket's own state, and every
+send is followed by one. Receiving happens only after a wake-up and never inside an await, so
+cancelling a wait loses nothing.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Every broker metric, declared once. Read from the ledger when scraped, so counting costs nothing."""
+"""Every broker metric, declared once. Read from the ledger at a scrape: counting is free."""
 
 from collections import Counter
 from collections.abc import Iterator

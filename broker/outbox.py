@@ -45,7 +45,7 @@ class Outbox:
     def __init__(self, *, inc: int, streams: int) -> None:
         self.inc = inc
         self.generated = 0
-        self.outcomes: Counter[Outcome] = Counter({outcome: 0 for outcome in Outcome})
+        self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self._streams = [_Stream() for _ in range(streams)]
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Outbox:
         episodes: tuple[tuple[float, int], ...],
         buffers: Sequence[Buffer],
     ) -> list[Payload]:
-        """A finished unroll; returns the frames to send. The buffers are ours until acknowledged."""
+        """A finished unroll; returns the frames to send. Buffers are ours until acknowledged."""
         own = self._streams[stream]
         unroll = Unroll(
             inc=self.inc, stream=stream, seq=own.next, floor=own.floor, version_min=versions[0],
@@ -126,7 +126,7 @@ class Outbox:
     def introduction(
         self,
     ) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
-        """For HELLO: where every stream stands. Unused credit ends here; WELCOME's broker gives anew."""
+        """For HELLO: where every stream stands. Unused credit ends; LIMIT brings it anew."""
         out = []
         for number, own in enumerate(self._streams):
             own.limit = own.started

@@ -15,7 +15,7 @@ from collections import deque
 
 from broker.records import Stream
 
-# Unused credits one stream may hold: one running, one to start at once, two for the way there and back.
+# Unused credits of a stream: one running, one to start at once, two for the way there and back.
 AHEAD = 4
 
 
@@ -28,8 +28,8 @@ class Credit:
         self.version = 0  # the newest that any rank trained; never falls
         self.present = 0  # arrived and not settled
         self.running = 0  # granted and not arrived, over all joined streams
-        # Streams by the number of unused credits they hold. An entry whose stream has moved on since
-        # is skipped when it comes out; `offered` keeps each stream to one entry a deque.
+        # Streams by the number of unused credits they hold. An entry whose stream has moved on
+        # since is skipped when it comes out; `offered` keeps each stream to one entry a deque.
         self._by_running: tuple[deque[Stream], ...] = tuple(deque() for _ in range(AHEAD))
 
     @property
@@ -38,11 +38,11 @@ class Credit:
         return self.version * self.batch + self.present
 
     def budget(self) -> int:
-        """Grants possible now. Negative after a revived sampler brought back what it had started."""
+        """Grants possible now. Negative after a revived sampler brought what it had started."""
         return (self.max_lag + self.version + 1) * self.batch - self.accepted - self.running
 
     def join(self, stream: Stream, *, arrived: int, started: int) -> None:
-        """A stream takes part: it has started seqs below `started`, of which `arrived` came here."""
+        """A stream takes part: it started seqs below `started`, of which `arrived` came here."""
         self.leave(stream)
         stream.arrived, stream.limit = arrived, started
         stream.joined = True
@@ -75,7 +75,7 @@ class Credit:
         self._move(stream, 1)
 
     def grant(self, most: int) -> list[Stream]:
-        """Give up to `most` credits, the emptiest stream first, the longest waiting among equals."""
+        """Give up to `most` credits, the emptiest stream first, the longest waiting of equals."""
         granted: dict[int, Stream] = {}
         for _ in range(min(self.budget(), most)):
             stream = self._emptiest()

@@ -54,6 +54,7 @@ class Server:
         self.announce = announce  # where weight announcements go out
         self.weights = Fetch()
         self.blob: Blob | None = None  # newest whole weights
+        self._publisher = 0  # incarnation of the rank that announced weights last
         self._router = Mailbox(router)
         self._xpub = Mailbox(publisher)
         self._handlers: dict[type[Message], Callable[[Peer, Any, Any], None]] = {
@@ -127,7 +128,7 @@ class Server:
         peer = self.roster.get(route)
         if isinstance(message, wire.Hello):
             self._hello(route, message, views)
-        elif peer is None or not self._alive(peer):
+        elif peer is None or not (isinstance(message, wire.Bye) or self._alive(peer)):
             self.metrics.errors["unknown"] += 1
             self._send(route, wire.Resync(self.inc))
         else:
@@ -176,10 +177,11 @@ class Server:
                 self._refuse(other.route, Refusal.SPACES, self.roster.space_words(other.said))
                 self.ledger.actor_bye(other.inc, ())
                 self.roster.forget(other.inc)
-            return self.ledger.learner_hello(
+            version = self.ledger.learner_hello(
                 peer.inc, rank=hello.rank, world=hello.world, version=hello.version,
                 want=said.want, trained=said.trained, held=said.held, now=peer.seen,
             )  # fmt: skip
+            return max(version, self.weights.version)  # published before it was trained on
         if peer.role == "actor" and said.streams:
             # A sampler may know newer weights than a broker that lost its memory.
             if not book.leases.sessions:
@@ -199,7 +201,7 @@ class Server:
             self.metrics.errors["credit"] += 1
             log.warning("not granted: %s", error)
 
-    def _ping(self, peer: Peer, message: wire.Ping, buffers: Sequence[Buffer]) -> None:
+    def _ping(self, peer: Peer, message: wire.Ping, _buffers: Sequence[Buffer]) -> None:
         if not peer.spaces:
             return
         peer.stats = message.stats
@@ -210,7 +212,7 @@ class Server:
         if self.ledger.over:
             self._send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
 
-    def _acting(self, peer: Peer, message: wire.Acting, buffers: Sequence[Buffer]) -> None:
+    def _acting(self, peer: Peer, message: wire.Acting, _buffers: Sequence[Buffer]) -> None:
         blob = self.blob
         known = blob is not None and message.version == blob.announce.version
         if known and blob is not None and message.digest != blob.announce.digest:
@@ -220,7 +222,7 @@ class Server:
             return
         peer.acting = message.version
 
-    def _bye(self, peer: Peer, message: wire.Bye, buffers: Sequence[Buffer]) -> None:
+    def _bye(self, peer: Peer, message: wire.Bye, _buffers: Sequence[Buffer]) -> None:
         log.info("%s %s leaves: %s", peer.role, peer.name, message.text)
         if peer.role == "learner":
             self.ledger.learner_bye(peer.inc, final=message.final)
@@ -230,28 +232,33 @@ class Server:
                     self._send(other.route, farewell)
         elif peer.role == "actor":
             self.ledger.actor_bye(peer.inc, message.abandoned)
+            if len(message.abandoned) == wire.MAX_ENTRIES:
+                return  # the next BYE names the rest
         self.roster.forget(peer.inc)
 
-    def _done(self, peer: Peer, message: wire.Done, buffers: Sequence[Buffer]) -> None:
+    def _done(self, peer: Peer, message: wire.Done, _buffers: Sequence[Buffer]) -> None:
         self.ledger.done(peer.inc, message.tags)
         self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
 
-    def _nack(self, peer: Peer, message: wire.Nack, buffers: Sequence[Buffer]) -> None:
+    def _nack(self, peer: Peer, message: wire.Nack, _buffers: Sequence[Buffer]) -> None:
         if message.outcome in (Outcome.REJECTED, Outcome.DUPLICATE, Outcome.ABANDONED):
             self.ledger.nack(peer.inc, message.tags, Outcome(message.outcome))
 
     def _learner_ping(
-        self, peer: Peer, message: wire.LearnerPing, buffers: Sequence[Buffer]
+        self, peer: Peer, message: wire.LearnerPing, _buffers: Sequence[Buffer]
     ) -> None:
         peer.stats = message.stats
         self.ledger.held(peer.inc, message.held, message.max_tag)
         self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
-        for get in self.weights.again():
-            self._send(peer.route, get)
-        self._send(peer.route, wire.LearnerPong(self.inc, self.ledger.book.credit.version))
+        if peer.inc == self._publisher:
+            for get in self.weights.again():
+                self._send(peer.route, get)
+        version = self.ledger.book.credit.version
+        self._send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
 
-    def _announced(self, peer: Peer, message: wire.Announce, buffers: Sequence[Buffer]) -> None:
+    def _announced(self, peer: Peer, message: wire.Announce, _buffers: Sequence[Buffer]) -> None:
         if peer.role == "learner":
+            self._publisher = peer.inc
             for get in self.weights.on_announce(message):
                 # The first chunk is on its way unasked.
                 if get.hi > 1:
@@ -267,12 +274,12 @@ class Server:
             self.blob = blob
             self._xpub.send(wire.encode(blob.announce))
 
-    def _get(self, peer: Peer, message: wire.Get, buffers: Sequence[Buffer]) -> None:
+    def _get(self, peer: Peer, message: wire.Get, _buffers: Sequence[Buffer]) -> None:
         if self.blob is not None and message.version == self.blob.announce.version:
             for chunk, body in self.blob.chunks(message):
                 self._send(peer.route, chunk, body)
 
-    def _watch(self, peer: Peer, message: wire.Watch, buffers: Sequence[Buffer]) -> None:
+    def _watch(self, peer: Peer, _message: wire.Watch, _buffers: Sequence[Buffer]) -> None:
         self._send(peer.route, wire.Status(), introduction.pack(self.status()))
 
     def status(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ MAGIC: Final = b"HR"
 MAX_HEADER: Final = 4096
 MAX_BUFFERS: Final = 32
 MAX_BUFFER_BYTES: Final = 64 << 20
-# Entries in one list of a control message; more travel in further messages, so a header stays small.
+# Entries in one list of a control message; more travel in further messages: headers stay small.
 MAX_ENTRIES: Final = 64
 # Episodes named in one unroll: the mean of the last hundred needs no more.
 MAX_EPISODES: Final = 128
@@ -47,11 +47,11 @@ class WireError(ValueError):
     """What arrived is no message of ours."""
 
 
-class Malformed(WireError):
+class Malformed(WireError):  # noqa: N818 - reads as what it says
     """Wrong bytes: counted under a reason, never answered."""
 
 
-class OtherProtocol(WireError):
+class OtherProtocol(WireError):  # noqa: N818
     """A peer of another release."""
 
     def __init__(self, theirs: int) -> None:
@@ -134,7 +134,7 @@ class Unroll(Message, frozen=True):
 
 
 class Limit(Message, frozen=True):
-    """Broker -> actor: (stream, limit, version): seqs below limit may start, acting with >= version."""
+    """Broker -> actor: (stream, limit, version): seqs below may start, acting with >= version."""
 
     grants: tuple[tuple[int, int, int], ...]
 
@@ -213,10 +213,11 @@ class LearnerPing(Message, frozen=True):
 
 
 class LearnerPong(Message, frozen=True):
-    """Broker -> learner."""
+    """Broker -> learner: `weights` is the newest version whole here; announce again if it lags."""
 
     broker_inc: int
     version: int
+    weights: int
 
 
 class Announce(Message, frozen=True):
@@ -253,7 +254,7 @@ class Acting(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """Either way, a clean end. final (learner, broker): the run is over, nothing more is trained."""
+    """Either way, a clean end. final (learner, broker): the run is over, nothing is trained."""
 
     inc: int
     final: bool

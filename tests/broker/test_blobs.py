@@ -185,8 +185,7 @@ def test_versions_only_rise() -> None:
     rng, fetch, seen = random.Random(3), Fetch(), [-1]
     for step in range(2000):
         source = blob(step // 40 + rng.randrange(9), 64 * rng.randint(1, 12))
-        gets = fetch.on_announce(source.announce)
-        for get in gets[: rng.randint(0, 1)]:
+        for get in (fetch.on_announce(source.announce) + fetch.again())[: rng.randint(0, 2)]:
             for chunk in source.chunks(get)[: rng.randint(0, 9)]:
                 fetch.on_chunk(*chunk)
         seen.append(fetch.version)

@@ -2,11 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest import MonkeyPatch
 
 from broker import inbox as inbox_module
 from broker.inbox import Inbox, Verdict
 from broker.wire import MAX_ENTRIES, MAX_HEADER, Deliver, encode
-from pytest import MonkeyPatch
 
 
 def unroll(tag: int, seq: int, *, stream: int = 0, inc: int = 5, floor: int = 0) -> Deliver:

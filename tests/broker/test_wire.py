@@ -1,5 +1,6 @@
 """Bytes to messages and back, and everything that is no message."""
 
+import contextlib
 import random
 import struct
 
@@ -32,7 +33,7 @@ MESSAGES: tuple[Message, ...] = (
     wire.Done(BIG, 9, 80, TAGS),
     wire.Nack(BIG, TAGS, Outcome.REJECTED, "x" * 200),
     wire.LearnerPing(BIG, 9, 80, -1, TAGS, {"loss": -0.5}),
-    wire.LearnerPong(BIG, 9),
+    wire.LearnerPong(BIG, 9, 8),
     wire.Announce(9, "layout", "digest", 400 << 20, 1 << 20, b"h" * 3200),
     wire.Get(9, 0, 8),
     wire.Chunk(9, 7),
@@ -197,10 +198,8 @@ def test_wounded_headers_are_messages_or_malformed() -> None:
 @given(st.binary(max_size=60))
 def test_bodies_are_read_or_malformed(body: bytes) -> None:
     for read in (introduction.decode, introduction.unpack):
-        try:
+        with contextlib.suppress(Malformed):
             read(body)
-        except Malformed:
-            pass
 
 
 def test_an_introduction_comes_back() -> None:
