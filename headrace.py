@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import toml
+from launch.cli import run_folder
 from launch.config import ConfigError, Run
 from launch.config import load as Config  # noqa: N812  # reads as the noun it returns
 
@@ -31,8 +32,8 @@ def train(
     `stop_return=475`. Wrong ones raise ConfigError.
     """
     sets = [f"{key}={toml.value(value)}" for key, value in _flat(settings).items()]
-    loaded = Config(run, sets)
-    folder = Path(out) if out is not None else Path("headrace-runs") / loaded.run.name
+    name = Config(run, sets).run.name
+    folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
     command = [sys.executable, "-m", "launch.cli", "train", run, "--out", str(folder)]
     command += [word for setting in sets for word in ("--set", setting)]
     command += ["--resume"] * resume + ["--quiet"] * quiet

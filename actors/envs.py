@@ -15,12 +15,20 @@ Env = gymnasium.Env[Any, Any]
 
 
 class EnvError(Exception):
-    """The environment is at fault, or what was said about it; one line that names what to change."""
+    """The environment is at fault, or what was said about it; one line that names what to
+    change."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(" ".join(sentence.split()))
 
 
 def make_env(config: EnvConfig) -> Env:
-    """One environment, by gymnasium id or module:factory."""
-    if ":" in config.id and not _registered(config.id):
+    """One environment, by gymnasium id or module:factory.
+
+    A gymnasium id may carry a module to import first, as in ale_py:ALE/Pong-v5; its version makes
+    it no name that Python could know.
+    """
+    if config.id.partition(":")[2].isidentifier():
         env = _guarded(config, lambda: _factory(config.id)(**config.kwargs))
     else:
         env = _guarded(
@@ -73,11 +81,6 @@ def probe(config: EnvConfig) -> Spaces:
         return spaces_of(env, config.id)
     finally:
         env.close()
-
-
-def _registered(name: str) -> bool:
-    # gymnasium ids may carry "module:" to import first; then the rest is a registered id.
-    return name.rpartition(":")[2] in gymnasium.registry
 
 
 def _factory(name: str) -> Callable[..., Any]:

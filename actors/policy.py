@@ -19,7 +19,9 @@ class Policy:
         self._model = build(config, spaces, seed=0)  # the learner's weights replace these
         self._weights = FlatWeights(self._model)
         self._layout = layout_digest(self._model)
-        self._random = np.random.default_rng(seed)
+        # A stream of its own: environments are seeded from the same number, and dice that fall as
+        # theirs do would make the actions follow their noise.
+        self._random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
         self._leaf = spaces.observation[0].name
         self.version = -1  # of the weights it acts with; -1 = none arrived yet
 
@@ -27,7 +29,8 @@ class Policy:
         """Takes the weights; returns the digest of what the module holds now."""
         if blob.announce.layout != self._layout:
             raise WeightsError(
-                "the learner's network has other layers than this sampler's: are both of one release?"
+                "the learner's network has other layers than this sampler's:"
+                " are both of one release?"
             )
         self._weights.load(blob.body)
         self.version = blob.announce.version

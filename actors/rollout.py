@@ -1,8 +1,9 @@
 """Steps become unrolls: T+1 observations, T of everything else, time first.
 
-    acted(t) -> the environment steps -> stepped: reward and flags of t, observation t+1 -> acted(t+1)
+    acted(t) -> the environment steps -> stepped: reward and flags of t, row t+1 -> acted(t+1)
 
-Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last step.
+Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last
+step.
 """
 
 from collections import deque
@@ -50,8 +51,8 @@ class Rollout:
         return self._t == self.length
 
     def open(self) -> None:
-        """Begin an unroll; the sampler has credit for it. Its arrays are new: the old ones belong to
-        the outbox until they are acknowledged."""
+        """Begin an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
+        to the outbox until they are acknowledged."""
         self._open_arrays()
         self.began = True
         self._t = 0
@@ -108,9 +109,8 @@ class Rollout:
         """What must never reach a learner, in words; "" = clean."""
         if not np.isfinite(self._reward).all():
             return "a non-finite reward"
-        if self._obs.dtype.kind == "f" and not np.isfinite(self._obs.sum()):
-            if not np.isfinite(self._obs).all():
-                return "a non-finite observation"
+        if self._obs.dtype.kind == "f" and not np.isfinite(self._obs).all():
+            return "a non-finite observation"
         return ""
 
     def _count(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:

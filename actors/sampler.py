@@ -1,7 +1,7 @@
 """The sampler: environments -> policy -> unrolls -> broker, on one event loop.
 
-The policy runs on whichever groups are ready. A group that has filled its unroll begins the next one
-when there is credit, and is parked until then; nobody waits for it.
+The policy runs on whichever groups are ready. A group that has filled its unroll begins the next
+one when there is credit, and is parked until then; nobody waits for it.
 """
 
 import asyncio
@@ -48,9 +48,11 @@ class Sampler:
     async def run(self) -> None:
         """Until the run is over, or cancelled. Consumes credit and weights, produces unrolls; waits
         for news only when every group is parked."""
-        while self.policy.version < 0:
+        while self.policy.version < 0 and not self.end.over:
             await self._wait("weights")
             self._take_weights()
+        if self.end.over:
+            return
         self.stepper.reset()
         turn = time.monotonic()
         while not self.end.over:
@@ -58,7 +60,7 @@ class Sampler:
             ready = self._open(self._close(await self.stepper.ready()))
             if ready:
                 self._act(ready)
-            elif not self._open_parked():
+            elif len(self._parked) == self.stepper.frame.groups:
                 await self._wait("credit")
                 turn = time.monotonic()
             if time.monotonic() - turn > _TURN_S:
@@ -67,14 +69,13 @@ class Sampler:
 
     async def drain(self, timeout_s: float) -> None:
         """No more steps; wait until everything sent is acknowledged, or there is no point."""
-        deadline = time.monotonic() + timeout_s
-        while len(self.end.outbox) and not self.end.over and time.monotonic() < deadline:
-            self.end.news.clear()
-            try:
-                async with asyncio.timeout(0.1):
+        try:
+            async with asyncio.timeout(timeout_s):
+                while len(self.end.outbox) and not self.end.over:
+                    self.end.news.clear()
                     await self.end.news.wait()
-            except TimeoutError:
-                continue
+        except TimeoutError:
+            log.info("%d unrolls are still not acknowledged", len(self.end.outbox))
 
     def _take_weights(self) -> None:
         blob = self.end.take_blob()
@@ -120,22 +121,22 @@ class Sampler:
                 self._parked.append(group)
         return going
 
-    def _open_parked(self) -> bool:
-        """Is there anything to do without news?"""
+    def _may_go_on(self) -> bool:
+        """May a parked group go on?"""
         may = self.end.outbox.may_start
         return any(may(group, self.policy.version) for group in self._parked)
 
     def _act(self, groups: list[int]) -> None:
+        """One call of the network for all of them."""
         frame = self.stepper.frame
-        everyone = len(groups) == frame.groups
-        columns = (
-            np.concatenate([np.r_[frame.columns(g)] for g in groups]) if not everyone else None
-        )
-        order = range(frame.groups) if everyone else groups
-        rows = frame.rows if columns is None else frame.rows[columns]
+        rows = frame.rows
+        if len(groups) == frame.groups:
+            groups = list(range(frame.groups))  # as they lie: nothing to copy
+        else:
+            rows = np.concatenate([rows[frame.columns(group)] for group in groups])
         actions, logp = self.policy.act(rows)
         at = 0
-        for group in order:
+        for group in groups:
             part = slice(at, at + frame.envs)
             at += frame.envs
             self._rollouts[group].acted(rows[part], actions[part], logp[part], self.policy.version)
@@ -148,6 +149,6 @@ class Sampler:
             why = "weights"
         began = time.monotonic()
         self.end.news.clear()
-        if self.end.blob is None and not self._open_parked() and not self.end.over:
+        if self.end.blob is None and not self._may_go_on() and not self.end.over:
             await self.end.news.wait()
         self.metrics.waited(why, time.monotonic() - began)

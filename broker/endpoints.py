@@ -1,5 +1,7 @@
 """Addresses, and sockets with every option that MUST be set, set in one place."""
 
+import socket as unix
+
 import zmq
 
 from broker.wire import MAX_BUFFER_BYTES
@@ -29,6 +31,12 @@ def check(endpoint: str) -> str:
 
 def _port(text: str) -> bool:
     return text == "*" or (text.isdecimal() and int(text) < 65536)
+
+
+def _answers(path: str) -> bool:
+    """Does a process listen there? A file that a dead one left does not answer."""
+    with unix.socket(unix.AF_UNIX, unix.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) == 0
 
 
 def announce_endpoint(bind: str) -> str:
@@ -89,6 +97,12 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
     """Listen; returns the address with its real port. A taken one is an EndpointError."""
     if endpoint.endswith(":0"):
         endpoint = endpoint[:-1] + "*"
+    # ZeroMQ would take the path away from whoever listens there, without a word.
+    if endpoint.startswith("ipc://") and _answers(endpoint.removeprefix("ipc://")):
+        raise EndpointError(
+            f"cannot listen on {endpoint}: address already in use;"
+            " stop the other broker or choose another with --bind"
+        )
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:

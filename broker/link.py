@@ -133,7 +133,8 @@ class Link:
                 self._dispatch([frame.buffer for frame in frames])
             lease_s = self.welcome.lease_s if self.welcome is not None else 2 * _PATIENCE_S
             if time.monotonic() - self._heard > lease_s:
-                log.warning("the broker at %s fell silent; connecting again", self.endpoint)
+                if answered:
+                    log.warning("the broker at %s fell silent; connecting again", self.endpoint)
                 self.welcome = None
                 return answered
 

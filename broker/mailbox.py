@@ -17,6 +17,13 @@ from broker.wire import Payload
 # Messages taken at once before other tasks get the loop again.
 DRAIN = 64
 
+# Plain numbers: the library's flags are enums, and combining those costs more than a small send.
+_DONTWAIT = int(zmq.DONTWAIT)
+_SNDMORE = int(zmq.SNDMORE)
+_POLLIN = int(zmq.POLLIN)
+# From here on a copy costs more than the bookkeeping of sending without one.
+_COPY_BELOW = 65536
+
 
 class Mailbox:
     """Owned by one event loop; close it there."""
@@ -25,13 +32,23 @@ class Mailbox:
         self.socket = socket
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()  # set = there may be something to receive
+        self._waiting = False  # somebody awaits _ready
+        self._looking = False  # a look at the socket's state is scheduled
+        # Below the library's convenience layer, which costs as much again for small frames.
+        self._send = super(zmq.Socket, socket).send
         self._fd = socket.fileno()
         self._loop.add_reader(self._fd, self._ready.set)
 
     def send(self, frames: Sequence[Payload]) -> bool:
         """Queue a message for sending; False = no room or no such peer, and nothing was queued."""
+        last = len(frames) - 1
         try:
-            self.socket.send_multipart(frames, zmq.DONTWAIT, copy=False)
+            for at, frame in enumerate(frames):
+                flags = _DONTWAIT if at == last else _DONTWAIT | _SNDMORE
+                if isinstance(frame, zmq.Frame) or len(frame) >= _COPY_BELOW:
+                    self._send(frame, flags, copy=False)
+                else:
+                    self._send(frame, flags)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -39,37 +56,44 @@ class Mailbox:
                 return False
             raise
         finally:
-            if self._readable():
-                self._ready.set()
+            if self._waiting and not self._looking:
+                self._looking = True
+                self._loop.call_soon(self._look)
         return True
 
     async def receive(self, timeout_s: float) -> list[list[zmq.Frame]]:
         """Up to DRAIN messages; empty after the timeout. Safe to cancel."""
-        messages = self._drain()
-        if messages:
-            await asyncio.sleep(0)  # a reader that always finds something must still yield
-            return messages
         self._ready.clear()
-        if not self._readable():
+        if self._readable():
+            await asyncio.sleep(0)  # a reader that always finds something must still yield
+        else:
             timer = self._loop.call_later(timeout_s, self._ready.set)
+            self._waiting = True
             try:
                 await self._ready.wait()
             finally:
+                self._waiting = False
                 timer.cancel()
         return self._drain()
 
+    def _look(self) -> None:
+        """After sends while somebody waits: they may have swallowed the edge."""
+        self._looking = False
+        if self._waiting and self._readable():
+            self._ready.set()
+
     def _readable(self) -> bool:
-        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(int(self.socket.get(zmq.EVENTS)) & _POLLIN)
 
     def _drain(self) -> list[list[zmq.Frame]]:
         messages: list[list[zmq.Frame]] = []
         receive = self.socket.recv
         try:
             while len(messages) < DRAIN:
-                frame = receive(zmq.DONTWAIT, copy=False)
+                frame = receive(_DONTWAIT, copy=False)
                 frames = [frame]
                 while frame.more:
-                    frame = receive(zmq.DONTWAIT, copy=False)
+                    frame = receive(_DONTWAIT, copy=False)
                     frames.append(frame)
                 messages.append(frames)
         except zmq.Again:

@@ -5,10 +5,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from broker.wire import TYPES, Outcome
+from broker.wire import TYPES, Message, Outcome
 
 if TYPE_CHECKING:
     from broker.server import Server
@@ -21,19 +26,14 @@ class BrokerMetrics(Collector):
     """One per broker process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.messages: Counter[tuple[str, str]] = Counter()  # (dir, type)
+        self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)
         self.bytes: Counter[str] = Counter()  # dir
         self.errors: Counter[str] = Counter(
             malformed=0, protocol=0, credit=0, unknown=0, unexpected=0
         )
         self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
         self.peer_full = 0
-        self.lag = Histogram(
-            "headrace_broker_fragment_lag_versions",
-            "Versions between acting and dispatch, by unroll",
-            buckets=_LAG_BUCKETS,
-            registry=registry,
-        )
+        self.lags: Counter[int] = Counter()  # versions between acting and dispatch
         self.loop_lag = Histogram(
             "headrace_broker_loop_lag_seconds",
             "How late the event loop woke up",
@@ -58,15 +58,29 @@ class BrokerMetrics(Collector):
         for kind in TYPES:
             for way in ("in", "out"):
                 name = kind.__name__.lower()
-                messages.add_metric([way, name], self.messages[way, name])
+                messages.add_metric([way, name], self.messages[way, kind])
         yield messages
         yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", self.bytes)
         yield _counter(
             "headrace_broker_protocol_errors", "Messages not taken", "reason", self.errors
         )
         yield _counter("headrace_broker_refusals", "Peers refused", "reason", self.refused)
+        yield self._lag()
         yield CounterMetricFamily(
             "headrace_broker_peer_full", "Sends a peer had no room for", value=self.peer_full
+        )
+
+    def _lag(self) -> HistogramMetricFamily:
+        lags = dict(self.lags)
+        below = [
+            (str(float(edge)), float(sum(n for lag, n in lags.items() if lag <= edge)))
+            for edge in (*_LAG_BUCKETS, float("inf"))
+        ]
+        return HistogramMetricFamily(
+            "headrace_broker_fragment_lag_versions",
+            "Versions between acting and dispatch, by unroll",
+            buckets=[("+Inf" if edge == "inf" else edge, count) for edge, count in below],
+            sum_value=float(sum(lag * n for lag, n in lags.items())),
         )
 
     def _ledger(self, server: "Server") -> Iterator[Metric]:

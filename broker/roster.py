@@ -55,6 +55,15 @@ class Roster:
     def of(self, role: str) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.role == role]
 
+    def sums(self) -> dict[str, float]:
+        """How many samplers there are, and what all of them say they did."""
+        actors = self.of("actor")
+        sums: dict[str, float] = {}
+        for peer in actors:
+            for key, value in peer.stats.items():
+                sums[key] = sums.get(key, 0.0) + value
+        return {**sums, "count": len(actors)}
+
     def silent(self, since: float) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.seen < since]
 

@@ -57,18 +57,19 @@ class Server:
         self._publisher = 0  # incarnation of the rank that announced weights last
         self._router = Mailbox(router)
         self._xpub = Mailbox(publisher)
-        self._handlers: dict[type[Message], Callable[[Peer, Any, Any], None]] = {
-            wire.Unroll: self._unroll,
-            wire.Ping: self._ping,
-            wire.Acting: self._acting,
-            wire.Bye: self._bye,
-            wire.Done: self._done,
-            wire.Nack: self._nack,
-            wire.LearnerPing: self._learner_ping,
-            wire.Announce: self._announced,
-            wire.Chunk: self._chunk,
-            wire.Get: self._get,
-            wire.Watch: self._watch,
+        # Who may say it ("" = anyone), and what it does.
+        self._handlers: dict[type[Message], tuple[str, Callable[[Peer, Any, Any], None]]] = {
+            wire.Unroll: ("actor", self._unroll),
+            wire.Ping: ("actor", self._ping),
+            wire.Acting: ("actor", self._acting),
+            wire.Bye: ("", self._bye),
+            wire.Done: ("learner", self._done),
+            wire.Nack: ("learner", self._nack),
+            wire.LearnerPing: ("learner", self._learner_ping),
+            wire.Announce: ("learner", self._announced),
+            wire.Chunk: ("learner", self._chunk),
+            wire.Get: ("", self._get),
+            wire.Watch: ("", self._watch),
         }
 
     async def run(self) -> None:
@@ -132,8 +133,8 @@ class Server:
             self.metrics.errors["unknown"] += 1
             self._send(route, wire.Resync(self.inc))
         else:
-            handler = self._handlers.get(type(message))
-            if handler is None:
+            role, handler = self._handlers.get(type(message), ("", None))
+            if handler is None or role not in ("", peer.role):
                 self.metrics.errors["unexpected"] += 1
                 return
             # Unrolls stay frames: they go out again as they came, without a copy.
@@ -257,17 +258,14 @@ class Server:
         self._send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
 
     def _announced(self, peer: Peer, message: wire.Announce, _buffers: Sequence[Buffer]) -> None:
-        if peer.role == "learner":
-            self._publisher = peer.inc
-            for get in self.weights.on_announce(message):
-                # The first chunk is on its way unasked.
-                if get.hi > 1:
-                    self._send(peer.route, wire.Get(get.version, max(1, get.lo), get.hi))
+        self._publisher = peer.inc
+        for get in self.weights.on_announce(message):
+            # The first chunk is on its way unasked.
+            if get.hi > 1:
+                self._send(peer.route, wire.Get(get.version, max(1, get.lo), get.hi))
 
     def _chunk(self, peer: Peer, message: wire.Chunk, buffers: Sequence[Buffer]) -> None:
-        if peer.role != "learner" or not buffers:
-            return
-        blob, more = self.weights.on_chunk(message, buffers[0])
+        blob, more = self.weights.on_chunk(message, buffers[0] if buffers else b"")
         for get in more:
             self._send(peer.route, get)
         if blob is not None:
@@ -285,11 +283,6 @@ class Server:
     def status(self) -> dict[str, Any]:
         """Numbers for whoever looks."""
         book = self.ledger.book
-        actors = self.roster.of("actor")
-        sums: dict[str, float] = {}
-        for peer in actors:
-            for key, value in peer.stats.items():
-                sums[key] = sums.get(key, 0.0) + value
         return {
             "run": self.roster.run,
             "version": book.credit.version,
@@ -300,11 +293,7 @@ class Server:
             "received": book.received,
             "outcomes": {o.name.lower(): n for o, n in book.outcomes.items()},
             "duplicates": book.copies,
-            "actors": {
-                "count": len(actors),
-                "behind": self.roster.behind(self.weights.version),
-                **sums,
-            },
+            "actors": {"behind": self.roster.behind(self.weights.version), **self.roster.sums()},
             "learners": [peer.stats for peer in self.roster.of("learner")],
             "over": self.ledger.over,
         }
@@ -315,7 +304,7 @@ class Server:
         effects = self.ledger.pump(time.monotonic())
         for entry in effects.deliver:
             unroll = entry.unroll
-            self.metrics.lag.observe(self.ledger.book.credit.version - unroll.version_min)
+            self.metrics.lags[self.ledger.book.credit.version - unroll.version_min] += 1
             deliver = wire.Deliver(
                 entry.tag, entry.attempt, self.ledger.book.actors[unroll.inc].name, unroll.inc,
                 unroll.stream, unroll.seq, unroll.floor, unroll.version_min, unroll.version_max,
@@ -352,5 +341,5 @@ class Server:
         self._send(route, wire.Refuse(code, text[:1000]))
 
     def _count(self, way: str, message: Message, frames: Sequence[Any]) -> None:
-        self.metrics.messages[way, type(message).__name__.lower()] += 1
-        self.metrics.bytes[way] += sum(len(frame) for frame in frames)
+        self.metrics.messages[way, type(message)] += 1
+        self.metrics.bytes[way] += sum(map(len, frames))

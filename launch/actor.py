@@ -116,7 +116,7 @@ def guarded(broker: str, **options: Any) -> int:
         if ours is None or other is not None:
             raise
         log.error("%s", process.exit_line(ours))
-    except (EndpointError, config.ConfigError) as error:
+    except (EndpointError, config.ConfigError, process.PortError) as error:
         log.error("%s", error)
     return process.YOUR_INPUT
 

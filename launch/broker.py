@@ -41,7 +41,14 @@ async def _serve(
         router, publisher = endpoints.router(context), endpoints.publisher(context)
         address = endpoints.bind(router, endpoints.check(bind))
         announce = endpoints.bind(
-            publisher, run.broker.announce or endpoints.announce_endpoint(address)
+            # Beside a port that was chosen for us the next one need not be free.
+            publisher,
+            run.broker.announce
+            or endpoints.announce_endpoint(bind if bind.startswith("tcp:") else address),
+        )
+        # Before the event loop watches the sockets: a taken port must still let go of them.
+        port = process.serve_metrics(
+            registry, host=metrics_host, port=metrics_port, healthy=lambda: ""
         )
         server = Server(
             run.broker,
@@ -55,15 +62,11 @@ async def _serve(
             publisher=publisher,
         )
         metrics.watch(server)
-        port = process.serve_metrics(
-            registry, host=metrics_host, port=metrics_port, healthy=lambda: ""
-        )
         log.info("run %s at %s%s", run.run.name, address, _where(port))
         try:
             await server.run()
         finally:
-            if report is not None:
-                report.write_text(json.dumps(_totals(server)))
+            _report(server, report)
     finally:
         context.destroy(linger=500)
     return process.OK
@@ -79,6 +82,11 @@ def _book(run: config.Run, inc: int) -> Book:
         # 31 bits of this incarnation above 32 bits of counting.
         first_tag=(inc & 0x7FFFFFFF) << 32,
     )
+
+
+def _report(server: Server, to: Path | None) -> None:
+    if to is not None:
+        to.write_text(json.dumps(_totals(server)))
 
 
 def _totals(server: Server) -> dict[str, Any]:

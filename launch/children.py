@@ -1,8 +1,9 @@
 """The processes of `headrace train`: forked after torch is imported once, watched, started again.
 
-The first children are forks of this process, so they share its imported pages and start at once. This
-process gets threads later (the live view), and a fork of a threaded process is not safe: whatever dies
-is started again as a fresh interpreter.
+The first children are forks, so they share imported pages and start at once. Those that need
+torch are forked by a nursery, a process that imports it, forks them, and ends; this process adopts
+them and stays small. It gets threads later (the live view), and a fork of a threaded process is
+not safe: whatever dies is started again as a fresh interpreter.
 """
 
 import gc
@@ -12,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from launch import process
 
@@ -32,6 +34,17 @@ class Child:
     pid: int
     status: int | None = None  # exit status, once it has ended; negative = killed by that signal
     deaths: list[float] = field(default_factory=list)
+    # Set when it was started anew. Dropped while it lives, it would be waited for behind our back,
+    # and its exit status lost.
+    popen: subprocess.Popen[bytes] | None = None
+
+
+class Plan(NamedTuple):
+    """A child to be."""
+
+    name: str
+    role: Callable[[], int]
+    again: Sequence[str]
 
 
 class GaveUpError(Exception):
@@ -49,21 +62,45 @@ class Children:
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # shared pages stay shared: the collector must not write into them
-        pid = os.fork()
-        if pid == 0:
-            _become(name, role)
+        parent = os.getpid()
+        # Between the fork and the child's own answer to a signal it would give the parent's.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _become(name, role, parent=parent, signals=held)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         child = Child(name, again, pid)
         self.all.append(child)
         return child
+
+    def fork_together(self, plans: Sequence[Plan], prepare: Callable[[], object]) -> list[Child]:
+        """Children that share what `prepare` imports, and this process does not."""
+        if not process.adopt_orphans():  # not on Linux: our own pages will have to do
+            prepare()
+            return [self.fork(*plan) for plan in plans]
+        told, tell = os.pipe()
+        main = os.getpid()
+        nursery = self.fork("nursery", lambda: _breed(plans, prepare, main=main, tell=tell), ())
+        os.close(tell)
+        with os.fdopen(told) as lines:
+            pids = [int(line) for line in lines]
+        self.wait([nursery], timeout_s=10.0)
+        self.all.remove(nursery)
+        born = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
+        self.all += born
+        if len(born) < len(plans):
+            raise GaveUpError(f"the processes could not be started: {_words(nursery.status)}")
+        return born
 
     def reap(self) -> list[Child]:
         """Children that have ended since the last call."""
         ended = []
         for child in self.all:
             if child.status is None:
-                pid, status = os.waitpid(child.pid, os.WNOHANG)
-                if pid:
-                    child.status = os.waitstatus_to_exitcode(status)
+                child.status = _status(child)
+                if child.status is not None:
                     ended.append(child)
         return ended
 
@@ -77,10 +114,12 @@ class Children:
                 f" (last: {_words(child.status)}); see its lines above"
             )
         log.warning("%s %s; starting it again", child.name, _words(child.status))
-        child.pid = subprocess.Popen(
-            [sys.executable, "-m", "launch.cli", *child.again], preexec_fn=_in_child
-        ).pid
-        child.status = None
+        parent = os.getpid()
+        child.popen = subprocess.Popen(
+            [sys.executable, "-m", "launch.cli", *child.again],
+            preexec_fn=lambda: _in_child(parent),
+        )
+        child.pid, child.status = child.popen.pid, None
 
     def stop(self, children: Sequence[Child], *, timeout_s: float) -> None:
         """SIGTERM, and SIGKILL for who does not end in time."""
@@ -100,26 +139,61 @@ class Children:
         return [child.pid for child in self.all if child.status is None]
 
 
-def _become(name: str, role: Callable[[], int]) -> None:
+def _breed(plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, tell: int) -> int:
+    """The nursery's whole life; `main` adopts its children when it ends."""
+    prepare()
+    gc.freeze()
+    nursery = os.getpid()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    for plan in plans:
+        pid = os.fork()
+        if pid == 0:
+            os.close(tell)
+            _become(plan.name, plan.role, parent=main, signals=held, nursery=nursery)
+        os.write(tell, f"{pid}\n".encode())
+    return process.OK
+
+
+def _become(
+    name: str,
+    role: Callable[[], int],
+    *,
+    parent: int,
+    signals: Iterable[signal.Signals | int],
+    nursery: int = 0,
+) -> None:
     """The child's whole life."""
     status = process.OUR_FAULT
     try:
-        _in_child()
+        while os.getppid() == nursery:  # the wish to die with the parent is for the one to come
+            time.sleep(0.001)
+        _in_child(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         process.start_logging(name, quiet=logging.getLogger().level >= logging.WARNING)
         status = role()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else process.OUR_FAULT
-    except BaseException:  # noqa: BLE001  # nothing may unwind into the parent's code
+    except BaseException:  # nothing may unwind into the parent's code
         log.exception("%s failed", name)
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _in_child() -> None:
+def _status(child: Child) -> int | None:
+    """Its exit status; None while it runs."""
+    if child.popen is not None:
+        return child.popen.poll()
+    pid, status = os.waitpid(child.pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if pid else None
+
+
+def _in_child(parent: int) -> None:
     """ctrl-C goes to the whole terminal; the parent alone decides who ends when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.die_with_parent()
+    # Not the parent's handler: a child that is asked to end before its role began just ends.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    process.die_with_parent(parent)
 
 
 def _words(status: int | None) -> str:

@@ -1,6 +1,7 @@
 """The `headrace` command: which role, with which options. Imports only what the role needs."""
 
 import argparse
+import itertools
 import logging
 import sys
 from collections.abc import Sequence
@@ -47,8 +48,19 @@ def _train(given: argparse.Namespace) -> int:
         if value is not None:
             sets.append(f"stop.{key}={value}")
     run = config.load(given.run, sets)
-    out = given.out or Path("headrace-runs") / run.run.name
+    out = given.out or run_folder(Path("headrace-runs"), run.run.name, newest=given.resume)
     return local.train(run, out=out, resume=given.resume, quiet=given.quiet)
+
+
+def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
+    """NAME, NAME-2, NAME-3 ..: the first that holds no run yet, or the last that holds one."""
+    taken: list[Path] = []
+    for number in itertools.count(1):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        if not (folder / "checkpoints").exists():
+            return taken[-1] if newest and taken else folder
+        taken.append(folder)
+    raise AssertionError("unreachable")
 
 
 def _broker(given: argparse.Namespace) -> int:
@@ -65,7 +77,7 @@ def _broker(given: argparse.Namespace) -> int:
             metrics_port=given.metrics_port,
             report=given.report,
         )
-    except EndpointError as error:
+    except (EndpointError, process.PortError) as error:
         log.error("%s", error)
         return process.YOUR_INPUT
 
@@ -127,8 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--stop-return", type=float, help="mean of the last 100 episodes")
     train.add_argument("--stop-steps", type=int)
     train.add_argument("--stop-seconds", type=float)
-    train.add_argument("--out", type=Path, help="the run's folder; default: headrace-runs/NAME")
-    train.add_argument("--resume", action="store_true", help="continue from its checkpoints")
+    train.add_argument(
+        "--out", type=Path, help="the run's folder; default: a new headrace-runs/NAME"
+    )
+    train.add_argument("--resume", action="store_true", help="continue its newest checkpoint")
     train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
     train.set_defaults(role=_train)
 

@@ -185,6 +185,19 @@ def first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     return None
 
 
+def no_continuation(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """Why what was trained by one `shared` dict cannot go on by another; None = it can."""
+    for section, keys in (("env", None), ("model", None), ("algorithm", ["name"])):
+        sides = [
+            {section: {k: v for k, v in side[section].items() if keys is None or k in keys}}
+            for side in (before, now)
+        ]
+        difference = first_difference(*sides)
+        if difference is not None:
+            return difference
+    return None
+
+
 def _locate(name_or_path: str) -> Path:
     """A path ends in .toml; anything else is the name of a shipped run."""
     listed = f"shipped runs: {', '.join(shipped())}"

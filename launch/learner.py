@@ -1,10 +1,9 @@
-"""A learner rank, put together: `headrace learner`, or torchrun ... -m launch.learner for several."""
+"""A learner rank, put together: `headrace learner`, or several by torchrun -m launch.learner."""
 
 import argparse
 import functools
 import json
 import logging
-import signal
 import sys
 import time
 from typing import Any
@@ -40,14 +39,7 @@ class ResumeError(ValueError):
 def learn(run: config.Run, options: Options) -> int:
     """Until the goal, a limit, or SIGTERM. Returns the exit status."""
     process.keep_memory()
-    stop = False
-
-    def ask(*_: object) -> None:
-        nonlocal stop
-        stop = True
-
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
+    asked = process.Asked()
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
@@ -55,7 +47,7 @@ def learn(run: config.Run, options: Options) -> int:
         device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
     try:
-        return _learn(run, options, ranks, device, lambda: stop)
+        return _learn(run, options, ranks, device, asked.__bool__)
     finally:
         ranks.close()
 
@@ -82,45 +74,51 @@ def _learn(
     journal = Journal(options.ledger, f"learner-{process.incarnation()}.log")
     feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal)
     feed.start(version=progress.version, windows=windows)
-    if not _wait_for_broker(feed, ranks, progress, stopping):
-        feed.leave(final=options.final, text="stopped before a broker answered")
-        return process.OK
-    registry = process.registry()
-    pieces = Pieces(
-        algorithm=run.algorithm,
-        config=run.learner,
-        saving=run.checkpoint,
-        goal=Goal(run.stop.return_, run.stop.steps, run.stop.seconds),
-        ranks=ranks,
-        feed=feed,
-        model=model,
-        target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
-        gap=GapCheck(
-            build(run.model, spaces, seed=0), keep=run.pacing.max_lag + 4, envs=run.unroll.envs
-        ),
-        progress=progress,
-        metrics=LearnerMetrics(registry),
-        device=device,
-        folder=options.out,
-        identity=identity,
-        resume=resume,
-        stopping=stopping,
-        started=options.started or process.started_at(),
-    )
-    options.out.mkdir(parents=True, exist_ok=True)
-    _metrics(registry, options, ranks)
-    reason = ""
     try:
-        reason = train(pieces)
+        if not _wait_for_broker(feed, ranks, progress, stopping):
+            feed.leave(final=options.final, text="stopped before a broker answered")
+            return process.OK
+        registry = process.registry()
+        pieces = Pieces(
+            algorithm=run.algorithm,
+            config=run.learner,
+            saving=run.checkpoint,
+            goal=Goal(run.stop.return_, run.stop.steps, run.stop.seconds),
+            ranks=ranks,
+            feed=feed,
+            model=model,
+            target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
+            gap=GapCheck(
+                build(run.model, spaces, seed=0), keep=run.pacing.max_lag + 4, envs=run.unroll.envs
+            ),
+            progress=progress,
+            metrics=LearnerMetrics(registry),
+            device=device,
+            folder=options.out,
+            identity=identity,
+            resume=resume,
+            stopping=stopping,
+            started=options.started or process.started_at(),
+        )
+        options.out.mkdir(parents=True, exist_ok=True)
+        _metrics(registry, options, ranks)
+        reason = ""
+        try:
+            reason = train(pieces)
+        finally:
+            final = reason in ("return", "steps", "seconds") or (
+                options.final and reason == "stopped"
+            )
+            feed.leave(final=final, text=_farewell(reason, progress))
+            journal.close()
+            if ranks.rank == 0:
+                _report(pieces, reason)
+        if reason in ("steps", "seconds") and run.stop.return_ is not None:
+            return process.LIMIT
+        return process.OK
     finally:
-        final = reason in ("return", "steps", "seconds") or (options.final and reason == "stopped")
-        feed.leave(final=final, text=_farewell(reason, progress))
-        journal.close()
-        if ranks.rank == 0:
-            _report(pieces, reason)
-    if reason in ("steps", "seconds") and run.stop.return_ is not None:
-        return process.LIMIT
-    return process.OK
+        # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
+        feed.leave(final=False, text="the learner failed")
 
 
 def _wait_for_broker(feed: Feed, ranks: Ranks, progress: Progress, stopping: Any) -> bool:
@@ -130,7 +128,10 @@ def _wait_for_broker(feed: Feed, ranks: Ranks, progress: Progress, stopping: Any
         version = feed.welcome(timeout_s=0.2)
         if stopping():
             return False
-    progress.version = max(ranks.same([version])[0], progress.version)
+    told = ranks.same([version])[0]
+    if told > progress.version:
+        # Samplers know other weights by that number: ours get one that nobody has seen.
+        progress.version = told + 1
     return True
 
 
@@ -179,18 +180,13 @@ def _resume(options: Options, identity: dict[str, Any]) -> checkpoint.Checkpoint
         log.info("nothing to resume in %s; starting from the beginning", options.out)
         return None
     before, now = found.state["identity"], identity
-    for section in ("env", "model"):
-        difference = config.first_difference(
-            {section: before["shared"][section]}, {section: now["shared"][section]}
+    difference = config.no_continuation(before["shared"], now["shared"])
+    if difference is not None:
+        raise ResumeError(
+            f"{found.path} is of another run: {difference} (there = in the checkpoint)"
         )
-        if difference is not None:
-            raise ResumeError(
-                f"{found.path} is of another run: {difference} (there = in the checkpoint)"
-            )
     if before["spaces"] != now["spaces"]:
         raise ResumeError(f"{found.path} was trained on an environment with other spaces")
-    if before["shared"]["algorithm"]["name"] != now["shared"]["algorithm"]["name"]:
-        raise ResumeError(f"{found.path} was trained by {before['shared']['algorithm']['name']}")
     return found
 
 
@@ -257,7 +253,9 @@ def guarded(run: config.Run, options: Options) -> int:
     """`learn`, with every expected failure as one line and its exit status."""
     try:
         return learn(run, options)
-    except (config.ConfigError, EnvError, EndpointError, RefusedError, ResumeError) as error:
+    except (
+        config.ConfigError, EnvError, EndpointError, RefusedError, ResumeError, process.PortError
+    ) as error:  # fmt: skip
         log.error("%s", process.exit_line(error))
         return process.YOUR_INPUT
     except (RanksError, DivergedError, checkpoint.CheckpointError) as error:

@@ -1,4 +1,4 @@
-"""What a learner's command line says beside the run. Needs no torch, so every help text is quick."""
+"""What a learner's command line says beside the run. Needs no torch: help texts stay quick."""
 
 import argparse
 from dataclasses import dataclass
@@ -22,7 +22,13 @@ class Options:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", required=True, help="a TOML file, or the name of a shipped run")
+    run = parser.add_mutually_exclusive_group(required=True)
+    run.add_argument("--run", help="a TOML file, or the name of a shipped run")
+    # torchrun on Python 3.11 takes --run for one of its own, whatever stands before it.
+    run.add_argument(
+        "run", nargs="?", metavar="RUN", default=argparse.SUPPRESS,
+        help="the same; needed under torchrun, which does not let --run through",
+    )  # fmt: skip
     parser.add_argument("--broker", help="its address; default: the run's broker.bind")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, help="the run's folder; default: headrace-runs/NAME")

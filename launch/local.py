@@ -7,7 +7,6 @@ fork broker  ->  import torch, once  ->  fork learner and samplers  ->  watch, r
 import logging
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import broker, config, process
-from launch.children import Child, Children, GaveUpError
+from launch.children import Child, Children, GaveUpError, Plan
 from launch.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -24,31 +23,34 @@ _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
 
 
-class Stop(Exception):  # noqa: N818  # not an error: the user asked
-    """SIGINT or SIGTERM."""
-
-
 def train(run: config.Run, *, out: Path, resume: bool, quiet: bool) -> int:
     """Returns the exit status."""
-    started = process.started_at()
+    started, asked = process.started_at(), process.Asked()
     process.start_logging("train", quiet=True)
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    problem = _folder_problem(out, resume)
+    problem = _folder_problem(out, resume) or (_other_run(run, out) if resume else "")
     if problem:
         log.error("%s", problem)
         return process.YOUR_INPUT
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "run.toml").write_text(config.effective(run))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "run.toml").write_text(config.effective(run))
+    except OSError as error:
+        log.error("cannot write the run's folder: %s; choose another with --out", error)
+        return process.YOUR_INPUT
+    # Reports of processes that are gone; a resumed run continues its history and its ledger.
+    for name in ("learner.json", "broker.json", "summary.json"):
+        (out / name).unlink(missing_ok=True)
     if not resume:
-        for name in ("history.jsonl", "learner.json", "broker.json", "summary.json", "curve.png"):
+        for name in ("history.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)
         shutil.rmtree(out / "ledger", ignore_errors=True)
     # A socket's path must be short, so it does not lie in the run's folder.
     sockets = Path(tempfile.mkdtemp(prefix="headrace-"))
     try:
-        return _Local(run, out, resume, quiet, started, f"ipc://{sockets}/broker").run()
+        return _Local(run, out, resume, quiet, started, asked, f"ipc://{sockets}/broker").run()
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
 
@@ -63,17 +65,29 @@ def _folder_problem(out: Path, resume: bool) -> str:
     return ""
 
 
+def _other_run(run: config.Run, out: Path) -> str:
+    """Found out before anything in the folder is written over."""
+    try:
+        before = config.load(str(out / "run.toml"))
+    except config.ConfigError:
+        return ""  # the checkpoint itself will tell
+    difference = config.no_continuation(config.shared(before), config.shared(run))
+    return f"{out} is of another run: {difference} (there = in the folder)" if difference else ""
+
+
 class _Local:
     """One `headrace train`."""
 
     def __init__(
-        self, run: config.Run, out: Path, resume: bool, quiet: bool, started: float, endpoint: str
-    ) -> None:
+        self, run: config.Run, out: Path, resume: bool, quiet: bool, started: float,
+        asked: process.Asked, endpoint: str,
+    ) -> None:  # fmt: skip
         self.given = run
         self.out = out
         self.resume = resume
         self.quiet = quiet
         self.started = started
+        self.asked = asked  # the user wants us to end
         self.endpoint = endpoint
         self.children = Children()
         self.tree = Tree()
@@ -83,15 +97,10 @@ class _Local:
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _raise_stop)
         failed = ""
         try:
-            self._start()
-            self._watch()
-        except Stop:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
+            if self._start():
+                self._watch()
         except GaveUpError as error:
             failed = str(error)
         self._end()
@@ -99,7 +108,8 @@ class _Local:
 
     # ---- start ----------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """False = asked to stop before all were started."""
         run, out, endpoint = self.given, self.out, self.endpoint
         toml = str(out / "run.toml")
         report = out / "broker.json"
@@ -110,39 +120,52 @@ class _Local:
             ),
             ["broker", "--run", toml, "--bind", endpoint, "--report", str(report)],
         )
-        # Only now: the broker never needs torch, and the others share one import of it.
-        from launch import actor, learner
+        plans = [self._learner_plan(toml), *map(self._actor_plan, range(run.actor.count))]
+        self.learner, *self.actors = self.children.fork_together(plans, _import_roles)
+        return not self.asked
+
+    def _learner_plan(self, toml: str) -> Plan:
         from launch.learner_options import Options
 
-        ledger = out / "ledger"
+        run, out, ledger = self.given, self.out, self.out / "ledger"
         options = Options(
-            broker=endpoint, out=out, resume=self.resume, ledger=ledger, started=self.started,
-            final=True,
+            broker=self.endpoint, out=out, resume=self.resume, ledger=ledger,
+            started=self.started, final=True,
         )  # fmt: skip
-        self.learner = self.children.fork(
-            "learner",
-            lambda: learner.guarded(run, options),
-            ["learner", "--run", toml, "--broker", endpoint, "--out", str(out), "--resume",
-             "--ledger", str(ledger), "--started", str(self.started), "--final"],
-        )  # fmt: skip
-        for index in range(run.actor.count):
-            name, seed = f"actor-{index}", _actor_seed(run.run.seed, index)
-            self.actors.append(
-                self.children.fork(
-                    name,
-                    lambda name=name, seed=seed: actor.guarded(  # type: ignore[misc]
-                        endpoint, name=name, seed=seed, sets={}, ledger=ledger,
-                        metrics_host="127.0.0.1", metrics_port=None,
-                    ),
-                    ["actor", "--broker", endpoint, "--name", name, "--seed", str(seed + 1000),
-                     "--ledger", str(ledger)],
-                )
+
+        def role() -> int:
+            from launch import learner
+
+            return learner.guarded(run, options)
+
+        again = [
+            "learner", "--run", toml, "--broker", self.endpoint, "--out", str(out), "--resume",
+            "--ledger", str(ledger), "--started", str(self.started), "--final",
+        ]  # fmt: skip
+        return Plan("learner", role, again)
+
+    def _actor_plan(self, index: int) -> Plan:
+        name, ledger = f"actor-{index}", self.out / "ledger"
+        seed = _actor_seed(self.given.run.seed, index)
+
+        def role() -> int:
+            from launch import actor
+
+            return actor.guarded(
+                self.endpoint, name=name, seed=seed, sets={}, ledger=ledger,
+                metrics_host="127.0.0.1", metrics_port=None,
             )  # fmt: skip
+
+        again = [
+            "actor", "--broker", self.endpoint, "--name", name, "--seed", str(seed + 1000),
+            "--ledger", str(ledger),
+        ]  # fmt: skip
+        return Plan(name, role, again)
 
     # ---- run ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Until the learner has ended for good."""
+        """Until the learner has ended for good, or somebody asks us to stop."""
         from launch.watch import View, Watcher
 
         watcher = Watcher(self.endpoint)
@@ -152,7 +175,7 @@ class _Local:
         )  # fmt: skip
         memory_at = 0.0
         try:
-            while self.learner.status is None:
+            while not self.asked and self.learner.status is None:
                 watcher.ask()
                 time.sleep(_LOOK_EVERY_S)
                 watcher.look()
@@ -213,10 +236,12 @@ class _Local:
         return process.OK if limited else process.LIMIT
 
 
+def _import_roles() -> None:
+    """What learner and samplers share: above all torch, which takes most of a second."""
+    import launch.actor
+    import launch.learner  # noqa: F401
+
+
 def _actor_seed(seed: int, index: int) -> int:
     """Environments of all samplers begin apart: environment i of a sampler adds i."""
     return (seed * 1_000_003 + index * 100_003) % 2**31
-
-
-def _raise_stop(*_: object) -> None:
-    raise Stop

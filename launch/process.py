@@ -19,9 +19,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
+
+
+class PortError(ValueError):
+    """The metrics port cannot be had; one line."""
 
 
 def start_logging(role: str, *, quiet: bool = False) -> None:
@@ -39,20 +43,47 @@ def started_at() -> float:
     """Wall clock when this process began, interpreter start included."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        boot = next(
-            int(line.split()[1])
-            for line in Path("/proc/stat").read_text().splitlines()
-            if line.startswith("btime")
-        )
     except OSError:
         return time.time()
-    return boot + ticks / os.sysconf("SC_CLK_TCK")
+    # From the clock that the kernel stamps with: its boot time by the calendar has whole seconds.
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def die_with_parent() -> None:
+class Asked:
+    """True once SIGTERM or SIGINT came.
+
+    Nothing is raised: an exception out of a signal may be swallowed by whatever runs at that moment
+    (an import, a lock, a destructor), and then nobody would ever know.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # A SIGINT that whoever started us has told us to ignore stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._ask)
+
+    def __bool__(self) -> bool:
+        return self._asked
+
+    def _ask(self, *_: object) -> None:
+        self._asked = True
+
+
+def die_with_parent(parent: int | None = None) -> None:
     """Linux: SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if parent is not None and os.getppid() != parent:  # it died before we could ask
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def adopt_orphans() -> bool:
+    """Linux: what our children leave behind becomes our child; False = not possible here."""
+    if sys.platform != "linux":
+        return False
+    failed: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    return not failed
 
 
 def keep_memory() -> None:
@@ -89,7 +120,7 @@ def serve_metrics(
         return None
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802  # the standard library's name
+        def do_GET(self) -> None:  # the standard library's name
             if self.path == "/metrics":
                 self._answer(200, generate_latest(metrics), CONTENT_TYPE_LATEST)
             elif self.path == "/healthz":
@@ -105,17 +136,26 @@ def serve_metrics(
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             """Scrapes are not events."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise PortError(
+            f"cannot serve metrics at {host}:{port}: {getattr(error, 'strerror', None) or error};"
+            " choose another with --metrics-port, 0 takes a free one"
+        ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return int(server.server_address[1])
 
 
 def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Runs an asyncio role; SIGTERM and SIGINT cancel it, and it ends by unwinding."""
+    """Runs an asyncio role; SIGTERM and SIGINT cancel it, and it ends by unwinding.
+
+    A SIGINT that whoever started us has told us to ignore stays ignored.
+    """
     keep_memory()
 
     async def guarded() -> int:
@@ -123,7 +163,8 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         assert task is not None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, task.cancel)
         return await main()
 
     try:

@@ -69,7 +69,9 @@ def words(result: dict[str, Any], out: Path) -> str:
         "stopped": "stopped", "failed": "failed",
     }  # fmt: skip
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
-    checkpoints = sorted((out / "checkpoints").glob("[0-9]*"))
+    # Only whole ones: what was being written when it was killed has a suffix.
+    checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())
+    picture = out / "curve.png"
     return "\n".join(
         (
             f"{reasons[result['stop_reason']]}: return {result['mean_return']} after"
@@ -78,7 +80,7 @@ def words(result: dict[str, Any], out: Path) -> str:
             f"unrolls: {unrolls}",
             f"checkpoint  {checkpoints[-1] if checkpoints else 'none'}",
             f"summary     {out / 'summary.json'}",
-            f"curve       {out / 'curve.png'}",
+            f"curve       {picture if picture.exists() else 'none'}",
         )
     )
 
@@ -103,4 +105,9 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+    """A process's report; nothing when it was killed before or while it wrote."""
+    try:
+        report = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return report if isinstance(report, dict) else {}

@@ -1,5 +1,6 @@
 """The live view of a run: asks the broker for numbers, shows them on the terminal."""
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -45,10 +46,8 @@ class Watcher:
         self.context.term()
 
     def _send(self, frames: Any) -> None:
-        try:
+        with contextlib.suppress(zmq.Again):  # no broker yet; the next question will do
             self._socket.send_multipart(frames, zmq.DONTWAIT)
-        except zmq.Again:
-            pass  # no broker yet; the next question will do
 
 
 class View:

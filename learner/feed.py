@@ -4,8 +4,8 @@
                                             ^                               |
                                             +---------- free <--------------+ trained / rejected
 
-The train loop never touches a socket; this thread never touches the model. Batches are a fixed pool,
-and the broker is told how many unrolls fit, so there is nothing to overflow.
+The train loop never touches a socket; this thread never touches the model. Batches are a fixed
+pool, and the broker is told how many unrolls fit, so there is nothing to overflow.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ import uvloop
 import zmq
 
 from broker.blobs import Blob
+from broker.endpoints import EndpointError
 from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
 from broker.wire import Deliver, Payload
@@ -146,7 +147,7 @@ class Feed:
             context.destroy(linger=500)
 
     async def _watch_welcome(self) -> None:
-        while self.end.welcome_version is None:
+        while self.end.welcome_version is None:  # noqa: ASYNC110  # once, at the start
             await asyncio.sleep(0.01)
         self._welcomed.set()
 
@@ -186,7 +187,7 @@ class Feed:
         else:
             self._free.append(batch)
 
-    # ---- across -----------------------------------------------------------------------------------
+    # ---- across ---------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         async def answer() -> Any:
@@ -201,7 +202,7 @@ class Feed:
         error = self._error
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
-        if isinstance(error, RefusedError):
+        if isinstance(error, RefusedError | EndpointError):
             raise error
         if error is not None:
             raise RuntimeError(f"the receiver thread ended: {error!r}") from error

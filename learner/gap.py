@@ -31,7 +31,7 @@ class GapCheck:
             self._published.popitem(last=False)
 
     def measure(self, tensors: dict[str, Tensor], versions: list[tuple[int, int]]) -> float | None:
-        """The largest |difference| over one unroll that was acted with one version we still have."""
+        """The largest |difference| over an unroll that was acted with one version we still have."""
         for at, (low, high) in enumerate(versions):
             if low == high and low in self._published:
                 return self._of(tensors, slice(at * self._envs, (at + 1) * self._envs), low)

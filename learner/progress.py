@@ -92,7 +92,7 @@ class Progress:
 
     def restore(self, state: dict[str, Any]) -> None:
         own = dict(state)
-        self.lags = Counter({lag: count for lag, count in own.pop("lags")})
+        self.lags = Counter(dict(own.pop("lags")))
         self.returns.extend(own.pop("returns"))
         self.lengths.extend(own.pop("lengths"))
         for key, value in own.items():

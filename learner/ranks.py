@@ -1,7 +1,8 @@
 """The learner's ranks: one process each, one policy. Alone, everything here is the identity.
 
-Before each step all ranks exchange a few numbers. They tell whether everyone has a batch (or the step
-would hang in its first collective), how many steps the global mean is over, and who wants to stop.
+Before each step all ranks exchange a few numbers. They tell whether everyone has a batch (or the
+step would hang in its first collective), how many steps the global mean is over, and who wants to
+stop.
 """
 
 import os
@@ -54,7 +55,7 @@ class Ranks:
         for at, (value, length) in enumerate(episodes):
             mine[4 + 2 * at], mine[5 + 2 * at] = value, length
         table = [torch.zeros_like(mine) for _ in range(self.world)]
-        self._collective(lambda: torch.distributed.all_gather(table, mine))
+        self.collective(lambda: torch.distributed.all_gather(table, mine))
         found = [
             (float(row[at]), int(row[at + 1]))
             for row in table
@@ -72,7 +73,7 @@ class Ranks:
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
         if self.world > 1:
-            self._collective(lambda: torch.distributed.all_reduce(tensor))
+            self.collective(lambda: torch.distributed.all_reduce(tensor))
         return tensor
 
     def gather(self, own: bytes) -> list[bytes]:
@@ -81,33 +82,36 @@ class Ranks:
             return [own]
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
         size = torch.tensor([len(own)], dtype=torch.int64)
-        self._collective(lambda: torch.distributed.all_gather(sizes, size))
+        self.collective(lambda: torch.distributed.all_gather(sizes, size))
         longest = max(int(n) for n in sizes)
         padded = torch.zeros(max(1, longest), dtype=torch.uint8)
         padded[: len(own)] = torch.frombuffer(bytearray(own or b"\0"), dtype=torch.uint8)[
             : len(own)
         ]
         table = [torch.zeros_like(padded) for _ in range(self.world)]
-        self._collective(lambda: torch.distributed.all_gather(table, padded))
+        self.collective(lambda: torch.distributed.all_gather(table, padded))
         return [bytes(row[: int(n)].numpy()) for row, n in zip(table, sizes, strict=True)]
 
     def same(self, numbers: Sequence[int]) -> list[int]:
         """Rank 0's numbers, on every rank."""
         tensor = torch.tensor(list(numbers), dtype=torch.int64)
         if self.world > 1:
-            self._collective(lambda: torch.distributed.broadcast(tensor, src=0))
+            self.collective(lambda: torch.distributed.broadcast(tensor, src=0))
         return [int(number) for number in tensor]
 
     def close(self) -> None:
         if self.world > 1 and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
-    def _collective(self, call: Callable[[], object]) -> None:
+    def collective(self, call: Callable[[], object]) -> None:
+        """Runs what waits for all ranks; alone it is a call like any other."""
         try:
             call()
         except RuntimeError as error:
+            if self.world == 1 or isinstance(error, torch.OutOfMemoryError):
+                raise
             first = str(error).splitlines()[0]
             raise RanksError(
-                f"rank {self.rank}: a collective failed, so another rank is gone or stuck ({first});"
+                f"rank {self.rank}: a collective failed, another rank is gone or stuck ({first});"
                 " start the group again, it continues from its newest checkpoint"
             ) from error

@@ -35,7 +35,8 @@ class Spaces(Struct, frozen=True):
 
     def __str__(self) -> str:
         leaves = ", ".join(
-            f"{leaf.name} {leaf.dtype}{list(leaf.shape)}" for leaf in self.observation
+            f"{leaf.name} {np.dtype(leaf.dtype).name}{list(leaf.shape)}"
+            for leaf in self.observation
         )
         return f"observation {leaves}; action Discrete({self.action.n})"
 

@@ -1,4 +1,4 @@
-"""The train loop: one function, read from top to bottom. Everything it needs comes in by `Pieces`."""
+"""The train loop: one function, read from top to bottom. What it needs comes in by `Pieces`."""
 
 import json
 import logging
@@ -131,7 +131,7 @@ def train(p: Pieces) -> str:
             norm=Norm(steps=max(1, facts.steps), world=p.ranks.world, reduce=p.ranks.total),
         )
         optimiser.zero_grad(set_to_none=True)
-        loss.total.backward()  # type: ignore[no-untyped-call]
+        p.ranks.collective(loss.total.backward)
         grad_norm = nn.utils.clip_grad_norm_(
             p.model.parameters(), p.config.grad_clip or float("inf")
         )

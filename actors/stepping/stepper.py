@@ -1,8 +1,10 @@
 """The interface of every way to step, and the arrays that it fills.
 
-    reset() -> ready() -> [policy acts on whichever groups are ready] -> send(group, actions) -> ready()
+    reset() -> ready() -> [the policy acts on whichever groups are ready] -> send(group, actions)
+                 ^                                                                     |
+                 +---------------------------------------------------------------------+
 
-After ready() the group's rows of `frame` hold the newest observation, and the reward and flags of the
+After ready() a group's rows of `frame` hold the newest observation, and the reward and flags of the
 step that led to it. An episode's last observation is delivered as such; the step after it is DEAD:
 its action is ignored, it only resets.
 """
@@ -52,9 +54,16 @@ class Stepper(Protocol):
 
     def send(self, group: int, actions: NDArray[np.int64]) -> None: ...
 
-    async def ready(self) -> list[int]: ...
+    async def ready(self) -> list[int]:
+        """Waits for at least one of the groups that were sent; [] at once when none was."""
 
     def close(self) -> None: ...
+
+
+def check_shape(given: tuple[int, ...], promised: tuple[int, ...]) -> None:
+    """Of an observation, or of a row of them."""
+    if given != promised:
+        raise ValueError(f"an observation of shape {list(given)}; its space says {list(promised)}")
 
 
 def check_same_spaces(first: Spaces, other: Spaces, name: str) -> None:

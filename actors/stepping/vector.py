@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.envs import EnvError, make_vector, spaces_of
-from actors.stepping.stepper import Frame
+from actors.stepping.stepper import Frame, check_same_spaces, check_shape
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
 
@@ -16,6 +16,8 @@ class Vector:
         self._name = config.id
         self._vectors = [make_vector(config, envs) for _ in range(groups)]
         self.spaces: Spaces = spaces_of(self._vectors[0], config.id)
+        for vector in self._vectors[1:]:
+            check_same_spaces(self.spaces, spaces_of(vector, config.id), config.id)
         self.frame = Frame.empty(self.spaces, groups=groups, envs=envs)
         self._seed = seed
         self._sent: list[int] = []
@@ -24,7 +26,9 @@ class Vector:
         for group, vector in enumerate(self._vectors):
             columns = self.frame.columns(group)
             try:
-                self.frame.rows[columns] = vector.reset(seed=self._seed + columns.start)[0]
+                rows = vector.reset(seed=self._seed + columns.start)[0]
+                check_shape(np.shape(rows), self.frame.rows[columns].shape)
+                self.frame.rows[columns] = rows
             except Exception as error:
                 raise self._failed("reset", group, error) from error
         self._sent = list(range(self.frame.groups))
@@ -52,6 +56,7 @@ class Vector:
 
     def _failed(self, where: str, group: int, error: Exception) -> EnvError:
         return EnvError(
-            f"{self._name} failed in {where} (group {group}, seed {self._seed}):"
+            f"{self._name} failed in {where} (group {group},"
+            f" seed {self._seed + self.frame.columns(group).start}):"
             f" {type(error).__name__}: {error}"
         )

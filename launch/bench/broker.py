@@ -1,8 +1,8 @@
 """Unrolls per second, sampler -> broker -> learner, acknowledged, against bare forwarding.
 
-The bare side is the least that could do the job: a DEALER, one process that passes zero-copy frames from
-a ROUTER to another peer, a DEALER; no header, no credit, no acknowledgement. Both sides run in turn,
-with the same sizes and number of processes, and the ratio is taken pair by pair.
+The bare side is the least that could do the job: a DEALER, one process that passes zero-copy
+frames from a ROUTER to another peer, a DEALER; no header, no credit, no acknowledgement. Both
+sides run in turn, with the same sizes and number of processes, and the ratio is taken pair by pair.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ def _fork(role: Role, address: str, size: int) -> int:
     return pid
 
 
-# ---- ours -----------------------------------------------------------------------------------------
+# ---- ours ------------------------------------------------------------------------------------
 
 
 def _run() -> config.Run:
@@ -153,6 +153,7 @@ def _learner(address: str, size: int, seconds: float) -> float:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         batch: list[Key] = []
         done = 0
+        first = asyncio.Event()
 
         def accept(message: Deliver, buffers: Sequence[Payload]) -> str:
             nonlocal done
@@ -160,6 +161,7 @@ def _learner(address: str, size: int, seconds: float) -> float:
             batch.append((message.inc, message.stream, message.seq))
             if len(batch) == _BATCH:
                 done += 1
+                first.set()
                 keys = list(batch)
                 batch.clear()
                 end.trained(keys, version=done)
@@ -175,8 +177,7 @@ def _learner(address: str, size: int, seconds: float) -> float:
             async with asyncio.timeout(60):
                 async with asyncio.TaskGroup() as group:
                     link = group.create_task(end.link.run(), name="link")
-                    while done == 0:
-                        await asyncio.sleep(0.01)
+                    await first.wait()
                     await asyncio.sleep(0.5)  # let the flow settle
                     before, began = done, time.perf_counter()
                     await asyncio.sleep(seconds)
@@ -190,7 +191,7 @@ def _learner(address: str, size: int, seconds: float) -> float:
         return runner.run(main())
 
 
-# ---- bare -----------------------------------------------------------------------------------------
+# ---- bare ------------------------------------------------------------------------------------
 
 
 def _bare_forwarder(address: str, _: int) -> None:
@@ -207,7 +208,7 @@ def _bare_forwarder(address: str, _: int) -> None:
                 if len(frames) == 2 and not len(frames[1]):
                     sink = frames[0].bytes
                 elif sink:
-                    while not mail.send([sink, *frames[1:]]):
+                    while not mail.send([sink, *frames[1:]]):  # noqa: ASYNC110  # bare
                         await asyncio.sleep(0)
 
     process.run_async(main)

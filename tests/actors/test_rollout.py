@@ -1,0 +1,253 @@
+"""Unrolls against the raw stream of steps they were cut from."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from actors.rollout import Finished, Rollout
+from broker.wire import MAX_EPISODES
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces, unroll_fields
+
+SPACES = Spaces((Leaf("obs", "<f4", (2,)),), Discrete(5))
+
+
+@dataclass
+class Stream:
+    """Everything that happened: S steps of E environments, cut into nothing yet."""
+
+    obs: NDArray[np.float32]  # [S + 1, E, 2]
+    action: NDArray[np.int64]  # [S, E], and so the others
+    logp: NDArray[np.float32]
+    reward: NDArray[np.float32]
+    flags: NDArray[np.uint8]
+    versions: list[int]  # [S]
+
+    @classmethod
+    def of(cls, reward: Any, flags: Any, versions: list[int] | None = None) -> "Stream":
+        """Observations, actions and log-probs are different everywhere, so a slip shows."""
+        rewards, bits = np.array(reward, np.float32), np.array(flags, np.uint8)
+        steps, envs = rewards.shape
+        numbers = np.arange((steps + 1) * envs * 2, dtype=np.float32)
+        return cls(
+            numbers.reshape(steps + 1, envs, 2),
+            np.arange(steps * envs, dtype=np.int64).reshape(steps, envs),
+            -np.arange(steps * envs, dtype=np.float32).reshape(steps, envs),
+            rewards,
+            bits,
+            versions or [0] * steps,
+        )
+
+
+def cut(stream: Stream, length: int) -> list[Finished]:
+    """What a sampler does with one group, without a sampler."""
+    steps, envs = stream.reward.shape
+    rollout = Rollout(SPACES, length=length, envs=envs)
+    done = []
+    for t in range(steps):
+        if rollout.full:
+            rollout.open()
+        rollout.acted(stream.obs[t], stream.action[t], stream.logp[t], stream.versions[t])
+        rollout.stepped(stream.obs[t + 1], stream.reward[t], stream.flags[t])
+        if rollout.full:
+            done.append(rollout.finish())
+    return done
+
+
+def arrays(done: Finished, length: int, envs: int) -> list[NDArray[Any]]:
+    fields = unroll_fields(SPACES, length=length, envs=envs)
+    return [
+        np.frombuffer(buffer, field.dtype).reshape(field.shape)
+        for field, buffer in zip(fields, done.buffers, strict=True)
+    ]
+
+
+def walked(stream: Stream, first: int, last: int) -> list[tuple[float, int]]:
+    """Episodes that ended at steps first..last-1: each column walked from its beginning."""
+    ended = []
+    for column in range(stream.reward.shape[1]):
+        total, count = 0.0, 0
+        for t in range(last):
+            bits = int(stream.flags[t, column])
+            if bits == DEAD:
+                total, count = 0.0, 0
+                continue
+            total, count = total + float(stream.reward[t, column]), count + 1
+            if bits and t >= first:
+                ended.append((t, column, (total, count)))
+    return [episode for _, _, episode in sorted(ended)]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Stream, int]:
+    envs, length = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    steps = length * draw(st.integers(1, 4))
+    ends = st.sampled_from((0, 0, 0, TERMINATED, TRUNCATED, TERMINATED | TRUNCATED))
+    flags = np.zeros((steps, envs), np.uint8)
+    reward = np.zeros((steps, envs), np.float32)
+    for column in range(envs):
+        for t in range(steps):
+            after_end = t > 0 and flags[t - 1, column] & (TERMINATED | TRUNCATED)
+            flags[t, column] = DEAD if after_end else draw(ends)
+            if not after_end:
+                reward[t, column] = draw(st.floats(-1e6, 1e6, width=32))
+    return Stream.of(reward, flags), length
+
+
+@given(streams())
+@settings(max_examples=150, deadline=None)
+def test_unrolls_are_the_stream_and_their_episodes_are_exact(case: tuple[Stream, int]) -> None:
+    stream, length = case
+    steps, envs = stream.reward.shape
+    unrolls = cut(stream, length)
+    assert len(unrolls) == steps // length
+    for index, done in enumerate(unrolls):
+        lo, hi = index * length, (index + 1) * length
+        obs, action, logp, reward, flags = arrays(done, length, envs)
+        np.testing.assert_array_equal(obs, stream.obs[lo : hi + 1])
+        np.testing.assert_array_equal(action, stream.action[lo:hi])
+        np.testing.assert_array_equal(logp, stream.logp[lo:hi])
+        np.testing.assert_array_equal(reward, stream.reward[lo:hi])
+        np.testing.assert_array_equal(flags, stream.flags[lo:hi])
+        expected = walked(stream, lo, hi)
+        assert list(done.episodes) == expected
+        assert done.ended == len(expected)
+        assert done.steps == sum(bits != DEAD for bits in stream.flags[lo:hi].flat)
+
+
+def test_two_unrolls_of_two_environments_by_hand() -> None:
+    reward = [
+        [1, 10],
+        [2, 20],
+        [0, 30],
+        [3, 40],
+        # the second unroll
+        [4, 0],
+        [5, 50],
+        [0, 60],
+        [6, 0],
+    ]
+    flags = [
+        [0, 0],
+        [TERMINATED, 0],
+        [DEAD, 0],
+        [0, TRUNCATED],
+        # the second unroll
+        [0, DEAD],
+        [TRUNCATED, 0],
+        [DEAD, TERMINATED | TRUNCATED],
+        [0, DEAD],
+    ]
+    first, second = cut(Stream.of(reward, flags), 4)
+    assert first.episodes == ((3.0, 2), (100.0, 4))
+    assert second.episodes == ((12.0, 3), (110.0, 2))
+    assert (first.ended, second.ended) == (2, 2)
+    assert (first.steps, second.steps) == (7, 5)
+    last_row, first_row = arrays(first, 4, 2)[0][4], arrays(second, 4, 2)[0][0]
+    assert last_row.tolist() == first_row.tolist() == [[16, 17], [18, 19]]
+
+
+def test_an_episode_goes_on_from_unroll_to_unroll() -> None:
+    stream = Stream.of([[1], [2], [4], [8]], [[0], [0], [0], [TERMINATED]])
+    assert [done.episodes for done in cut(stream, 1)] == [(), (), (), ((15.0, 4),)]
+
+
+def test_versions_are_those_of_the_actions_of_this_unroll() -> None:
+    stream = Stream.of(np.zeros((6, 1)), np.zeros((6, 1)), versions=[3, 5, 4, 6, 6, 6])
+    assert [done.versions for done in cut(stream, 3)] == [(3, 5), (6, 6)]
+
+
+def test_the_digest_is_of_the_buffers_in_their_order() -> None:
+    (done,) = cut(Stream.of([[1, 2]], [[0, 0]]), 1)
+    assert done.digest == xxhash.xxh3_64_intdigest(b"".join(done.buffers))
+
+
+def test_a_finished_unroll_is_not_written_again() -> None:
+    rollout = Rollout(SPACES, length=1, envs=1)
+    stream = Stream.of([[1], [2]], [[0], [0]])
+    kept = []
+    for t in range(2):
+        rollout.open()
+        rollout.acted(stream.obs[t], stream.action[t], stream.logp[t], 0)
+        rollout.stepped(stream.obs[t + 1], stream.reward[t], stream.flags[t])
+        kept.append(rollout.finish())
+    assert xxhash.xxh3_64_intdigest(b"".join(kept[0].buffers)) == kept[0].digest
+
+
+def test_all_ends_are_counted_and_the_latest_are_named() -> None:
+    # 70 columns end, reset, end, reset: 140 episodes in 4 steps.
+    envs = 70
+    ends, dead = np.full(envs, TERMINATED), np.full(envs, DEAD)
+    zero = np.zeros(envs)
+    reward = np.stack([np.arange(envs), zero, np.arange(envs, 2 * envs), zero])
+    (done,) = cut(Stream.of(reward, np.stack([ends, dead, ends, dead])), 4)
+    assert done.ended == 140
+    assert done.episodes == tuple((float(n), 1) for n in range(140 - MAX_EPISODES, 140))
+    assert done.steps == 140
+
+
+def test_it_is_full_before_the_first_and_after_the_last_step() -> None:
+    rollout = Rollout(SPACES, length=1, envs=1)
+    stream = Stream.of([[1]], [[0]])
+    assert rollout.full
+    assert not rollout.began
+    # The observation after a reset answers no action.
+    rollout.stepped(stream.obs[0], stream.reward[0], stream.flags[0])
+    rollout.open()
+    assert not rollout.full
+    assert rollout.began
+    rollout.acted(stream.obs[0], stream.action[0], stream.logp[0], 0)
+    rollout.stepped(stream.obs[1], stream.reward[0], stream.flags[0])
+    assert rollout.full
+    assert rollout.began
+    rollout.finish()
+    assert not rollout.began
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("field", "at", "words"),
+    [
+        ("reward", (1, 0), "a non-finite reward"),
+        ("obs", (0, 0, 1), "a non-finite observation"),
+        ("obs", (2, 1, 0), "a non-finite observation"),  # row T counts too
+    ],
+)
+def test_what_is_not_finite_is_named(
+    bad: float, field: str, at: tuple[int, ...], words: str
+) -> None:
+    stream = Stream.of(np.zeros((2, 2)), np.zeros((2, 2)))
+    getattr(stream, field)[at] = bad
+    assert faults_of(stream) == words
+
+
+def test_large_numbers_are_no_fault() -> None:
+    stream = Stream.of(np.full((2, 2), 3e38), np.zeros((2, 2)))
+    stream.obs[:] = 3e38  # each finite, their sum is not
+    assert faults_of(stream) == ""
+
+
+def test_whole_numbers_are_always_clean() -> None:
+    spaces = Spaces((Leaf("obs", "|u1", (2,)),), Discrete(2))
+    rollout = Rollout(spaces, length=1, envs=1)
+    rollout.open()
+    row = np.full((1, 2), 255, np.uint8)
+    rollout.acted(row, np.zeros(1, np.int64), np.zeros(1, np.float32), 0)
+    rollout.stepped(row, np.zeros(1, np.float32), np.zeros(1, np.uint8))
+    assert rollout.faults() == ""
+
+
+def faults_of(stream: Stream) -> str:
+    """Of an unroll as long as the stream."""
+    steps, envs = stream.reward.shape
+    rollout = Rollout(SPACES, length=steps, envs=envs)
+    rollout.open()
+    for t in range(steps):
+        rollout.acted(stream.obs[t], stream.action[t], stream.logp[t], 0)
+        rollout.stepped(stream.obs[t + 1], stream.reward[t], stream.flags[t])
+    return rollout.faults()

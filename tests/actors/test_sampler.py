@@ -1,0 +1,572 @@
+"""The sampler between a broker's end and environments that do only what the test says."""
+
+import asyncio
+import selectors
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+
+from actors.envs import EnvError
+from actors.metrics import ActorMetrics
+from actors.policy import Policy
+from actors.sampler import Sampler
+from actors.stepping.stepper import Frame
+from broker.actor_end import ActorEnd
+from broker.blobs import Blob
+from broker.outbox import Outbox
+from broker.wire import Ack, Buffer, Limit, Outcome
+from learner.spaces import Discrete, Leaf, Spaces, unroll_fields
+
+SPACES = Spaces((Leaf("obs", "<f4", (2,)),), Discrete(2))
+LENGTH, ENVS = 3, 2
+Event = tuple[Any, ...]
+Put = tuple[int, int, tuple[int, int], NDArray[np.float32]]  # group, seq, versions, obs
+
+
+class Bell(asyncio.Event):
+    """News; says when somebody has gone to sleep until there is some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asleep = asyncio.Event()
+
+    async def wait(self) -> Literal[True]:
+        self.asleep.set()
+        return await super().wait()
+
+
+class Started(Outbox):
+    """The real one; writes down every unroll that begins."""
+
+    events: list[Event]
+
+    def start(self, stream: int) -> int:
+        seq = super().start(stream)
+        self.events.append(("start", stream, seq))
+        return seq
+
+
+class End:
+    """The broker's end as the sampler sees it."""
+
+    def __init__(self, groups: int, events: list[Event]) -> None:
+        self.outbox = Started(inc=1, streams=groups)
+        self.outbox.events = events
+        self.news = Bell()
+        self.blob: Blob | None = None
+        self.over = ""
+        self.bytes_sent = 0
+        self.stats: dict[str, float] = {}
+        self.events = events
+        self.puts: list[Put] = []
+
+    def put(self, stream: int, *, buffers: Sequence[Buffer], **header: Any) -> None:
+        self.outbox.put(stream, buffers=buffers, **header)
+        field = unroll_fields(SPACES, length=LENGTH, envs=ENVS)[0]
+        obs = np.frombuffer(buffers[0], np.float32).reshape(field.shape)
+        seq = self.outbox.last(stream)
+        self.puts.append((stream, seq, header["versions"], obs))
+        self.events.append(("put", stream, seq))
+
+    def take_blob(self) -> Blob | None:
+        blob, self.blob = self.blob, None
+        return blob
+
+    def acts_with(self, version: int, digest: str) -> None:
+        self.events.append(("acts", version, digest))
+
+    # ---- what the broker does -----------------------------------------------------------------
+
+    def weights(self, version: int) -> None:
+        self.blob = Blob.of(version, "", b"w")
+        self.news.set()
+
+    def grant(self, *grants: tuple[int, int] | tuple[int, int, int]) -> None:
+        """(group, unrolls below this seq) or (.., floor version)."""
+        full = tuple((grant[0], grant[1], grant[2] if len(grant) > 2 else 0) for grant in grants)
+        self.outbox.on_limit(Limit(full))
+        self.news.set()
+
+    def ack(self, *ranges: tuple[int, int, int]) -> None:
+        self.outbox.on_ack(Ack(Outcome.TRAINED, ranges))
+        self.news.set()
+
+    def end(self) -> None:
+        self.over = "the goal was reached"
+        self.news.set()
+
+
+class Script:
+    """Environments whose observation is (group, steps taken); `pick` says which groups that were
+    sent are ready."""
+
+    def __init__(self, groups: int, events: list[Event]) -> None:
+        self.spaces = SPACES
+        self.frame = Frame.empty(SPACES, groups=groups, envs=ENVS)
+        self.events = events
+        self.taken = [0] * groups
+        self.sent: list[int] = []
+        self.pick: Callable[[list[int]], list[int]] = lambda sent: list(sent)
+        self.on_step: Callable[[int], None] = lambda _: None
+        self.reward = 1.0
+
+    def reset(self) -> None:
+        self.events.append(("reset",))
+        self.sent = list(range(self.frame.groups))
+
+    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+        assert group not in self.sent
+        # The policy of these tests answers with the row that it saw.
+        assert actions.tolist() == [100 * group + self.taken[group]] * ENVS
+        self.events.append(("step", group))
+        self.taken[group] += 1
+        self.sent.append(group)
+        self.on_step(sum(self.taken))
+
+    async def ready(self) -> list[int]:
+        groups = self.pick(self.sent)
+        for group in groups:
+            self.sent.remove(group)
+            columns = self.frame.columns(group)
+            self.frame.rows[columns] = (group, self.taken[group])
+            self.frame.reward[columns] = self.reward
+        return groups
+
+    def close(self) -> None:
+        self.events.append(("close",))
+
+
+class Echo:
+    """A policy whose action is the row it saw: 100 * group + steps taken."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.version = -1
+        self.events = events
+
+    def load(self, blob: Blob) -> str:
+        self.version = blob.announce.version
+        self.events.append(("load", self.version))
+        return blob.announce.digest
+
+    def act(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        seen = (100 * rows[:, 0] + rows[:, 1]).astype(np.int64)
+        self.events.append(("act", [int(group) for group in rows[::ENVS, 0]], self.version))
+        return seen, np.zeros(len(rows), np.float32)
+
+
+class Scene:
+    """One sampler and everything around it."""
+
+    def __init__(self, groups: int = 1) -> None:
+        self.events: list[Event] = []
+        self.end = End(groups, self.events)
+        self.stepper = Script(groups, self.events)
+        self.policy = Echo(self.events)
+        self.metrics = ActorMetrics(CollectorRegistry())
+        self.sampler = Sampler(
+            end=cast(ActorEnd, self.end),
+            stepper=self.stepper,
+            policy=cast(Policy, self.policy),
+            length=LENGTH,
+            metrics=self.metrics,
+        )
+
+    def of(self, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event[0] in kinds]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            task = group.create_task(self.sampler.run(), name="sampler")
+            await self.quiet()
+            yield task
+            task.cancel()
+
+    async def quiet(self) -> None:
+        """Until the sampler has nothing to do without news."""
+        self.end.news.asleep.clear()
+        await self.end.news.asleep.wait()
+
+
+def scene(groups: int = 1) -> Callable[[Callable[[Scene], Coroutine[Any, Any, None]]], Any]:
+    """The test is a coroutine that is given a scene of so many groups."""
+
+    def wrap(test: Callable[[Scene], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        def run() -> None:
+            async def main() -> None:
+                await test(Scene(groups))
+
+            asyncio.run(main())
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return wrap
+
+
+def follows(puts: Sequence[Put], group: int) -> None:
+    """Every unroll of the group begins where the one before it ended; none twice, none left out."""
+    mine = [put for put in puts if put[0] == group]
+    assert [seq for _, seq, _, _ in mine] == list(range(len(mine)))
+    for number, (_, _, _, obs) in enumerate(mine):
+        first = number * LENGTH
+        expected = [[[group, first + t]] * ENVS for t in range(LENGTH + 1)]
+        assert obs.tolist() == expected
+
+
+# ---- weights and credit ---------------------------------------------------------------------
+
+
+@scene()
+async def test_no_step_before_weights(s: Scene) -> None:
+    async with s.running():
+        s.end.grant((0, 5))
+        await s.quiet()
+        assert s.events == []
+        s.end.weights(3)
+        await s.quiet()
+        digest = Blob.of(3, "", b"w").announce.digest
+        assert s.events[:5] == [
+            ("load", 3),
+            ("acts", 3, digest),
+            ("reset",),
+            ("start", 0, 0),
+            ("act", [0], 3),
+        ]
+
+
+@scene()
+async def test_an_unroll_begins_only_with_credit_and_leaves_as_soon_as_it_is_full(
+    s: Scene,
+) -> None:
+    async with s.running():
+        s.end.weights(0)
+        await s.quiet()
+        assert s.of("start", "act", "step") == []
+        s.end.grant((0, 1))
+        await s.quiet()
+        step = [("act", [0], 0), ("step", 0)]
+        assert s.of("start", "act", "step", "put") == [
+            ("start", 0, 0), *step, *step, *step, ("put", 0, 0),
+        ]  # fmt: skip
+        s.events.clear()
+        s.end.grant((0, 3))
+        await s.quiet()
+        # Full, sent, and only then the next one: the policy is not asked in between.
+        assert s.of("start", "act", "step", "put") == [
+            ("start", 0, 1), *step, *step, *step, ("put", 0, 1),
+            ("start", 0, 2), *step, *step, *step, ("put", 0, 2),
+        ]  # fmt: skip
+        follows(s.end.puts, 0)
+
+
+@scene()
+async def test_a_parked_unroll_is_sent_once_and_the_next_one_begins_with_its_last_row(
+    s: Scene,
+) -> None:
+    async with s.running():
+        s.end.weights(0)
+        for upto in (1, 2, 3):
+            s.end.grant((0, upto))
+            await s.quiet()
+            # News that changes nothing wakes it in vain.
+            s.end.news.set()
+            await s.quiet()
+            assert [put[1] for put in s.end.puts] == list(range(upto))
+        follows(s.end.puts, 0)
+        assert s.stepper.taken == [3 * LENGTH]
+
+
+@scene()
+async def test_credit_may_ask_for_newer_weights(s: Scene) -> None:
+    async with s.running():
+        s.end.weights(1)
+        s.end.grant((0, 1, 2))
+        await s.quiet()
+        assert s.of("start") == []
+        s.end.weights(2)
+        await s.quiet()
+        assert [put[2] for put in s.end.puts] == [(2, 2)]
+
+
+@scene()
+async def test_waiting_is_booked_under_its_reason(s: Scene) -> None:
+    waits: list[str] = []
+
+    def waited(phase: str, seconds: float) -> None:
+        assert seconds >= 0
+        waits.append(phase)
+
+    s.metrics.waited = waited  # type: ignore[method-assign]
+    async with s.running():
+        s.end.weights(1)
+        await s.quiet()
+        s.end.grant((0, 1, 2))
+        await s.quiet()
+        s.end.weights(2)
+        await s.quiet()
+        assert waits == ["weights", "credit", "weights"]
+
+
+@scene()
+async def test_weights_are_taken_between_two_steps(s: Scene) -> None:
+    s.stepper.on_step = lambda steps: s.end.weights(7) if steps == 2 else None
+    async with s.running():
+        s.end.weights(4)
+        s.end.grant((0, 2))
+        await s.quiet()
+        assert s.of("act", "load") == [
+            ("load", 4), ("act", [0], 4), ("act", [0], 4),
+            ("load", 7), ("act", [0], 7), ("act", [0], 7), ("act", [0], 7), ("act", [0], 7),
+        ]  # fmt: skip
+        assert [version for _, version, _ in s.of("acts")] == [4, 7]
+        assert [put[2] for put in s.end.puts] == [(4, 7), (7, 7)]
+
+
+# ---- several groups -------------------------------------------------------------------------
+
+
+@scene(groups=3)
+async def test_a_parked_group_does_not_stop_another(s: Scene) -> None:
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((1, 2))
+        await s.quiet()
+        assert s.stepper.taken == [0, 2 * LENGTH, 0]
+        s.end.grant((0, 1), (2, 1), (1, 3))
+        await s.quiet()
+        assert s.stepper.taken == [LENGTH, 3 * LENGTH, LENGTH]
+        s.end.grant((0, 4))
+        await s.quiet()
+        assert s.stepper.taken == [4 * LENGTH, 3 * LENGTH, LENGTH]
+        for group in range(3):
+            follows(s.end.puts, group)
+
+
+@scene(groups=3)
+async def test_ready_groups_share_one_call_of_the_policy(s: Scene) -> None:
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 1), (1, 1), (2, 2))
+        await s.quiet()
+        asked = [groups for _, groups, _ in s.of("act")]
+        assert asked == [[0, 1, 2]] * LENGTH + [[2]] * LENGTH
+
+
+@scene(groups=3)
+async def test_each_group_gets_its_own_actions_in_whatever_order_they_are_ready(s: Scene) -> None:
+    s.stepper.pick = lambda sent: sent[::-1]
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 2), (1, 1), (2, 3))
+        await s.quiet()
+        # The environments check that an action answers their own row.
+        assert s.stepper.taken == [2 * LENGTH, LENGTH, 3 * LENGTH]
+        for group in range(3):
+            follows(s.end.puts, group)
+
+
+@scene(groups=2)
+async def test_only_groups_that_are_ready_act(s: Scene) -> None:
+    """Group 0 is slow: it is ready at every third look."""
+    looks = 0
+
+    def pick(sent: list[int]) -> list[int]:
+        nonlocal looks
+        looks += 1
+        return [group for group in sent if group == 1 or looks % 3 == 0]
+
+    s.stepper.pick = pick
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 2), (1, 4))
+        await s.quiet()
+        asked = [groups for _, groups, _ in s.of("act")]
+        assert asked[:4] == [[1], [1], [0, 1], [1]]
+        assert s.stepper.taken == [2 * LENGTH, 4 * LENGTH]
+        for group in range(2):
+            follows(s.end.puts, group)
+
+
+@scene(groups=2)
+async def test_nobody_waits_for_credit_while_a_group_is_on_its_way(s: Scene) -> None:
+    """Group 1 is handed back only when group 0 was parked."""
+    s.stepper.pick = lambda sent: [0] if 0 in sent else list(sent)
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 1), (1, 2))
+        await s.quiet()
+        assert s.stepper.taken == [LENGTH, 2 * LENGTH]
+        s.end.grant((0, 2))
+        await s.quiet()
+        for group in range(2):
+            follows(s.end.puts, group)
+
+
+# ---- the end --------------------------------------------------------------------------------
+
+
+@scene()
+async def test_the_run_may_be_over_before_weights_arrive(s: Scene) -> None:
+    async with s.running() as task:
+        s.end.end()
+        await task
+    assert s.events == []
+
+
+@scene()
+async def test_the_run_may_be_over_before_it_begins(s: Scene) -> None:
+    s.end.end()
+    async with asyncio.timeout(5):
+        await s.sampler.run()
+    assert s.events == []
+
+
+@scene()
+async def test_the_end_wakes_a_parked_sampler(s: Scene) -> None:
+    async with s.running() as task:
+        s.end.weights(0)
+        await s.quiet()
+        s.end.end()
+        await task
+    assert s.of("step") == []
+
+
+@scene()
+async def test_the_end_may_come_while_it_waits_for_environments(s: Scene) -> None:
+    """The last group is parked at that moment: no more news will come."""
+
+    def pick(sent: list[int]) -> list[int]:
+        if s.stepper.taken == [LENGTH]:
+            s.end.end()
+        return list(sent)
+
+    s.stepper.pick = pick
+    async with s.running() as task:
+        s.end.weights(0)
+        s.end.grant((0, 1))
+        await task
+    assert [put[1] for put in s.end.puts] == [0]
+
+
+@scene()
+async def test_the_end_is_seen_between_two_steps(s: Scene) -> None:
+    s.stepper.on_step = lambda steps: s.end.end() if steps == 2 else None
+    async with s.running() as task:
+        s.end.weights(0)
+        s.end.grant((0, 9))
+        await task
+    assert s.stepper.taken == [2]
+    assert s.end.puts == []
+
+
+@scene()
+async def test_others_get_their_turn_while_it_works(s: Scene) -> None:
+    def stop(steps: int) -> None:
+        assert steps < 1_000_000, "the loop never came round"
+
+    s.stepper.on_step = stop
+    async with s.running() as task:
+        s.end.weights(0)
+        s.end.grant((0, 1 << 40))
+        await asyncio.sleep(0)
+        before = s.stepper.taken[0]
+        await asyncio.sleep(0.005)
+        assert s.stepper.taken[0] > before
+        s.end.end()
+        await task
+
+
+@scene()
+async def test_what_is_not_finite_never_leaves(s: Scene) -> None:
+    s.stepper.reward = float("nan")
+    s.end.weights(0)
+    s.end.grant((0, 1))
+    with pytest.raises(EnvError, match="returned a non-finite reward; mend it"):
+        async with asyncio.timeout(5):
+            await s.sampler.run()
+    assert s.end.puts == []
+
+
+# ---- drain ----------------------------------------------------------------------------------
+
+
+class Skipping(selectors.DefaultSelector):
+    """Never waits: where it would, the clock is put forward instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        assert found or timeout is not None, "nothing will ever happen"
+        if not found and timeout:
+            self.now += timeout
+        return found
+
+
+def in_no_time(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    selector = Skipping()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main())
+
+
+def after_two_unrolls() -> Scene:
+    s = Scene()
+    for _ in range(2):
+        s.end.outbox.start(0)
+        s.end.outbox.put(
+            0, versions=(0, 0), steps=1, digest=0, ended=0, episodes=(), buffers=[b"u"]
+        )
+    return s
+
+
+def test_drain_waits_for_acknowledgements_and_no_longer() -> None:
+    async def main() -> None:
+        s, loop = after_two_unrolls(), asyncio.get_running_loop()
+        loop.call_later(1.0, s.end.ack, (0, 0, 1))
+        loop.call_later(2.5, s.end.ack, (0, 1, 2))
+        await s.sampler.drain(10.0)
+        assert loop.time() == pytest.approx(2.5, abs=0.01)
+        assert s.events == [("start", 0, 0), ("start", 0, 1)]
+
+    in_no_time(main)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.03, 3.0])
+def test_drain_waits_no_longer_than_told(timeout_s: float) -> None:
+    async def main() -> None:
+        s, loop = after_two_unrolls(), asyncio.get_running_loop()
+        loop.call_later(0.01, s.end.ack, (0, 0, 1))
+        began = loop.time()
+        await s.sampler.drain(timeout_s)
+        assert loop.time() - began == pytest.approx(timeout_s, abs=0.01)
+        assert len(s.end.outbox) == (2 if timeout_s == 0.0 else 1)
+
+    in_no_time(main)
+
+
+def test_drain_has_no_point_when_the_run_is_over() -> None:
+    async def main() -> None:
+        s, loop = after_two_unrolls(), asyncio.get_running_loop()
+        loop.call_later(1.0, s.end.end)
+        await s.sampler.drain(10.0)
+        assert loop.time() == pytest.approx(1.0, abs=0.01)
+        await s.sampler.drain(10.0)
+        assert loop.time() == pytest.approx(1.0, abs=0.01)
+
+    in_no_time(main)
+
+
+def test_drain_with_nothing_open_returns_at_once() -> None:
+    async def main() -> None:
+        await Scene().sampler.drain(10.0)
+        assert asyncio.get_running_loop().time() == 0.0
+
+    in_no_time(main)

@@ -1,0 +1,256 @@
+"""Two ranks with half the batch each are one rank with all of it: the same parameters in the end.
+
+The real train loop, loss, clipping, Ranks and checkpoint run in processes of their own, over gloo;
+only the feed is made up, so that all of them see the same unrolls. This file is also what they run.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+import xxhash
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+
+from broker.wire import Deliver
+from learner import checkpoint
+from learner.batch import Batch
+from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from learner.feed import Feed
+from learner.metrics import LearnerMetrics
+from learner.models.build import build
+from learner.progress import Progress
+from learner.ranks import Ranks
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces
+from learner.train import Goal, Pieces, train
+
+SPACES = Spaces((Leaf("obs", "<f4", (4,)),), Discrete(3))
+T, G, B, STEPS = 8, 4, 4, 20
+LR = 3e-3
+
+# The two runs add the same numbers in another order, which changes a gradient by about 1e-7 x the
+# size of what is added, here 0.1 after clipping: d = 1e-8. Adam divides by sqrt(v) + eps, so the
+# most that d does to a parameter is LR x d / eps = 3e-3 x 1e-8 / 1e-5 = 3e-6 a step, where the
+# gradient itself is below eps, and far less elsewhere. 20 such steps, all of one sign: 6e-5; half
+# of that is allowed. Measured: 6e-8, one unit in the last place. What the test is to find (a mean
+# of the ranks' means, advantages normalised by rank) makes 1.6e-2 and more of it.
+TOLERANCE = 3e-5
+
+
+def unroll(step: int, number: int, batch: Batch) -> None:
+    """Unroll `number` of step `step`, wherever it is made; the later ones are mostly dead."""
+    rng = np.random.default_rng(1000 * step + number)
+    flags = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (T, G)).astype(np.uint8)
+    flags[rng.random((T, G)) < (0.05, 0.1, 0.5, 0.95)[number]] = DEAD
+    arrays: list[NDArray[Any]] = [
+        rng.normal(size=(T + 1, G, 4)).astype(np.float32),
+        rng.integers(0, 3, (T, G)),
+        np.log(rng.uniform(0.1, 0.9, (T, G))).astype(np.float32),
+        # Another scale each: ranks that normalise by themselves would stand out.
+        (rng.normal(size=(T, G)) * 10.0 ** (number - 1) + number).astype(np.float32),
+        flags,
+    ]
+    digest = xxhash.xxh3_64()
+    for array in arrays:
+        digest.update(array.tobytes())
+    live = flags.size - int(np.count_nonzero(flags & DEAD))
+    message = Deliver(
+        tag=B * step + number, attempt=1, actor="a", inc=1, stream=number, seq=step, floor=0,
+        version_min=step, version_max=step, steps=live, digest=digest.intdigest(),
+        ended=1, episodes=((float(step), 5),),
+    )  # fmt: skip
+    assert batch.place(message, [array.tobytes() for array in arrays]) == ""
+
+
+class MadeUpFeed:
+    """This rank's share of every step; ends after the last."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = numbers
+        self._batch = Batch(SPACES, length=T, envs=G, unrolls=len(numbers), pinned=False)
+        self.step = 0
+        self.steps: list[int] = []  # live ones, by step
+
+    def next(self, timeout_s: float) -> Batch | None:
+        assert timeout_s > 0
+        if self.step == STEPS:
+            return None
+        self._batch.clear()
+        for number in self._numbers:
+            unroll(self.step, number, self._batch)
+        self.steps.append(self._batch.steps)
+        return self._batch
+
+    def trained(self, batch: Batch, *, version: int) -> None:
+        assert batch is self._batch
+        self.step += 1
+        assert version == self.step
+
+    def reject(self, batch: Batch, reason: str) -> None:
+        raise AssertionError(f"{batch.keys}: {reason}")
+
+    def publish(self, version: int, body: bytes) -> None:
+        assert version == self.step + 1 or version == 0
+        assert body
+
+    def stats(self, stats: dict[str, float]) -> None:
+        assert "version" in stats
+
+    def windows(self) -> Any:
+        return [(1, number, ((0, self.step),)) for number in self._numbers]
+
+
+def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
+    """One rank's whole life."""
+    torch.set_num_threads(1)
+    ranks = Ranks(timeout_s=30.0, cuda=False)
+    if ranks.world > 1:
+        numbers = numbers[ranks.rank :: ranks.world]
+    model = build(ModelConfig(hidden=(16, 16)), SPACES, seed=3)
+    target = build(ModelConfig(hidden=(16, 16)), SPACES, seed=3) if algorithm == "appo" else None
+    feed = MadeUpFeed(numbers)
+    if os.environ.get("DIES") and ranks.rank == 1:
+        # In the middle of the backward pass, while the other one waits for its gradients.
+        first = next(iter(model.parameters()))
+        dies = lambda _: os._exit(9) if feed.step == 3 else None  # noqa: E731
+        first.register_hook(dies)  # type: ignore[no-untyped-call]
+    progress = Progress()
+    folder.mkdir(exist_ok=True)
+    train(
+        Pieces(
+            algorithm=AlgorithmConfig(
+                name="appo" if algorithm == "appo" else "impala", normalise_advantages=True,
+                kl_coef=0.1,
+            ),
+            # So small that every step is clipped.
+            config=LearnerConfig(lr=LR, grad_clip=0.1),
+            saving=CheckpointConfig(every_s=3600.0),
+            goal=Goal(None, None, None),
+            ranks=ranks,
+            feed=cast(Feed, feed),
+            model=model,
+            target=target,
+            gap=None,
+            progress=progress,
+            metrics=LearnerMetrics(CollectorRegistry()),
+            device=torch.device("cpu"),
+            folder=folder,
+            identity={},
+            resume=None,
+            stopping=lambda: feed.step == STEPS,
+            started=0.0,
+        )
+    )  # fmt: skip
+    facts = {
+        "steps": feed.steps, "trained": progress.trained_steps, "episodes": progress.episodes,
+        "returns": sorted(progress.returns),
+    }  # fmt: skip
+    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(facts))
+    np.savez(
+        folder / f"rank{ranks.rank}.npz",
+        **{name: tensor.numpy() for name, tensor in model.state_dict().items()},
+    )
+    ranks.close()
+
+
+class Outcome:
+    """What a group of ranks left."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.facts = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(world)]
+        self.weights = [dict(np.load(folder / f"rank{r}.npz")) for r in range(world)]
+        saved = checkpoint.load_latest(folder / "checkpoints")
+        assert saved is not None
+        self.saved = saved
+
+    def distance(self, other: "Outcome") -> float:
+        pairs = zip(self.weights[0].values(), other.weights[0].values(), strict=True)
+        return max(float(np.abs(mine - theirs).max()) for mine, theirs in pairs)
+
+
+def start(folder: Path, world: int, *arguments: str, **env: str) -> list["subprocess.Popen[str]"]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [
+        subprocess.Popen(
+            [sys.executable, __file__, str(folder), *arguments],
+            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+                 **env},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+
+
+def ends(ranks: Sequence["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
+    """Exit status and words of each."""
+    try:
+        return [(process.communicate(timeout=60)[0], process.returncode)[::-1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+def run(folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B)) -> Outcome:
+    for status, said in ends(start(folder, world, algorithm, *map(str, numbers))):
+        assert status == 0, said
+    return Outcome(folder, world)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "appo"])
+def test_two_ranks_are_one(tmp_path: Path, algorithm: str) -> None:
+    alone = run(tmp_path / "alone", 1, algorithm)
+    both = run(tmp_path / "both", 2, algorithm)
+
+    # Both ranks hold the same weights to the last bit: they saw the same sums.
+    for name, mine in both.weights[0].items():
+        np.testing.assert_array_equal(mine, both.weights[1][name], err_msg=name)
+    assert both.distance(alone) < TOLERANCE
+
+    # What makes it a test: they moved, and the ranks' shares were uneven.
+    start = build(ModelConfig(hidden=(16, 16)), SPACES, seed=3).state_dict()
+    moved = max(float(np.abs(alone.weights[0][k] - v.numpy()).max()) for k, v in start.items())
+    assert moved > 0.02
+    first, second = (facts["steps"] for facts in both.facts)
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+    # Counters are global on every rank, and the checkpoint holds both ranks' memories.
+    for facts in both.facts:
+        assert facts["trained"] == alone.facts[0]["trained"] == sum(first) + sum(second)
+        assert facts["episodes"] == alone.facts[0]["episodes"] == STEPS * B
+        assert facts["returns"] == alone.facts[0]["returns"]
+    assert sorted(stream for _, stream, _ in both.saved.state["windows"]) == [0, 1, 2, 3]
+    for name, tensor in both.saved.tensors["model"].items():
+        np.testing.assert_array_equal(tensor.numpy(), both.weights[0][name])
+
+
+def test_control_another_share_of_the_batch_is_seen(tmp_path: Path) -> None:
+    """The tolerance is far below what a wrong mean makes: leaving out one nearly dead unroll, some
+    2 of 80 live steps, shows a hundredfold."""
+    alone = run(tmp_path / "alone", 1, "impala")
+    less = run(tmp_path / "less", 1, "impala", [0, 1, 2])
+    assert less.distance(alone) > 20 * TOLERANCE
+
+
+def test_a_rank_that_dies_in_the_backward_pass_ends_the_other_with_a_clear_line(
+    tmp_path: Path,
+) -> None:
+    (survivor, said), (victim, _) = ends(start(tmp_path, 2, "impala", "0", "1", DIES="1"))
+    assert victim == 9
+    assert survivor == 1
+    assert "RanksError: rank 0: a collective failed, another rank is gone or stuck" in said
+
+
+if __name__ == "__main__":
+    run_rank(Path(sys.argv[1]), sys.argv[2], [int(word) for word in sys.argv[3:]])

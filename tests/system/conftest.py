@@ -1,0 +1,270 @@
+"""Real processes for the system tests: started here, watched here, and gone when a test ends.
+
+Every process of a test carries one word of its own in its environment, which children inherit: so a
+test can say "nothing of mine is left" whatever became of the parents.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import audit
+
+# Far above what anything here takes on a busy machine; only a hang reaches it.
+LONG_S = 30.0
+_WORD = "HEADRACE_SYSTEM_TEST"
+
+RUN = """
+[run]
+name = "small"
+
+[env]
+id = "CartPole-v1"
+
+[unroll]
+length = 8
+envs = 4
+
+[model]
+hidden = [16]
+
+[algorithm]
+normalise_advantages = true
+
+[pacing]
+batch_unrolls = 2
+max_lag = 2
+
+[broker]
+beat_s = 0.2
+lease_s = 2.0
+
+[checkpoint]
+every_s = 0.3
+
+[actor]
+count = 2
+groups = 2
+drain_s = 2.0
+"""
+
+
+def until(condition: Callable[[], Any], what: str, *, timeout_s: float = LONG_S) -> Any:
+    """What the condition gives once it gives something."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+class Process:
+    """One started command; everything it says goes into one file."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:
+        self.popen = popen
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def lines(self) -> list[str]:
+        return self.text().splitlines()
+
+    def says(self, pattern: str, *, timeout_s: float = LONG_S) -> re.Match[str]:
+        """Waits for a line; fails at once when the process has ended without it."""
+
+        def look() -> re.Match[str] | None:
+            ended = self.popen.poll() is not None
+            found = re.search(pattern, self.text())
+            assert found or not ended, f"ended without {pattern!r}:\n{self.text()}"
+            return found
+
+        match: re.Match[str] = until(look, f"{pattern!r} in:\n{self.text()}", timeout_s=timeout_s)
+        return match
+
+    def ends(self, *, timeout_s: float = LONG_S) -> int:
+        """Its exit status."""
+        try:
+            return self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {timeout_s:.0f} s:\n{self.text()}") from None
+
+    def signal(self, number: int) -> None:
+        self.popen.send_signal(number)
+
+    def term(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.ends()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.ends()
+
+
+class Place:
+    """One test's folder, addresses and processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self.ledger = self.out / "ledger"
+        self.word = uuid.uuid4().hex
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.run = self.toml("run.toml", RUN)
+        self.ipc = f"ipc://{folder}/b"
+        self._started: list[Process] = []
+        self._shared_memory = shared_memory()
+
+    def toml(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def python(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        """A Python process in a session of its own."""
+        log = self.folder / f"log-{len(self._started)}.txt"
+        with log.open("wb") as sink:
+            popen = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+                cwd=self.folder, start_new_session=True,
+                env={**os.environ, _WORD: self.word, "TMPDIR": str(self.temporary),
+                     "OMP_NUM_THREADS": "1", **(env or {})},
+            )  # fmt: skip
+        process = Process(popen, log)
+        self._started.append(process)
+        return process
+
+    def headrace(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        return self.python("-m", "launch.cli", *arguments, env=env)
+
+    def train(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        return self.headrace("train", self.run, "--out", str(self.out), *arguments, env=env)
+
+    def broker(self, *arguments: str, bind: str = "") -> Process:
+        return self.headrace("broker", "--run", self.run, "--bind", bind or self.ipc, *arguments)
+
+    def learner(self, *arguments: str, broker: str = "") -> Process:
+        return self.headrace(
+            "learner", "--run", self.run, "--broker", broker or self.ipc, "--out", str(self.out),
+            "--ledger", str(self.ledger), *arguments,
+        )  # fmt: skip
+
+    def actor(
+        self, *arguments: str, broker: str = "", env: Mapping[str, str] | None = None
+    ) -> Process:
+        return self.headrace(
+            "actor", "--broker", broker or self.ipc, "--ledger", str(self.ledger), "--seed", "3",
+            *arguments, env=env,
+        )  # fmt: skip
+
+    # ---- what it left ---------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
+        return found
+
+    def history(self) -> list[dict[str, Any]]:
+        path = self.out / "history.jsonl"
+        if not path.exists():
+            return []
+        text = path.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def account(self) -> audit.Account:
+        return audit.read(self.ledger)
+
+    def trained(self) -> int:
+        """Unrolls in the learners' journals."""
+        return sum(path.read_bytes().count(b"T ") for path in self.ledger.glob("learner-*.log"))
+
+    def trains(self, more: int = 20) -> None:
+        """Waits until so many further unrolls were trained."""
+        goal = self.trained() + more
+        until(lambda: self.trained() >= goal, f"{goal} trained unrolls, have {self.trained()}")
+
+    def checkpoints(self) -> list[Path]:
+        return sorted((self.out / "checkpoints").glob("[0-9]" * 12))
+
+    def alive(self) -> dict[int, str]:
+        """Every process that carries this test's word, however it was started."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    mine = f"{_WORD}={self.word}".encode() in (entry / "environ").read_bytes()
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                    command = (entry / "cmdline").read_text().replace("\0", " ")
+                except OSError:
+                    continue
+                if mine and state != "Z":
+                    found[int(entry.name)] = command
+        return found
+
+    def nothing_is_left(self, *, timeout_s: float = 0.0) -> None:
+        """No process, no socket folder, no shared memory."""
+        until(lambda: not self.alive(), f"still there: {self.alive()}", timeout_s=timeout_s)
+        assert list(self.temporary.glob("headrace-*")) == []
+        assert not {name for name in shared_memory() - self._shared_memory if "headrace" in name}
+
+    def close(self) -> None:
+        for pid in self.alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for process in self._started:
+            process.popen.wait()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    # Not tmp_path: a socket's path has at most a hundred characters.
+    folder = Path(tempfile.mkdtemp(prefix="hr-"))
+    made = Place(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def tcp() -> str:
+    """An address whose port, and the next one, are free now."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return f"tcp://127.0.0.1:{port}"
+    raise AssertionError("no two free ports in a row")

@@ -1,0 +1,126 @@
+"""/metrics and /healthz of every role, and what they say against the journals."""
+
+import re
+import urllib.error
+import urllib.request
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.system.conftest import Place, Process, until
+
+FROM_THE_CLIENT = ("process_", "python_")
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def port_of(process: Process) -> int:
+    return int(process.says(r"metrics at port (\d+)")[1])
+
+
+def scrape(port: int) -> dict[str, Metric]:
+    status, text = get(port, "/metrics")
+    assert status == 200
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def by(family: Metric, label: str) -> dict[str, float]:
+    return {
+        sample.labels[label]: sample.value
+        for sample in family.samples
+        if label in sample.labels and not sample.name.endswith("_created")
+    }
+
+
+def value(family: Metric) -> float:
+    (sample,) = [s for s in family.samples if not s.name.endswith("_created")]
+    return float(sample.value)
+
+
+def test_every_role_tells_what_it_does(place: Place) -> None:
+    broker = place.broker("--metrics-port", "0")
+    learner, actor = place.learner("--metrics-port", "0"), place.actor("--metrics-port", "0")
+    ports = {"broker": port_of(broker), "learner": port_of(learner), "actor": port_of(actor)}
+    place.trains(50)
+    for role, port in ports.items():
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/elsewhere")[0] == 404
+        families = scrape(port)
+        ours = {name for name in families if not name.startswith(FROM_THE_CLIENT)}
+        assert all(name.startswith(f"headrace_{role}_") for name in ours), ours
+        assert all(families[name].documentation for name in ours)
+        assert "process_cpu_seconds" in families
+
+    # Everything that stands in a journal by now, a later scrape must have counted.
+    trained = place.trained()
+    counted = scrape(ports["broker"])
+    outcomes = by(counted["headrace_broker_fragments"], "outcome")
+    assert outcomes["trained"] >= trained - 2  # its DONE may be on the way
+    assert value(counted["headrace_broker_ledger_unaccounted"]) == 0
+    assert by(counted["headrace_broker_sessions"], "role")["learner"] == 1
+    assert by(counted["headrace_broker_sessions"], "role")["actor"] == 1
+
+    # The sampler stops and drains; then all three agree to the last unroll.
+    samples = scrape(ports["learner"])
+    assert value(samples["headrace_learner_samples"]) > 0
+    assert actor.term() == 0
+    account = place.account()
+    settled = account.generated - account.in_flight
+    broker_counts = until(
+        lambda: agreed(ports["broker"], settled), "the broker's counters to follow the journals"
+    )
+    ends = by(broker_counts["headrace_broker_fragments"], "outcome")
+    assert ends["trained"] == account.outcomes["trained"]
+    assert ends["abandoned"] == account.outcomes["abandoned"]
+    assert value(broker_counts["headrace_broker_received"]) == account.generated
+    learned = scrape(ports["learner"])
+    assert 2 * value(learned["headrace_learner_steps"]) == account.outcomes["trained"]
+    assert learner.term() == 0
+    assert broker.term() == 0
+
+
+def agreed(port: int, settled: int) -> dict[str, Metric] | None:
+    families = scrape(port)
+    outcomes = by(families["headrace_broker_fragments"], "outcome")
+    ended = sum(count for name, count in outcomes.items() if name != "duplicate")
+    return families if ended == settled else None
+
+
+def test_the_samplers_counters_follow_its_journal(place: Place) -> None:
+    broker, learner = place.broker(), place.learner("--set", "pacing.max_lag=2")
+    actor = place.actor("--metrics-port", "0")
+    port = port_of(actor)
+    place.trains(50)
+    assert learner.term() == 0  # without a learner credit ends, and the sampler stands still
+
+    def still() -> dict[str, Metric] | None:
+        families = scrape(port)
+        generated = value(families["headrace_actor_generated_fragments"])
+        return families if generated == place.account().generated else None
+
+    families = until(still, "the sampler's counters")
+    account = place.account()
+    assert value(families["headrace_actor_env_steps"]) == account.env_steps
+    outcomes = by(families["headrace_actor_fragments"], "outcome")
+    unacked = value(families["headrace_actor_unacked_fragments"])
+    assert account.generated == sum(outcomes.values()) + unacked
+    assert value(families["headrace_actor_weights_version"]) > 0
+    stages = by(families["headrace_actor_fragment_bytes"], "stage")
+    assert stages["raw"] == account.generated * (9 * 4 * 16 + 8 * 4 * (8 + 4 + 4 + 1))
+    assert stages["raw"] < stages["wire"] < 1.5 * stages["raw"]
+    assert actor.term() == 0
+    assert broker.term() == 0
+
+
+def test_a_sampler_without_a_broker_is_not_healthy(place: Place) -> None:
+    port = port_of(place.actor("--metrics-port", "0"))
+    status, text = get(port, "/healthz")
+    assert status == 503
+    assert re.search("broker", text)

@@ -1,0 +1,145 @@
+"""`headrace train` from one end to the other."""
+
+import time
+
+import pytest
+
+from tests.system.conftest import Place
+
+KEYS = {
+    "run", "env", "algorithm", "seed", "stop_reason", "wall_s", "first_train_s", "env_steps",
+    "trained_steps", "learner_steps", "version", "steps_per_s", "trained_steps_per_s", "episodes",
+    "mean_return", "solved_at_s", "solved_at_steps", "lag", "unrolls", "wire_bytes_per_step",
+    "cpu_s", "peak_rss_mb",
+}  # fmt: skip
+UNROLLS = {
+    "generated", "trained", "stale", "shed", "duplicate", "rejected", "poison", "abandoned",
+    "in_flight",
+}  # fmt: skip
+
+
+def check_books(place: Place) -> None:
+    """generated = the outcomes + in flight, and no acknowledgement was a lie."""
+    unrolls = place.summary()["unrolls"]
+    ended = sum(n for name, n in unrolls.items() if name not in ("generated", "duplicate"))
+    assert unrolls["generated"] == ended
+    account = place.account()
+    assert account.unaccounted() == 0
+    assert account.untrue == 0
+    assert account.generated == unrolls["generated"]
+    assert account.in_flight == unrolls["in_flight"]
+
+
+def check_files(place: Place) -> None:
+    assert place.checkpoints()
+    assert (place.out / "curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert place.history()
+    assert (place.out / "run.toml").exists()
+
+
+def test_a_return_goal_is_reached_and_summed_up(place: Place) -> None:
+    began = time.monotonic()
+    train = place.train("--stop-return", "30", "--stop-steps", "2000000")
+    assert train.ends() == 0, train.text()
+    took = time.monotonic() - began
+    place.nothing_is_left()
+
+    summary = place.summary()
+    assert summary.keys() >= KEYS
+    assert summary["unrolls"].keys() == UNROLLS
+    assert summary["lag"].keys() == {"mean", "p95", "max"}
+    assert (summary["run"], summary["env"]) == ("small", "CartPole-v1")
+    assert (summary["algorithm"], summary["seed"]) == ("impala", 1)
+    assert summary["stop_reason"] == "return"
+    assert summary["mean_return"] >= 30
+    # From the start of the process as the kernel counts it; we started it a little earlier.
+    assert took - 1.5 < summary["wall_s"] <= took + 0.1
+    assert 0 < summary["first_train_s"] < summary["solved_at_s"] < summary["wall_s"]
+    assert 0 < summary["solved_at_steps"] == summary["trained_steps"] <= summary["env_steps"]
+    assert summary["learner_steps"] == summary["version"] > 0
+    # Of the 8 x 4 steps of an unroll those are left out that only reset.
+    assert 0.7 * 64 < summary["trained_steps"] / summary["learner_steps"] <= 64
+    assert summary["unrolls"]["trained"] == 2 * summary["learner_steps"]
+    assert summary["episodes"] >= 100
+    # 4 float32 of observation, action, log-prob, reward, flags: 33 bytes a step, and the headers.
+    assert 33 < summary["wire_bytes_per_step"] < 80
+    assert 0 <= summary["lag"]["mean"] <= summary["lag"]["p95"] <= summary["lag"]["max"]
+    assert summary["trained_steps_per_s"] > 0
+    assert summary["cpu_s"] > 0
+    assert 30 < summary["peak_rss_mb"] < 2000
+    check_books(place)
+    check_files(place)
+
+    said = train.text()
+    for path in (place.checkpoints()[-1], place.out / "summary.json", place.out / "curve.png"):
+        assert str(path) in said
+    assert "Traceback" not in said
+
+
+def test_a_limit_before_the_goal_is_status_3_and_resume_goes_on(place: Place) -> None:
+    train = place.train("--stop-return", "500", "--stop-steps", "4000", "--quiet")
+    assert train.ends() == 3
+    assert train.text() == ""
+    first, points = place.summary(), len(place.history())
+    assert first["stop_reason"] == "steps"
+    assert 4000 <= first["trained_steps"] < 4064
+    check_books(place)
+    check_files(place)
+
+    again = place.train("--stop-steps", "9000")
+    assert again.ends() == 2
+    assert "--resume" in again.text()
+    assert len(again.lines()) == 1
+    assert place.summary() == first
+
+    resumed = place.train("--stop-steps", "9000", "--resume")
+    assert resumed.ends() == 0, resumed.text()  # no return was asked for: the limit is the goal
+    second, history = place.summary(), place.history()
+    assert 9000 <= second["trained_steps"] < 9064
+    assert second["version"] == second["learner_steps"] > first["version"]
+    assert second["episodes"] > first["episodes"]
+    assert second["unrolls"]["trained"] == 2 * second["learner_steps"]
+    assert second["wall_s"] < first["wall_s"] + 60
+    steps = [line["trained_steps"] for line in history]
+    assert steps == sorted(steps)
+    assert len(history) > points
+    check_books(place)
+    place.nothing_is_left()
+
+
+def test_resume_needs_something_to_resume(place: Place) -> None:
+    train = place.train("--stop-steps", "1000", "--resume")
+    assert train.ends() == 2
+    assert len(train.lines()) == 1
+    assert "nothing to resume" in train.text()
+    assert not place.out.exists()
+
+
+def test_a_time_limit(place: Place) -> None:
+    train = place.train("--stop-seconds", "4", "--stop-return", "499", "--quiet")
+    assert train.ends() == 3
+    assert place.summary()["stop_reason"] == "seconds"
+    check_books(place)
+    place.nothing_is_left()
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "appo"])
+def test_no_lag_allowed_is_no_lag_at_all(place: Place, algorithm: str) -> None:
+    train = place.train(
+        "--stop-steps", "4000", "--set", "pacing.max_lag=0", "--set", f"algorithm.name={algorithm}",
+    )  # fmt: skip
+    assert train.ends() == 0, train.text()
+    assert place.summary()["lag"] == {"mean": 0.0, "p95": 0.0, "max": 0.0}
+    assert all(line["lag"] == 0 for line in place.history())
+    check_books(place)
+
+
+def test_appo_and_the_vector_entry_point(place: Place) -> None:
+    train = place.train(
+        "--stop-steps", "4000", "--actors", "1", "--seed", "5", "--set", "actor.stepping=vector",
+        "--set", "algorithm.name=appo",
+    )  # fmt: skip
+    assert train.ends() == 0, train.text()
+    summary = place.summary()
+    assert (summary["algorithm"], summary["seed"]) == ("appo", 5)
+    check_books(place)
