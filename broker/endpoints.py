@@ -8,8 +8,10 @@ from broker.wire import MAX_BUFFER_BYTES
 
 # Messages queued for one peer before a send says "no room": more than any window of ours.
 _HIGH_WATER = 1024
-# A peer that vanished without closing (power, cable) is noticed by the transport itself.
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS, _HEARTBEAT_TTL_MS = 1000, 5000, 6000
+# A peer that vanished without closing (power, cable) is noticed by TCP, so that its descriptor is
+# freed. Not by ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process when their timer fires on a
+# connection whose peer died while our queue was full (tests/broker/test_endpoints.py).
+_KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 10, 5, 3
 
 
 class EndpointError(ValueError):
@@ -85,9 +87,10 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
     socket.set(zmq.SNDHWM, _HIGH_WATER)
     socket.set(zmq.RCVHWM, _HIGH_WATER)
     socket.set(zmq.MAXMSGSIZE, MAX_BUFFER_BYTES)
-    socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-    socket.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
-    socket.set(zmq.HEARTBEAT_TTL, _HEARTBEAT_TTL_MS)
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_IDLE_S)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_INTERVAL_S)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
     socket.set(zmq.RECONNECT_IVL, 100)
     socket.set(zmq.RECONNECT_IVL_MAX, 2000)
     return socket

@@ -27,7 +27,9 @@ def draw(history: list[dict[str, Any]], target: float | None, title: str, to: Pa
     )
     if target is not None:
         axes.axhline(target, linestyle="--", linewidth=1, color="gray")
-        axes.annotate(f"goal {target:g}", (0, target), textcoords="offset points", xytext=(4, 4))
+        axes.text(
+            0.01, target, f"goal {target:g}", transform=axes.get_yaxis_transform(), va="bottom"
+        )
     axes.set(
         title=title, xlabel="agent steps trained on", ylabel="return, mean of the last 100 episodes"
     )

@@ -25,11 +25,13 @@ class RanksError(Exception):
 class Facts:
     """What one rank brings to a step, or all of them together."""
 
-    ready: bool
-    stop: bool
-    steps: int
-    ended: int
-    episodes: tuple[tuple[float, int], ...]
+    ready: bool  # a batch is here
+    stop: bool = False  # somebody asked to end
+    late: bool = False  # time is up
+    save: bool = False  # a checkpoint is due
+    steps: int = 0
+    ended: int = 0
+    episodes: tuple[tuple[float, int], ...] = ()
 
 
 class Ranks:
@@ -46,27 +48,34 @@ class Ranks:
             )
 
     def exchange(self, own: Facts) -> Facts:
-        """Everybody's facts as one: ready when all are, stop when anyone does."""
+        """Everybody's facts as one: ready when all are, the rest when anyone is.
+
+        Whatever leads to a further collective must be decided here: ranks have clocks of their own.
+        """
         if self.world == 1:
             return own
-        mine = torch.zeros(4 + 2 * _EPISODES, dtype=torch.float64)
+        numbers = [own.ready, own.stop, own.late, own.save, own.steps, own.ended]
+        first = len(numbers)
+        mine = torch.zeros(first + 2 * _EPISODES, dtype=torch.float64)
         episodes = own.episodes[-_EPISODES:]
-        mine[:4] = torch.tensor([own.ready, own.stop, own.steps, own.ended], dtype=torch.float64)
+        mine[:first] = torch.tensor(numbers, dtype=torch.float64)
         for at, (value, length) in enumerate(episodes):
-            mine[4 + 2 * at], mine[5 + 2 * at] = value, length
+            mine[first + 2 * at], mine[first + 2 * at + 1] = value, length
         table = [torch.zeros_like(mine) for _ in range(self.world)]
         self.collective(lambda: torch.distributed.all_gather(table, mine))
         found = [
             (float(row[at]), int(row[at + 1]))
             for row in table
-            for at in range(4, len(row), 2)
+            for at in range(first, len(row), 2)
             if row[at + 1] > 0
         ]
         return Facts(
             ready=all(row[0] > 0 for row in table),
             stop=any(row[1] > 0 for row in table),
-            steps=int(sum(row[2] for row in table)),
-            ended=int(sum(row[3] for row in table)),
+            late=any(row[2] > 0 for row in table),
+            save=any(row[3] > 0 for row in table),
+            steps=int(sum(row[4] for row in table)),
+            ended=int(sum(row[5] for row in table)),
             episodes=tuple(found),
         )
 

@@ -103,11 +103,10 @@ def train(p: Pieces) -> str:
         waiting = time.perf_counter()
         batch = batch or p.feed.next(timeout_s=0.5)
         now = time.monotonic()
-        late = p.goal.seconds is not None and time.time() - p.started >= p.goal.seconds
-        facts = p.ranks.exchange(_facts(batch, stop=p.stopping() or late))
+        facts = p.ranks.exchange(_facts(p, batch, save=now - saved_at > p.saving.every_s))
         p.metrics.phase["wait"].inc(time.perf_counter() - waiting)
-        if facts.stop:
-            reason = "seconds" if late else "stopped"
+        if facts.stop or facts.late:
+            reason = "seconds" if facts.late else "stopped"
             break
         if not facts.ready or batch is None:
             continue
@@ -180,7 +179,7 @@ def train(p: Pieces) -> str:
         if p.goal.steps is not None and p.progress.trained_steps >= p.goal.steps:
             reason = "steps"
             break
-        if now - saved_at > p.saving.every_s:
+        if facts.save:
             saved_at = now
             save(p, optimiser)
 
@@ -315,10 +314,12 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def _facts(batch: Batch | None, *, stop: bool) -> Facts:
+def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:
+    stop = p.stopping()
+    late = p.goal.seconds is not None and time.time() - p.started >= p.goal.seconds
     if batch is None:
-        return Facts(False, stop, 0, 0, ())
-    return Facts(True, stop, batch.steps, batch.ended, tuple(batch.episodes))
+        return Facts(False, stop, late, save)
+    return Facts(True, stop, late, save, batch.steps, batch.ended, tuple(batch.episodes))
 
 
 def _count(

@@ -1,6 +1,7 @@
 """Environments by name, and everything that can be wrong with the name or the environment."""
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -68,20 +69,17 @@ def test_module_and_factory(module: ModuleType) -> None:
 
 
 def test_a_gymnasium_id_may_name_the_module_that_registers_it(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert module
-    spec = gymnasium.envs.registration.EnvSpec(id="mine/Plain-v0", entry_point=lambda **_: Plain())
-    monkeypatch.setitem(gymnasium.registry, "mine/Plain-v0", spec)
-    env = make_env(EnvConfig("mine:mine/Plain-v0"))
-    assert isinstance(env.unwrapped, Plain)
-
-
-def test_such_a_module_is_imported_first() -> None:
-    # Were the part after the colon looked up as an attribute, the words would be of that.
-    line = refusal("no_such_module:Game-v5")
-    assert "no_such_module" in line
-    assert "attribute" not in line
+    """Nobody has imported it yet."""
+    (tmp_path / "registers.py").write_text(
+        "import gymnasium\n"
+        'gymnasium.register("late/Pole-v0", "gymnasium.envs.classic_control:CartPoleEnv")\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(gymnasium.registry, "late/Pole-v0", gymnasium.spec("CartPole-v1"))
+    del gymnasium.registry["late/Pole-v0"]  # and it is taken out again after the test
+    assert probe(EnvConfig("registers:late/Pole-v0")) == probe(EnvConfig("CartPole-v1"))
 
 
 def test_a_probe_closes_what_it_made(module: ModuleType) -> None:
