@@ -22,6 +22,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 our fault, 2 your input, 3 a limit came first."""
+    # module:factory may name a file where the user stands; installed packages go first.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     given = _parser().parse_args(arguments)
     try:
         return int(given.role(given))

@@ -183,8 +183,7 @@ def train(p: Pieces) -> str:
             saved_at = now
             save(p, optimiser)
 
-    if batch is not None:
-        p.feed.reject(batch, "the learner stopped before it could be used")
+    # A batch that is left is still leased: our goodbye hands it back untouched.
     p.progress.mark(time.monotonic())
     show(p, {})
     save(p, optimiser)
