@@ -6,10 +6,13 @@
 Each line is one unbuffered write: it survives kill -9 of the process.
 """
 
+import logging
 import os
 from pathlib import Path
 
 from broker.wire import Outcome
+
+log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -22,16 +25,20 @@ class Journal:
             self._fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def generated(self, inc: int, stream: int, seq: int, steps: int) -> None:
-        self._write(f"G {inc} {stream} {seq} {steps}\n")
+        if self._fd >= 0:
+            self._write(f"G {inc} {stream} {seq} {steps}\n")
 
     def acknowledged(self, inc: int, stream: int, lo: int, hi: int, outcome: int) -> None:
-        self._write(f"A {inc} {stream} {lo} {hi} {Outcome(outcome).name.lower()}\n")
+        if self._fd >= 0:
+            self._write(f"A {inc} {stream} {lo} {hi} {Outcome(outcome).name.lower()}\n")
 
     def trained(self, keys: list[tuple[int, int, int]], version: int) -> None:
-        self._write("".join(f"T {inc} {s} {seq} {version}\n" for inc, s, seq in keys))
+        if self._fd >= 0:
+            self._write("".join(f"T {inc} {s} {seq} {version}\n" for inc, s, seq in keys))
 
     def given_up(self, inc: int, stream: int, lo: int, hi: int) -> None:
-        self._write(f"X {inc} {stream} {lo} {hi}\n")
+        if self._fd >= 0:
+            self._write(f"X {inc} {stream} {lo} {hi}\n")
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -39,5 +46,9 @@ class Journal:
             self._fd = -1
 
     def _write(self, text: str) -> None:
-        if self._fd >= 0:
+        try:
             os.write(self._fd, text.encode())
+        except OSError as error:
+            # A full disk must not stop the run; the account of it will be short, and says so here.
+            log.error("the journal ends here: %s", error)
+            self.close()

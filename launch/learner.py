@@ -4,6 +4,7 @@ import argparse
 import functools
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any
@@ -279,4 +280,9 @@ def main(given: argparse.Namespace | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    # All is saved, said and closed. What torch's threads do while an interpreter is taken down must
+    # not turn a good end into a bad one: of 50 ends with two ranks, one aborted.
+    os._exit(ended)

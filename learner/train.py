@@ -309,8 +309,11 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
     }
     p.feed.stats({name: float(value) for name, value in line.items() if value is not None})
     if p.ranks.rank == 0:
-        with (p.folder / "history.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with (p.folder / "history.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:  # a full disk must not stop the run
+            log.error("a line of the history is missing: %s", error)
 
 
 def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:

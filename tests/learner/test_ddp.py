@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -261,4 +262,10 @@ def test_a_rank_that_dies_in_the_backward_pass_ends_the_other_with_a_clear_line(
 
 
 if __name__ == "__main__":
-    run_rank(Path(sys.argv[1]), sys.argv[2], [int(word) for word in sys.argv[3:]])
+    try:
+        run_rank(Path(sys.argv[1]), sys.argv[2], [int(word) for word in sys.argv[3:]])
+    except BaseException:  # noqa: BLE001  # said, and the status tells
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # as launch.learner ends
