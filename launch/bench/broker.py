@@ -29,8 +29,9 @@ from launch import broker as broker_main
 from launch import config, process
 from launch.bench import report
 
-_BATCH = 8
-_LAG = 7  # (7 + 1) x 8 = 64 unrolls on their way; the bare side's four queues hold 128
+_BATCH = 32  # unrolls an optimiser step, as in the IMPALA paper
+_BARE_QUEUE = 32  # messages in each of the bare side's four queues
+_LAG = 1  # (1 + 1) x 32 = 64 unrolls on their way; the bare side's four queues hold 128
 
 
 def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[str, Any]:
@@ -171,7 +172,8 @@ def _learner(address: str, size: int, seconds: float) -> float:
         end = LearnerEnd(
             address, name="bench", inc=process.incarnation(), rank=0, world=1, run=run.run.name,
             shared=config.shared(run), spaces=("bench", "bytes"), unroll_bytes=size, accept=accept,
-            free=lambda: _BATCH * 8 - len(batch), journal=Journal(None, ""), context=context,
+            free=lambda: _BATCH * (_LAG + 1) - len(batch), journal=Journal(None, ""),
+            context=context,
         )  # fmt: skip
         try:
             async with asyncio.timeout(60):
@@ -198,8 +200,8 @@ def _bare_forwarder(address: str, _: int) -> None:
     async def main() -> int:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = endpoints.router(context)
-        socket.set(zmq.SNDHWM, _BATCH * 4)
-        socket.set(zmq.RCVHWM, _BATCH * 4)
+        socket.set(zmq.SNDHWM, _BARE_QUEUE)
+        socket.set(zmq.RCVHWM, _BARE_QUEUE)
         endpoints.bind(socket, address)
         mail = Mailbox(socket)
         sink = b""
@@ -217,7 +219,7 @@ def _bare_forwarder(address: str, _: int) -> None:
 def _bare_sender(address: str, size: int) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = endpoints.dealer(context)
-    socket.set(zmq.SNDHWM, _BATCH * 4)
+    socket.set(zmq.SNDHWM, _BARE_QUEUE)
     socket.connect(address)
     body = bytearray(os.urandom(size))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -228,7 +230,7 @@ def _bare_sender(address: str, size: int) -> None:
 def _bare_receiver(address: str, size: int, seconds: float) -> float:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = endpoints.dealer(context)
-    socket.set(zmq.RCVHWM, _BATCH * 4)
+    socket.set(zmq.RCVHWM, _BARE_QUEUE)
     socket.connect(address)
     socket.send(b"")
     count, began, until = 0, 0.0, float("inf")

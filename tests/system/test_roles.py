@@ -39,7 +39,7 @@ def test_roles_find_each_other_in_any_order(place: Place, tcp: str, order: tuple
             roles[role].says("run small at")
         elif "broker" in roles:
             roles["broker"].says(f"{role} .* joins")
-        else:
+        elif role == order[0]:
             roles[role].says("no broker answers at .* after 5 s")
     assert roles["learner"].ends() == 0, roles["learner"].text()
     assert roles["actor"].ends() == 0, roles["actor"].text()
@@ -120,7 +120,9 @@ def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     assert min(int(line.split()[4]) for line in second) > seen
     after = place.history()[len(saved) :]
     assert after[0]["version"] > seen
-    assert 0 < after[0]["trained_steps"] < saved[-1]["trained_steps"] + 64 * 100
+    # A version is 64 steps, the dead ones left out; those between `newest` and `seen` are undone.
+    steps = 64 * (newest + after[0]["version"] - seen)
+    assert 0.7 * steps < after[0]["trained_steps"] <= steps
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
     # What it had used when its word did not get through: at most what may lie at a learner.
@@ -151,17 +153,17 @@ def test_a_learner_without_a_checkpoint_starts_anew_above_what_was_seen(place: P
 
 @pytest.mark.parametrize("role", ["broker", "learner", "actor-0"])
 def test_train_restarts_what_is_killed(place: Place, role: str) -> None:
-    train = place.train("--stop-seconds", "9", "--set", "stop.return=499")
+    train = place.train("--stop-return", "501")
     until(place.checkpoints, "a checkpoint")
     place.trains(50)
     os.kill(child_of(place, train, role), signal.SIGKILL)
     train.says(f"{role} was killed by SIGKILL; starting it again")
     place.trains(100)
-    assert train.ends() == 3, train.text()
+    assert train.term() == 3, train.text()
     assert "Traceback" not in train.text()
     place.nothing_is_left()
     summary, account = place.summary(), place.account()
-    assert summary["stop_reason"] == "seconds"
+    assert summary["stop_reason"] == "stopped"
     assert (account.unaccounted(), account.untrue) == (0, 0)
     assert account.in_flight <= (2 if role == "actor-0" else 0)
     assert account.twice <= (6 if role == "learner" else 0)
