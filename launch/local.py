@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
+# From its goodbye, which ends the samplers, to the end of its process.
+_LEARNER_ENDS_WITHIN_S = 3.0
 
 
 def train(run: config.Run, *, out: Path, resume: bool, quiet: bool) -> int:
@@ -94,6 +96,7 @@ class _Local:
         self.learner: Child
         self.broker: Child
         self.actors: list[Child] = []
+        self.left: list[tuple[float, Child]] = []  # samplers that ended well, and when
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
 
     def run(self) -> int:
@@ -187,6 +190,7 @@ class _Local:
                 for child in self.children.reap():
                     if not self._expected(child):
                         self.children.restart(child)
+                self._bring_back()
         finally:
             view.close()
             watcher.close()
@@ -197,8 +201,18 @@ class _Local:
             raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
         if child is self.learner:
             return child.status in (process.OK, process.LIMIT)
-        # A sampler ends well only when the learner said that the run is over.
-        return child in self.actors and child.status == process.OK
+        if child in self.actors and child.status == process.OK:
+            # Well done if the learner said that the run is over; it ends a moment later then.
+            self.left.append((time.monotonic(), child))
+            return True
+        return False
+
+    def _bring_back(self) -> None:
+        """Samplers that somebody sent away: the learner is still here, so the run is not over."""
+        for since, child in list(self.left):
+            if time.monotonic() - since > _LEARNER_ENDS_WITHIN_S and self.learner.status is None:
+                self.left.remove((since, child))
+                self.children.restart(child)
 
     def _saw(self, status: dict[str, Any]) -> None:
         if status:

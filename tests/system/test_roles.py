@@ -169,6 +169,18 @@ def test_train_restarts_what_is_killed(place: Place, role: str) -> None:
     assert account.twice <= (6 if role == "learner" else 0)
 
 
+def test_train_brings_back_a_sampler_that_was_sent_away(place: Place) -> None:
+    """SIGTERM to a sampler is a clean end, but not the run's."""
+    train = place.train("--stop-return", "501")
+    until(place.checkpoints, "a checkpoint")
+    os.kill(child_of(place, train, "actor-0"), signal.SIGTERM)
+    train.says("actor-0 ended with status 0; starting it again")
+    place.trains(100)
+    assert train.term() == 3, train.text()
+    account = place.account()
+    assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
+
+
 def child_of(place: Place, train: Process, role: str) -> int:
     """Forks look alike: they were made in order, broker, learner, actor-0, actor-1."""
     pids = sorted(place.alive().keys() - {train.pid})
