@@ -1,8 +1,11 @@
 """The run's [env] and [actor] sections."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
+
+Stepping = Literal["auto", "inline", "vector", "threads", "processes"]
+STEPPINGS: tuple[str, ...] = get_args(Stepping)
 
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -12,6 +15,14 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
     kwargs: Annotated[dict[str, Any], Meta(description="keyword arguments for it")] = field(
         default_factory=dict
     )
+    wrappers: Annotated[
+        tuple[dict[str, Any], ...],
+        Meta(description="put around it in this order; id = module:factory, the rest are keywords"),
+    ] = ()
+    stack: Annotated[
+        int,
+        Meta(ge=1, le=64, description="images: frames that the network sees at once"),
+    ] = 1
 
 
 class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,11 +35,37 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=4096, description="groups of unroll.envs environments in each process")
     ] = 1
     stepping: Annotated[
-        Literal["inline", "vector"],
+        Stepping,
         Meta(
-            description="inline: one Python env after another; vector: the env's own vector class"
+            description="inline: one Python env after another; vector: the env's own vector class;"
+            " threads, processes: every group by itself; auto: measured at the start"
         ),
-    ] = "inline"
+    ] = "auto"
+    workers: Annotated[
+        int,
+        Meta(ge=0, le=1024, description="processes that share the groups; 0 = one for each group"),
+    ] = 0
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16", "int8"],
+        Meta(
+            description="numbers the network acts with; int8: nature only; auto: bfloat16 for"
+            " nature where the CPU multiplies it, else float32"
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int, Meta(ge=1, le=1024, description="torch threads of each process; not above its cores")
+    ] = 1
+    wait_ms: Annotated[
+        float,
+        Meta(ge=0, le=100, description="the network waits at most this long for more of them"),
+    ] = 1.0
+    step_timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="threads, processes: a step or reset that takes longer has hung"),
+    ] = 60.0
+    crashes_per_hour: Annotated[
+        int, Meta(ge=0, description="environments restarted in an hour before the sampler ends")
+    ] = 100
     drain_s: Annotated[
         float, Meta(ge=0, le=600, description="on SIGTERM, wait this long for acknowledgements")
     ] = 5.0

@@ -1,6 +1,10 @@
 """Environments by name, and everything that can be wrong with the name or the environment."""
 
+import importlib.util
+import os
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,12 +12,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
 
 from actors.config import EnvConfig
-from actors.envs import EnvError, make_env, make_vector, probe
+from actors.envs.convert import spaces_of
+from actors.envs.make import EnvError, make_env, make_pool, make_vector, probe
 from learner import spaces
 from learner.spaces import Leaf, Spaces
+
+Make = Callable[[EnvConfig], object]
 
 
 class Plain(gymnasium.Env[Any, Any]):
@@ -37,12 +45,11 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return made
 
 
-def refusal(name: str, **kwargs: Any) -> str:
+def refusal(config: EnvConfig, make: Make = probe) -> str:
     with pytest.raises(EnvError) as caught:
-        probe(EnvConfig(name, kwargs))
+        make(config)
     line = str(caught.value)
     assert "\n" not in line
-    assert name in line
     return line
 
 
@@ -55,9 +62,8 @@ def test_a_gymnasium_id_with_its_wrappers_and_keyword_arguments() -> None:
 
 
 def test_spaces_as_data() -> None:
-    float32 = np.dtype(np.float32).str
     assert probe(EnvConfig("CartPole-v1")) == Spaces(
-        (Leaf("obs", float32, (4,)),), spaces.Discrete(2)
+        (Leaf("obs", "<f4", (4,)),), spaces.Discrete(2)
     )
 
 
@@ -91,75 +97,104 @@ def test_a_probe_closes_what_it_made(module: ModuleType) -> None:
 
     module.__dict__["make"] = make
     probe(EnvConfig("mine:make"))
-    refusal("mine:make", action=Box(-1, 1, (2,)))
+    refusal(EnvConfig("mine:make", {"action": Box(-1, 1, (2,))}))
     assert [env.closed for env in made] == [True, True]
 
 
-def test_unknown_id() -> None:
-    assert "doesn't exist" in refusal("CartPoll-v1")
-
-
-def test_unknown_keyword() -> None:
-    line = refusal("CartPole-v1", no_such_word=1)
-    assert "no_such_word" in line
-
-
-def test_missing_module() -> None:
-    assert "No module named 'no_such_module'" in refusal("no_such_module:make")
-
-
-def test_missing_factory(module: ModuleType) -> None:
-    assert "no attribute 'make'" in refusal(f"{module.__name__}:make")
-
-
-def test_factory_that_cannot_be_called(module: ModuleType) -> None:
-    module.__dict__["make"] = 3
-    assert "TypeError: mine:make is not callable" in refusal("mine:make")
-
-
-def test_factory_that_raises(module: ModuleType) -> None:
-    def make() -> None:
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("CartPoll-v1", {}, "Environment `CartPoll` doesn't exist"),
+        ("CartPole-v1", {"no_such_word": 1}, "'no_such_word' .*; correct env.kwargs"),
+        ("mine:make", {"no_such_word": 1}, "'no_such_word'; correct env.kwargs"),
+        ("no_such_module:make", {}, "No module named 'no_such_module'"),
+        ("no_such_module:Some/Env-v1", {}, "No module named 'no_such_module'"),
+        ("mine:missing", {}, "no attribute 'missing'"),
+        ("mine:three", {}, "mine:three is not callable"),
+        ("mine:raises", {}, "RuntimeError: the licence$"),
+        ("mine:other", {}, "made a dict, which is no gymnasium.Env"),
+    ],
+)
+def test_names_that_make_no_environment(
+    module: ModuleType, name: str, kwargs: dict[str, Any], words: str
+) -> None:
+    def raises() -> None:
         raise RuntimeError("the licence\nhas expired")
 
-    module.__dict__["make"] = make
-    assert "RuntimeError: the licence" in refusal("mine:make")
+    module.__dict__.update(make=Plain, three=3, raises=raises, other=dict)
+    line = refusal(EnvConfig(name, kwargs))
+    assert re.search(f"^env.id = '{name}'.*{words}", line)
 
 
-def test_factory_that_makes_something_else(module: ModuleType) -> None:
-    module.__dict__["make"] = dict
-    assert "made a dict, which is no gymnasium.Env" in refusal("mine:make")
+def test_remarks_about_rounded_bounds_are_not_the_users_concern(module: ModuleType) -> None:
+    module.__dict__["make"] = lambda: Plain(Box(-1, np.full(3, 0.1), (3,), np.float32))
+    with pytest.warns(UserWarning, match="precision lowered"):
+        module.make()
+    probe(EnvConfig("mine:make"))
+
+
+def test_wrappers_go_around_in_their_order(module: ModuleType) -> None:
+    class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def __init__(self, env: Any, *, name: str) -> None:
+            super().__init__(env)
+            self.name = name
+
+    module.__dict__.update(make=Plain, Named=Named)
+    wrappers = ({"id": "mine:Named", "name": "inner"}, {"id": "mine:Named", "name": "outer"})
+    env: Any = make_env(EnvConfig("mine:make", wrappers=wrappers))
+    assert (env.name, env.env.name, type(env.env.env)) == ("outer", "inner", Plain)
+
+
+def test_gymnasiums_own_wrappers() -> None:
+    limit = {"id": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 2}
+    resize = {"id": "gymnasium.wrappers:FlattenObservation"}
+    env = make_env(EnvConfig("CartPole-v1", wrappers=(limit, resize)))
+    env.reset(seed=1)
+    assert [env.step(0)[3] for _ in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("table", "words"),
     [
-        ({"action": Box(-1, 1, (2,))}, "only Discrete is"),
-        ({"action": Discrete(2, start=1)}, "must count from 0, these start at 1"),
-        ({"observation": Dict({"a": Box(-1, 1, (2,))})}, "only Box is"),
-        ({"observation": Discrete(5)}, "only Box is"),
+        ({"name": "x"}, "env.wrappers[1] has no id; set it to module:factory"),
+        ({"id": "mine:missing"}, "env.wrappers[1].id = 'mine:missing' cannot be made"),
+        ({"id": "no_such_module:x"}, "No module named 'no_such_module'"),
+        ({"id": "mine:keep", "x": 1}, "'x'; correct the other keys of env.wrappers[1]"),
+        ({"id": "mine:lose"}, "env.wrappers[1].id = 'mine:lose' made a int"),
     ],
 )
-def test_spaces_that_are_not_supported(
-    module: ModuleType, wrong: dict[str, Any], words: str
-) -> None:
-    module.__dict__["make"] = Plain
-    assert words in refusal("mine:make", **wrong)
+def test_wrong_wrappers(module: ModuleType, table: dict[str, Any], words: str) -> None:
+    """What was made until then is closed."""
+    made = Plain()
+    module.__dict__.update(make=lambda: made, keep=lambda env: env, lose=id)
+    assert words in refusal(EnvConfig("mine:make", wrappers=({"id": "mine:keep"}, table)))
+    assert made.closed
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", "envpool:CartPole-v1"])
+def test_many_at_once_take_no_wrappers(name: str) -> None:
+    config = EnvConfig(name, wrappers=({"id": "mine:wrap"},))
+    for make in (make_vector, make_pool):
+        line = refusal(config, lambda config, make=make: make(config, 2))  # type: ignore[misc]
+        assert "takes no env.wrappers" in line
 
 
 @pytest.mark.parametrize("name", ["Acrobot-v1", "mine:make"])
 def test_no_vector_class(module: ModuleType, name: str) -> None:
     module.__dict__["make"] = Plain
-    with pytest.raises(EnvError) as caught:
-        make_vector(EnvConfig(name), 2)
-    line = str(caught.value)
+    line = refusal(EnvConfig(name), lambda config: make_vector(config, 2))
     assert name in line
     assert 'set actor.stepping = "inline"' in line
-    assert "\n" not in line
 
 
-def test_a_vector_class_that_hides_the_last_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("told", [{"autoreset_mode": AutoresetMode.SAME_STEP}, {}])
+def test_a_vector_class_that_hides_the_last_observation(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
+) -> None:
+    """Or does not say."""
+
     class Hides(gymnasium.vector.VectorEnv[Any, Any, Any]):
-        metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
+        metadata = told
 
         def __init__(self, num_envs: int) -> None:
             self.num_envs = num_envs
@@ -173,3 +208,88 @@ def test_a_vector_class_that_hides_the_last_observation(monkeypatch: pytest.Monk
     monkeypatch.setitem(gymnasium.registry, "Hides-v0", spec)
     with pytest.raises(EnvError, match=r"only NEXT_STEP keeps .* Set actor.stepping = \"inline\""):
         make_vector(EnvConfig("Hides-v0"), 2)
+
+
+@pytest.fixture
+def envpool() -> None:
+    if importlib.util.find_spec("envpool") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "not installed: pip install 'headrace[envpool]'"
+        )
+
+
+POLE = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 5, "batch_size": 3})
+
+
+@pytest.mark.usefixtures("envpool")
+def test_a_pool_brings_back_whoever_is_done() -> None:
+    """The step after an end is the one that resets: it has taken no step yet."""
+    pool = make_pool(POLE, 4)
+    assert (pool.envs, pool.batch) == (4, 3)
+    assert spaces_of(pool, POLE) == probe(POLE) == probe(EnvConfig("CartPole-v1"))
+    pool.async_reset()
+    ended: dict[int, bool] = {}
+    for _ in range(40):
+        observations, rewards, terminated, truncated, info = pool.recv()
+        assert observations.shape == (3, 4)
+        for place, env in enumerate(info["env_id"].tolist()):
+            assert (info["elapsed_step"][place] == 0) == ended.get(env, True)
+            assert rewards[place] == (not ended.get(env, True))
+            ended[env] = bool(terminated[place] or truncated[place])
+        pool.send(np.zeros(3, np.int64), info["env_id"])
+    assert set(ended) == {0, 1, 2, 3}
+    pool.close()
+
+
+@pytest.mark.usefixtures("envpool")
+def test_a_pool_plays_by_its_seed() -> None:
+    def first(seed: int | None) -> Any:
+        pool = make_pool(EnvConfig(POLE.id, {"batch_size": 4}), 4, seed)
+        pool.async_reset()
+        observations, *_, info = pool.recv()
+        pool.close()
+        return observations[np.argsort(info["env_id"])]
+
+    np.testing.assert_array_equal(first(1), first(1))
+    assert not np.isin(first(1), first(2)).any()
+    assert not np.isin(first(None), first(None)).any()
+
+
+@pytest.mark.usefixtures("envpool")
+def test_a_pool_of_games_sends_single_frames() -> None:
+    config = EnvConfig("envpool:Breakout-v5", stack=4)
+    pool = make_pool(config, 1)
+    pool.async_reset()
+    assert pool.recv()[0].shape == (1, 84, 84)
+    assert pool.batch == 1
+    leaf = Leaf("obs", "|u1", (84, 84), stack=4)
+    assert spaces_of(pool, config) == probe(config) == Spaces((leaf,), spaces.Discrete(4))
+    pool.close()
+
+
+@pytest.mark.usefixtures("envpool")
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("envpool:CartPoll-v1", {}, "EnvPool has no such task"),
+        ("envpool:CartPole-v1", {"seed": 1}, "leave seed out; the run's seed decides it"),
+        ("envpool:CartPole-v1", {"stack_num": 4}, "leave stack_num out; set env.stack"),
+        ("envpool:CartPole-v1", {"batch_size": 5}, "batch_size must be 1 to 4"),
+        ("envpool:CartPole-v1", {"no_such_word": 1}, "'no_such_word'; correct env.kwargs"),
+        ("CartPole-v1", {}, "is not EnvPool's; those begin with envpool:"),
+    ],
+)
+def test_wrong_pools(name: str, kwargs: dict[str, Any], words: str) -> None:
+    assert words in refusal(EnvConfig(name, kwargs), lambda config: make_pool(config, 4))
+
+
+def test_a_pool_is_made_as_one() -> None:
+    for make in (make_env, lambda config: make_vector(config, 2)):
+        assert 'set actor.stepping = "auto"' in refusal(EnvConfig("envpool:CartPole-v1"), make)
+
+
+def test_envpool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    line = refusal(POLE, lambda config: make_pool(config, 4))
+    assert line.endswith("install envpool: pip install 'headrace[envpool]'")
+    assert line == refusal(POLE)

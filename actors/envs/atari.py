@@ -1,0 +1,162 @@
+"""Atari games with the customary preprocessing, in two ways that play the same.
+
+An id that begins with "ALE/" gets it; behind a module, as in ale_py:ALE/Pong-v5, the game is raw.
+The reference way is one Python environment; the native way is ALE's own vector class. Its rules
+hold for both: a start presses FIRE where the game has it and waits 0 to noop_max - 1 frames, FIRE
+among them; an action lasts frame_skip frames, the last two are joined by their maximum, made grey
+and resized. With episodic_life a lost life ends the episode, and the next one begins a new game.
+Rewards are what the game gives, and one frame is one observation: clipping and stacking are the
+learner's.
+"""
+
+import importlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorObservationWrapper
+from gymnasium.wrappers import AtariPreprocessing
+
+from actors.config import EnvConfig
+from actors.envs.convert import Env, EnvError
+
+_DEFAULTS: dict[str, Any] = {
+    "frame_skip": 4,
+    "size": 84,
+    "noop_max": 30,
+    "episodic_life": False,
+    "repeat_action_probability": 0.0,
+    "full_action_space": False,
+    "fire_reset": True,
+    "max_frames": 108_000,
+    "num_threads": 1,  # of the native way; the reference has none
+}
+_LEAST = {"frame_skip": 1, "size": 1, "noop_max": 0, "max_frames": 1, "num_threads": 1}
+
+
+def named(config: EnvConfig) -> bool:
+    return config.id.startswith("ALE/")
+
+
+def make_reference(config: EnvConfig) -> Env:
+    """One game in gymnasium's wrappers."""
+    _quiet_ale()
+    importlib.import_module("cv2")
+    options = _options(config)
+    game: Env = gymnasium.make(
+        config.id,
+        obs_type="grayscale",
+        frameskip=1,
+        repeat_action_probability=options["repeat_action_probability"],
+        full_action_space=options["full_action_space"],
+        max_num_frames_per_episode=0,  # ALE's count includes the start; Episodes has its own
+        disable_env_checker=True,
+    ).unwrapped
+    return AtariPreprocessing(
+        Episodes(game, options),
+        noop_max=0,  # Episodes does it
+        frame_skip=options["frame_skip"],
+        screen_size=options["size"],
+    )
+
+
+def make_native(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
+    """ALE's vector class, `envs` wide."""
+    _quiet_ale()
+    options = _options(config)
+    vector = gymnasium.make_vec(
+        config.id,
+        envs,
+        vectorization_mode="vector_entry_point",
+        img_height=options["size"],
+        img_width=options["size"],
+        stack_num=1,
+        frameskip=options["frame_skip"],
+        noop_max=options["noop_max"],
+        episodic_life=options["episodic_life"],
+        reward_clipping=False,
+        use_fire_reset=options["fire_reset"],
+        max_num_frames_per_episode=options["max_frames"],
+        repeat_action_probability=options["repeat_action_probability"],
+        full_action_space=options["full_action_space"],
+        num_threads=options["num_threads"],
+    )
+    # ALE writes its way to reset into gymnasium's base class: other classes would seem to share it.
+    vector.metadata = dict(vector.metadata)
+    VectorEnv.metadata.pop("autoreset_mode", None)
+    return OneFrame(vector)
+
+
+class Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """How the native class begins and ends them, frame by frame; gymnasium's wrappers wait
+    differently, press no FIRE and count a last life that the game does not."""
+
+    def __init__(self, env: Env, options: dict[str, Any]) -> None:
+        super().__init__(env)
+        self._options = options
+        self._ale: Any = getattr(env, "ale")  # noqa: B009 - Env does not declare it
+        meanings = getattr(env, "get_action_meanings")()  # noqa: B009
+        self._noop = meanings.index("NOOP")
+        self._fire = meanings.index("FIRE") if "FIRE" in meanings else None
+        self._frames = self._lives = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        most = self._options["noop_max"]
+        wait = int(self.np_random.integers(most)) if most else 0
+        if self._options["fire_reset"] and self._fire is not None:
+            observation, *_, info = self.env.step(self._fire)
+            wait -= 1
+        for _ in range(wait):
+            observation, _, over, _, info = self.env.step(self._noop)
+            if over:
+                observation, info = self.env.reset()
+        self._frames, self._lives = 0, self._ale.lives()
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, _, info = self.env.step(action)
+        self._frames += 1
+        lives = self._ale.lives()
+        if self._options["episodic_life"] and 0 < lives < self._lives:
+            terminated = True
+        self._lives = lives
+        truncated = self._frames >= self._options["max_frames"] and not terminated
+        return observation, reward, terminated, truncated, info
+
+
+class OneFrame(VectorObservationWrapper[Any, Any, Any, Any]):
+    """Observations without the axis for a stack of one."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        stacked: Any = env.single_observation_space
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, stacked.shape[1:], np.uint8)
+        self.observation_space = gymnasium.vector.utils.batch_space(
+            self.single_observation_space, env.num_envs
+        )
+
+    def observations(self, observations: Any) -> Any:
+        return observations[:, 0]
+
+
+def _quiet_ale() -> None:
+    """Importing it registers its games; every process would print its banner."""
+    ale_py = importlib.import_module("ale_py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+
+
+def _options(config: EnvConfig) -> dict[str, Any]:
+    unknown = sorted(config.kwargs.keys() - _DEFAULTS.keys())
+    if unknown:
+        raise EnvError(
+            f"{config.id}: env.kwargs has no {', '.join(unknown)}; it has {', '.join(_DEFAULTS)}"
+        )
+    options = _DEFAULTS | config.kwargs
+    for name, least in _LEAST.items():
+        value = options[name]
+        if type(value) is not int or value < least:
+            raise EnvError(f"{config.id}: set env.kwargs.{name} to a whole number from {least} up")
+    return options

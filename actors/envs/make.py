@@ -1,0 +1,178 @@
+"""Environments from what the run says about them."""
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actors.config import EnvConfig
+from actors.envs import atari, pool
+from actors.envs.convert import Env, EnvError, as_data, spaces_of
+from actors.envs.pool import Pool
+from learner.spaces import Spaces
+
+__all__ = ["Env", "EnvError", "Pool", "make_env", "make_pool", "make_vector", "probe"]
+
+# Packages that only some environments need, and the extra that brings them.
+_EXTRAS = {
+    "ale_py": ("ale-py", "atari"),
+    "cv2": ("opencv", "atari"),
+    "envpool": ("envpool", "envpool"),
+}
+
+
+def make_env(config: EnvConfig) -> Env:
+    """One environment, by gymnasium id or module:factory, in its wrappers."""
+    if pool.named(config):
+        raise EnvError(
+            f'env.id = {config.id!r}: EnvPool steps many at once; set actor.stepping = "auto"'
+        )
+    with _blamed(f"env.id = {config.id!r}"):
+        env = _made(config)
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(
+            f"env.id = {config.id!r} made a {type(env).__name__}, which is no gymnasium.Env"
+        )
+    try:
+        for place, table in enumerate(config.wrappers):
+            env = _wrapped(env, dict(table), f"env.wrappers[{place}]")
+    except EnvError:
+        env.close()
+        raise
+    return env
+
+
+def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
+    """The environment's own vector class, `envs` wide."""
+    _unwrapped(config, "A vector class")
+    if pool.named(config):
+        raise EnvError(
+            f'env.id = {config.id!r}: EnvPool is no vector class; set actor.stepping = "auto"'
+        )
+    if atari.named(config):
+        with _blamed(f"env.id = {config.id!r}"):
+            return atari.make_native(config, envs)
+    try:
+        with _quiet():
+            vector = gymnasium.make_vec(
+                config.id, envs, vectorization_mode="vector_entry_point", **config.kwargs
+            )
+    except Exception as error:
+        raise EnvError(
+            f"{config.id} has no vector class that can be made ({_first_line(error)});"
+            ' set actor.stepping = "inline"'
+        ) from error
+    mode = vector.metadata.get("autoreset_mode")
+    if mode is not AutoresetMode.NEXT_STEP:
+        vector.close()
+        raise EnvError(
+            f"the vector class of {config.id} resets by {mode}; only NEXT_STEP keeps the last"
+            ' observation of an episode. Set actor.stepping = "inline"'
+        )
+    return vector
+
+
+def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
+    """EnvPool's own pool of `envs`; without a seed it plays differently every time."""
+    _unwrapped(config, "EnvPool")
+    if not pool.named(config):
+        raise EnvError(f"env.id = {config.id!r} is not EnvPool's; those begin with envpool:")
+    with _blamed(f"env.id = {config.id!r}"):
+        return pool.make(config, envs, seed)
+
+
+def probe(config: EnvConfig) -> Spaces:
+    """The spaces of the environment that the run names."""
+    if pool.named(config):
+        with _blamed(f"env.id = {config.id!r}"):
+            observation, action = pool.spaces(config)
+        return as_data(observation, action, config)
+    env = make_env(config)
+    try:
+        return spaces_of(env, config)
+    finally:
+        env.close()
+
+
+def _made(config: EnvConfig) -> Any:
+    """A gymnasium id may carry a module to import first, as in ale_py:ALE/Pong-v5; its version
+    makes it no name that Python could know."""
+    if config.id.partition(":")[2].isidentifier():
+        return _attribute(config.id)(**config.kwargs)
+    if atari.named(config):
+        return atari.make_reference(config)
+    return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+
+
+def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
+    name = keywords.pop("id", None)
+    if not isinstance(name, str):
+        raise EnvError(f"{where} has no id; set it to module:factory")
+    with _blamed(f"{where}.id = {name!r}", f"the other keys of {where}"):
+        wrapped = _attribute(name)(env, **keywords)
+    if not isinstance(wrapped, gymnasium.Env):
+        raise EnvError(
+            f"{where}.id = {name!r} made a {type(wrapped).__name__}, which is no gymnasium.Env"
+        )
+    return wrapped
+
+
+def _unwrapped(config: EnvConfig, who: str) -> None:
+    if config.wrappers:
+        raise EnvError(
+            f"{who} takes no env.wrappers, they are for single environments;"
+            ' set actor.stepping = "inline", "threads" or "processes"'
+        )
+
+
+def _attribute(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not callable(found):
+        raise TypeError(f"{name} is not callable")
+    return found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _blamed(where: str, keywords: str = "env.kwargs") -> Iterator[None]:
+    """Whatever goes wrong in somebody else's code is said in one line."""
+    try:
+        with _quiet():
+            yield
+    except EnvError:
+        raise
+    except Exception as error:
+        for extra in _missing(error):
+            raise EnvError(f"{where}: {extra}") from error
+        kind = "" if isinstance(error, gymnasium.error.Error) else f"{type(error).__name__}: "
+        line = _first_line(error)
+        if isinstance(error, TypeError) and "argument" in line:
+            line += f"; correct {keywords}"
+        raise EnvError(f"{where} cannot be made: {kind}{line}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without gymnasium's remarks that a user can do nothing about: Box rounds its bounds, and a
+    vector class says nothing of its resets, which make_vector refuses in its own words."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(precision lowered by casting|AutoresetMode)")
+        yield
+
+
+def _missing(error: BaseException | None) -> Iterator[str]:
+    """gymnasium raises its own error from the one that names the package."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+            package, extra = _EXTRAS[error.name]
+            yield f"install {package}: pip install 'headrace[{extra}]'"
+        error = error.__cause__
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

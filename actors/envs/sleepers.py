@@ -1,0 +1,112 @@
+"""Environments that take time and do nothing else, to measure the machinery around them.
+
+`kind` says how long a step lasts: "tail" is 3 ms, or 100 ms once in a while, and resets at once;
+"normal" is spread around 10 ms and resets in 150 ms. Episodes are cut after 200 steps.
+"""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+EPISODE = 200
+SHORT_S, LONG_S, LONG_SHARE = 0.003, 0.100, 0.03
+MEAN_S, DEVIATION_S = 0.010, 0.005
+RESET_S = {"tail": 0.0, "normal": 0.150}
+
+
+class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """busy: burn the thread's own processor time instead of sleeping. step_s: every step lasts
+    this long. crash, stall, die: how likely a step raises, hangs, or ends the process."""
+
+    def __init__(
+        self,
+        kind: str = "tail",
+        busy: bool = False,
+        step_s: float | None = None,
+        crash: float = 0.0,
+        stall: float = 0.0,
+        die: float = 0.0,
+    ) -> None:
+        if kind not in RESET_S:
+            raise ValueError(f'kind is {kind!r}; set it to "tail" or "normal"')
+        self.observation_space = Box(-1, 1, (4,), np.float32)
+        self.action_space = Discrete(2)
+        self._kind, self._busy, self._step_s = kind, busy, step_s
+        self._crash, self._stall, self._die = crash, stall, die
+        self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._steps = 0
+        self._spend(RESET_S[self._kind])
+        return self._observation(), {}
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        del action
+        self._perhaps_fail(self.np_random.random())
+        self._spend(self._duration())
+        self._steps += 1
+        return self._observation(), 1.0, False, self._steps == EPISODE, {}
+
+    def _perhaps_fail(self, dice: float) -> None:
+        """One dice for all, so that durations do not depend on what may fail."""
+        if dice < self._crash:
+            raise RuntimeError("crashed as asked")
+        if dice < self._crash + self._stall:
+            while True:
+                time.sleep(3600)
+        if dice < self._crash + self._stall + self._die:
+            os._exit(13)
+
+    def _duration(self) -> float:
+        if self._kind == "tail":
+            drawn = LONG_S if self.np_random.random() < LONG_SHARE else SHORT_S
+        else:
+            drawn = max(0.0, float(self.np_random.normal(MEAN_S, DEVIATION_S)))
+        return drawn if self._step_s is None else self._step_s
+
+    def _spend(self, seconds: float) -> None:
+        if not self._busy:
+            time.sleep(seconds)
+            return
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+
+    def _observation(self) -> NDArray[np.float32]:
+        return self.np_random.random(4, np.float32) * 2 - 1
+
+
+make = Sleeper
+
+
+def mean_step_s(kwargs: Mapping[str, Any]) -> float:
+    """What one step of an agent costs on average, with its share of a reset."""
+    kind = kwargs.get("kind", "tail")
+    step_s = kwargs.get("step_s")
+    if step_s is None:
+        step_s = _tail_s() if kind == "tail" else _normal_s()
+    return float(step_s) + RESET_S[kind] / EPISODE
+
+
+def _tail_s() -> float:
+    return (1 - LONG_SHARE) * SHORT_S + LONG_SHARE * LONG_S
+
+
+def _normal_s() -> float:
+    """The mean of max(0, X)."""
+    z = MEAN_S / DEVIATION_S
+    below = (1 + math.erf(z / math.sqrt(2))) / 2
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return MEAN_S * below + DEVIATION_S * density
