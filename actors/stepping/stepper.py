@@ -1,21 +1,22 @@
 """The interface of every way to step, and the arrays that it fills.
 
-    reset() -> ready() -> [the policy acts on whichever groups are ready] -> send(group, actions)
-                 ^                                                                     |
-                 +---------------------------------------------------------------------+
+    start -> ready() -> [the policy acts on whichever groups are ready] -> send(group, actions)
+                ^                                                                    |
+                +--------------------------------------------------------------------+
 
-After ready() a group's rows of `frame` hold the newest observation, and the reward and flags of the
-step that led to it. An episode's last observation is delivered as such; the step after it is DEAD:
-its action is ignored, it only resets.
+Once ready() has named a group, its rows of `frame` hold the newest observation, and the reward and
+flags of the step that led to it; they stay until the group is sent again. An episode's last
+observation is delivered as such; the step after it is DEAD: its action is ignored, it only resets.
+An environment that had to be restarted shows the same way: a DEAD step without an end before it.
 """
 
+import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.envs import EnvError
 from learner.spaces import Spaces
 
 
@@ -25,48 +26,89 @@ class Frame:
 
     groups: int
     envs: int  # in a group
-    rows: NDArray[np.generic]  # [groups * envs, ...] observations
+    obs: dict[str, NDArray[np.generic]]  # by leaf: [groups * envs, *leaf.shape]
     reward: NDArray[np.float32]
     flags: NDArray[np.uint8]
+    action: NDArray[np.int64]  # what was sent
+    spent: NDArray[np.float64]  # [groups] seconds inside the environments since the start
 
     @classmethod
     def empty(cls, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
-        leaf = spaces.observation[0]
+        size = cls.nbytes(spaces, groups=groups, envs=envs)
+        return cls.over(memoryview(bytearray(size)), spaces, groups=groups, envs=envs)
+
+    @classmethod
+    def over(cls, memory: memoryview, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
+        """Arrays in `memory`, which may be shared between processes."""
+        views = []
+        for offset, dtype, shape in _places(spaces, groups, envs)[:-1]:
+            count = int(np.prod(shape, dtype=np.int64))
+            flat: NDArray[np.generic] = np.frombuffer(memory, dtype, count, offset)
+            views.append(flat.reshape(shape))
+        spent, action, reward, flags, *rows = views
+        names = [leaf.name for leaf in spaces.observation]
         return cls(
-            groups,
-            envs,
-            np.zeros((groups * envs, *leaf.shape), leaf.dtype),
-            np.zeros(groups * envs, np.float32),
-            np.zeros(groups * envs, np.uint8),
-        )
+            groups, envs, dict(zip(names, rows, strict=True)),
+            reward.view(np.float32), flags.view(np.uint8), action.view(np.int64),
+            spent.view(np.float64),
+        )  # fmt: skip
+
+    @staticmethod
+    def nbytes(spaces: Spaces, *, groups: int, envs: int) -> int:
+        return _places(spaces, groups, envs)[-1][0]
 
     def columns(self, group: int) -> slice:
         return slice(group * self.envs, (group + 1) * self.envs)
 
 
+class Failure(NamedTuple):
+    """One environment that had to be restarted."""
+
+    env: int  # its column in the frame
+    where: str  # make, reset, step, time-out, death
+    seed: int  # it was last seeded with
+    steps: int  # it had taken since it was made
+    text: str  # the traceback, or what is known instead
+
+
 class Stepper(Protocol):
-    """A way to step."""
+    """A way to step. Everything is called on the event loop and returns at once."""
 
     spaces: Spaces
     frame: Frame
 
-    def reset(self) -> None: ...
+    def start(self, news: asyncio.Event) -> None:
+        """Begin every environment, each with a seed of its own. From now on `news` is set whenever
+        ready() or failures() has something new."""
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None: ...
+    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+        """One step of a group that was ready."""
 
-    async def ready(self) -> list[int]:
-        """Waits for at least one of the groups that were sent; [] at once when none was."""
+    def ready(self) -> list[int]:
+        """Groups whose observations came since the last call."""
+
+    def failures(self) -> list[Failure]:
+        """Restarts since the last call."""
 
     def close(self) -> None: ...
 
 
-def check_shape(given: tuple[int, ...], promised: tuple[int, ...]) -> None:
-    """Of an observation, or of a row of them."""
-    if given != promised:
-        raise ValueError(f"an observation of shape {list(given)}; its space says {list(promised)}")
-
-
-def check_same_spaces(first: Spaces, other: Spaces, name: str) -> None:
-    """Environments of one run are alike."""
-    if other != first:
-        raise EnvError(f"{name} changes its spaces: first {first}, then {other}")
+def _places(
+    spaces: Spaces, groups: int, envs: int
+) -> list[tuple[int, np.dtype[np.generic], tuple[int, ...]]]:
+    """(offset, dtype, shape) of every array, each on a cache line of its own, and the end."""
+    count = groups * envs
+    wanted: list[tuple[str, tuple[int, ...]]] = [
+        ("float64", (groups,)),
+        ("int64", (count,)),
+        ("float32", (count,)),
+        ("uint8", (count,)),
+        *((leaf.dtype, (count, *leaf.shape)) for leaf in spaces.observation),
+    ]
+    places, offset = [], 0
+    for dtype, shape in wanted:
+        places.append((offset, np.dtype(dtype), shape))
+        size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        offset = -(-(offset + size) // 64) * 64
+    places.append((max(offset, 64), np.dtype("uint8"), ()))
+    return places

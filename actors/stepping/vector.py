@@ -1,62 +1,79 @@
 """The environment's own vector class: one call steps a whole group."""
 
+import contextlib
+import time
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
-from actors.envs import EnvError, make_vector, spaces_of
-from actors.stepping.stepper import Frame, check_same_spaces, check_shape
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
+from actors.envs.convert import Writer
+from actors.envs.make import make_vector
+from actors.stepping.stepper import Frame
+from actors.stepping.unit import Seat, Unit, check_spaces
+from learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 
-class Vector:
-    """One vector environment a group; NEXT_STEP autoreset, as the flags say."""
+class Vector(Unit):
+    """One vector environment with NEXT_STEP autoreset, as the flags say. It fails and is made again
+    as a whole: all its columns show a dead step then, and its first column stands for it."""
 
-    def __init__(self, config: EnvConfig, *, groups: int, envs: int, seed: int) -> None:
-        self._name = config.id
-        self._vectors = [make_vector(config, envs) for _ in range(groups)]
-        self.spaces: Spaces = spaces_of(self._vectors[0], config.id)
-        for vector in self._vectors[1:]:
-            check_same_spaces(self.spaces, spaces_of(vector, config.id), config.id)
-        self.frame = Frame.empty(self.spaces, groups=groups, envs=envs)
-        self._seed = seed
-        self._sent: list[int] = []
+    parts = 1
 
-    def reset(self) -> None:
-        for group, vector in enumerate(self._vectors):
-            columns = self.frame.columns(group)
-            try:
-                rows = vector.reset(seed=self._seed + columns.start)[0]
-                check_shape(np.shape(rows), self.frame.rows[columns].shape)
-                self.frame.rows[columns] = rows
-            except Exception as error:
-                raise self._failed("reset", group, error) from error
-        self._sent = list(range(self.frame.groups))
+    def __init__(self, seat: Seat, frame: Frame) -> None:
+        super().__init__(seat, frame)
+        self._vector: Any = None
+        self._writer: Writer | None = None
+        self._over = np.zeros(seat.envs, np.bool_)  # ended at the step before
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None:
-        frame, columns = self.frame, self.frame.columns(group)
-        dead = frame.flags[columns] & (TERMINATED | TRUNCATED) != 0  # ended at the step before
+    def step(self, actions: NDArray[np.int64]) -> None:
+        began = time.perf_counter()
+        ledger, group, columns = self._seat.ledger, self._group, self._columns
+        assert self._writer is not None
+        over = self._over
         try:
-            rows, rewards, ended, cut, _ = self._vectors[group].step(actions)
-            frame.rows[columns] = rows
-            frame.reward[columns] = rewards
-        except Exception as error:
-            raise self._failed("step", group, error) from error
-        frame.flags[columns] = np.where(dead, DEAD, ended * TERMINATED | cut * TRUNCATED)
-        frame.reward[columns][dead] = 0.0
-        self._sent.append(group)
+            rows, rewards, ended, cut, _ = self._vector.step(actions)
+            frame = self.frame
+            self._writer.write_batch(frame.obs, columns, rows)
+            flags = self._each(ended) * TERMINATED | self._each(cut) * TRUNCATED
+            flags[over] = DEAD
+            frame.reward[columns] = self._each(rewards)
+            frame.reward[columns][over] = 0.0
+            frame.flags[columns] = flags
+            self._over = flags & (TERMINATED | TRUNCATED) != 0
+        except BaseException as error:  # noqa: BLE001 - exits and foreign panics too
+            self._mend(0, "step", error)
+            frame = self.frame
+            frame.reward[columns], frame.flags[columns] = 0.0, DEAD
+            ledger.missed[columns.start] += 1
+        ledger.steps[group] += 1
+        frame.spent[group] += time.perf_counter() - began
 
-    async def ready(self) -> list[int]:
-        sent, self._sent = self._sent, []
-        return sent
+    def _each(self, numbers: Any) -> NDArray[Any]:
+        """One number for every environment: numpy would spread a single one without a word."""
+        array = np.asarray(numbers)
+        if array.shape != self._over.shape:
+            raise ValueError(f"{array.shape} numbers for {len(self._over)} environments")
+        return array
 
-    def close(self) -> None:
-        for vector in self._vectors:
-            vector.close()
+    def _make(self, part: int) -> None:
+        del part
+        seat = self._seat
+        self._vector = make_vector(seat.config, seat.envs)
+        check_spaces(seat.config, seat.spaces, self._vector)
+        if self._writer is None:
+            self._writer = Writer(self._vector.single_observation_space, seat.spaces)
 
-    def _failed(self, where: str, group: int, error: Exception) -> EnvError:
-        return EnvError(
-            f"{self._name} failed in {where} (group {group},"
-            f" seed {self._seed + self.frame.columns(group).start}):"
-            f" {type(error).__name__}: {error}"
-        )
+    def _reset(self, part: int, seed: int | None) -> None:
+        del part
+        assert self._writer is not None
+        rows = self._vector.reset(seed=seed)[0]
+        self._writer.write_batch(self.frame.obs, self._columns, rows)
+        self._over[:] = False
+
+    def _drop(self, part: int) -> None:
+        del part
+        vector, self._vector = self._vector, None
+        if vector is not None:
+            with contextlib.suppress(Exception, SystemExit):
+                vector.close()

@@ -1,39 +1,85 @@
 """Ways to step, against the environments themselves."""
 
 import asyncio
-import sys
-from collections.abc import Callable
-from types import ModuleType
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
-from actors.envs import EnvError
+from actors.config import ActorConfig, EnvConfig
+from actors.envs.convert import EnvError
+from actors.envs.make import probe
+from actors.stepping.choose import make_stepper, quick
 from actors.stepping.inline import Inline
+from actors.stepping.measure import Cost
+from actors.stepping.pool import Pool
+from actors.stepping.processes import Processes
 from actors.stepping.stepper import Stepper
-from actors.stepping.vector import Vector
+from actors.stepping.threads import Threads
 from learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 # A random CartPole lasts about 22 steps, so both kinds of ends are met often.
 CARTPOLE = EnvConfig("CartPole-v1", {"max_episode_steps": 20})
-Actions = Callable[[int], NDArray[np.int64]]
+WAYS: list[Any] = [Inline, Threads, Processes]
+NO_ACTION = np.zeros(1, np.int64)
 
 
-def ready(stepper: Stepper) -> list[int]:
-    return asyncio.run(stepper.ready())
+class Play:
+    """A stepper on a loop of its own."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+        self.frame = stepper.frame
+        self.news = asyncio.Event()
+        self._ready: set[int] = set()
+
+    async def start(self) -> None:
+        self.stepper.start(self.news)
+        await self.wait(range(self.frame.groups))
+
+    async def wait(self, groups: "range | list[int]", seconds: float = 20.0) -> None:
+        """Until these are ready; nothing is asked before there is news."""
+        self._ready |= set(self.stepper.ready())
+        async with asyncio.timeout(seconds):
+            while not self._ready >= set(groups):
+                await self.news.wait()
+                self.news.clear()
+                self._ready |= set(self.stepper.ready())
+        self._ready -= set(groups)
+
+    async def step(self, actions: NDArray[np.int64]) -> None:
+        """All groups."""
+        for group in range(self.frame.groups):
+            self.stepper.send(group, actions[self.frame.columns(group)])
+        await self.wait(range(self.frame.groups))
 
 
-def dice(seed: int) -> Actions:
-    rng = np.random.default_rng(seed)
-    return lambda count: rng.integers(0, 2, count)
+def play(stepper: Stepper, story: Callable[[Play], Awaitable[None]]) -> None:
+    async def run() -> None:
+        playing = Play(stepper)
+        try:
+            await playing.start()
+            await story(playing)
+        finally:
+            stepper.close()
+
+    asyncio.run(run())
 
 
-# ---- inline ---------------------------------------------------------------------------------
+def rows(playing: Play) -> NDArray[Any]:
+    return playing.frame.obs["obs"]
+
+
+def made(kind: Any, config: EnvConfig = CARTPOLE, **kwargs: Any) -> Stepper:
+    stepper: Stepper = kind(config, probe(config), **kwargs)
+    return stepper
+
+
+# ---- what every way to step must do ---------------------------------------------------------
 
 
 class Reference:
@@ -54,46 +100,52 @@ class Reference:
         return self.obs, float(reward), ended * TERMINATED + cut * TRUNCATED
 
 
-def test_inline_is_the_environment_step_by_step() -> None:
-    groups, envs, seed = 2, 3, 11
-    stepper = Inline(CARTPOLE, groups=groups, envs=envs, seed=seed)
-    references = [Reference(seed + index) for index in range(groups * envs)]
-    stepper.reset()
-    assert ready(stepper) == [0, 1]
-    np.testing.assert_array_equal(stepper.frame.rows, [r.obs for r in references])
-    throw, met = dice(5), set()
-    for _ in range(200):
-        for group in range(groups):
-            columns, actions = stepper.frame.columns(group), throw(envs)
-            stepper.send(group, actions)
-            expected = [
-                reference.step(int(action))
-                for reference, action in zip(references[columns], actions, strict=True)
-            ]
-            rows, rewards, flags = zip(*expected, strict=True)
-            np.testing.assert_array_equal(stepper.frame.rows[columns], rows)
-            np.testing.assert_array_equal(stepper.frame.reward[columns], rewards)
-            np.testing.assert_array_equal(stepper.frame.flags[columns], flags)
-            met |= set(flags)
+@pytest.mark.parametrize("kind", WAYS)
+def test_it_is_the_environment_step_by_step(kind: Any) -> None:
+    groups, envs, seed = 3, 2, 11
+    references = [Reference(seed + column) for column in range(groups * envs)]
+    met: set[int] = set()
+
+    async def story(playing: Play) -> None:
+        np.testing.assert_array_equal(rows(playing), [r.obs for r in references])
+        dice = np.random.default_rng(5)
+        for _ in range(150):
+            actions = dice.integers(0, 2, groups * envs)
+            await playing.step(actions)
+            expected = [r.step(int(a)) for r, a in zip(references, actions, strict=True)]
+            observations, rewards, flags = zip(*expected, strict=True)
+            np.testing.assert_array_equal(rows(playing), observations)
+            np.testing.assert_array_equal(playing.frame.reward, rewards)
+            np.testing.assert_array_equal(playing.frame.flags, flags)
+            np.testing.assert_array_equal(playing.frame.action, actions)
+            met.update(flags)
+        assert (playing.frame.spent > 0).all()
+        assert playing.stepper.failures() == []
+
+    play(made(kind, groups=groups, envs=envs, seed=seed), story)
     assert met >= {0, TERMINATED, TRUNCATED, DEAD}
-    stepper.close()
 
 
-def test_inline_steps_only_the_group_that_was_sent() -> None:
-    stepper = Inline(CARTPOLE, groups=3, envs=1, seed=1)
-    stepper.reset()
-    assert ready(stepper) == [0, 1, 2]
-    assert ready(stepper) == []
-    before = stepper.frame.rows.copy()
-    stepper.send(1, np.zeros(1, np.int64))
-    moved = (stepper.frame.rows != before).any(axis=1)
-    assert moved.tolist() == [False, True, False]
-    stepper.send(0, np.zeros(1, np.int64))
-    assert ready(stepper) == [1, 0]
-    stepper.close()
+@pytest.mark.parametrize("kind", WAYS)
+def test_only_the_group_that_was_sent_moves(kind: Any) -> None:
+    async def story(playing: Play) -> None:
+        assert playing.stepper.ready() == []
+        before = rows(playing).copy()
+        playing.stepper.send(1, NO_ACTION)
+        await playing.wait([1])
+        assert (rows(playing) != before).any(axis=1).tolist() == [False, True, False]
+        assert playing.stepper.ready() == []
+
+    play(made(kind, groups=3, envs=1, seed=1), story)
 
 
-# ---- what every way to step must do ---------------------------------------------------------
+def test_workers_share_the_groups() -> None:
+    async def story(playing: Play) -> None:
+        for _ in range(50):
+            await playing.step(np.zeros(5, np.int64))
+        assert playing.frame.flags.any()
+
+    play(made(Processes, groups=5, envs=1, seed=1, workers=2), story)
 
 
 def pole(obs: NDArray[np.float32], action: int) -> tuple[NDArray[np.float32], bool]:
@@ -105,23 +157,16 @@ def pole(obs: NDArray[np.float32], action: int) -> tuple[NDArray[np.float32], bo
     return after, ended
 
 
-@pytest.mark.parametrize("kind", [Inline, Vector])
-def test_cartpole_as_the_flags_tell_it(kind: type[Inline] | type[Vector]) -> None:
-    groups, envs = 2, 2
-    stepper = kind(CARTPOLE, groups=groups, envs=envs, seed=1)
-    frame = stepper.frame
-    stepper.reset()
-    assert ready(stepper) == [0, 1]
-    age = np.zeros(groups * envs, np.int64)
-    throw, met = dice(2), set()
+async def as_the_flags_tell_it(playing: Play) -> None:
+    frame, met = playing.frame, set()
+    count = frame.groups * frame.envs
+    age, dice = np.zeros(count, np.int64), np.random.default_rng(2)
     for _ in range(60):
-        before, flags_before = frame.rows.copy(), frame.flags.copy()
-        actions = throw(groups * envs)
-        for group in range(groups):
-            stepper.send(group, actions[frame.columns(group)])
-        assert ready(stepper) == [0, 1]
-        for column in range(groups * envs):
-            row, flags = frame.rows[column], int(frame.flags[column])
+        before, flags_before = rows(playing).copy(), frame.flags.copy()
+        actions = dice.integers(0, 2, count)
+        await playing.step(actions)
+        for column in range(count):
+            row, flags = rows(playing)[column], int(frame.flags[column])
             if flags_before[column] & (TERMINATED | TRUNCATED):
                 # The dead step: it only resets, whatever the action was.
                 assert flags == DEAD
@@ -138,182 +183,101 @@ def test_cartpole_as_the_flags_tell_it(kind: type[Inline] | type[Vector]) -> Non
                 assert frame.reward[column] == 1.0
             met.add(flags)
     assert met >= {0, TERMINATED, TRUNCATED, DEAD}
-    stepper.close()
 
 
-@pytest.mark.parametrize("kind", [Inline, Vector])
-def test_every_environment_begins_with_a_seed_of_its_own(
-    kind: type[Inline] | type[Vector],
-) -> None:
+@pytest.mark.parametrize("kind", WAYS)
+def test_cartpole_s_vector_class_as_the_flags_tell_it(kind: Any) -> None:
+    play(made(kind, groups=2, envs=2, seed=1, vector=True), as_the_flags_tell_it)
+
+
+def test_envpool_as_the_flags_tell_it() -> None:
+    pytest.importorskip("envpool")
+    config = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 20})
+    play(Pool(config, groups=4, envs=1, seed=1), as_the_flags_tell_it)
+
+
+def test_envpool_with_one_group() -> None:
+    pytest.importorskip("envpool")
+
+    async def story(playing: Play) -> None:
+        for _ in range(3000):
+            await playing.step(NO_ACTION)
+
+    play(Pool(EnvConfig("envpool:CartPole-v1"), groups=1, envs=1, seed=1), story)
+
+
+def test_envpool_with_fewer_groups_under_way_than_a_batch() -> None:
+    pytest.importorskip("envpool")
+
+    async def story(playing: Play) -> None:
+        for _ in range(20):
+            playing.stepper.send(3, NO_ACTION)
+            await playing.wait([3], 5.0)
+
+    stepper = Pool(EnvConfig("envpool:CartPole-v1"), groups=8, envs=1, seed=1)
+    play(stepper, story)
+    assert "envpool" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(EnvError, match=r"set unroll.envs = 1"):
+        Pool(EnvConfig("envpool:CartPole-v1"), groups=8, envs=2, seed=1)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("kind", WAYS)
+def test_every_environment_begins_with_a_seed_of_its_own(kind: Any, vector: bool) -> None:
     def first(seed: int) -> list[tuple[float, ...]]:
-        stepper = kind(CARTPOLE, groups=2, envs=2, seed=seed)
-        stepper.reset()
-        stepper.close()
-        return [tuple(row) for row in stepper.frame.rows.tolist()]
+        found: list[tuple[float, ...]] = []
+
+        async def story(playing: Play) -> None:
+            found.extend(tuple(row) for row in rows(playing).tolist())
+
+        play(made(kind, groups=2, envs=2, seed=seed, vector=vector), story)
+        return found
 
     assert len(set(first(1))) == 4
     assert first(1) == first(1)
     assert not set(first(1)) & set(first(100))
 
 
-# ---- what can be wrong with an environment --------------------------------------------------
-
-
-class Faulty(gymnasium.Env[Any, Any]):
-    """Well until it fails in the way it is told."""
-
-    def __init__(self, fault: str) -> None:
-        self.observation_space = Box(-1, 1, (3,), np.float32)
-        self.action_space = Discrete(2)
-        self.fault = fault
-        self.closed = False
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        if self.fault == "reset":
-            raise RuntimeError("the simulator\n  is gone")
-        size = {"short reset": 2, "one number": 1}.get(self.fault, 3)
-        return np.zeros(size, np.float32), {}
-
-    def step(self, _action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self.fault == "step":
-            raise RuntimeError("the simulator\n  is gone")
-        if self.fault == "second reset":
-            self.fault = "reset"
-        size = 2 if self.fault == "short step" else 3
-        return np.zeros(size, np.float32), 1.0, self.fault == "reset", False, {}
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EnvConfig]:
-    """A run's environments, of which number 2 has the fault."""
-
-    def _make(fault: str) -> EnvConfig:
-        module = ModuleType("mine")
-        made: list[Faulty] = []
-
-        def factory() -> Faulty:
-            made.append(Faulty(fault if len(made) == 2 else ""))
-            return made[-1]
-
-        module.__dict__.update(factory=factory, made=made)
-        monkeypatch.setitem(sys.modules, "mine", module)
-        return EnvConfig("mine:factory")
-
-    return _make
-
-
-def play(stepper: Stepper, steps: int = 2) -> None:
-    stepper.reset()
-    for _ in range(steps):
-        for group in range(stepper.frame.groups):
-            stepper.send(group, np.zeros(stepper.frame.envs, np.int64))
+# ---- which way ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("cost", "groups", "cores", "expected"),
     [
-        ("reset", "failed in reset (environment 2, seed 42): RuntimeError: the simulator is gone"),
-        ("second reset", "failed in reset (environment 2, seed 42): RuntimeError: the simulator"),
-        ("step", "failed in step (environment 2, seed 42): RuntimeError: the simulator is gone"),
-        ("short reset", "an observation of shape [2]; its space says [3]"),
-        ("one number", "an observation of shape [1]; its space says [3]"),
-        ("short step", "failed in step (environment 2, seed 42): ValueError: "),
+        (Cost(20e-6, 1.0), 8, 2, "inline"),
+        (Cost(20e-6, 0.1), 8, 2, "inline"),
+        (Cost(3e-3, 0.02), 8, 2, "threads"),
+        (Cost(3e-3, 0.02), 1, 2, "inline"),
+        (Cost(50e-3, 0.02), 1, 2, "threads"),
+        (Cost(3e-3, 1.0), 8, 2, ""),
+        (Cost(3e-3, 1.0), 8, 1, "inline"),
+        (Cost(50e-3, 1.0), 8, 1, "processes"),
     ],
 )
-def test_a_fault_names_environment_number_and_seed(
-    make: Callable[[str], EnvConfig], fault: str, words: str
+def test_what_a_cost_decides(cost: Cost, groups: int, cores: int, expected: str) -> None:
+    assert quick(cost, groups=groups, envs=1, cores=cores)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("stepping", "config", "kind"),
+    [
+        ("auto", CARTPOLE, Inline),
+        ("vector", CARTPOLE, Inline),
+        ("threads", CARTPOLE, Threads),
+        ("processes", CARTPOLE, Processes),
+    ],
+)
+def test_the_door(
+    stepping: Any, config: EnvConfig, kind: type[Stepper], caplog: pytest.LogCaptureFixture
 ) -> None:
-    stepper = Inline(make(fault), groups=2, envs=2, seed=40)
-    with pytest.raises(EnvError) as caught:
-        play(stepper)
-    line = str(caught.value)
-    assert line.startswith("mine:factory failed in ")
-    assert "(environment 2, seed 42)" in line
-    assert words in line
-    assert "\n" not in line
-
-
-def test_close_closes_all(make: Callable[[str], EnvConfig]) -> None:
-    stepper = Inline(make(""), groups=2, envs=2, seed=0)
-    play(stepper)
+    caplog.set_level("INFO")
+    stepper = make_stepper(ActorConfig(stepping=stepping, groups=2), config, envs=2, seed=1)
     stepper.close()
-    assert [env.closed for env in sys.modules["mine"].made] == [True] * 4
-
-
-def test_environments_of_one_run_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wider(Faulty):
-        made = 0
-
-        def __init__(self) -> None:
-            super().__init__("")
-            Wider.made += 1
-            self.action_space = Discrete(1 + Wider.made)
-
-    module = ModuleType("mine")
-    module.__dict__["Wider"] = Wider
-    monkeypatch.setitem(sys.modules, "mine", module)
-    with pytest.raises(
-        EnvError, match=r"^mine:Wider changes .*Discrete\(2\), then .*Discrete\(3\)$"
-    ):
-        Inline(EnvConfig("mine:Wider"), groups=1, envs=2, seed=0)
-
-
-class FaultyVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Vector number 1 fails in the way it is told."""
-
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
-    made = 0
-
-    def __init__(self, num_envs: int, fault: str) -> None:
-        self.fault = fault if FaultyVector.made == 1 else ""
-        FaultyVector.made += 1
-        self.num_envs = num_envs
-        self.single_observation_space = self.observation_space = Box(-1, 1, (3,), np.float32)
-        actions = 3 if self.fault == "other actions" else 2
-        self.single_action_space = self.action_space = Discrete(actions)
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        if self.fault == "reset":
-            raise RuntimeError("the simulator\n  is gone")
-        shape = (3,) if self.fault == "one row" else (self.num_envs, 3)
-        return np.zeros(shape, np.float32), {}
-
-    def step(self, _actions: Any) -> Any:
-        if self.fault == "step":
-            raise RuntimeError("the simulator\n  is gone")
-        none = np.zeros(self.num_envs, np.bool_)
-        return np.zeros((self.num_envs, 3), np.float32), np.ones(self.num_envs), none, none, {}
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("reset", "failed in reset (group 1, seed 42): RuntimeError: the simulator is gone"),
-        ("step", "failed in step (group 1, seed 42): RuntimeError: the simulator is gone"),
-        ("one row", "an observation of shape [3]; its space says [2, 3]"),
-        ("other actions", "changes its spaces"),
-    ],
-)
-def test_a_fault_of_a_vector_names_group_and_seed(
-    monkeypatch: pytest.MonkeyPatch, fault: str, words: str
-) -> None:
-    def make(**kwargs: Any) -> FaultyVector:
-        return FaultyVector(**kwargs)
-
-    spec = gymnasium.envs.registration.EnvSpec(id="Faulty-v0", vector_entry_point=make)
-    monkeypatch.setitem(gymnasium.registry, "Faulty-v0", spec)
-    monkeypatch.setattr(FaultyVector, "made", 0)
-    with pytest.raises(EnvError) as caught:
-        play(Vector(EnvConfig("Faulty-v0", {"fault": fault}), groups=2, envs=2, seed=40))
-    line = str(caught.value)
-    assert line.startswith("Faulty-v0 ")
-    assert words in line
-    assert "\n" not in line
+    assert isinstance(stepper, kind)
+    assert (stepper.frame.groups, stepper.frame.envs) == (2, 2)
+    assert "stepping = " in caplog.text
 
 
 def test_an_environment_without_a_vector_class() -> None:
     with pytest.raises(EnvError, match=r'^Acrobot-v1 .* set actor.stepping = "inline"$'):
-        Vector(EnvConfig("Acrobot-v1"), groups=1, envs=2, seed=0)
+        make_stepper(ActorConfig(stepping="vector"), EnvConfig("Acrobot-v1"), envs=2, seed=0)

@@ -1,0 +1,114 @@
+"""Which way to step: as the run says, or as a measurement suggests."""
+
+import logging
+import os
+from typing import NamedTuple
+
+from actors.config import ActorConfig, EnvConfig
+from actors.envs import atari, pool
+from actors.envs.convert import spaces_of
+from actors.envs.make import make_env, make_vector, probe
+from actors.stepping.inline import Inline
+from actors.stepping.measure import Cost, cost_of, speedup
+from actors.stepping.pool import Pool
+from actors.stepping.processes import Processes
+from actors.stepping.stepper import Stepper
+from actors.stepping.threads import Threads
+from learner.spaces import Spaces
+
+log = logging.getLogger(__name__)
+
+# A step shorter than this is not worth handing over.
+_HAND_OVER_S = 150e-6
+_VECTOR_HAND_OVER_S = 1e-3
+# The event loop can be away so long without anybody noticing.
+_AWAY_S = 5e-3
+_WAITS_BELOW = 0.6  # share of computing
+_RELEASES_FROM = 1.5  # times as fast in two threads as in one
+
+
+class _Choice(NamedTuple):
+    stepping: str  # inline, threads, processes
+    why: str
+    spaces: Spaces
+    vector: bool = False
+
+
+def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
+    """The stepper of a sampler with actor.groups groups of `envs` environments."""
+    groups = actor.groups
+    if pool.named(env):
+        return Pool(env, groups=groups, envs=envs, seed=seed)
+    choice = _choose(actor, env, envs=envs, seed=seed)
+    log.info("stepping = %s: %s", choice.stepping, choice.why)
+    spaces, vector = choice.spaces, choice.vector
+    if choice.stepping == "inline":
+        return Inline(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
+    if choice.stepping == "threads":
+        return Threads(
+            env, spaces, groups=groups, envs=envs, seed=seed,
+            timeout_s=actor.step_timeout_s, vector=vector,
+        )  # fmt: skip
+    return Processes(
+        env, spaces, groups=groups, envs=envs, seed=seed,
+        workers=actor.workers, timeout_s=actor.step_timeout_s, vector=vector,
+    )  # fmt: skip
+
+
+def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:
+    wanted = actor.stepping
+    native = atari.named(env) and envs > 1 and not env.wrappers
+    if wanted == "vector" or (wanted == "auto" and native):
+        return _vector(env, envs=envs, seed=seed)
+    if wanted == "auto":
+        return _measured(env, groups=actor.groups, envs=envs, seed=seed)
+    return _Choice(wanted, "as actor.stepping says", probe(env))
+
+
+def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
+    vector = make_vector(env, envs)
+    try:
+        spaces = spaces_of(vector, env)
+        cost = cost_of(vector, spaces.action.n, config=env, seed=seed, width=envs)
+    finally:
+        vector.close()
+    stepping = "inline" if cost.seconds < _VECTOR_HAND_OVER_S else "threads"
+    return _Choice(stepping, f"the environment's own vector class; {cost}", spaces, vector=True)
+
+
+def _measured(env: EnvConfig, *, groups: int, envs: int, seed: int) -> _Choice:
+    first = make_env(env)
+    try:
+        spaces = spaces_of(first, env)
+        count = spaces.action.n
+        cost = cost_of(first, count, config=env, seed=seed)
+        stepping, why = quick(cost, groups=groups, envs=envs, cores=_cores())
+        if not stepping:
+            second = make_env(env)
+            try:
+                times = speedup(first, second, count, cost, config=env)
+            finally:
+                second.close()
+            stepping = "threads" if times >= _RELEASES_FROM else "processes"
+            why = f"{cost}, two threads do {times:.1f} times as much as one"
+    finally:
+        first.close()
+    return _Choice(stepping, why, spaces)
+
+
+def quick(cost: Cost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
+    """What the cost alone decides; "" = it depends on whether threads help."""
+    if cost.seconds < _HAND_OVER_S:
+        return "inline", str(cost)
+    short = cost.seconds * envs < _AWAY_S
+    if groups == 1 and short:
+        return "inline", f"{cost}, and there is one group only"
+    if cost.computes < _WAITS_BELOW:
+        return "threads", str(cost)
+    if cores == 1:
+        return "inline" if short else "processes", f"{cost}, and there is one core only"
+    return "", ""
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -1,0 +1,210 @@
+"""One thread a group: for simulators that wait, or compute without holding Python's lock."""
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from contextlib import suppress
+from queue import SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.config import EnvConfig
+from actors.envs.convert import EnvError
+from actors.stepping.kernel import sharp_sleep
+from actors.stepping.ledger import Ledger
+from actors.stepping.stepper import Failure, Frame
+from actors.stepping.unit import Envs, Seat, Stopped, Unit
+from actors.stepping.vector import Vector
+from learner.spaces import Spaces
+
+# How long close() waits for all threads together; one that is inside a long step is left behind.
+_CLOSE_S = 1.0
+Order = NDArray[np.int64] | None  # actions; None = end
+
+
+class _Lane:
+    """A group's thread. One that has hung is given up, and another takes the group."""
+
+    def __init__(self, stepper: "Threads", group: int, *, anew: bool) -> None:
+        seat = Seat(
+            stepper.config, stepper.spaces, group, stepper.frame.envs, stepper.seed,
+            stepper.ledger, self._report, self._pause,
+        )  # fmt: skip
+        self.group = group
+        self.unit: Unit = stepper.kind(seat, stepper.frame)
+        self.orders: SimpleQueue[Order] = SimpleQueue()
+        self.since = time.monotonic()  # it works since then, or has last said something; 0 = idle
+        self.error: BaseException | None = None  # it ended with this
+        self._stepper = stepper
+        self._anew = anew  # it follows another one
+        self._end = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"env-{group}", daemon=True)
+
+    def end(self) -> None:
+        """After the step it is at."""
+        self._end.set()
+        self.orders.put(None)
+
+    def _run(self) -> None:
+        sharp_sleep()
+        unit, orders = self.unit, self.orders
+        try:
+            if self._anew:
+                unit.revive()
+            else:
+                unit.begin()
+            self._done()
+            while (actions := orders.get()) is not None and not self._end.is_set():
+                unit.step(actions)
+                self._done()
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the event loop raises it
+            self.error = error
+            self._done()
+        unit.close()
+
+    def _done(self) -> None:
+        self.since = 0.0
+        self._stepper.tell(self)
+
+    def _report(self, failure: Failure) -> None:
+        if self._end.is_set():  # nobody wants it mended
+            raise Stopped
+        self.since = time.monotonic()  # failing is not hanging
+        self._stepper.tell(self, failure)
+
+    def _pause(self, seconds: float) -> bool:
+        return not self._end.wait(seconds)
+
+
+class Threads:
+    """Results come from the threads by a queue; the loop is woken once for many."""
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        spaces: Spaces,
+        *,
+        groups: int,
+        envs: int,
+        seed: int,
+        timeout_s: float = 60.0,
+        vector: bool = False,
+    ) -> None:
+        self.spaces = spaces
+        self.frame = Frame.empty(spaces, groups=groups, envs=envs)
+        self.config, self.seed = config, seed
+        self.ledger = Ledger.own(groups=groups, envs=envs)
+        self.kind: type[Unit] = Vector if vector else Envs
+        self._timeout_s = timeout_s
+        self._told: deque[tuple[_Lane, Failure | None]] = deque()  # by the threads
+        self._ringing = False  # the loop has been woken and has not looked yet
+        self._ready: list[int] = []
+        self._failures: list[Failure] = []
+        self._error: BaseException | None = None  # a thread's end, for ready() to raise
+        self._begun = [False] * groups  # it has been ready once
+        self._lanes: list[_Lane] = []  # by group
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()  # the caller's, from start() on
+        self._tick: asyncio.TimerHandle | None = None
+        self._scratch: Frame | None = None  # what threads that were given up write into
+
+    def start(self, news: asyncio.Event) -> None:
+        self._news, self._loop = news, asyncio.get_running_loop()
+        self._lanes = [_Lane(self, group, anew=False) for group in range(self.frame.groups)]
+        for lane in self._lanes:
+            self._launch(lane)
+        self._watch()
+
+    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+        lane, kept = self._lanes[group], self.frame.action[self.frame.columns(group)]
+        kept[:] = actions
+        lane.since = time.monotonic()
+        lane.orders.put(kept)
+
+    def ready(self) -> list[int]:
+        self._look()
+        if self._error is not None:
+            raise self._error
+        ready, self._ready = self._ready, []
+        return ready
+
+    def failures(self) -> list[Failure]:
+        self._look()
+        failures, self._failures = self._failures, []
+        return failures
+
+    def close(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+        for lane in self._lanes:
+            lane.end()
+        until = time.monotonic() + _CLOSE_S
+        for lane in self._lanes:
+            if lane.thread.ident is not None:
+                lane.thread.join(max(0.0, until - time.monotonic()))
+
+    def tell(self, lane: _Lane, failure: Failure | None = None) -> None:
+        """From a thread: its step is done, or it had to mend an environment."""
+        self._told.append((lane, failure))
+        # Appended first, looked at second; _look() does it the other way round. So whatever is
+        # appended while the bell rings is seen by the look that the bell brings about.
+        if not self._ringing:
+            self._ringing = True
+            assert self._loop is not None
+            with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    def _look(self) -> None:
+        self._ringing = False
+        while self._told:
+            lane, failure = self._told.popleft()
+            if self._lanes[lane.group] is not lane:
+                continue  # it was given up
+            if failure is not None:
+                self._failures.append(failure)
+            elif lane.error is not None:
+                self._error = lane.error
+            else:
+                self._ready.append(lane.group)
+                self._begun[lane.group] = True
+
+    def _watch(self) -> None:
+        """Now and then: has one hung?"""
+        now = time.monotonic()
+        for lane in self._lanes:
+            since = lane.since
+            if since and now - since > self._timeout_s:
+                self._give_up(lane, now - since)
+        assert self._loop is not None
+        self._tick = self._loop.call_later(min(1.0, self._timeout_s / 4), self._watch)
+
+    def _give_up(self, lane: _Lane, seconds: float) -> None:
+        stack = sys._current_frames().get(lane.thread.ident or 0)
+        where = "".join(traceback.format_stack(stack)[-20:]) if stack is not None else ""
+        text = f"no answer for {seconds:.1f} s; its thread was at\n{where}"
+        self._failures.append(self.ledger.failure_of_group(lane.group, "time-out", text[-8192:]))
+        if self._scratch is None:
+            frame = self.frame
+            self._scratch = Frame.empty(self.spaces, groups=frame.groups, envs=frame.envs)
+        lane.unit.abandon(self._scratch)
+        lane.end()
+        self._lanes[lane.group] = follower = _Lane(self, lane.group, anew=self._begun[lane.group])
+        self._launch(follower)
+        self._news.set()
+
+    def _launch(self, lane: _Lane) -> None:
+        try:
+            lane.thread.start()
+        except RuntimeError as error:
+            count = threading.active_count()
+            self.close()
+            raise EnvError(
+                f"{self.frame.groups} groups need a thread each, and after {count} the system gave"
+                " no more; raise its limit (ulimit -u) or lower actor.groups"
+            ) from error
