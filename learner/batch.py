@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import lz4.block
 import numpy as np
 import torch
 import xxhash
@@ -16,7 +17,7 @@ from learner.spaces import DEAD, TERMINATED, TRUNCATED, Field, Spaces, unroll_fi
 
 
 class Batch:
-    """`unrolls` unrolls of `envs` columns side by side: [T or T+1, unrolls * envs, ...]."""
+    """`unrolls` unrolls of `envs` columns side by side: [rows, unrolls * envs, ...]."""
 
     def __init__(
         self, spaces: Spaces, *, length: int, envs: int, unrolls: int, pinned: bool
@@ -25,6 +26,7 @@ class Batch:
         self._envs = envs
         self._actions = spaces.action.n
         self._fields = unroll_fields(spaces, length=length, envs=envs)
+        self._counted = [leaf for leaf in spaces.observation if leaf.categories]
         self.tensors: dict[str, Tensor] = {
             field.name: torch.zeros(
                 (field.shape[0], unrolls * envs, *field.shape[2:]),
@@ -53,13 +55,20 @@ class Batch:
     def place(self, message: Deliver, buffers: Sequence[Payload]) -> str:
         """Copies an unroll into the next columns; "" or why it cannot be used."""
         views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
-        reason = self._objection(message, views)
+        reason = self._damage(message, views)
+        if reason:
+            return reason
+        try:
+            arrays = {f.name: _array(f, view) for f, view in zip(self._fields, views, strict=True)}
+        except ValueError as error:
+            return str(error)
+        reason = self._nonsense(message, arrays)
         if reason:
             return reason
         lo = len(self.keys) * self._envs
         columns = slice(lo, lo + self._envs)
-        for field, view in zip(self._fields, views, strict=True):
-            self._arrays[field.name][:, columns] = _array(field, view)
+        for name, array in arrays.items():
+            self._arrays[name][:, columns] = array
         self.keys.append((message.inc, message.stream, message.seq))
         self.versions.append((message.version_min, message.version_max))
         self.episodes.extend(message.episodes)
@@ -67,20 +76,29 @@ class Batch:
         self.steps += message.steps
         return ""
 
-    def _objection(self, message: Deliver, views: Sequence[memoryview]) -> str:
+    def _damage(self, message: Deliver, views: Sequence[memoryview]) -> str:
+        """Not what was sent, or not of our shapes."""
         if len(views) != len(self._fields):
             return f"{len(views)} buffers instead of {len(self._fields)}"
         digest = xxhash.xxh3_64()
         for field, view in zip(self._fields, views, strict=True):
-            if view.nbytes != field.nbytes:
+            if not field.packed and view.nbytes != field.nbytes:
                 return f"{field.name} has {view.nbytes} bytes instead of {field.nbytes}"
             digest.update(view)
         if digest.intdigest() != message.digest:
             return "its digest is wrong: the buffers are not those that were sent"
-        arrays = {f.name: _array(f, view) for f, view in zip(self._fields, views, strict=True)}
+        return ""
+
+    def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> str:
+        """What no environment of this run can have given."""
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return f"{name} is not finite"
+        for leaf in self._counted:
+            array = arrays[f"obs.{leaf.name}"]
+            limit = np.reshape(leaf.categories, leaf.shape)
+            if (array < 0).any() or (array >= limit).any():
+                return f"obs.{leaf.name} holds a category outside its space"
         action, flags = arrays["action"], arrays["flags"]
         if action.min() < 0 or action.max() >= self._actions:
             return f"an action outside 0..{self._actions - 1}"
@@ -92,4 +110,14 @@ class Batch:
 
 
 def _array(field: Field, view: memoryview) -> NDArray[Any]:
-    return np.frombuffer(view, field.dtype).reshape(field.shape)
+    """Time first. An unpacked block has the declared size or is refused: no bomb goes off here."""
+    if not field.packed:
+        return np.frombuffer(view, field.dtype).reshape(field.shape)
+    try:
+        body = lz4.block.decompress(view, uncompressed_size=field.nbytes)
+    except lz4.block.LZ4BlockError:
+        raise ValueError(f"{field.name} is no LZ4 block of {field.nbytes} bytes") from None
+    if len(body) != field.nbytes:
+        raise ValueError(f"{field.name} unpacks to {len(body)} bytes instead of {field.nbytes}")
+    time, columns, *rest = field.shape
+    return np.frombuffer(body, field.dtype).reshape(columns, time, *rest).swapaxes(0, 1)

@@ -17,20 +17,31 @@ class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The network; every sampler builds the same one from this section."""
 
-    kind: Annotated[str, Meta(description="mlp")] = "mlp"
+    kind: Annotated[
+        str,
+        Meta(
+            description="mlp; nature: the convolutions of the 2015 DQN paper, for images; of this"
+            " section it takes only obs_scale"
+        ),
+    ] = "mlp"
     hidden: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=65536)], ...],
-        Meta(description="units of each hidden layer"),
+        Meta(description="mlp: units of each hidden layer; nature always has 512"),
     ] = (64, 64)
     activation: Annotated[
-        Literal["tanh", "relu", "elu"], Meta(description="between the hidden layers")
+        Literal["tanh", "relu", "elu"],
+        Meta(description="mlp: between the hidden layers; nature: always relu"),
     ] = "tanh"
-    separate: Annotated[bool, Meta(description="a value network of its own, no shared layers")] = (
-        True
-    )
+    separate: Annotated[
+        bool,
+        Meta(description="mlp: a value network of its own, no shared layers; nature always shares"),
+    ] = True
     obs_scale: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
-        Meta(description="divide each observation feature by this; empty = leave as it is"),
+        Meta(
+            description="divide each observation feature by this, categories counted as one feature"
+            " for each value; nature: only what is no image; empty = leave as it is"
+        ),
     ] = ()
 
 
@@ -42,6 +53,10 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     reward_scale: Annotated[
         float, Meta(gt=0, description="multiplies rewards in the loss: values near 1 learn fastest")
     ] = 1.0
+    reward_clip: Annotated[
+        float,
+        Meta(ge=0, description="in the loss rewards stay in +- this, before scaling; 0 = off"),
+    ] = 0.0
     trace: Annotated[
         float, Meta(ge=0, le=1, description="lambda: multiplies the V-trace cutting coefficients c")
     ] = 1.0
@@ -76,6 +91,10 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         40.0
     )
     device: Annotated[str, Meta(description="auto, cpu or cuda")] = "auto"
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="of the network's large products; auto: bfloat16 where it is faster"),
+    ] = "auto"
     threads: Annotated[int, Meta(ge=0, description="torch threads per rank; 0 = torch decides")] = 1
     prefetch: Annotated[
         int, Meta(ge=1, le=16, description="batches received ahead of the one in training")

@@ -9,16 +9,18 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
+from learner.frames import observed
 from learner.models import categorical
 from learner.models.model import Model
-from learner.spaces import DEAD
+from learner.spaces import DEAD, Spaces
 from learner.weights import FlatWeights
 
 
 class GapCheck:
     """Keeps the newest published weights and recomputes one unroll now and then."""
 
-    def __init__(self, scratch: Model, *, keep: int, envs: int) -> None:
+    def __init__(self, scratch: Model, spaces: Spaces, *, keep: int, envs: int) -> None:
+        self._spaces = spaces
         self._scratch = scratch  # a second module of the same layout, on the CPU
         self._weights = FlatWeights(scratch)
         self._keep = keep  # published versions remembered: older unrolls cannot be checked
@@ -40,11 +42,12 @@ class GapCheck:
     @torch.no_grad()
     def _of(self, tensors: dict[str, Tensor], columns: slice, version: int) -> float:
         self._weights.load(self._published[version], check_finite=False)
-        obs = {
-            name.removeprefix("obs."): tensor[:-1, columns].cpu()
+        part = {
+            name: tensor[:, columns].cpu()
             for name, tensor in tensors.items()
-            if name.startswith("obs.")
+            if name.startswith("obs.") or name == "flags"
         }
+        obs = {name: rows[:-1] for name, rows in observed(part, self._spaces).items()}
         logits = self._scratch.policy(obs)
         recomputed = categorical.log_prob(logits, tensors["action"][:, columns].cpu())
         live = (tensors["flags"][:, columns].cpu() & DEAD) == 0

@@ -174,7 +174,7 @@ def _targets(
 ) -> vtrace.VTrace:
     vs, advantages = vtrace.targets(
         log_rhos=log_rhos,
-        rewards=batch.reward * config.reward_scale,
+        rewards=_rewards(config, batch.reward),
         values=values,
         discounts=((batch.flags & TERMINATED) == 0) * config.gamma,
         continues=((batch.flags & (TERMINATED | TRUNCATED)) == 0).float(),
@@ -187,6 +187,13 @@ def _targets(
     if config.normalise_advantages:
         advantages = normalise(advantages, live, norm)
     return vtrace.VTrace(vs, advantages)
+
+
+def _rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
+    """As the loss sees them; returns that are reported stay as the environment gave them."""
+    if config.reward_clip:
+        reward = reward.clamp(-config.reward_clip, config.reward_clip)
+    return reward * config.reward_scale
 
 
 def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:

@@ -17,12 +17,15 @@ from learner import checkpoint
 from learner.batch import Batch
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
 from learner.feed import Feed
+from learner.frames import observed
 from learner.gap import GapCheck
 from learner.losses import LOSSES, LossBatch, Norm
 from learner.metrics import LearnerMetrics
 from learner.models.model import Model, Output
+from learner.models.precision import autocast
 from learner.progress import Progress
 from learner.ranks import Facts, Ranks
+from learner.spaces import Spaces
 from learner.weights import FlatWeights
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class Pieces:
     metrics: LearnerMetrics
     device: torch.device
     folder: Path
+    spaces: Spaces
     identity: dict[str, Any]  # what a checkpoint must fit: run and spaces
     resume: checkpoint.Checkpoint | None
     stopping: Callable[[], bool]  # somebody asked us to end
@@ -118,10 +122,11 @@ def train(p: Pieces) -> str:
         lr = anneal(p.config, p.progress.trained_steps)
         for group in optimiser.param_groups:
             group["lr"] = lr
-        obs = {k.removeprefix("obs."): v for k, v in tensors.items() if k.startswith("obs.")}
-        output: Output = network(obs)
-        with torch.no_grad():
-            target = p.target(obs) if p.target is not None else None
+        obs = observed(tensors, p.spaces)
+        with autocast(p.device.type, p.config.precision, p.model):
+            output: Output = network(obs)
+            with torch.no_grad():
+                target = p.target(obs) if p.target is not None else None
         loss = loss_of(
             p.algorithm,
             output=output,

@@ -7,11 +7,12 @@ import torch
 from learner.config import ModelConfig
 from learner.models.mlp import Mlp
 from learner.models.model import Model, Output
+from learner.models.nature import Nature
 from learner.spaces import Spaces
 
 __all__ = ["Model", "Output", "build"]
 
-_KINDS: dict[str, Callable[..., Model]] = {"mlp": Mlp}
+_KINDS: dict[str, Callable[..., Model]] = {"mlp": Mlp, "nature": Nature}
 
 
 def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:

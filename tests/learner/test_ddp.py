@@ -146,7 +146,7 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
             metrics=LearnerMetrics(CollectorRegistry()),
             device=torch.device("cpu"),
             folder=folder,
-            identity={},
+            spaces=SPACES, identity={},
             resume=None,
             stopping=lambda: feed.step == STEPS,
             started=0.0 if ranks.rank == 0 else time.time(),

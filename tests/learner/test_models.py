@@ -8,6 +8,7 @@ import torch
 
 from learner.config import ModelConfig
 from learner.models.build import Model, build
+from learner.models.features import Features
 from learner.spaces import Discrete, Leaf, Spaces
 
 CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), Discrete(2))
@@ -18,6 +19,17 @@ MIXED = Spaces(
         Leaf("speed", "float32", (1,)),
     ),
     Discrete(5),
+)
+
+
+COUNTED = Spaces(
+    (
+        Leaf("item", "int64", (), categories=(3,)),
+        Leaf("hand", "int32", (2,), categories=(2, 4)),
+        Leaf("door", "bool", (2,)),
+        Leaf("level", "int16", ()),
+    ),
+    Discrete(2),
 )
 
 
@@ -106,6 +118,67 @@ def test_obs_scale_divides_and_is_no_weight() -> None:
         scaled({"obs": obs * torch.tensor([1.0, 2.0, 4.0, 8.0])}), plain({"obs": obs})
     )
     assert scaled.state_dict().keys() == plain.state_dict().keys()
+
+
+def counted(item: int, hand: list[int], door: list[bool], level: int) -> dict[str, torch.Tensor]:
+    return {
+        "item": torch.tensor(item),
+        "hand": torch.tensor(hand, dtype=torch.int32),
+        "door": torch.tensor(door),
+        "level": torch.tensor(level, dtype=torch.int16),
+    }
+
+
+def test_categories_become_one_number_each() -> None:
+    features = Features(COUNTED.observation, ())
+    assert features.count == 3 + (2 + 4) + 2 + 1
+    row = features(counted(2, [1, 3], [True, False], -7))
+    assert row.tolist() == [0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 0, -7]
+    row = features(counted(0, [0, 0], [False, True], 7))
+    assert row.tolist() == [1, 0, 0, 1, 0, 1, 0, 0, 0, 0, 1, 7]
+
+
+def test_a_category_that_does_not_exist_is_none_of_them() -> None:
+    features = Features(COUNTED.observation[:2], ())
+    assert features({"item": torch.tensor(3), "hand": torch.tensor([2, -1])}).tolist() == [0] * 9
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (4, 5)])
+def test_one_hot_with_leading_dimensions(lead: tuple[int, ...]) -> None:
+    model = build(ModelConfig(obs_scale=(1.0,) * 12), COUNTED, seed=0)
+    obs = {
+        "item": torch.randint(0, 3, lead),
+        "hand": torch.randint(0, 2, (*lead, 2), dtype=torch.int32),
+        "door": torch.randint(0, 2, (*lead, 2)).bool(),
+        "level": torch.randint(-9, 9, lead, dtype=torch.int16),
+    }
+    output = model(obs)
+    assert output.params.shape == (*lead, 2) and output.value.shape == lead
+    if lead:
+        first = {name: value[0] for name, value in obs.items()}
+        torch.testing.assert_close(model(first).params, output.params[0])
+
+
+def test_obs_scale_counts_one_hot_numbers() -> None:
+    with pytest.raises(ValueError, match=r"obs_scale has 6 numbers, the observation has 12"):
+        build(ModelConfig(obs_scale=(1,) * 6), COUNTED, seed=0)
+
+
+def test_stacked_leaves_are_flattened_whole() -> None:
+    leaves = (
+        Leaf("joint", "float32", (3,), stack=2),
+        Leaf("key", "uint8", (), categories=(4,), stack=3),
+    )
+    features = Features(leaves, ())
+    obs = {
+        "joint": torch.arange(6.0).view(1, 2, 3),
+        "key": torch.tensor([[0, 3, 1]], dtype=torch.uint8),
+    }
+    assert features.count == 6 + 12
+    assert features(obs).tolist() == [[0, 1, 2, 3, 4, 5, *(1, 0, 0, 0), *(0, 0, 0, 1), 0, 1, 0, 0]]
+    image = Spaces((Leaf("obs", "uint8", (5, 6), stack=4),), Discrete(2))
+    model = build(ModelConfig(), image, seed=0)
+    assert model({"obs": torch.zeros(7, 4, 5, 6, dtype=torch.uint8)}).value.shape == (7,)
 
 
 def test_wrong_settings_say_what_to_change() -> None:

@@ -1,0 +1,59 @@
+"""Which numbers a network multiplies in."""
+
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+from learner.models.model import Model
+
+# x86 says avx512_bf16 and amx_bf16, ARM says bf16. A CPU without them computes bfloat16 in float32
+# with a conversion at both ends, which is slower than float32.
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+_FLAG_LINES = ("flags", "features")
+
+
+def native_bf16() -> bool:
+    """This CPU multiplies bfloat16 itself. Where it cannot be told, it does not."""
+    return multiplies_bf16("/proc/cpuinfo")
+
+
+def choose(precision: str, model: Model, device_type: str) -> torch.dtype:
+    """The dtype that a `precision` setting means. auto: bfloat16 where it is known to be faster.
+
+    Small fully connected networks gain nothing from it: their time goes into the calls.
+    """
+    if precision == "bfloat16":
+        return torch.bfloat16
+    if precision == "auto" and model.convolutional and _fast_bf16(device_type):
+        return torch.bfloat16
+    return torch.float32
+
+
+def autocast(
+    device_type: str, precision: str, model: Model
+) -> AbstractContextManager[object, bool | None]:
+    """Around the learner's forward pass: large products in the chosen numbers, weights and outputs
+    in float32. For float32 it does nothing."""
+    dtype = choose(precision, model, device_type)
+    if dtype == torch.float32:
+        return nullcontext()
+    return torch.autocast(device_type, dtype)
+
+
+def _fast_bf16(device_type: str) -> bool:
+    if device_type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device_type == "cpu" and native_bf16()
+
+
+@functools.cache
+def multiplies_bf16(cpuinfo: str) -> bool:
+    """What a file like /proc/cpuinfo says of it."""
+    try:
+        lines = Path(cpuinfo).read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = [line.partition(":")[2] for line in lines if line.lower().startswith(_FLAG_LINES)]
+    return any(not _BF16_FLAGS.isdisjoint(line.split()) for line in flags)

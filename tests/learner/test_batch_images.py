@@ -1,0 +1,107 @@
+"""Images in batches: packed on the way, bounded when they are unpacked; categories in range."""
+
+from typing import Any
+
+import lz4.block
+import numpy as np
+import pytest
+import xxhash
+from numpy.typing import NDArray
+
+from broker.wire import Deliver
+from learner.batch import Batch
+from learner.spaces import Discrete, Leaf, Spaces, unroll_fields
+
+SPACES = Spaces(
+    (
+        Leaf("eye", "|u1", (32, 32), stack=2),
+        Leaf("gear", "<i8", (), categories=(3,)),
+        Leaf("dials", "<i8", (2,), categories=(2, 5)),
+    ),
+    Discrete(2),
+)
+T, G = 3, 2
+Arrays = dict[str, NDArray[Any]]
+
+
+def unroll(seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for field in unroll_fields(SPACES, length=T, envs=G):
+        kind = np.dtype(field.dtype)
+        arrays[field.name] = rng.integers(0, 2, field.shape).astype(kind)
+    arrays["obs.eye"] = rng.integers(0, 256, arrays["obs.eye"].shape).astype(np.uint8)
+    arrays["flags"][:] = 0
+    return arrays
+
+
+def packed(eye: NDArray[np.uint8]) -> bytes:
+    body: bytes = lz4.block.compress(
+        np.ascontiguousarray(eye.swapaxes(0, 1)).tobytes(), store_size=False
+    )
+    return body
+
+
+def message(arrays: Arrays, eye: bytes | None = None) -> tuple[Deliver, list[bytes]]:
+    first = packed(arrays["obs.eye"]) if eye is None else eye
+    buffers = [first, *(array.tobytes() for name, array in arrays.items() if name != "obs.eye")]
+    deliver = Deliver(
+        tag=1, attempt=1, actor="a", inc=5, stream=1, seq=0, floor=0, version_min=0, version_max=0,
+        steps=T * G, digest=xxhash.xxh3_64_intdigest(b"".join(buffers)), ended=0, episodes=(),
+    )  # fmt: skip
+    return deliver, buffers
+
+
+def batch() -> Batch:
+    return Batch(SPACES, length=T, envs=G, unrolls=2, pinned=False)
+
+
+def test_images_lie_in_their_columns_with_their_history() -> None:
+    own, first, second = batch(), unroll(1), unroll(2)
+    assert own.place(*message(first)) == ""
+    assert own.place(*message(second)) == ""
+    assert own.tensors["obs.eye"].shape == (T + 2, 2 * G, 32, 32)
+    for name in ("obs.eye", "obs.gear", "obs.dials", "action"):
+        expected = np.concatenate([first[name], second[name]], axis=1)
+        np.testing.assert_array_equal(own.tensors[name].numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("eye", "words"),
+    [
+        (b"", "obs.eye is no LZ4 block of 10240 bytes"),
+        (b"\xff" * 50, "obs.eye is no LZ4 block of 10240 bytes"),
+        (lz4.block.compress(bytes(10239), store_size=False), "unpacks to 10239 bytes"),
+        # One byte too many, and a bomb of 64 MiB in 260 kB: neither gets more room than declared.
+        (lz4.block.compress(bytes(10241), store_size=False), "no LZ4 block of 10240 bytes"),
+        (lz4.block.compress(bytes(64 << 20), store_size=False), "no LZ4 block of 10240 bytes"),
+    ],
+)
+def test_what_does_not_unpack_to_the_declared_size_is_refused(eye: bytes, words: str) -> None:
+    own = batch()
+    assert words in own.place(*message(unroll(), eye))
+    assert own.free == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value"),
+    [
+        ("obs.gear", (0, 0), 3),
+        ("obs.gear", (T, 1), -1),
+        ("obs.dials", (1, 0, 0), 2),
+        ("obs.dials", (1, 0, 1), 5),
+    ],
+)
+def test_a_category_that_does_not_exist_is_refused(
+    name: str, at: tuple[int, ...], value: int
+) -> None:
+    arrays = unroll()
+    arrays[name][at] = value
+    words = f"{name} holds a category outside its space"
+    assert batch().place(*message(arrays)) == words
+
+
+def test_the_largest_category_is_one() -> None:
+    arrays = unroll()
+    arrays["obs.gear"][:], arrays["obs.dials"][..., 1] = 2, 4
+    assert batch().place(*message(arrays)) == ""
