@@ -7,8 +7,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from actors.stepping.stepper import Frame
 from broker.actor_end import ActorEnd
 from broker.wire import Outcome
+
+_WAITS = ("credit", "weights", "env", "gather")
+_FAILURES = ("make", "reset", "step", "time-out", "death", "values")
 
 
 class ActorMetrics(Collector):
@@ -18,6 +22,13 @@ class ActorMetrics(Collector):
         self.env_steps = 0
         self.episodes = 0
         self.raw_bytes = 0
+        self.waits = dict.fromkeys(_WAITS, 0.0)  # seconds, by what for
+        self.waiting_s = 0.0  # all of them together
+        self.calls = 0  # of the network
+        self.rows = 0  # it was called for
+        self.inference_s = 0.0
+        self._began = 0.0  # when sampling began; 0 = not yet
+        self._frame: Frame | None = None
         self._end: ActorEnd | None = None
         self.weights_version = Gauge(
             "headrace_actor_weights_version", "Version it acts with", registry=registry
@@ -26,10 +37,11 @@ class ActorMetrics(Collector):
         self.last_unroll = Gauge(
             "headrace_actor_last_fragment_timestamp_seconds", "When it sent one", registry=registry
         )
-        self._wait = Counter(
-            "headrace_actor_wait_seconds", "Waiting, by what for", ["phase"], registry=registry
-        )
-        self._waits = {phase: self._wait.labels(phase) for phase in ("credit", "weights")}
+        failures = Counter(
+            "headrace_actor_env_failures", "Environments restarted, by why", ["where"],
+            registry=registry,
+        )  # fmt: skip
+        self._failures = {where: failures.labels(where) for where in _FAILURES}
         registry.register(self)
 
     def sent(self, steps: int, ended: int, nbytes: int, end: ActorEnd) -> None:
@@ -44,17 +56,52 @@ class ActorMetrics(Collector):
             "generated": float(end.outbox.generated),
             "unacked": float(len(end.outbox)),
             "bytes": float(end.bytes_sent),
+            **self.costs(),
         }
 
+    def runs(self, frame: Frame) -> None:
+        """The environments begin."""
+        self._frame, self._began = frame, time.monotonic()
+
+    def acted(self, rows: int, seconds: float) -> None:
+        self.calls += 1
+        self.rows += rows
+        self.inference_s += seconds
+
     def waited(self, phase: str, seconds: float) -> None:
-        self._waits[phase].inc(seconds)
+        self.waits[phase] += seconds
+        self.waiting_s += seconds
+
+    def failed(self, where: str) -> None:
+        self._failures[where].inc()
+
+    def costs(self) -> dict[str, float]:
+        """Where the time went since the environments began, in seconds."""
+        return {
+            "wall_s": time.monotonic() - self._began if self._began else 0.0,
+            "env_s": float(self._frame.spent.sum()) if self._frame is not None else 0.0,
+            "inference_s": self.inference_s,
+            "calls": float(self.calls),
+            "rows": float(self.rows),
+            **{f"wait_{phase}_s": seconds for phase, seconds in self.waits.items()},
+        }
 
     def collect(self) -> Iterator[Metric]:
         for name, words, value in (
             ("env_steps", "Agent steps, dead ones left out", self.env_steps),
             ("episodes", "Episodes that ended", self.episodes),
+            ("env_seconds", "Inside the environments, added up", self.costs()["env_s"]),
+            ("inference_seconds", "Inside the network", self.inference_s),
+            ("inference_calls", "Of the network", self.calls),
+            ("inference_rows", "Observations it was called for", self.rows),
         ):
             yield CounterMetricFamily(f"headrace_actor_{name}", words, value=value)
+        waits = CounterMetricFamily(
+            "headrace_actor_wait_seconds", "Waiting, by what for", labels=["phase"]
+        )
+        for phase, seconds in self.waits.items():
+            waits.add_metric([phase], seconds)
+        yield waits
         stage = CounterMetricFamily(
             "headrace_actor_fragment_bytes", "Unroll bytes by stage", labels=["stage"]
         )

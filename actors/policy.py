@@ -1,9 +1,9 @@
 """The policy that acts: a module, the version of its weights, and its own dice."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from actors.acting import Acting
 from broker.blobs import Blob
 from learner.config import ModelConfig
 from learner.models import categorical
@@ -15,14 +15,16 @@ from learner.weights import FlatWeights, WeightsError, layout_digest
 class Policy:
     """Acts in numpy arrays; knows nothing of environments."""
 
-    def __init__(self, config: ModelConfig, spaces: Spaces, *, seed: int) -> None:
+    def __init__(
+        self, config: ModelConfig, spaces: Spaces, *, seed: int, precision: str = "auto"
+    ) -> None:
         self._model = build(config, spaces, seed=0)  # the learner's weights replace these
         self._weights = FlatWeights(self._model)
         self._layout = layout_digest(self._model)
+        self._acting = Acting(self._model, spaces, precision)
         # A stream of its own: environments are seeded from the same number, and dice that fall as
         # theirs do would make the actions follow their noise.
         self._random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
-        self._leaf = spaces.observation[0].name
         self.version = -1  # of the weights it acts with; -1 = none arrived yet
 
     def load(self, blob: Blob) -> str:
@@ -33,11 +35,12 @@ class Policy:
                 " are both of one release?"
             )
         self._weights.load(blob.body)
+        self._acting.refresh()
         self.version = blob.announce.version
         return self._weights.digest()
 
-    def act(self, rows: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def act(
+        self, obs: dict[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Actions and the log-probabilities they were really drawn with."""
-        with torch.inference_mode():
-            logits = self._model.policy({self._leaf: torch.from_numpy(rows)})
-        return categorical.sample(logits.numpy(), self._random)
+        return categorical.sample(self._acting.logits(obs), self._random)

@@ -3,25 +3,29 @@
     acted(t) -> the environment steps -> stepped: reward and flags of t, row t+1 -> acted(t+1)
 
 Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last
-step.
+step. A leaf that is seen stacked begins with the rows that came before row 0.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import lz4.block
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from broker.wire import MAX_EPISODES
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces, unroll_fields
+from broker.wire import MAX_EPISODES, Buffer
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Field, Spaces, unroll_fields
+
+Rows = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(slots=True)
 class Finished:
     """One unroll, ready to be sent."""
 
-    buffers: tuple[memoryview, ...]
+    buffers: tuple[Buffer, ...]
     versions: tuple[int, int]
     steps: int
     digest: int
@@ -34,9 +38,11 @@ class Rollout:
 
     def __init__(self, spaces: Spaces, *, length: int, envs: int) -> None:
         self.length = length
+        self._leaves = spaces.observation
         self._fields = unroll_fields(spaces, length=length, envs=envs)
         self._returns = np.zeros(envs, np.float64)
         self._lengths = np.zeros(envs, np.int64)
+        self._over = np.zeros(envs, np.bool_)  # the step before ended the episode
         self._t = length  # steps written; length = none is open
         self.began = False  # an unroll was opened and not finished
         self._acted = False  # the step at t has its action, and waits for its reward
@@ -50,10 +56,12 @@ class Rollout:
         """Nothing more fits: all steps are written, or none was begun yet."""
         return self._t == self.length
 
-    def open(self) -> None:
+    def open(self, history: Rows) -> None:
         """Begin an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
         to the outbox until they are acknowledged."""
         self._open_arrays()
+        for name, rows in history.items():
+            self._obs[name][: len(rows)] = rows
         self.began = True
         self._t = 0
         self._ended = 0
@@ -61,14 +69,16 @@ class Rollout:
 
     def acted(
         self,
-        rows: NDArray[np.generic],
+        rows: Rows,
+        columns: slice,
         actions: NDArray[np.int64],
         logp: NDArray[np.float32],
         version: int,
     ) -> None:
-        """The policy chose for these observations."""
+        """The policy chose for the observations in these columns of `rows`."""
         t = self._t
-        self._obs[t] = rows
+        for name, row in self._newest.items():
+            row[t] = rows[name][columns]
         self._action[t] = actions
         self._logp[t] = logp
         low, high = self._versions if t else (version, version)
@@ -76,7 +86,11 @@ class Rollout:
         self._acted = True
 
     def stepped(
-        self, rows: NDArray[np.generic], reward: NDArray[np.float32], flags: NDArray[np.uint8]
+        self,
+        rows: Rows,
+        columns: slice,
+        reward: NDArray[np.float32],
+        flags: NDArray[np.uint8],
     ) -> None:
         """The environments answered the action before; rows are the observations they gave."""
         if not self._acted:
@@ -86,17 +100,15 @@ class Rollout:
         self._flags[t] = flags
         self._acted = False
         self._t = t + 1
-        self._count(reward, flags)
+        self._count(t, reward, flags)
         if self._t == self.length:
-            self._obs[self.length] = rows
+            for name, row in self._newest.items():
+                row[self.length] = rows[name][columns]
 
     def finish(self) -> Finished:
         """The full unroll."""
         self.began = False
-        buffers = tuple(
-            array.data.cast("B")
-            for array in (self._obs, self._action, self._logp, self._reward, self._flags)
-        )
+        buffers = tuple(map(_wire, self._fields, self._arrays))
         digest = xxhash.xxh3_64()
         for buffer in buffers:
             digest.update(buffer)
@@ -105,26 +117,58 @@ class Rollout:
             buffers, self._versions, live, digest.intdigest(), self._ended, tuple(self._episodes)
         )
 
-    def faults(self) -> str:
-        """What must never reach a learner, in words; "" = clean."""
-        if not np.isfinite(self._reward).all():
-            return "a non-finite reward"
-        if self._obs.dtype.kind == "f" and not np.isfinite(self._obs).all():
-            return "a non-finite observation"
-        return ""
+    def fault(self) -> tuple[int, str] | None:
+        """The first column that holds what must never reach a learner, and what that is."""
+        named = {"reward": self._reward, **self._obs}
+        for name, array in named.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                wrong = ~np.isfinite(array).reshape(*array.shape[:2], -1).all(axis=(0, 2))
+                return int(np.flatnonzero(wrong)[0]), f"{name} is not finite"
+        return None
 
-    def _count(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
+    def _count(self, t: int, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
         self._returns += reward
         self._lengths += 1
         if not flags.any():
+            self._over[:] = False
             return
-        self._lengths[flags == DEAD] = 0  # the step that only resets belongs to no episode
-        for column in np.flatnonzero(flags & (TERMINATED | TRUNCATED)):
+        dead = flags == DEAD
+        self._lengths[dead] -= 1  # the step that only resets belongs to no episode
+        # Dead without an end before it: the environment was restarted, and what it lost is the end
+        # of its episode. The step before led to a row that is true, so it may bootstrap from there.
+        cut = dead & ~self._over & (self._lengths > 0)
+        if t:
+            self._flags[t - 1, cut] |= TRUNCATED
+        ends = flags & (TERMINATED | TRUNCATED) != 0
+        for column in np.flatnonzero(ends | cut):
             self._ended += 1
             self._episodes.append((float(self._returns[column]), int(self._lengths[column])))
             self._returns[column] = 0.0
             self._lengths[column] = 0
+        self._over = ends
 
     def _open_arrays(self) -> None:
-        arrays = [np.empty(field.shape, field.dtype) for field in self._fields]
-        self._obs, self._action, self._logp, self._reward, self._flags = arrays
+        self._arrays = [_array(field) for field in self._fields]
+        count = len(self._leaves)
+        self._action, self._logp, self._reward, flags = self._arrays[count:]
+        self._flags = flags.view(np.uint8)
+        self._obs = {
+            leaf.name: array for leaf, array in zip(self._leaves, self._arrays, strict=False)
+        }
+        # Row 0 of the unroll comes after the history.
+        self._newest = {leaf.name: self._obs[leaf.name][leaf.stack - 1 :] for leaf in self._leaves}
+
+
+def _array(field: Field) -> NDArray[np.generic]:
+    """Time first for whoever writes; in memory as it will be sent."""
+    if not field.packed:
+        return np.empty(field.shape, field.dtype)
+    time, columns, *rest = field.shape
+    return np.empty((columns, time, *rest), field.dtype).swapaxes(0, 1)
+
+
+def _wire(field: Field, array: NDArray[np.generic]) -> Buffer:
+    if not field.packed:
+        return array.data.cast("B") if array.size else b""
+    packed: bytes = lz4.block.compress(array.swapaxes(0, 1).data, store_size=False)
+    return packed

@@ -9,12 +9,15 @@ import logging
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
-from actors.envs import EnvError
+from actors.faults import Faults
+from actors.gather import Gather
 from actors.metrics import ActorMetrics
 from actors.policy import Policy
 from actors.rollout import Rollout
-from actors.stepping.stepper import Stepper
+from actors.stacks import Stacks
+from actors.stepping.stepper import Failure, Stepper
 from broker.actor_end import ActorEnd
 
 log = logging.getLogger(__name__)
@@ -33,36 +36,51 @@ class Sampler:
         stepper: Stepper,
         policy: Policy,
         length: int,
+        gather: Gather,
+        faults: Faults,
         metrics: ActorMetrics,
     ) -> None:
         self.end = end
         self.stepper = stepper
         self.policy = policy
+        self.gather = gather
+        self.faults = faults
         self.metrics = metrics
         frame = stepper.frame
+        self._stacks = Stacks(stepper.spaces, frame)
         self._rollouts = [
             Rollout(stepper.spaces, length=length, envs=frame.envs) for _ in range(frame.groups)
         ]
         self._parked: list[int] = []  # groups with an observation but no credit to go on
+        self._going: list[int] = []  # groups that the network runs for next
+        self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
+        self._last_call = (
+            0.0,
+            0.0,
+        )  # time of the last call of the network, and all waits till then
 
     async def run(self) -> None:
         """Until the run is over, or cancelled. Consumes credit and weights, produces unrolls; waits
-        for news only when every group is parked."""
+        for news only when nothing can be done: environments, the broker, both ring the same bell.
+        """
         while self.policy.version < 0 and not self.end.over:
             await self._wait("weights")
             self._take_weights()
         if self.end.over:
             return
-        self.stepper.reset()
+        self.stepper.start(self.end.news)
+        self.metrics.runs(self.stepper.frame)
         turn = time.monotonic()
         while not self.end.over:
             self._take_weights()
-            ready = self._open(self._close(await self.stepper.ready()))
-            if ready:
-                self._act(ready)
-            elif len(self._parked) == self.stepper.frame.groups:
-                await self._wait("credit")
+            for failure in self.stepper.failures():
+                self._failed(failure)
+            self._going += self._open(self._close(self.stepper.ready()))
+            if not self._going:
+                await self._wait(self._lacks())
                 turn = time.monotonic()
+            elif not await self._hold():
+                self._act()
             if time.monotonic() - turn > _TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
@@ -84,26 +102,36 @@ class Sampler:
             self.metrics.weights_version.set(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
 
+    def _failed(self, failure: Failure) -> None:
+        self.metrics.failed(failure.where)
+        self.faults.add(failure)
+
     def _close(self, ready: list[int]) -> list[int]:
         """Write what the environments answered; send what is full."""
         frame = self.stepper.frame
         for group in ready:
             rollout, columns = self._rollouts[group], frame.columns(group)
-            rollout.stepped(frame.rows[columns], frame.reward[columns], frame.flags[columns])
+            self._stacks.push(group)
+            rollout.stepped(frame.obs, columns, frame.reward[columns], frame.flags[columns])
             if rollout.full and rollout.began:
                 self._send(group, rollout)
         return ready
 
     def _send(self, group: int, rollout: Rollout) -> None:
-        fault = rollout.faults()
-        if fault:
-            raise EnvError(f"the environment returned {fault}; mend it, or clip it in a wrapper")
+        fault = rollout.fault()
+        if fault is not None:
+            # Nothing of it can be trained on. The unroll is begun again with the credit it had.
+            column, words = fault
+            column += self.stepper.frame.columns(group).start
+            words = f"{words}: the unroll is dropped; mend the environment, or clip in a wrapper"
+            self._failed(Failure(column, "values", seed=0, steps=rollout.length, text=words))
+            return
         done = rollout.finish()
         self.end.put(
             group, versions=done.versions, steps=done.steps, digest=done.digest, ended=done.ended,
             episodes=done.episodes, buffers=done.buffers,
         )  # fmt: skip
-        self.metrics.sent(done.steps, done.ended, sum(len(b) for b in done.buffers), self.end)
+        self.metrics.sent(done.steps, done.ended, sum(map(len, done.buffers)), self.end)
 
     def _open(self, ready: list[int]) -> list[int]:
         """Groups that may act: in the middle of an unroll, or with credit for a new one."""
@@ -111,11 +139,13 @@ class Sampler:
         self._parked = []
         going = []
         for group in ready:
-            if not self._rollouts[group].full:
+            rollout = self._rollouts[group]
+            if not rollout.full:
                 going.append(group)
-            elif self.end.outbox.may_start(group, self.policy.version):
-                self.end.outbox.start(group)
-                self._rollouts[group].open()
+            elif rollout.began or self.end.outbox.may_start(group, self.policy.version):
+                if not rollout.began:
+                    self.end.outbox.start(group)
+                rollout.open(self._stacks.history(group))
                 going.append(group)
             else:
                 self._parked.append(group)
@@ -126,29 +156,77 @@ class Sampler:
         may = self.end.outbox.may_start
         return any(may(group, self.policy.version) for group in self._parked)
 
-    def _act(self, groups: list[int]) -> None:
-        """One call of the network for all of them."""
-        frame = self.stepper.frame
-        rows = frame.rows
+    def _act(self) -> None:
+        """One call of the network for all that go on."""
+        groups, self._going = self._going, []
+        frame, seen = self.stepper.frame, self._stacks.seen
         if len(groups) == frame.groups:
             groups = list(range(frame.groups))  # as they lie: nothing to copy
+            obs = seen
         else:
-            rows = np.concatenate([rows[frame.columns(group)] for group in groups])
-        actions, logp = self.policy.act(rows)
+            obs = {name: _rows(array, groups, frame.envs) for name, array in seen.items()}
+        began = time.monotonic()
+        actions, logp = self.policy.act(obs)
+        self._called(len(groups) * frame.envs, began, time.monotonic())
         at = 0
         for group in groups:
-            part = slice(at, at + frame.envs)
+            part, columns = slice(at, at + frame.envs), frame.columns(group)
             at += frame.envs
-            self._rollouts[group].acted(rows[part], actions[part], logp[part], self.policy.version)
+            self._rollouts[group].acted(
+                frame.obs, columns, actions[part], logp[part], self.policy.version
+            )
             self.stepper.send(group, actions[part])
 
+    def _called(self, rows: int, began: float, ended: float) -> None:
+        """Costs are measured: they decide whether the next call waits for more rows."""
+        before, waited = self._last_call
+        self._last_call = (ended, self.metrics.waiting_s)
+        self.metrics.acted(rows, ended - began)
+        self.gather.called(
+            rows=rows, seconds=ended - began, waited=self.metrics.waiting_s - waited,
+            elapsed=ended - before,
+        )  # fmt: skip
+
+    async def _hold(self) -> bool:
+        """True: it waited a little for more environments; look again."""
+        running = self.stepper.frame.groups - len(self._going) - len(self._parked)
+        now = time.monotonic()
+        if not self._hold_until:
+            wait = self.gather.wait_s(running=running)
+            if not wait:
+                return False
+            self._hold_until = now + wait
+        left = self._hold_until - now
+        if left <= 0 or not running:
+            self._hold_until = 0.0
+            return False
+        news = self.end.news
+        news.clear()
+        timer = asyncio.get_running_loop().call_later(left, news.set)
+        await news.wait()
+        timer.cancel()
+        self.metrics.waited("gather", time.monotonic() - now)
+        return True
+
+    def _lacks(self) -> str:
+        """What a sampler that can do nothing waits for."""
+        if len(self._parked) < self.stepper.frame.groups:
+            return "env"
+        lacks = self.end.outbox.waits_for_weights
+        waits = any(lacks(group, self.policy.version) for group in self._parked)
+        return "weights" if waits else "credit"
+
     async def _wait(self, why: str) -> None:
-        if why == "credit" and any(
-            self.end.outbox.waits_for_weights(g, self.policy.version) for g in self._parked
-        ):
-            why = "weights"
+        """Until news. What came since we looked has set it again, so nothing is missed."""
         began = time.monotonic()
-        self.end.news.clear()
         if self.end.blob is None and not self._may_go_on() and not self.end.over:
             await self.end.news.wait()
+        self.end.news.clear()
         self.metrics.waited(why, time.monotonic() - began)
+
+
+def _rows(array: NDArray[np.generic], groups: list[int], envs: int) -> NDArray[np.generic]:
+    """The rows of these groups, one after another."""
+    if envs == 1:
+        return array[groups]
+    return np.concatenate([array[group * envs : (group + 1) * envs] for group in groups])

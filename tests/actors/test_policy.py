@@ -43,7 +43,7 @@ def test_log_probs_are_those_of_the_weights_that_were_loaded() -> None:
         model = trained(seed)
         policy.load(blob(model, version))
         assert policy.version == version
-        actions, logp = policy.act(rows)
+        actions, logp = policy.act({"obs": rows})
         assert [actions.dtype.name, logp.dtype.name] == ["int64", "float32"]
         assert set(actions) == {0, 1, 2}
         expected = log_probs(model, rows).numpy()[np.arange(64), actions]
@@ -55,7 +55,7 @@ def test_actions_are_as_frequent_as_they_are_likely() -> None:
     policy.load(blob(model))
     row = np.ones((1, 4), np.float32)
     count = 20_000
-    actions, _ = policy.act(np.repeat(row, count, axis=0))
+    actions, _ = policy.act({"obs": np.repeat(row, count, axis=0)})
     likely = log_probs(model, row).exp().numpy()[0]
     # Four standard deviations of a share of 20 000 draws: 4 * sqrt(0.25 / 20 000).
     np.testing.assert_allclose(np.bincount(actions, minlength=3) / count, likely, atol=0.0142)
@@ -78,7 +78,7 @@ def test_weights_of_another_network_are_refused(other: ModelConfig) -> None:
     with pytest.raises(WeightsError, match="other layers"):
         policy.load(blob(trained(2, other), 8))
     assert policy.version == 7
-    actions, logp = policy.act(rows)
+    actions, logp = policy.act({"obs": rows})
     expected = log_probs(model, rows).numpy()[np.arange(5), actions]
     np.testing.assert_allclose(logp, expected, atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_the_same_seed_acts_the_same_and_another_one_does_not() -> None:
     def actions(seed: int) -> list[int]:
         policy = Policy(CONFIG, SPACES, seed=seed)
         policy.load(blob(trained(1)))
-        return list(policy.act(rows)[0])
+        return list(policy.act({"obs": rows})[0])
 
     assert actions(3) == actions(3) != actions(4)
 
@@ -112,7 +112,7 @@ def test_its_dice_are_not_those_of_an_environment_with_its_seed() -> None:
             number.zero_()
     policy = Policy(CONFIG, spaces, seed=3)
     policy.load(blob(model))
-    actions, _ = policy.act(np.zeros((1000, 4), np.float32))
+    actions, _ = policy.act({"obs": np.zeros((1000, 4), np.float32)})
     noise = np.random.default_rng(3).random(1000)  # as gymnasium seeds np_random
     # 1000 coins agree in half of their throws; four standard deviations are 63.
     assert abs(int(np.sum(actions == (noise >= 0.5))) - 500) < 64

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import lz4.block
 import numpy as np
 import pytest
 import xxhash
@@ -15,6 +16,7 @@ from broker.wire import MAX_EPISODES
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces, unroll_fields
 
 SPACES = Spaces((Leaf("obs", "<f4", (2,)),), Discrete(5))
+ALL = slice(None)
 
 
 @dataclass
@@ -51,12 +53,17 @@ def cut(stream: Stream, length: int) -> list[Finished]:
     done = []
     for t in range(steps):
         if rollout.full:
-            rollout.open()
-        rollout.acted(stream.obs[t], stream.action[t], stream.logp[t], stream.versions[t])
-        rollout.stepped(stream.obs[t + 1], stream.reward[t], stream.flags[t])
+            rollout.open({})
+        act(rollout, stream, t)
         if rollout.full:
             done.append(rollout.finish())
     return done
+
+
+def act(rollout: Rollout, stream: Stream, t: int) -> None:
+    """One step of all columns."""
+    rollout.acted({"obs": stream.obs[t]}, ALL, stream.action[t], stream.logp[t], stream.versions[t])
+    rollout.stepped({"obs": stream.obs[t + 1]}, ALL, stream.reward[t], stream.flags[t])
 
 
 def arrays(done: Finished, length: int, envs: int) -> list[NDArray[Any]]:
@@ -172,9 +179,8 @@ def test_a_finished_unroll_is_not_written_again() -> None:
     stream = Stream.of([[1], [2]], [[0], [0]])
     kept = []
     for t in range(2):
-        rollout.open()
-        rollout.acted(stream.obs[t], stream.action[t], stream.logp[t], 0)
-        rollout.stepped(stream.obs[t + 1], stream.reward[t], stream.flags[t])
+        rollout.open({})
+        act(rollout, stream, t)
         kept.append(rollout.finish())
     assert xxhash.xxh3_64_intdigest(b"".join(kept[0].buffers)) == kept[0].digest
 
@@ -197,12 +203,11 @@ def test_it_is_full_before_the_first_and_after_the_last_step() -> None:
     assert rollout.full
     assert not rollout.began
     # The observation after a reset answers no action.
-    rollout.stepped(stream.obs[0], stream.reward[0], stream.flags[0])
-    rollout.open()
+    rollout.stepped({"obs": stream.obs[0]}, ALL, stream.reward[0], stream.flags[0])
+    rollout.open({})
     assert not rollout.full
     assert rollout.began
-    rollout.acted(stream.obs[0], stream.action[0], stream.logp[0], 0)
-    rollout.stepped(stream.obs[1], stream.reward[0], stream.flags[0])
+    act(rollout, stream, 0)
     assert rollout.full
     assert rollout.began
     rollout.finish()
@@ -211,43 +216,91 @@ def test_it_is_full_before_the_first_and_after_the_last_step() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    ("field", "at", "words"),
+    ("field", "at", "expected"),
     [
-        ("reward", (1, 0), "a non-finite reward"),
-        ("obs", (0, 0, 1), "a non-finite observation"),
-        ("obs", (2, 1, 0), "a non-finite observation"),  # row T counts too
+        ("reward", (1, 0), (0, "reward is not finite")),
+        ("obs", (0, 0, 1), (0, "obs is not finite")),
+        ("obs", (2, 1, 0), (1, "obs is not finite")),  # row T counts too
     ],
 )
-def test_what_is_not_finite_is_named(
-    bad: float, field: str, at: tuple[int, ...], words: str
+def test_what_is_not_finite_is_named_with_its_column(
+    bad: float, field: str, at: tuple[int, ...], expected: tuple[int, str]
 ) -> None:
     stream = Stream.of(np.zeros((2, 2)), np.zeros((2, 2)))
     getattr(stream, field)[at] = bad
-    assert faults_of(stream) == words
+    assert fault_of(stream) == expected
 
 
 def test_large_numbers_are_no_fault() -> None:
     stream = Stream.of(np.full((2, 2), 3e38), np.zeros((2, 2)))
     stream.obs[:] = 3e38  # each finite, their sum is not
-    assert faults_of(stream) == ""
+    assert fault_of(stream) is None
 
 
-def test_whole_numbers_are_always_clean() -> None:
-    spaces = Spaces((Leaf("obs", "|u1", (2,)),), Discrete(2))
-    rollout = Rollout(spaces, length=1, envs=1)
-    rollout.open()
-    row = np.full((1, 2), 255, np.uint8)
-    rollout.acted(row, np.zeros(1, np.int64), np.zeros(1, np.float32), 0)
-    rollout.stepped(row, np.zeros(1, np.float32), np.zeros(1, np.uint8))
-    assert rollout.faults() == ""
-
-
-def faults_of(stream: Stream) -> str:
+def fault_of(stream: Stream) -> tuple[int, str] | None:
     """Of an unroll as long as the stream."""
     steps, envs = stream.reward.shape
     rollout = Rollout(SPACES, length=steps, envs=envs)
-    rollout.open()
+    rollout.open({})
     for t in range(steps):
-        rollout.acted(stream.obs[t], stream.action[t], stream.logp[t], 0)
-        rollout.stepped(stream.obs[t + 1], stream.reward[t], stream.flags[t])
-    return rollout.faults()
+        act(rollout, stream, t)
+    return rollout.fault()
+
+
+# ---- environments that were restarted ---------------------------------------------------------
+
+
+def test_a_restart_cuts_the_episode_at_the_last_true_row() -> None:
+    """The step that failed is dead; the one before it may bootstrap from the row it led to."""
+    reward = [[1, 1], [2, 1], [0, 1], [4, 1]]
+    flags = [[0, 0], [0, 0], [DEAD, 0], [0, 0]]
+    (done,) = cut(Stream.of(reward, flags), 4)
+    assert arrays(done, 4, 2)[4].tolist() == [[0, 0], [TRUNCATED, 0], [DEAD, 0], [0, 0]]
+    assert done.episodes == ((3.0, 2),)
+    assert (done.ended, done.steps) == (1, 7)
+
+
+def test_a_restart_at_the_first_step_of_an_unroll_ends_the_episode_of_the_one_before() -> None:
+    """There the unroll's own border has cut the trace already."""
+    first, second = cut(Stream.of([[1], [2], [0], [4]], [[0], [0], [DEAD], [TERMINATED]]), 2)
+    assert arrays(first, 2, 1)[4].tolist() == [[0], [0]]
+    assert arrays(second, 2, 1)[4].tolist() == [[DEAD], [TERMINATED]]
+    assert first.episodes == ()
+    assert second.episodes == ((3.0, 2), (4.0, 1))
+
+
+def test_restarts_in_a_row_make_no_empty_episodes() -> None:
+    flags = [[TERMINATED], [DEAD], [DEAD], [DEAD], [0], [DEAD]]
+    (done,) = cut(Stream.of([[1], [0], [0], [0], [2], [0]], flags), 6)
+    expected = [[TERMINATED], [DEAD], [DEAD], [DEAD], [TRUNCATED], [DEAD]]
+    assert arrays(done, 6, 1)[4].tolist() == expected
+    assert done.episodes == ((1.0, 1), (2.0, 1))
+
+
+# ---- several leaves, images, stacks -------------------------------------------------------------
+
+EYES = Spaces((Leaf("eye", "|u1", (32, 32), stack=4), Leaf("clock", "<i8", ())), Discrete(2))
+
+
+def test_leaves_travel_side_by_side_and_images_packed_with_their_history() -> None:
+    length, envs = 3, 2
+    rng = np.random.default_rng(0)
+    eye = rng.integers(0, 4, (8, envs, 32, 32)).astype(np.uint8)
+    clock = np.arange(8 * envs).reshape(8, envs)
+    rollout = Rollout(EYES, length=length, envs=envs)
+    rollout.open({"eye": eye[:3]})
+    for t in range(3, 6):
+        rows = {"eye": eye[t], "clock": clock[t]}
+        after = {"eye": eye[t + 1], "clock": clock[t + 1]}
+        zero = np.zeros(envs)
+        rollout.acted(rows, ALL, zero.astype(np.int64), zero.astype(np.float32), 0)
+        rollout.stepped(after, ALL, zero.astype(np.float32), zero.astype(np.uint8))
+    packed, ticks, *_ = rollout.finish().buffers
+    fields = unroll_fields(EYES, length=length, envs=envs)
+    assert (fields[0].shape, fields[0].packed) == ((7, 2, 32, 32), True)
+    body = lz4.block.decompress(packed, uncompressed_size=fields[0].nbytes)
+    columns_first = np.frombuffer(body, np.uint8).reshape(envs, length + 4, 32, 32)
+    np.testing.assert_array_equal(columns_first.swapaxes(0, 1), eye[:7])
+    assert len(packed) < fields[0].nbytes
+    assert not fields[1].packed
+    np.testing.assert_array_equal(np.frombuffer(ticks, np.int64).reshape(4, 2), clock[3:7])

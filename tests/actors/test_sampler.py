@@ -4,6 +4,7 @@ import asyncio
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from actors.envs import EnvError
+from actors.envs.convert import EnvError
+from actors.faults import Faults
+from actors.gather import Gather
 from actors.metrics import ActorMetrics
 from actors.policy import Policy
 from actors.sampler import Sampler
-from actors.stepping.stepper import Frame
+from actors.stepping.stepper import Failure, Frame
 from broker.actor_end import ActorEnd
 from broker.blobs import Blob
 from broker.outbox import Outbox
@@ -34,9 +37,12 @@ class Bell(asyncio.Event):
     def __init__(self) -> None:
         super().__init__()
         self.asleep = asyncio.Event()
+        self.times = 0  # it has gone to sleep
 
     async def wait(self) -> Literal[True]:
-        self.asleep.set()
+        if not self.is_set():
+            self.times += 1
+            self.asleep.set()
         return await super().wait()
 
 
@@ -114,10 +120,14 @@ class Script:
         self.pick: Callable[[list[int]], list[int]] = lambda sent: list(sent)
         self.on_step: Callable[[int], None] = lambda _: None
         self.reward = 1.0
+        self.flags = 0
+        self.failed: list[Failure] = []
 
-    def reset(self) -> None:
+    def start(self, news: asyncio.Event) -> None:
         self.events.append(("reset",))
         self.sent = list(range(self.frame.groups))
+        self.news = news
+        news.set()
 
     def send(self, group: int, actions: NDArray[np.int64]) -> None:
         assert group not in self.sent
@@ -126,16 +136,24 @@ class Script:
         self.events.append(("step", group))
         self.taken[group] += 1
         self.sent.append(group)
+        self.news.set()
         self.on_step(sum(self.taken))
 
-    async def ready(self) -> list[int]:
+    def ready(self) -> list[int]:
         groups = self.pick(self.sent)
         for group in groups:
             self.sent.remove(group)
             columns = self.frame.columns(group)
-            self.frame.rows[columns] = (group, self.taken[group])
+            self.frame.obs["obs"][columns] = (group, self.taken[group])
             self.frame.reward[columns] = self.reward
+            self.frame.flags[columns] = self.flags
+        if self.sent:  # they come a moment later
+            asyncio.get_running_loop().call_soon(self.news.set)
         return groups
+
+    def failures(self) -> list[Failure]:
+        failed, self.failed = self.failed, []
+        return failed
 
     def close(self) -> None:
         self.events.append(("close",))
@@ -153,7 +171,10 @@ class Echo:
         self.events.append(("load", self.version))
         return blob.announce.digest
 
-    def act(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def act(
+        self, obs: dict[str, NDArray[np.float32]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rows = obs["obs"]
         seen = (100 * rows[:, 0] + rows[:, 1]).astype(np.int64)
         self.events.append(("act", [int(group) for group in rows[::ENVS, 0]], self.version))
         return seen, np.zeros(len(rows), np.float32)
@@ -168,13 +189,20 @@ class Scene:
         self.stepper = Script(groups, self.events)
         self.policy = Echo(self.events)
         self.metrics = ActorMetrics(CollectorRegistry())
+        self.gather = Gather(limit_s=0.0)
         self.sampler = Sampler(
             end=cast(ActorEnd, self.end),
             stepper=self.stepper,
             policy=cast(Policy, self.policy),
             length=LENGTH,
+            gather=self.gather,
+            faults=Faults("Script-v0", per_hour=3),
             metrics=self.metrics,
         )
+
+    def puts_rows(self) -> list[int]:
+        """Steps taken, as the rows of the last unroll that was put tell it."""
+        return [int(row[0, 1]) for row in self.end.puts[-1][3]]
 
     def of(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event[0] in kinds]
@@ -189,8 +217,15 @@ class Scene:
 
     async def quiet(self) -> None:
         """Until the sampler has nothing to do without news."""
-        self.end.news.asleep.clear()
-        await self.end.news.asleep.wait()
+        news = self.end.news
+        news.asleep.clear()
+        await news.asleep.wait()
+        while True:
+            times = news.times
+            for _ in range(3):  # an environment may be about to come
+                await asyncio.sleep(0)
+            if news.times == times and not news.is_set():
+                return
 
 
 def scene(groups: int = 1) -> Callable[[Callable[[Scene], Coroutine[Any, Any, None]]], Any]:
@@ -310,7 +345,8 @@ async def test_waiting_is_booked_under_its_reason(s: Scene) -> None:
         await s.quiet()
         s.end.weights(2)
         await s.quiet()
-        assert waits == ["weights", "credit", "weights"]
+        # Woken in vain, it waits again for the same.
+        assert [phase for phase, _ in groupby(waits)][:3] == ["weights", "credit", "weights"]
 
 
 @scene()
@@ -482,15 +518,92 @@ async def test_others_get_their_turn_while_it_works(s: Scene) -> None:
         await task
 
 
+# ---- faults ---------------------------------------------------------------------------------
+
+
 @scene()
-async def test_what_is_not_finite_never_leaves(s: Scene) -> None:
+async def test_what_is_not_finite_never_leaves_and_costs_no_credit(s: Scene) -> None:
+    """The unroll is played again with the credit that it had."""
+
+    def mend(steps: int) -> None:
+        s.stepper.reward = float("nan") if steps <= LENGTH else 1.0
+
+    s.stepper.on_step = mend
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 1))
+        await s.quiet()
+        assert [put[1] for put in s.end.puts] == [0]
+        assert s.puts_rows() == [LENGTH + t for t in range(LENGTH + 1)]
+        assert s.stepper.taken == [2 * LENGTH]
+        assert s.sampler.faults.count == {"values": 1}
+
+
+@scene()
+async def test_an_environment_that_never_gives_a_number_ends_the_sampler(s: Scene) -> None:
     s.stepper.reward = float("nan")
     s.end.weights(0)
     s.end.grant((0, 1))
-    with pytest.raises(EnvError, match="returned a non-finite reward; mend it"):
+    with pytest.raises(EnvError, match=r"Script-v0 failed 4 times .* reward is not finite"):
         async with asyncio.timeout(5):
             await s.sampler.run()
     assert s.end.puts == []
+
+
+@scene()
+async def test_failures_are_counted_and_the_budget_ends_the_sampler(s: Scene) -> None:
+    failure = Failure(1, "step", 7, 40, "Traceback\nRuntimeError: the cable is out")
+    async with s.running():
+        s.end.weights(0)
+        await s.quiet()
+        s.stepper.failed = [failure] * 3
+        s.end.news.set()
+        await s.quiet()
+        assert s.sampler.faults.count == {"step": 3}
+    s = Scene()
+    s.end.weights(0)
+    s.stepper.failed = [failure] * 4
+    with pytest.raises(
+        EnvError, match=r"more than actor.crashes_per_hour = 3; .* the cable is out"
+    ):
+        async with asyncio.timeout(5):
+            await s.sampler.run()
+
+
+# ---- waiting for more -----------------------------------------------------------------------
+
+
+@scene(groups=2)
+async def test_the_network_waits_for_more_environments_when_that_pays(s: Scene) -> None:
+    """Group 1 comes one look later; without the wait there would be two calls a step."""
+    looks = 0
+
+    def pick(sent: list[int]) -> list[int]:
+        nonlocal looks
+        looks += 1
+        return list(sent) if looks % 2 else [group for group in sent if group == 0]
+
+    s.stepper.pick = pick
+    s.gather.wait_s = lambda **_: 5.0  # type: ignore[method-assign]
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 2), (1, 2))
+        await s.quiet()
+        assert [sorted(groups) for _, groups, _ in s.of("act")] == [[0, 1]] * 2 * LENGTH
+
+
+@scene(groups=2)
+async def test_the_wait_for_more_is_bounded(s: Scene) -> None:
+    s.stepper.pick = lambda sent: [group for group in sent if group == 0]  # 1 never comes
+    s.gather.wait_s = lambda **_: 0.002  # type: ignore[method-assign]
+    async with s.running():
+        s.end.weights(0)
+        s.end.grant((0, 1), (1, 1))
+        async with asyncio.timeout(5):
+            while not s.end.puts:  # noqa: ASYNC110  # nothing rings when an unroll is put
+                await asyncio.sleep(0.001)
+        assert [groups for _, groups, _ in s.of("act")] == [[0]] * LENGTH
+        assert s.metrics.waits["gather"] > 0
 
 
 # ---- drain ----------------------------------------------------------------------------------

@@ -1,0 +1,53 @@
+"""Environments that had to be restarted: said, counted, and bounded by a budget per hour."""
+
+import logging
+import time
+from collections import deque
+
+from actors.envs.convert import EnvError
+from actors.stepping.stepper import Failure
+
+log = logging.getLogger(__name__)
+
+_HOUR_S = 3600.0
+
+
+class Faults:
+    """One sampler's; raises EnvError when the budget is spent."""
+
+    def __init__(self, name: str, *, per_hour: int) -> None:
+        self._name = name
+        self._per_hour = per_hour
+        self._times: deque[float] = deque()  # of failures within the last hour
+        self._told: set[tuple[str, str]] = set()  # kinds whose traceback was shown
+        self.count: dict[str, int] = {}  # by where
+
+    def add(self, failure: Failure, *, now: float | None = None) -> None:
+        now = time.monotonic() if now is None else now
+        self.count[failure.where] = self.count.get(failure.where, 0) + 1
+        self._say(failure)
+        self._times.append(now)
+        while self._times[0] <= now - _HOUR_S:
+            self._times.popleft()
+        if len(self._times) > self._per_hour:
+            raise EnvError(
+                f"{self._name} failed {len(self._times)} times within an hour, more than"
+                f" actor.crashes_per_hour = {self._per_hour}; the last time: {_line(failure)}"
+            )
+
+    def _say(self, failure: Failure) -> None:
+        """The whole traceback once for each kind of failure, a line for each repetition."""
+        kind = (failure.where, failure.text.rstrip().rpartition("\n")[2])
+        line = f"{self._name} failed and is restarted: {_line(failure)}"
+        if kind not in self._told and len(self._told) < 100:
+            self._told.add(kind)
+            line = f"{line}\n{failure.text.rstrip()}"
+        log.error("%s", line)
+
+
+def _line(failure: Failure) -> str:
+    last = failure.text.strip().rpartition("\n")[2]
+    return (
+        f"{failure.where}, environment {failure.env}, seed {failure.seed},"
+        f" after {failure.steps} steps: {last}"
+    )

@@ -1,0 +1,63 @@
+"""What the network sees, against a plain list of what every environment showed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.stacks import Stacks
+from actors.stepping.stepper import Frame
+from learner.spaces import DEAD, TERMINATED, Discrete, Leaf, Spaces
+
+SPACES = Spaces((Leaf("eye", "|u1", (2, 2), stack=3), Leaf("clock", "<f4", (1,))), Discrete(2))
+
+
+def test_windows_are_the_last_rows_of_the_episode_the_first_one_repeated() -> None:
+    frame = Frame.empty(SPACES, groups=2, envs=2)
+    stacks = Stacks(SPACES, frame)
+    rng = np.random.default_rng(0)
+    shown: list[list[np.ndarray]] = [[] for _ in range(4)]  # of the running episode
+    over = [False] * 4
+    for _ in range(60):
+        group = int(rng.integers(2))  # groups do not keep step
+        for column in range(frame.columns(group).start, frame.columns(group).stop):
+            row = rng.integers(0, 256, (2, 2)).astype(np.uint8)
+            frame.flags[column] = DEAD if over[column] else 0
+            if over[column]:
+                shown[column] = []
+            over[column] = not over[column] and rng.random() < 0.3
+            if over[column]:
+                frame.flags[column] = TERMINATED
+            shown[column].append(row)
+            frame.obs["eye"][column] = row
+        stacks.push(group)
+        for column in range(frame.columns(group).start, frame.columns(group).stop):
+            rows = ([shown[column][0]] * 2 + shown[column])[-3:]
+            np.testing.assert_array_equal(stacks.seen["eye"][column], rows)
+        history = stacks.history(group)["eye"]
+        columns = frame.columns(group)
+        np.testing.assert_array_equal(history, stacks.seen["eye"][columns][:, :2].swapaxes(0, 1))
+
+
+def test_what_is_not_stacked_is_the_frame_itself() -> None:
+    frame = Frame.empty(SPACES, groups=1, envs=2)
+    stacks = Stacks(SPACES, frame)
+    assert stacks.seen["clock"] is frame.obs["clock"]
+    assert list(stacks.history(0)) == ["eye"]
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_arrays_lie_apart_in_one_block(envs: int) -> None:
+    """As shared memory must hold them: writing one changes no other."""
+    size = Frame.nbytes(SPACES, groups=2, envs=envs)
+    memory = bytearray(size)
+    frame = Frame.over(memoryview(memory), SPACES, groups=2, envs=envs)
+    arrays: list[Any] = [
+        frame.spent, frame.action, frame.reward, frame.flags, *frame.obs.values(),
+    ]  # fmt: skip
+    for number, array in enumerate(arrays):
+        array[...] = number + 1
+    for number, array in enumerate(arrays):
+        assert (array == number + 1).all()
+    again = Frame.over(memoryview(memory), SPACES, groups=2, envs=envs)
+    np.testing.assert_array_equal(again.obs["eye"], frame.obs["eye"])
