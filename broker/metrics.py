@@ -28,6 +28,7 @@ class BrokerMetrics(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)
         self.bytes: Counter[str] = Counter()  # dir
+        self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
         self.errors: Counter[str] = Counter(
             malformed=0, protocol=0, credit=0, unknown=0, unexpected=0
         )
@@ -61,6 +62,11 @@ class BrokerMetrics(Collector):
                 messages.add_metric([way, name], self.messages[way, kind])
         yield messages
         yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", self.bytes)
+        yield CounterMetricFamily(
+            "headrace_broker_fragment_bytes",
+            "Bytes of unrolls that came in",
+            value=self.unroll_bytes,
+        )
         yield _counter(
             "headrace_broker_protocol_errors", "Messages not taken", "reason", self.errors
         )

@@ -196,8 +196,10 @@ class Server:
         if message.inc != peer.inc or not peer.spaces:
             self.metrics.errors["credit"] += 1
             return
+        size = sum(len(buffer) for buffer in buffers)
+        self.metrics.unroll_bytes += size
         try:
-            self.ledger.unroll(message, buffers, sum(len(buffer) for buffer in buffers))
+            self.ledger.unroll(message, buffers, size)
         except BeyondCreditError as error:
             self.metrics.errors["credit"] += 1
             log.warning("not granted: %s", error)

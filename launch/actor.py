@@ -10,14 +10,13 @@ from typing import Any
 import torch
 import zmq
 
-from actors.config import ActorConfig
-from actors.envs import EnvError
+from actors.envs.convert import EnvError
+from actors.faults import Faults
+from actors.gather import Gather
 from actors.metrics import ActorMetrics
 from actors.policy import Policy
 from actors.sampler import Sampler
-from actors.stepping.inline import Inline
-from actors.stepping.stepper import Stepper
-from actors.stepping.vector import Vector
+from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
 from broker.endpoints import EndpointError
 from broker.journal import Journal
@@ -39,7 +38,6 @@ def sample(
     metrics_port: int | None,
 ) -> int:
     """Until SIGTERM, or until the run is over."""
-    torch.set_num_threads(1)  # one sampler, one core; more would fight over it
 
     async def main() -> int:
         inc = process.incarnation()
@@ -90,20 +88,18 @@ async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: Ac
 
 def build(end: ActorEnd, run: config.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:
     """Environments and policy by the run; asks the broker for credit."""
-    stepper = _stepper(run.actor, run, seed=seed)
+    torch.set_num_threads(min(run.actor.threads, process.cores()))
+    stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
     return Sampler(
         end=end,
         stepper=stepper,
-        policy=Policy(run.model, stepper.spaces, seed=seed),
+        policy=Policy(run.model, stepper.spaces, seed=seed, precision=run.actor.precision),
         length=run.unroll.length,
+        gather=Gather(limit_s=run.actor.wait_ms / 1000),
+        faults=Faults(run.env.id, per_hour=run.actor.crashes_per_hour),
         metrics=metrics,
     )
-
-
-def _stepper(actor: ActorConfig, run: config.Run, *, seed: int) -> Stepper:
-    kind = Vector if actor.stepping == "vector" else Inline
-    return kind(run.env, groups=actor.groups, envs=run.unroll.envs, seed=seed)
 
 
 def guarded(broker: str, **options: Any) -> int:

@@ -95,7 +95,7 @@ def _totals(server: Server) -> dict[str, Any]:
         "redelivered": server.ledger.book.redelivered,
         "rolled_back": server.ledger.rolled_back,
         "unaccounted": server.ledger.unaccounted(),
-        "bytes_in": server.metrics.bytes["in"],
+        "unroll_bytes": server.metrics.unroll_bytes,
     }
 
 

@@ -4,10 +4,11 @@ import argparse
 import itertools
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from actors.config import STEPPINGS
 from launch import config, process
 
 log = logging.getLogger(__name__)
@@ -111,16 +112,26 @@ def _actor(given: argparse.Namespace) -> int:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from launch.bench import broker, cartpole
+    from launch.bench import atari, broker, cartpole, lockstep, sampler
 
-    kinds = ("broker", "throughput", "vector", "solve") if given.what == "all" else (given.what,)
-    for kind in kinds:
-        if kind == "broker":
-            broker.bench()
-        elif kind == "solve":
-            cartpole.solve()
-        else:
-            cartpole.throughput("vector" if kind == "vector" else "make")
+    benches: dict[str, Callable[[], object]] = {
+        "broker": broker.bench,
+        "throughput": lambda: cartpole.throughput("make"),
+        "vector": lambda: cartpole.throughput("vector"),
+        "solve": cartpole.solve,
+        "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
+        "atari": atari.bench,
+    }
+    if given.what == "sampler":
+        if given.run is None:
+            raise config.ConfigError(
+                f"headrace bench sampler RUN: name the run, one of {', '.join(config.shipped())}"
+            )
+        sampler.bench(given.run, given.set)
+    else:
+        for name, bench in benches.items():
+            if given.what in (name, "all"):
+                bench()
     return process.OK
 
 
@@ -168,13 +179,20 @@ def _parser() -> argparse.ArgumentParser:
     actor.add_argument("--name", help="shown in logs; default: host and process id")
     actor.add_argument("--seed", type=int, help="of its environments; default: random")
     actor.add_argument("--groups", type=int, help="groups of environments; default: the run's")
-    actor.add_argument("--stepping", choices=("inline", "vector"), help="default: the run's")
+    actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
     actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
     _metrics(actor)
     actor.set_defaults(role=_actor)
 
     bench = roles.add_parser("bench", help="measure; one JSON line each")
-    bench.add_argument("what", choices=("broker", "throughput", "vector", "solve", "all"))
+    bench.add_argument(
+        "what",
+        choices=(
+            "broker", "throughput", "vector", "solve", "lockstep", "atari", "sampler", "all",
+        ),
+    )  # fmt: skip
+    bench.add_argument("run", nargs="?", help=f"sampler: {listed}")
+    _sets(bench)
     bench.set_defaults(role=_bench)
 
     shown = roles.add_parser("config", help="print the whole run, every default spelt out")

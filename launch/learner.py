@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from actors.envs import EnvError, probe
+from actors.envs.convert import EnvError
+from actors.envs.make import probe
 from broker.endpoints import EndpointError
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
@@ -90,12 +91,16 @@ def _learn(
             model=model,
             target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
             gap=GapCheck(
-                build(run.model, spaces, seed=0), keep=run.pacing.max_lag + 4, envs=run.unroll.envs
+                build(run.model, spaces, seed=0),
+                spaces,
+                keep=run.pacing.max_lag + 4,
+                envs=run.unroll.envs,
             ),
             progress=progress,
             metrics=LearnerMetrics(registry),
             device=device,
             folder=options.out,
+            spaces=spaces,
             identity=identity,
             resume=resume,
             stopping=stopping,

@@ -96,6 +96,13 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
 
 
+def cores() -> int:
+    """How many this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def incarnation() -> int:
     """Random 63 bits: this process start, and no other."""
     return int.from_bytes(os.urandom(8)) >> 1

@@ -96,7 +96,7 @@ def _rate(sampled: Sequence[tuple[float, float]]) -> float:
 
 
 def _per_step(broker: dict[str, Any], account: audit.Account) -> float | None:
-    sent = broker.get("bytes_in")
+    sent = broker.get("unroll_bytes")
     return round(sent / account.env_steps, 1) if sent and account.env_steps else None
 
 

@@ -1,15 +1,11 @@
 """CartPole by `headrace train`, whole processes: time until solved, and steady throughput."""
 
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from launch.bench import limits, report
+from launch.bench.whole import train
 
 
 def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> dict[str, Any]:
@@ -17,7 +13,7 @@ def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> d
     report.parameters(run=run, seeds=list(seeds), goal=475)
     found = []
     for seed in seeds:
-        summary = _train(run, ["--seed", str(seed), "--stop-seconds", "120"])
+        summary = train(run, ["--seed", str(seed), "--stop-seconds", "120"])
         found.append(summary)
         report.parameters(
             seed=seed, solved_s=summary["solved_at_s"], steps=summary["solved_at_steps"],
@@ -56,7 +52,7 @@ def throughput(kind: str, *, seconds: float = 25.0) -> dict[str, Any]:
     given = [word for setting in (*sets, *common) for word in ("--set", setting)]
     report.parameters(run=run, seconds=seconds, sets=" ".join(sets))
     limit = limits.sum_of_parts(kind, envs=_envs(sets), batch=_envs(sets) * 32)
-    summary = _train(run, [*given, "--stop-seconds", str(seconds)])
+    summary = train(run, [*given, "--stop-seconds", str(seconds)])
     unrolls = summary["unrolls"]
     figures = {
         "kind": kind,
@@ -75,12 +71,3 @@ def throughput(kind: str, *, seconds: float = 25.0) -> dict[str, Any]:
 
 def _envs(sets: Sequence[str]) -> int:
     return next(int(s.partition("=")[2]) for s in sets if s.startswith("unroll.envs"))
-
-
-def _train(run: str, options: Sequence[str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        out = Path(folder) / "run"
-        command = [sys.executable, "-m", "launch.cli", "train", run, "--quiet", "--out", str(out)]
-        subprocess.run([*command, *options], check=False)
-        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-        return summary

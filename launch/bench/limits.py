@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from actors.config import EnvConfig
-from actors.envs import make_env, make_vector, probe
+from actors.envs.make import make_env, make_vector, probe
 from learner.config import AlgorithmConfig, ModelConfig
 from learner.losses import LOSSES, LossBatch, Norm
 from learner.models.build import build

@@ -75,7 +75,7 @@ def write(out: Path, sampled: list[tuple[float, float]] | None = None) -> dict[s
 
 
 def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
-    give(tmp_path, learner=LEARNER, broker={"duplicates": 3, "bytes_in": 16_400})
+    give(tmp_path, learner=LEARNER, broker={"duplicates": 3, "unroll_bytes": 16_400})
     journals(tmp_path)
     result = write(tmp_path, [(0.0, 0.0), (1.0, 500.0), (5.0, 4500.0)])
     assert result.pop("wall_s") == pytest.approx(8.0, abs=1.0)
@@ -132,7 +132,7 @@ def test_a_run_that_was_stopped_before_anything_happened(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("torn", ["", '{"stop_reason": "ret', "[1, 2]"])
 def test_a_report_that_was_torn_by_a_kill_costs_only_itself(tmp_path: Path, torn: str) -> None:
-    give(tmp_path, broker={"bytes_in": 16_000})
+    give(tmp_path, broker={"unroll_bytes": 16_000})
     (tmp_path / "learner.json").write_text(torn)
     journals(tmp_path)
     result = write(tmp_path)

@@ -1,0 +1,46 @@
+"""Environments of uneven speed: ours while learning, gymnasium's vector environment, the ideal."""
+
+from typing import Any
+
+from actors.envs import lockstep, sleepers
+from launch import config, process
+from launch.bench import report
+from launch.bench.whole import train
+
+RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
+
+
+def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
+    """Agent steps a second, as a fraction of what the environments could give.
+
+    Ours: sampled and trained by `headrace train`, after the first quarter of the time. Gymnasium's:
+    AsyncVectorEnv with random actions and nothing else, one process for each environment.
+    """
+    loaded = config.load(run)
+    count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs
+    mean_s = sleepers.mean_step_s(loaded.env.kwargs)
+    busy = bool(loaded.env.kwargs.get("busy"))
+    cores = process.cores()
+    ideal = min(count, cores) / mean_s if busy else count / mean_s
+    report.parameters(
+        run=run, environments=count, mean_step_ms=round(mean_s * 1000, 3), cores=cores,
+        ideal_per_s=round(ideal, 1), seconds=seconds,
+    )  # fmt: skip
+    theirs = lockstep.rate(loaded.env, count, seconds=seconds / 4)
+    report.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
+    summary = train(run, ["--stop-seconds", str(seconds)])
+    figures = {
+        "run": run,
+        "environments": count,
+        "ideal_per_s": round(ideal, 1),
+        "sampled_per_s": summary["steps_per_s"],
+        "trained_per_s": summary["trained_steps_per_s"],
+        "fraction": round(summary["steps_per_s"] / ideal, 4),
+        "gymnasium_async_per_s": round(theirs, 1),
+        "gymnasium_async_fraction": round(theirs / ideal, 4),
+        "peak_rss_mb": summary["peak_rss_mb"],
+        "peak_rss_sum_mb": summary["peak_rss_sum_mb"],
+        "unrolls": summary["unrolls"],
+    }
+    report.result("lockstep", figures)
+    return figures

@@ -1,0 +1,137 @@
+"""One sampler of a run, alone: where its time goes, step by step.
+
+The network has the weights it was born with, and a broker that always gives credit and
+acknowledges at once: what is measured is the sampler, with everything it does but the sockets.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from actors.metrics import ActorMetrics
+from actors.sampler import Sampler
+from broker.actor_end import ActorEnd
+from broker.blobs import Blob
+from broker.outbox import Outbox
+from broker.wire import Ack, Buffer, Limit, Outcome
+from launch import actor, config, process
+from launch.bench import report
+from learner.models.build import build
+from learner.weights import FlatWeights, layout_digest
+
+_FOREVER = 1 << 50
+
+
+class Alone:
+    """In place of the broker: credit without end, every unroll acknowledged as it comes."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.outbox = Outbox(inc=1, streams=0)
+        self.blob: Blob | None = None
+        self.over = ""  # set when the time is up
+        self.acting, self.digest = -1, ""
+        self.bytes_sent = 0
+        self.steps = 0
+        self.stats: dict[str, float] = {}
+
+    def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
+        self.spaces = spaces  # their digest, and words
+        self.outbox = Outbox(inc=1, streams=streams)
+        self.outbox.on_limit(Limit(tuple((n, _FOREVER, 0) for n in range(streams))))
+
+    def put(self, stream: int, *, steps: int, buffers: Sequence[Buffer], **header: Any) -> None:
+        frames = self.outbox.put(stream, steps=steps, buffers=buffers, **header)
+        self.bytes_sent += sum(len(frame) for frame in frames)
+        self.steps += steps
+        seq = self.outbox.last(stream)
+        self.outbox.on_ack(Ack(Outcome.TRAINED, ((stream, seq, seq + 1),)))
+
+    def take_blob(self) -> Blob | None:
+        blob, self.blob = self.blob, None
+        return blob
+
+    def acts_with(self, version: int, digest: str) -> None:
+        self.acting, self.digest = version, digest
+
+
+def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict[str, Any]:
+    """The first third is warm-up."""
+    run = config.load(name, sets)
+    process.keep_memory()
+    report.parameters(
+        run=name, env=run.env.id, stepping=run.actor.stepping, groups=run.actor.groups,
+        envs=run.unroll.envs, length=run.unroll.length, seconds=seconds, sets=" ".join(sets),
+    )  # fmt: skip
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(_measure(run, seconds))
+    report.result("sampler", {"run": name, **figures})
+    return figures
+
+
+async def _measure(run: config.Run, seconds: float) -> dict[str, Any]:
+    alone = Alone()
+    metrics = ActorMetrics(CollectorRegistry())
+    sampler = actor.build(cast(ActorEnd, alone), run, seed=run.run.seed, metrics=metrics)
+    model = build(run.model, sampler.stepper.spaces, seed=run.run.seed)
+    alone.blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
+    marks: list[dict[str, float]] = []
+
+    async def watch() -> None:
+        for pause in (seconds / 3, seconds * 2 / 3):
+            await asyncio.sleep(pause)
+            marks.append(_mark(alone, metrics))
+        alone.over = "the time is up"
+        alone.news.set()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch(), name="watch")
+            await sampler.run()
+    finally:
+        sampler.stepper.close()
+    before, after = marks
+    return figures(sampler, {name: after[name] - before[name] for name in before})
+
+
+def figures(sampler: Sampler, spent: dict[str, float]) -> dict[str, Any]:
+    """Microseconds of this process per step, and the fraction of what could not be less.
+
+    Environments stepped inside this process: (environment + inference) / all time. Environments
+    stepped beside it: the share of the time in which an environment was stepping, on average.
+    """
+    steps = max(1.0, spent["steps"])
+    frame = sampler.stepper.frame
+    beside = type(sampler.stepper).__name__ in ("Threads", "Processes", "Pool")
+    waits = {name: spent[f"wait_{name}_s"] for name in ("env", "gather", "credit", "weights")}
+    known = sum(waits.values()) + spent["inference_s"] + (0.0 if beside else spent["env_s"])
+    if beside:
+        ideal = spent["env_s"] / (spent["wall_s"] * frame.groups)
+    else:
+        ideal = (spent["env_s"] + spent["inference_s"]) / spent["wall_s"]
+    handover = spent["wall_s"] - known
+    busy = spent["env_s"] + spent["inference_s"]
+    return {
+        "stepping": type(sampler.stepper).__name__.lower(),
+        "steps_per_s": round(spent["steps"] / spent["wall_s"], 1),
+        "env_us": round(spent["env_s"] / steps * 1e6, 2),
+        "inference_us": round(spent["inference_s"] / steps * 1e6, 2),
+        "waiting_us": {name: round(s / steps * 1e6, 2) for name, s in waits.items()},
+        "handover_us": round(handover / steps * 1e6, 2),
+        "handover_over_env_and_inference": round(handover / busy, 4),
+        "rows_per_call": round(spent["rows"] / max(1.0, spent["calls"]), 2),
+        "bytes_per_step": round(spent["bytes"] / steps, 1),
+        "raw_image_bytes": sum(leaf.nbytes for leaf in sampler.stepper.spaces.observation),
+        "fraction_of_ideal": round(ideal, 4),
+    }
+
+
+def _mark(alone: Alone, metrics: ActorMetrics) -> dict[str, float]:
+    return {
+        **metrics.costs(), "wall_s": time.monotonic(), "steps": float(alone.steps),
+        "bytes": float(alone.bytes_sent),
+    }  # fmt: skip
