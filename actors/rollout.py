@@ -1,12 +1,11 @@
 """Steps become unrolls: T+1 observations, T of everything else, time first.
 
-    acted(t) -> the environment steps -> stepped: reward and flags of t, row t+1 -> acted(t+1)
+    open -> [acted(t) -> the environments step -> stepped: reward and flags of t] x T -> close: row T
 
 Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last
 step. A leaf that is seen stacked begins with the rows that came before row 0.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from broker.wire import MAX_EPISODES, Buffer
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Field, Spaces, unroll_fields
+from learner.spaces import DEAD, TRUNCATED, Field, Spaces, unroll_fields
 
 Rows = Mapping[str, NDArray[np.generic]]
 
@@ -48,7 +47,7 @@ class Rollout:
         self._acted = False  # the step at t has its action, and waits for its reward
         self._versions = (0, 0)
         self._ended = 0
-        self._episodes: deque[tuple[float, int]] = deque(maxlen=MAX_EPISODES)
+        self._episodes: tuple[tuple[float, int], ...] = ()
         self._open_arrays()
 
     @property
@@ -65,45 +64,39 @@ class Rollout:
         self.began = True
         self._t = 0
         self._ended = 0
-        self._episodes.clear()
+        self._episodes = ()
+
+    @property
+    def filling(self) -> bool:
+        """What the environments answer next is the last step of this unroll."""
+        return self._acted and self._t == self.length - 1
 
     def acted(
-        self,
-        rows: Rows,
-        columns: slice,
-        actions: NDArray[np.int64],
-        logp: NDArray[np.float32],
-        version: int,
+        self, rows: Rows, actions: NDArray[np.int64], logp: NDArray[np.float32], version: int
     ) -> None:
-        """The policy chose for the observations in these columns of `rows`."""
+        """The policy chose for these observations."""
         t = self._t
-        for name, row in self._newest.items():
-            row[t] = rows[name][columns]
+        for name, newest in self._newest.items():
+            newest[t] = rows[name]
         self._action[t] = actions
         self._logp[t] = logp
         low, high = self._versions if t else (version, version)
         self._versions = (min(low, version), max(high, version))
         self._acted = True
 
-    def stepped(
-        self,
-        rows: Rows,
-        columns: slice,
-        reward: NDArray[np.float32],
-        flags: NDArray[np.uint8],
-    ) -> None:
-        """The environments answered the action before; rows are the observations they gave."""
-        if not self._acted:
-            return
-        t = self._t
-        self._reward[t] = reward
-        self._flags[t] = flags
-        self._acted = False
-        self._t = t + 1
-        self._count(t, reward, flags)
-        if self._t == self.length:
-            for name, row in self._newest.items():
-                row[self.length] = rows[name][columns]
+    def stepped(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
+        """The environments answered the action before; a first observation answers none."""
+        if self._acted:
+            self._reward[self._t] = reward
+            self._flags[self._t] = flags
+            self._acted = False
+            self._t += 1
+
+    def close(self, rows: Rows) -> None:
+        """All steps are written; these observations came after the last."""
+        for name, newest in self._newest.items():
+            newest[self.length] = rows[name]
+        self._count()
 
     def finish(self) -> Finished:
         """The full unroll."""
@@ -114,7 +107,7 @@ class Rollout:
             digest.update(buffer)
         live = self._flags.size - int(np.count_nonzero(self._flags & DEAD))
         return Finished(
-            buffers, self._versions, live, digest.intdigest(), self._ended, tuple(self._episodes)
+            buffers, self._versions, live, digest.intdigest(), self._ended, self._episodes
         )
 
     def fault(self) -> tuple[int, str] | None:
@@ -126,26 +119,40 @@ class Rollout:
                 return int(np.flatnonzero(wrong)[0]), f"{name} is not finite"
         return None
 
-    def _count(self, t: int, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
-        self._returns += reward
-        self._lengths += 1
-        if not flags.any():
+    def _count(self) -> None:
+        """The episodes that ended, in the order of their ends."""
+        if not self._flags.any():
+            self._returns += self._reward.sum(axis=0, dtype=np.float64)
+            self._lengths += self.length
             self._over[:] = False
             return
-        dead = flags == DEAD
-        self._lengths[dead] -= 1  # the step that only resets belongs to no episode
-        # Dead without an end before it: the environment was restarted, and what it lost is the end
-        # of its episode. The step before led to a row that is true, so it may bootstrap from there.
-        cut = dead & ~self._over & (self._lengths > 0)
-        if t:
-            self._flags[t - 1, cut] |= TRUNCATED
-        ends = flags & (TERMINATED | TRUNCATED) != 0
-        for column in np.flatnonzero(ends | cut):
-            self._ended += 1
-            self._episodes.append((float(self._returns[column]), int(self._lengths[column])))
-            self._returns[column] = 0.0
-            self._lengths[column] = 0
-        self._over = ends
+        ended = [end for column in range(len(self._over)) for end in self._walk(column)]
+        ended.sort(key=lambda end: end[0])
+        self._ended = len(ended)
+        self._episodes = tuple(episode for _, episode in ended[-MAX_EPISODES:])
+
+    def _walk(self, column: int) -> list[tuple[int, tuple[float, int]]]:
+        """(step, (return, length)) of one environment's episodes that ended in here."""
+        reward, flags = self._reward[:, column], self._flags[:, column]
+        total, count = float(self._returns[column]), int(self._lengths[column])
+        over, at, ended = bool(self._over[column]), 0, []
+        for t in np.flatnonzero(flags).tolist():
+            total += float(reward[at:t].sum(dtype=np.float64))
+            count += t - at
+            at = t + 1
+            if flags[t] != DEAD:
+                ended.append((t, (total + float(reward[t]), count + 1)))
+            elif not over and count:
+                # Dead without an end before it: the environment was restarted, and what it lost is
+                # the end of its episode. The row before is true, so it may bootstrap from there.
+                ended.append((t, (total, count)))
+                if t:
+                    flags[t - 1] |= TRUNCATED
+            total, count, over = 0.0, 0, flags[t] != DEAD
+        self._returns[column] = total + float(reward[at:].sum(dtype=np.float64))
+        self._lengths[column] = count + self.length - at
+        self._over[column] = over and at == self.length
+        return ended
 
     def _open_arrays(self) -> None:
         self._arrays = [_array(field) for field in self._fields]

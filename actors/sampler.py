@@ -9,14 +9,13 @@ import logging
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.faults import Faults
 from actors.gather import Gather
 from actors.metrics import ActorMetrics
 from actors.policy import Policy
 from actors.rollout import Rollout
-from actors.stacks import Stacks
+from actors.stacks import Rows, Stacks
 from actors.stepping.stepper import Failure, Stepper
 from broker.actor_end import ActorEnd
 
@@ -51,6 +50,7 @@ class Sampler:
         self._rollouts = [
             Rollout(stepper.spaces, length=length, envs=frame.envs) for _ in range(frame.groups)
         ]
+        self._within = np.arange(frame.envs)
         self._parked: list[int] = []  # groups with an observation but no credit to go on
         self._going: list[int] = []  # groups that the network runs for next
         self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
@@ -75,7 +75,7 @@ class Sampler:
             self._take_weights()
             for failure in self.stepper.failures():
                 self._failed(failure)
-            self._going += self._open(self._close(self.stepper.ready()))
+            self._arrive(self.stepper.ready())
             if not self._going:
                 await self._wait(self._lacks())
                 turn = time.monotonic()
@@ -106,16 +106,25 @@ class Sampler:
         self.metrics.failed(failure.where)
         self.faults.add(failure)
 
-    def _close(self, ready: list[int]) -> list[int]:
-        """Write what the environments answered; send what is full."""
-        frame = self.stepper.frame
+    def _arrive(self, ready: list[int]) -> None:
+        """Sorts out who may act now. What an environment answered is written only after the next
+        action is on its way, so that it need not wait for that; but a full unroll goes out first.
+        """
+        frame, waiting = self.stepper.frame, self._parked
+        self._parked = []
         for group in ready:
             rollout, columns = self._rollouts[group], frame.columns(group)
             self._stacks.push(group)
-            rollout.stepped(frame.obs, columns, frame.reward[columns], frame.flags[columns])
-            if rollout.full and rollout.began:
+            if rollout.filling:
+                rollout.stepped(frame.reward[columns], frame.flags[columns])
+                rollout.close({name: rows[columns] for name, rows in frame.obs.items()})
                 self._send(group, rollout)
-        return ready
+            if rollout.full:
+                waiting.append(group)
+            else:
+                self._going.append(group)
+        for group in waiting:
+            (self._going if self._open(group) else self._parked).append(group)
 
     def _send(self, group: int, rollout: Rollout) -> None:
         fault = rollout.fault()
@@ -133,23 +142,15 @@ class Sampler:
         )  # fmt: skip
         self.metrics.sent(done.steps, done.ended, sum(map(len, done.buffers)), self.end)
 
-    def _open(self, ready: list[int]) -> list[int]:
-        """Groups that may act: in the middle of an unroll, or with credit for a new one."""
-        ready = ready + self._parked
-        self._parked = []
-        going = []
-        for group in ready:
-            rollout = self._rollouts[group]
-            if not rollout.full:
-                going.append(group)
-            elif rollout.began or self.end.outbox.may_start(group, self.policy.version):
-                if not rollout.began:
-                    self.end.outbox.start(group)
-                rollout.open(self._stacks.history(group))
-                going.append(group)
-            else:
-                self._parked.append(group)
-        return going
+    def _open(self, group: int) -> bool:
+        """Begins an unroll, if there is credit for it or one is to be played again."""
+        rollout = self._rollouts[group]
+        if not rollout.began:
+            if not self.end.outbox.may_start(group, self.policy.version):
+                return False
+            self.end.outbox.start(group)
+        rollout.open(self._stacks.history(group))
+        return True
 
     def _may_go_on(self) -> bool:
         """May a parked group go on?"""
@@ -157,25 +158,28 @@ class Sampler:
         return any(may(group, self.policy.version) for group in self._parked)
 
     def _act(self) -> None:
-        """One call of the network for all that go on."""
+        """One call of the network for all that go on; they go on, and then it is written down."""
         groups, self._going = self._going, []
-        frame, seen = self.stepper.frame, self._stacks.seen
+        frame, envs = self.stepper.frame, self.stepper.frame.envs
+        rows: Rows = slice(None)  # as they lie
         if len(groups) == frame.groups:
-            groups = list(range(frame.groups))  # as they lie: nothing to copy
-            obs = seen
+            groups = list(range(frame.groups))
         else:
-            obs = {name: _rows(array, groups, frame.envs) for name, array in seen.items()}
+            rows = (np.array(groups)[:, None] * envs + self._within).ravel()
+        seen, reward, flags = self._stacks.take(rows), frame.reward[rows], frame.flags[rows]
+        if isinstance(rows, slice):
+            reward, flags = reward.copy(), flags.copy()
         began = time.monotonic()
-        actions, logp = self.policy.act(obs)
-        self._called(len(groups) * frame.envs, began, time.monotonic())
-        at = 0
-        for group in groups:
-            part, columns = slice(at, at + frame.envs), frame.columns(group)
-            at += frame.envs
-            self._rollouts[group].acted(
-                frame.obs, columns, actions[part], logp[part], self.policy.version
-            )
+        actions, logp = self.policy.act(seen)
+        self._called(len(actions), began, time.monotonic())
+        parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
+        for group, part in zip(groups, parts, strict=True):
             self.stepper.send(group, actions[part])
+        for group, part in zip(groups, parts, strict=True):
+            rollout = self._rollouts[group]
+            rollout.stepped(reward[part], flags[part])
+            newest = self._stacks.newest(seen, part)
+            rollout.acted(newest, actions[part], logp[part], self.policy.version)
 
     def _called(self, rows: int, began: float, ended: float) -> None:
         """Costs are measured: they decide whether the next call waits for more rows."""
@@ -223,10 +227,3 @@ class Sampler:
             await self.end.news.wait()
         self.end.news.clear()
         self.metrics.waited(why, time.monotonic() - began)
-
-
-def _rows(array: NDArray[np.generic], groups: list[int], envs: int) -> NDArray[np.generic]:
-    """The rows of these groups, one after another."""
-    if envs == 1:
-        return array[groups]
-    return np.concatenate([array[group * envs : (group + 1) * envs] for group in groups])

@@ -7,6 +7,8 @@ from actors.stepping.stepper import Frame
 from learner.spaces import DEAD, Spaces
 
 Arrays = dict[str, NDArray[np.generic]]
+# Rows of a frame: all of them, or numbers in any order.
+Rows = slice | NDArray[np.int64]
 
 
 class Stacks:
@@ -20,7 +22,6 @@ class Stacks:
             for leaf in spaces.observation
             if leaf.stack > 1
         }
-        self.seen: Arrays = {**frame.obs, **self._windows}  # by leaf: [groups * envs, *leaf.seen]
         self._unseen = np.ones(count, np.bool_)  # environments that have not shown a row yet
 
     def push(self, group: int) -> None:
@@ -36,6 +37,25 @@ class Stacks:
             window[:, -1] = rows
             if fresh.any():
                 window[fresh] = rows[fresh][:, None]
+
+    def take(self, rows: Rows) -> Arrays:
+        """What these environments see now. It stays when they go on: the frame's part is a copy,
+        the windows move only with push()."""
+        whole = isinstance(rows, slice)
+        taken = {
+            name: windows if whole else windows[rows] for name, windows in self._windows.items()
+        }
+        for name, array in self._frame.obs.items():
+            if name not in taken:
+                taken[name] = array.copy() if whole else array[rows]
+        return taken
+
+    def newest(self, taken: Arrays, part: slice) -> Arrays:
+        """Of what was taken, the rows as they travel."""
+        return {
+            name: array[part, -1] if name in self._windows else array[part]
+            for name, array in taken.items()
+        }
 
     def history(self, group: int) -> Arrays:
         """By stacked leaf, [stack - 1, envs, ...]: what the network saw before the newest row."""

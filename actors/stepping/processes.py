@@ -124,7 +124,8 @@ class Processes:
     def _rung(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-        self._news.set()
+        if (self._shared.done_array != self._seen).any():  # and not named by ready() meanwhile
+            self._news.set()
 
     def _start_host(self) -> None:
         assert self._loop is not None

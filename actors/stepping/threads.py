@@ -158,7 +158,11 @@ class Threads:
             self._ringing = True
             assert self._loop is not None
             with suppress(RuntimeError):  # the loop is closed: nobody looks any more
-                self._loop.call_soon_threadsafe(self._news.set)
+                self._loop.call_soon_threadsafe(self._rung)
+
+    def _rung(self) -> None:
+        if self._told:  # and not named by ready() meanwhile
+            self._news.set()
 
     def _look(self) -> None:
         self._ringing = False

@@ -4,6 +4,10 @@ The learner's half is torch and differentiable; the sampler's half is numpy, bec
 batches are small and the cost is the number of calls.
 """
 
+import math
+from bisect import bisect_right
+from itertools import accumulate
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -11,6 +15,9 @@ from torch import Tensor
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+
+# Up to so many logits plain Python is faster than a dozen calls of numpy.
+_FEW = 16
 
 
 def log_prob(logits: Tensor, action: Tensor) -> Tensor:
@@ -42,6 +49,8 @@ def sample(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray, Floa
     Inverse transform: the action is the number of cumulated weights that the draw has passed. The
     last weight is left out of the count, so an action beyond A - 1 cannot come out.
     """
+    if logits.size <= _FEW:
+        return _sample_few(logits, rng)
     shifted = logits - logits.max(axis=1, keepdims=True)
     cumulated = np.exp(shifted).cumsum(axis=1)
     total = cumulated[:, -1]
@@ -51,6 +60,22 @@ def sample(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray, Floa
     action = (cumulated[:, :-1] <= passed[:, None]).sum(axis=1, dtype=np.int64)
     logp = shifted[np.arange(len(logits)), action] - np.log(total)
     return action, logp
+
+
+def _sample_few(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+    """The same for so few numbers that numpy spends its time on being called. The dice fall alike:
+    rng gives one number for each row either way."""
+    actions, logps = [], []
+    for row, draw in zip(logits.tolist(), rng.random(len(logits)).tolist(), strict=True):
+        peak = max(row)
+        cumulated = list(accumulate(math.exp(logit - peak) for logit in row))
+        total = cumulated[-1]
+        action = bisect_right(cumulated, draw * total)
+        if action == len(row):  # the product was rounded up to the total
+            action = row.index(peak)
+        actions.append(action)
+        logps.append(row[action] - peak - math.log(total))
+    return np.array(actions, np.int64), np.array(logps, np.float32)
 
 
 def _pick(log_probs: Tensor, action: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Acting in fewer bits: nearly the same policy, and what is recorded is the one that acted."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from learner.config import ModelConfig
 from learner.models import categorical, precision
 from learner.models.build import Model, build
 from learner.spaces import Discrete, Leaf, Spaces
+from learner.weights import FlatWeights
 
 ACTIONS = 4
 SPACES = Spaces((Leaf("obs", "uint8", (44, 44), stack=4),), Discrete(ACTIONS))
@@ -185,3 +187,32 @@ def test_v_trace_corrects_the_rounding(acted_with: str) -> None:
         ).numpy()
         biased = value_targets(exact, action, wrong, reward)
         assert abs(float(biased.mean()) - right) > 20 * error
+
+
+# ---- few rows of a fully connected network ------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("hidden", [(), (8,), (64, 64)])
+def test_few_rows_give_what_the_module_gives_whatever_its_weights(
+    activation: Any, hidden: tuple[int, ...]
+) -> None:
+    spaces = Spaces((Leaf("b", "<f8", (2, 2)), Leaf("a", "|u1", (3,))), Discrete(3))
+    config = ModelConfig(hidden=hidden, activation=activation, obs_scale=(1, 2, 3, 4, 5, 6, 7.0))
+    model = build(config, spaces, seed=1)
+    acting = Acting(model, spaces, "float32")
+    rng = np.random.default_rng(0)
+    flat = FlatWeights(build(config, spaces, seed=2))
+    for body in (None, flat.dump()):
+        if body is not None:
+            FlatWeights(model).load(body)
+            acting.refresh()
+        for rows in (1, 7, 5000):  # the last takes the long way
+            obs: dict[str, Any] = {
+                "b": rng.normal(size=(rows, 2, 2)),
+                "a": rng.integers(0, 255, (rows, 3)).astype(np.uint8),
+            }
+            with torch.no_grad():
+                exact = model.policy({name: torch.from_numpy(rows) for name, rows in obs.items()})
+            np.testing.assert_allclose(acting.logits(obs), exact.numpy(), atol=1e-5)
+            assert acting.logits(obs).dtype == np.float32

@@ -33,16 +33,30 @@ def test_windows_are_the_last_rows_of_the_episode_the_first_one_repeated() -> No
         stacks.push(group)
         for column in range(frame.columns(group).start, frame.columns(group).stop):
             rows = ([shown[column][0]] * 2 + shown[column])[-3:]
-            np.testing.assert_array_equal(stacks.seen["eye"][column], rows)
+            (window,) = stacks.take(np.array([column]))["eye"]
+            np.testing.assert_array_equal(window, rows)
         history = stacks.history(group)["eye"]
         columns = frame.columns(group)
-        np.testing.assert_array_equal(history, stacks.seen["eye"][columns][:, :2].swapaxes(0, 1))
+        np.testing.assert_array_equal(
+            history, stacks.take(slice(None))["eye"][columns][:, :2].swapaxes(0, 1)
+        )
 
 
-def test_what_is_not_stacked_is_the_frame_itself() -> None:
+def test_what_was_taken_stays_when_the_environments_go_on() -> None:
     frame = Frame.empty(SPACES, groups=1, envs=2)
     stacks = Stacks(SPACES, frame)
-    assert stacks.seen["clock"] is frame.obs["clock"]
+    stacks.push(0)
+    for rows in (slice(None), np.array([1, 0])):
+        frame.obs["clock"][:] = [[1], [2]]
+        taken = stacks.take(rows)
+        frame.obs["clock"][:] = 9
+        frame.obs["eye"][:] = 9
+        order = [[1], [2]] if isinstance(rows, slice) else [[2], [1]]
+        assert taken["clock"].tolist() == order
+        assert not taken["eye"].any()
+        newest = stacks.newest(taken, slice(1, 2))
+        assert newest["clock"].tolist() == order[1:]
+        assert newest["eye"].shape == (1, 2, 2)
     assert list(stacks.history(0)) == ["eye"]
 
 

@@ -71,6 +71,17 @@ def test_every_row_is_sampled_from_its_own_logits() -> None:
     np.testing.assert_allclose(logp, 0, atol=1e-6)
 
 
+def test_few_logits_take_another_way_to_the_same_draws() -> None:
+    """Row by row they are few, together they are many."""
+    logits = (3 * np.random.default_rng(1).normal(size=(400, 4))).astype(np.float32)
+    many = categorical.sample(logits, np.random.default_rng(7))
+    rng = np.random.default_rng(7)
+    few = [categorical.sample(row[None], rng) for row in logits]
+    np.testing.assert_array_equal([int(action[0]) for action, _ in few], many[0])
+    np.testing.assert_allclose([float(logp[0]) for _, logp in few], many[1], atol=1e-6)
+    assert [array.dtype.name for array in few[0]] == ["int64", "float32"]
+
+
 class LargestDraw(np.random.Generator):
     """Always draws the largest number below one."""
 
