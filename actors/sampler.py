@@ -6,9 +6,11 @@ one when there is credit, and is parked until then; nobody waits for it.
 
 import asyncio
 import logging
+import threading
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.faults import Faults
 from actors.gather import Gather
@@ -16,7 +18,7 @@ from actors.metrics import ActorMetrics
 from actors.policy import Policy
 from actors.rollout import Rollout
 from actors.stacks import Rows, Stacks
-from actors.stepping.stepper import Failure, Stepper
+from actors.stepping.stepper import Failure, Reply, Stepper
 from broker.actor_end import ActorEnd
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Sampler:
             Rollout(stepper.spaces, length=length, envs=frame.envs) for _ in range(frame.groups)
         ]
         self._within = np.arange(frame.envs)
+        self._network = threading.Lock()  # held while the policy acts or takes new weights
         self._parked: list[int] = []  # groups with an observation but no credit to go on
         self._going: list[int] = []  # groups that the network runs for next
         self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
@@ -68,7 +71,7 @@ class Sampler:
             self._take_weights()
         if self.end.over:
             return
-        self.stepper.start(self.end.news)
+        self.stepper.start(self.end.news, Reply(self._network, self._reply))
         self.metrics.runs(self.stepper.frame)
         turn = time.monotonic()
         while not self.end.over:
@@ -98,7 +101,8 @@ class Sampler:
     def _take_weights(self) -> None:
         blob = self.end.take_blob()
         if blob is not None:
-            digest = self.policy.load(blob)
+            with self._network:
+                digest = self.policy.load(blob)
             self.metrics.weights_version.set(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
 
@@ -169,9 +173,11 @@ class Sampler:
         seen, reward, flags = self._stacks.take(rows), frame.reward[rows], frame.flags[rows]
         if isinstance(rows, slice):
             reward, flags = reward.copy(), flags.copy()
-        began = time.monotonic()
-        actions, logp = self.policy.act(seen)
-        self._called(len(actions), began, time.monotonic())
+        with self._network:
+            began = time.monotonic()
+            actions, logp = self.policy.act(seen)
+            version = self.policy.version
+            self._called(len(actions), began, time.monotonic())
         parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
         for group, part in zip(groups, parts, strict=True):
             self.stepper.send(group, actions[part])
@@ -179,7 +185,23 @@ class Sampler:
             rollout = self._rollouts[group]
             rollout.stepped(reward[part], flags[part])
             newest = self._stacks.newest(seen, part)
-            rollout.acted(newest, actions[part], logp[part], self.policy.version)
+            rollout.acted(newest, actions[part], logp[part], version)
+
+    def _reply(self, group: int) -> NDArray[np.int64] | None:
+        """An environment's own thread asks for its next actions, and holds the network. In the
+        middle of an unroll all that is needed is the network and what belongs to this group; the
+        rest, and a network for which rows are better put together, is for the event loop."""
+        rollout, columns = self._rollouts[group], self.stepper.frame.columns(group)
+        if not self.policy.quick or rollout.filling or rollout.full or self.end.over:
+            return None
+        frame, began = self.stepper.frame, time.monotonic()
+        self._stacks.push(group)
+        seen = self._stacks.look(columns)
+        actions, logp = self.policy.act(seen)
+        rollout.stepped(frame.reward[columns], frame.flags[columns])
+        rollout.acted(self._stacks.newest(seen, slice(None)), actions, logp, self.policy.version)
+        self.metrics.acted(len(actions), time.monotonic() - began)
+        return actions
 
     def _called(self, rows: int, began: float, ended: float) -> None:
         """Costs are measured: they decide whether the next call waits for more rows."""

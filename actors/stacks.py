@@ -38,6 +38,12 @@ class Stacks:
             if fresh.any():
                 window[fresh] = rows[fresh][:, None]
 
+    def look(self, columns: slice) -> Arrays:
+        """What these environments see now, in place: it changes when they go on."""
+        return {
+            name: self._windows.get(name, array)[columns] for name, array in self._frame.obs.items()
+        }
+
     def take(self, rows: Rows) -> Arrays:
         """What these environments see now. It stays when they go on: the frame's part is a copy,
         the windows move only with push()."""

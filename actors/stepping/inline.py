@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.stepping.ledger import Ledger
-from actors.stepping.stepper import Failure, Frame
+from actors.stepping.stepper import Failure, Frame, Reply
 from actors.stepping.unit import Envs, Seat, Unit
 from actors.stepping.vector import Vector
 from learner.spaces import Spaces
@@ -38,7 +38,7 @@ class Inline:
             for group in range(groups)
         ]
 
-    def start(self, news: asyncio.Event) -> None:
+    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
         self._news = news
         for unit in self._units:
             unit.begin()

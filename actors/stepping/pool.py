@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from actors.config import EnvConfig
 from actors.envs.convert import EnvError, Writer, spaces_of
 from actors.envs.make import make_pool
-from actors.stepping.stepper import Failure, Frame
+from actors.stepping.stepper import Failure, Frame, Reply
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
 # A batch that nobody has added to for so long is filled up.
@@ -58,7 +58,7 @@ class Pool:
         self._news = asyncio.Event()  # the caller's, from start() on
         self._tick: asyncio.TimerHandle | None = None
 
-    def start(self, news: asyncio.Event) -> None:
+    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
         self._news, self._loop = news, asyncio.get_running_loop()
         self._sent_at[:] = self._flushed = time.perf_counter()
         self._pool.async_reset()

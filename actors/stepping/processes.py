@@ -28,7 +28,7 @@ from actors.stepping.shared import (
     groups_of,
     reports,
 )
-from actors.stepping.stepper import Failure
+from actors.stepping.stepper import Failure, Reply
 from learner.spaces import Spaces
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -77,7 +77,7 @@ class Processes:
         self._news = asyncio.Event()  # the caller's, from start() on
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def start(self, news: asyncio.Event) -> None:
+    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
         self._news, self._loop = news, asyncio.get_running_loop()
         self._loop.add_reader(self._bell, self._rung)
         for group in range(self.frame.groups):

@@ -11,6 +11,8 @@ An environment that had to be restarted shows the same way: a DEAD step without 
 """
 
 import asyncio
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -71,15 +73,26 @@ class Failure(NamedTuple):
     text: str  # the traceback, or what is known instead
 
 
+class Reply(NamedTuple):
+    """A short cut for environments with threads of their own: actions without the event loop.
+
+    A small network costs less than the way to the loop and back, so the thread that has finished a
+    step asks for the next action itself.
+    """
+
+    lock: threading.Lock  # held by whoever runs the network
+    actions: Callable[[int], NDArray[np.int64] | None]  # of a group; None = ask the event loop
+
+
 class Stepper(Protocol):
     """A way to step. Everything is called on the event loop and returns at once."""
 
     spaces: Spaces
     frame: Frame
 
-    def start(self, news: asyncio.Event) -> None:
+    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
         """Begin every environment, each with a seed of its own. From now on `news` is set whenever
-        ready() or failures() has something new."""
+        ready() or failures() has something new. Who has no use for `reply` leaves it."""
 
     def send(self, group: int, actions: NDArray[np.int64]) -> None:
         """One step of a group that was ready."""

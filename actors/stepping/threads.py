@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
 import numpy as np
@@ -16,7 +16,7 @@ from actors.config import EnvConfig
 from actors.envs.convert import EnvError
 from actors.stepping.kernel import sharp_sleep
 from actors.stepping.ledger import Ledger
-from actors.stepping.stepper import Failure, Frame
+from actors.stepping.stepper import Failure, Frame, Reply
 from actors.stepping.unit import Envs, Seat, Stopped, Unit
 from actors.stepping.vector import Vector
 from learner.spaces import Spaces
@@ -58,8 +58,10 @@ class _Lane:
             else:
                 unit.begin()
             self._done()
-            while (actions := orders.get()) is not None and not self._end.is_set():
-                unit.step(actions)
+            while (actions := orders.get()) is not None:
+                while actions is not None and not self._end.is_set():
+                    unit.step(actions)
+                    actions = self._stepper.next_for(self)
                 self._done()
         except Stopped:
             pass
@@ -111,11 +113,12 @@ class Threads:
         self._lanes: list[_Lane] = []  # by group
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()  # the caller's, from start() on
+        self._reply: Reply | None = None  # the caller's, from start() on
         self._tick: asyncio.TimerHandle | None = None
         self._scratch: Frame | None = None  # what threads that were given up write into
 
-    def start(self, news: asyncio.Event) -> None:
-        self._news, self._loop = news, asyncio.get_running_loop()
+    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+        self._news, self._loop, self._reply = news, asyncio.get_running_loop(), reply
         self._lanes = [_Lane(self, group, anew=False) for group in range(self.frame.groups)]
         for lane in self._lanes:
             self._launch(lane)
@@ -148,6 +151,16 @@ class Threads:
         for lane in self._lanes:
             if lane.thread.ident is not None:
                 lane.thread.join(max(0.0, until - time.monotonic()))
+
+    def next_for(self, lane: _Lane) -> Order:
+        """From a thread whose step is done: go on at once with these, or None: tell the loop."""
+        if self._reply is None:
+            return None
+        with self._reply.lock:
+            # One that was given up finds another in its place, and must not touch its unroll.
+            actions = self._reply.actions(lane.group) if self._lanes[lane.group] is lane else None
+        lane.since = time.monotonic()
+        return actions
 
     def tell(self, lane: _Lane, failure: Failure | None = None) -> None:
         """From a thread: its step is done, or it had to mend an environment."""
@@ -198,7 +211,9 @@ class Threads:
             self._scratch = Frame.empty(self.spaces, groups=frame.groups, envs=frame.envs)
         lane.unit.abandon(self._scratch)
         lane.end()
-        self._lanes[lane.group] = follower = _Lane(self, lane.group, anew=self._begun[lane.group])
+        follower = _Lane(self, lane.group, anew=self._begun[lane.group])
+        with self._reply.lock if self._reply is not None else nullcontext():
+            self._lanes[lane.group] = follower
         self._launch(follower)
         self._news.set()
 

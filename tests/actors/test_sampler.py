@@ -18,7 +18,7 @@ from actors.gather import Gather
 from actors.metrics import ActorMetrics
 from actors.policy import Policy
 from actors.sampler import Sampler
-from actors.stepping.stepper import Failure, Frame
+from actors.stepping.stepper import Failure, Frame, Reply
 from broker.actor_end import ActorEnd
 from broker.blobs import Blob
 from broker.outbox import Outbox
@@ -123,7 +123,9 @@ class Script:
         self.flags = 0
         self.failed: list[Failure] = []
 
-    def start(self, news: asyncio.Event) -> None:
+    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+        assert reply is not None
+        self.reply = reply
         self.events.append(("reset",))
         self.sent = list(range(self.frame.groups))
         self.news = news
@@ -164,6 +166,7 @@ class Echo:
 
     def __init__(self, events: list[Event]) -> None:
         self.version = -1
+        self.quick = True
         self.events = events
 
     def load(self, blob: Blob) -> str:
