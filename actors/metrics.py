@@ -27,6 +27,7 @@ class ActorMetrics(Collector):
         self.calls = 0  # of the network
         self.rows = 0  # it was called for
         self.inference_s = 0.0
+        self.replies_s = 0.0  # the part of it that ran in environments' own threads
         self._began = 0.0  # when sampling began; 0 = not yet
         self._frame: Frame | None = None
         self._end: ActorEnd | None = None
@@ -64,9 +65,15 @@ class ActorMetrics(Collector):
         self._frame, self._began = frame, time.monotonic()
 
     def acted(self, rows: int, seconds: float) -> None:
+        """Who calls it holds the network: there may be several threads."""
         self.calls += 1
         self.rows += rows
         self.inference_s += seconds
+
+    def replied(self, rows: int, seconds: float) -> None:
+        """As acted(), in the environment's own thread."""
+        self.acted(rows, seconds)
+        self.replies_s += seconds
 
     def waited(self, phase: str, seconds: float) -> None:
         self.waits[phase] += seconds
@@ -81,6 +88,7 @@ class ActorMetrics(Collector):
             "wall_s": time.monotonic() - self._began if self._began else 0.0,
             "env_s": float(self._frame.spent.sum()) if self._frame is not None else 0.0,
             "inference_s": self.inference_s,
+            "replies_s": self.replies_s,
             "calls": float(self.calls),
             "rows": float(self.rows),
             **{f"wait_{phase}_s": seconds for phase, seconds in self.waits.items()},

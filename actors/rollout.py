@@ -1,6 +1,6 @@
 """Steps become unrolls: T+1 observations, T of everything else, time first.
 
-    open -> [acted(t) -> the environments step -> stepped: reward and flags of t] x T -> close: row T
+    open -> [acted(t) -> environments step -> stepped: reward and flags of t] x T -> close: row T
 
 Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last
 step. A leaf that is seen stacked begins with the rows that came before row 0.

@@ -200,7 +200,7 @@ class Sampler:
         actions, logp = self.policy.act(seen)
         rollout.stepped(frame.reward[columns], frame.flags[columns])
         rollout.acted(self._stacks.newest(seen, slice(None)), actions, logp, self.policy.version)
-        self.metrics.acted(len(actions), time.monotonic() - began)
+        self.metrics.replied(len(actions), time.monotonic() - began)
         return actions
 
     def _called(self, rows: int, began: float, ended: float) -> None:

@@ -29,6 +29,8 @@ def train(run: config.Run, *, out: Path, resume: bool, quiet: bool) -> int:
     """Returns the exit status."""
     started, asked = process.started_at(), process.Asked()
     process.start_logging("train", quiet=True)
+    if not quiet:  # what a sampler measured and chose is worth a line beside the view
+        logging.getLogger("actors.stepping.choose").setLevel(logging.INFO)
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")

@@ -15,7 +15,7 @@ class Tree:
 
     def look(self, children: Sequence[int]) -> None:
         pss, rss = 0, 0
-        for pid in (os.getpid(), *children):
+        for pid in (os.getpid(), *(pid for child in children for pid in descent(child))):
             mine = _memory_kb(pid)
             pss += mine[0]
             rss += mine[1]
@@ -28,6 +28,18 @@ class Tree:
         own = resource.getrusage(resource.RUSAGE_SELF)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
+def descent(pid: int) -> list[int]:
+    """A process and all that it and its children started and that still run."""
+    found = [pid]
+    for parent in found:
+        for thread in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += map(int, thread.read_text().split())
+            except OSError:
+                continue  # ended meanwhile
+    return found
 
 
 def _memory_kb(pid: int) -> tuple[int, int]:

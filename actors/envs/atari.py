@@ -10,6 +10,7 @@ learner's.
 """
 
 import importlib
+import threading
 from typing import Any
 
 import gymnasium
@@ -60,10 +61,19 @@ def make_reference(config: EnvConfig) -> Env:
     )
 
 
+# What is written into the base class must be taken out again before another thread looks.
+_making = threading.Lock()
+
+
 def make_native(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
     """ALE's vector class, `envs` wide."""
     _quiet_ale()
     options = _options(config)
+    with _making:
+        return _native(config, envs, options)
+
+
+def _native(config: EnvConfig, envs: int, options: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
     vector = gymnasium.make_vec(
         config.id,
         envs,

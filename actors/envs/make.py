@@ -91,7 +91,8 @@ def probe(config: EnvConfig) -> Spaces:
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = pool.spaces(config)
         return as_data(observation, action, config)
-    env = make_env(config)
+    native = atari.named(config) and not config.wrappers  # needs one package less
+    env = make_vector(config, 1) if native else make_env(config)
     try:
         return spaces_of(env, config)
     finally:

@@ -29,7 +29,7 @@ _RELEASES_FROM = 1.5  # times as fast in two threads as in one
 
 class _Choice(NamedTuple):
     stepping: str  # inline, threads, processes
-    why: str
+    why: str  # "" = the run says so
     spaces: Spaces
     vector: bool = False
 
@@ -40,7 +40,8 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
     if pool.named(env):
         return Pool(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
-    log.info("stepping = %s: %s", choice.stepping, choice.why)
+    if choice.why:
+        log.info("stepping = %s: %s", choice.stepping, choice.why)
     spaces, vector = choice.spaces, choice.vector
     if choice.stepping == "inline":
         return Inline(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
@@ -62,10 +63,13 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
         return _measured(env, groups=actor.groups, envs=envs, seed=seed)
-    return _Choice(wanted, "as actor.stepping says", probe(env))
+    return _Choice(wanted, "", probe(env))
 
 
 def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
+    if atari.named(env):
+        # Each game takes 0.2 s to load and a third of a millisecond a step: no need to try.
+        return _Choice("threads", "ALE's own vector class, which computes in C++", probe(env), True)
     vector = make_vector(env, envs)
     try:
         spaces = spaces_of(vector, env)

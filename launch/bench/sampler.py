@@ -108,7 +108,9 @@ def figures(sampler: Sampler, spent: dict[str, float]) -> dict[str, Any]:
     frame = sampler.stepper.frame
     beside = type(sampler.stepper).__name__ in ("Threads", "Processes", "Pool")
     waits = {name: spent[f"wait_{name}_s"] for name in ("env", "gather", "credit", "weights")}
-    known = sum(waits.values()) + spent["inference_s"] + (0.0 if beside else spent["env_s"])
+    # What this process's main thread did; environments beside it, and their replies, are not in it.
+    own = spent["inference_s"] - spent["replies_s"]
+    known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
     if beside:
         ideal = spent["env_s"] / (spent["wall_s"] * frame.groups)
     else:
