@@ -57,10 +57,8 @@ class Sampler:
         self._parked: list[int] = []  # groups with an observation but no credit to go on
         self._going: list[int] = []  # groups that the network runs for next
         self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
-        self._last_call = (
-            0.0,
-            0.0,
-        )  # time of the last call of the network, and all waits till then
+        # When the network was called last, and how long all waits were until then.
+        self._last_call = (0.0, 0.0)
 
     async def run(self) -> None:
         """Until the run is over, or cancelled. Consumes credit and weights, produces unrolls; waits
