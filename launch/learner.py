@@ -17,7 +17,7 @@ from broker.endpoints import EndpointError
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
-from launch import config, process
+from launch import config, process, weight
 from launch.learner_options import Options, arguments, options_of
 from learner import checkpoint
 from learner.batch import Batch
@@ -27,7 +27,7 @@ from learner.metrics import LearnerMetrics
 from learner.models.build import build
 from learner.progress import Progress
 from learner.ranks import Ranks, RanksError
-from learner.spaces import Spaces, unroll_fields
+from learner.spaces import Spaces
 from learner.train import DivergedError, Goal, Pieces, train
 from learner.weights import layout_digest
 
@@ -165,7 +165,7 @@ def _feed(
         run=run.run.name,
         shared=config.shared(run),
         spaces=(spaces.digest(), str(spaces)),
-        unroll_bytes=sum(f.nbytes for f in unroll_fields(spaces, length=length, envs=envs)),
+        unroll_bytes=weight.unroll_bytes(run, spaces),
         journal=journal,
     )
     return Feed(make_end, [make_batch() for _ in range(run.learner.prefetch + 1)], layout=layout)
