@@ -37,17 +37,24 @@ class Faults:
 
     def _say(self, failure: Failure) -> None:
         """The whole traceback once for each kind of failure, a line for each repetition."""
-        kind = (failure.where, failure.text.rstrip().rpartition("\n")[2])
-        line = f"{self._name} failed and is restarted: {_line(failure)}"
-        if kind not in self._told and len(self._told) < 100:
+        text = failure.text.rstrip()
+        kind = (failure.where, text.rpartition("\n")[2])
+        values = failure.where == "values"
+        became = "gave what nobody can learn from" if values else "failed and is restarted"
+        line = f"{self._name} {became}: {_line(failure)}"
+        if "\n" in text and kind not in self._told and len(self._told) < 100:
             self._told.add(kind)
-            line = f"{line}\n{failure.text.rstrip()}"
+            line = f"{line}\n{text}"
         log.error("%s", line)
 
 
 def _line(failure: Failure) -> str:
-    last = failure.text.strip().rpartition("\n")[2]
+    if failure.where == "values":
+        return f"environment {failure.env}, {failure.text}"
+    # A traceback says it at its end; where there is none, the stack comes after the words.
+    lines = failure.text.strip().splitlines()
+    words = lines[0 if failure.where in ("time-out", "death") else -1]
     return (
         f"{failure.where}, environment {failure.env}, seed {failure.seed},"
-        f" after {failure.steps} steps: {last}"
+        f" after {failure.steps} steps: {words}"
     )

@@ -48,4 +48,6 @@ class Policy:
         self, obs: dict[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Actions and the log-probabilities they were really drawn with."""
-        return categorical.sample(self._acting.logits(obs), self._random)
+        # What an environment gives that is no number is found and said when the unroll is full.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return categorical.sample(self._acting.logits(obs), self._random)

@@ -6,6 +6,7 @@ Row T of one unroll is row 0 of the next, so that the learner can value what com
 step. A leaf that is seen stacked begins with the rows that came before row 0.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -127,6 +128,8 @@ class Rollout:
             self._over[:] = False
             return
         ended = [end for column in range(len(self._over)) for end in self._walk(column)]
+        # A return that is no number is of an episode that a dropped unroll had a part of.
+        ended = [end for end in ended if math.isfinite(end[1][0])]
         ended.sort(key=lambda end: end[0])
         self._ended = len(ended)
         self._episodes = tuple(episode for _, episode in ended[-MAX_EPISODES:])

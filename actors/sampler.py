@@ -54,6 +54,7 @@ class Sampler:
         ]
         self._within = np.arange(frame.envs)
         self._network = threading.Lock()  # held while the policy acts or takes new weights
+        self._ended = False  # no more steps
         self._parked: list[int] = []  # groups with an observation but no credit to go on
         self._going: list[int] = []  # groups that the network runs for next
         self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
@@ -71,6 +72,12 @@ class Sampler:
             return
         self.stepper.start(self.end.news, Reply(self._network, self._reply))
         self.metrics.runs(self.stepper.frame)
+        try:
+            await self._sample()
+        finally:
+            self._ended = True
+
+    async def _sample(self) -> None:
         turn = time.monotonic()
         while not self.end.over:
             self._take_weights()
@@ -134,8 +141,8 @@ class Sampler:
             # Nothing of it can be trained on. The unroll is begun again with the credit it had.
             column, words = fault
             column += self.stepper.frame.columns(group).start
-            words = f"{words}: the unroll is dropped; mend the environment, or clip in a wrapper"
-            self._failed(Failure(column, "values", seed=0, steps=rollout.length, text=words))
+            words = f"{words}; mend the environment, or clip in a wrapper"
+            self._failed(Failure(column, "values", seed=0, steps=0, text=words))
             return
         done = rollout.finish()
         self.end.put(
@@ -176,21 +183,22 @@ class Sampler:
             actions, logp = self.policy.act(seen)
             version = self.policy.version
             self._called(len(actions), began, time.monotonic())
-        parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
-        for group, part in zip(groups, parts, strict=True):
-            self.stepper.send(group, actions[part])
-        for group, part in zip(groups, parts, strict=True):
-            rollout = self._rollouts[group]
-            rollout.stepped(reward[part], flags[part])
-            newest = self._stacks.newest(seen, part)
-            rollout.acted(newest, actions[part], logp[part], version)
+            parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
+            for group, part in zip(groups, parts, strict=True):
+                self.stepper.send(group, actions[part])
+            for group, part in zip(groups, parts, strict=True):
+                rollout = self._rollouts[group]
+                rollout.stepped(reward[part], flags[part])
+                newest = self._stacks.newest(seen, part)
+                rollout.acted(newest, actions[part], logp[part], version)
 
     def _reply(self, group: int) -> NDArray[np.int64] | None:
         """An environment's own thread asks for its next actions, and holds the network. In the
         middle of an unroll all that is needed is the network and what belongs to this group; the
         rest, and a network for which rows are better put together, is for the event loop."""
         rollout, columns = self._rollouts[group], self.stepper.frame.columns(group)
-        if not self.policy.quick or rollout.filling or rollout.full or self.end.over:
+        over = self._ended or self.end.over
+        if over or not self.policy.quick or rollout.filling or rollout.full:
             return None
         frame, began = self.stepper.frame, time.monotonic()
         self._stacks.push(group)

@@ -151,7 +151,7 @@ class Processes:
         self._hung.discard(worker)
         progress = self._done_by(worker) > self._base[worker]
         if stack:
-            how += f"; it was at\n{stack}"
+            how += f"\nIt was at\n{stack}"
         if not self._blame(worker, where, how):
             return
         pause = 0.0 if progress else self._pauses[worker]
@@ -170,14 +170,15 @@ class Processes:
         mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
         group = shared.busy[worker] - 1 if shared.busy[worker] else mine[0]
         shared.busy[worker] = 0
+        how = f"its {how}"
         if self._wrong is not None:
             return False
         if where == "time-out":
-            how = f"no answer for more than {self._timeout_s:g} s; its {how}"
+            how = f"no answer for more than {self._timeout_s:g} s; {how}"
         elif not shared.done[group]:
-            self._wrong = EnvError(f"{self._task.config.id} cannot be made: its {how}")
+            self._wrong = EnvError(f"{self._task.config.id} cannot be made: {how}")
             return False
-        self._failures.append(shared.ledger.failure_of_group(group, where, f"its {how}"))
+        self._failures.append(shared.ledger.failure_of_group(group, where, how))
         return True
 
     def _host_gone(self, how: str) -> None:

@@ -204,15 +204,16 @@ class Threads:
     def _give_up(self, lane: _Lane, seconds: float) -> None:
         stack = sys._current_frames().get(lane.thread.ident or 0)
         where = "".join(traceback.format_stack(stack)[-20:]) if stack is not None else ""
-        text = f"no answer for {seconds:.1f} s; its thread was at\n{where}"
-        self._failures.append(self.ledger.failure_of_group(lane.group, "time-out", text[-8192:]))
+        text = f"no answer for {seconds:.1f} s\nIts thread was at\n{where}"
+        self._failures.append(self.ledger.failure_of_group(lane.group, "time-out", text[:8192]))
         if self._scratch is None:
             frame = self.frame
             self._scratch = Frame.empty(self.spaces, groups=frame.groups, envs=frame.envs)
-        lane.unit.abandon(self._scratch)
-        lane.end()
-        follower = _Lane(self, lane.group, anew=self._begun[lane.group])
         with self._reply.lock if self._reply is not None else nullcontext():
+            # It may wake up any moment, and must not ask for actions with what it did not write.
+            lane.unit.abandon(self._scratch)
+            lane.end()
+            follower = _Lane(self, lane.group, anew=self._begun[lane.group])
             self._lanes[lane.group] = follower
         self._launch(follower)
         self._news.set()

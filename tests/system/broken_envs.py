@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary
+from gymnasium.spaces import Box, Discrete, Text
 
 
 class Steady(gymnasium.Env[Any, Any]):
@@ -61,6 +61,54 @@ class NonFiniteObservation(Steady):
         return np.full(self.size, np.inf if self.t == 10 else 0.1, np.float32)
 
 
+class OutsideItsSpace(Steady):
+    def observation(self) -> Any:
+        return np.full(self.size, 5.0, np.float32)
+
+
+class ChangesItsSpaces(Steady):
+    """With the second episode."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.t:
+            self.observation_space = Box(-2.0, 2.0, (self.size,), np.float32)
+        return super().reset(seed=seed, options=options)
+
+
+class Grows(Steady):
+    """Every one that is made in a process is wider than the one before."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Grows.made += 1
+        self.size = Grows.made
+        super().__init__()
+
+
+class WrongShapeInStep(Steady):
+    def observation(self) -> Any:
+        return np.full(self.size + (self.t == 15), 0.1, np.float32)
+
+
+class WrongDtypeInStep(Steady):
+    def observation(self) -> Any:
+        return np.full(self.size, 0.1, np.complex64 if self.t == 15 else np.float32)
+
+
+class NonFiniteOnce(Steady):
+    """Early in the third episode, whose end lies unrolls of 8 steps away."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def reward(self) -> float:
+        return float("nan") if (self.episodes, self.t) == (3, 2) else 1.0
+
+
 def depends_on_the_machine() -> Any:
     """Other spaces where the variable says so."""
     env = Steady()
@@ -71,7 +119,7 @@ def depends_on_the_machine() -> Any:
 
 def unsupported_observation() -> Any:
     env = Steady()
-    env.observation_space = MultiBinary(4)
+    env.observation_space = Text(7)
     return env
 
 

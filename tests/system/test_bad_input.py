@@ -153,14 +153,25 @@ def test_no_broker_yet(place: Place, tcp: str) -> None:
     assert broker.term() == 0
 
 
+def ends_in_one_line(train: Process, place: Place, *words: str) -> None:
+    """The first line says what is wrong; whoever else finds it adds no more than a line."""
+    assert train.ends() == BAD, train.text()
+    assert "Traceback" not in train.text(), train.text()
+    assert "Warning" not in train.text(), train.text()
+    # The sampler's, perhaps the learner's, and that of the process that started them.
+    assert 1 <= len(train.lines()) <= 3, train.text()
+    for word in words:
+        assert word in train.lines()[0], train.text()
+    place.nothing_is_left()
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [
         ("RaisesInReset", ("failed in reset", "the simulator has no licence", "seed")),
-        ("RaisesInStep", ("failed in step", "the wheel came off", "seed")),
-        ("NonFiniteReward", ("non-finite reward",)),
-        ("NonFiniteObservation", ("non-finite observation",)),
-        ("unsupported_observation", ("MultiBinary(4)", "not supported")),
+        ("OutsideItsSpace", ("failed in reset", "obs: 5.0 at [0]", "-1.0 to 1.0", "seed")),
+        ("Grows", ("changes its spaces", "[1]", "[2]")),
+        ("unsupported_observation", ("Text(", "not supported")),
         ("unsupported_action", ("action Box", "not supported")),
         ("no_environment", ("str", "no gymnasium.Env")),
         ("fails_to_be_made", ("cannot be made", "no ROM here")),
@@ -169,14 +180,103 @@ def test_no_broker_yet(place: Place, tcp: str) -> None:
 )
 def test_a_broken_environment(place: Place, env: str, words: tuple[str, ...]) -> None:
     train = place.train(
-        "--actors", "1", "--set", f"env.id=broken_envs:{env}", "--quiet", env=ENVS
+        "--actors", "1", "--set", f"env.id=broken_envs:{env}", "--quiet",
+        "--set", "actor.stepping=inline", env=ENVS,
+    )  # fmt: skip
+    ends_in_one_line(train, place, *words)
+
+
+@pytest.mark.parametrize("stepping", ["auto", "threads", "processes"])
+def test_a_first_reset_that_fails_is_one_line_in_all_ways(place: Place, stepping: str) -> None:
+    train = place.train(
+        "--actors", "1", "--set", "env.id=broken_envs:RaisesInReset", "--quiet",
+        "--set", f"actor.stepping={stepping}", env=ENVS,
+    )  # fmt: skip
+    ends_in_one_line(train, place, "RaisesInReset failed", "the simulator has no licence")
+
+
+@pytest.mark.parametrize(
+    ("stepping", "env", "where", "words"),
+    [
+        ("inline", "RaisesInStep", "step", "RuntimeError: the wheel came off"),
+        ("threads", "RaisesInStep", "step", "RuntimeError: the wheel came off"),
+        ("processes", "RaisesInStep", "step", "RuntimeError: the wheel came off"),
+        ("inline", "WrongShapeInStep", "step", "float32[3] was returned, the space says"),
+        ("inline", "WrongDtypeInStep", "step", "complex64[2] was returned, the space says"),
+        ("inline", "ChangesItsSpaces", "reset", "a reset changed its spaces from"),
+        ("inline", "NonFiniteReward", "values", "reward is not finite"),
+        ("inline", "NonFiniteObservation", "values", "obs is not finite"),
+    ],
+)
+def test_an_environment_that_fails_again_and_again(
+    place: Place, stepping: str, env: str, where: str, words: str
+) -> None:
+    """It is forgiven as often as the budget says."""
+    train = place.train(
+        "--actors", "1", "--set", f"env.id=broken_envs:{env}", "--quiet",
+        "--set", f"actor.stepping={stepping}", "--set", "actor.crashes_per_hour=3", env=ENVS,
     )  # fmt: skip
     assert train.ends() == BAD, train.text()
-    assert "Traceback" not in train.text(), train.text()
     assert "Warning" not in train.text(), train.text()
-    for word in words:
-        assert word in train.lines()[0], train.text()
+    *said, end, last = [line for line in train.lines() if " ERROR " in line]
+    assert "its line above says why" in last
+    assert f"broken_envs:{env} failed 4 times within an hour" in end
+    assert "more than actor.crashes_per_hour = 3" in end
+    for line in (*said, end):
+        assert ("environment " if where == "values" else f"{where}, environment ") in line
+        assert words in line
+    assert len(said) == 4
+    assert train.lines()[-2:] == [end, last]
+    # The place in the code is shown once, where there is one.
+    assert train.text().count("Traceback") == (where != "values"), train.text()
     place.nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("[env]\nid = 'halfway:make'", ("halfway:make", "nobody_has_this")),
+        (
+            "[env]\nwrappers = [{ max_episode_steps = 5 }]",
+            ("env.wrappers[0] has no id", "module:factory"),
+        ),
+        (
+            "[env]\nid = 'broken_envs:Steady'\n[actor]\nstepping = 'vector'",
+            ("broken_envs:Steady has no vector class", "set actor.stepping"),
+        ),
+        (
+            "[env]\nid = 'broken_envs:Steady'\nwrappers = [{ id = 'halfway:make' }]",
+            ("env.wrappers[0].id = 'halfway:make'", "nobody_has_this"),
+        ),
+    ],
+)
+def test_an_environment_that_the_run_names_wrongly(
+    place: Place, settings: str, words: tuple[str, ...]
+) -> None:
+    place.toml("halfway.py", "import nobody_has_this\n\nmake = nobody_has_this.make\n")
+    place.run = place.toml("run.toml", settings)
+    train = place.train("--actors", "1", "--quiet", env=ENVS)
+    ends_in_one_line(train, place, *words)
+
+
+def test_a_pool_in_groups_of_many(place: Place) -> None:
+    pytest.importorskip("envpool")
+    train = place.train(
+        "--actors", "1", "--quiet", "--set", "env.id=envpool:CartPole-v1", "--set", "unroll.envs=2"
+    )
+    ends_in_one_line(train, place, "envpool:CartPole-v1", "set unroll.envs = 1")
+
+
+def test_more_workers_than_the_system_gives_descriptors(place: Place) -> None:
+    few = (
+        "import resource, sys; from launch.cli import main;"
+        " resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); sys.exit(main())"
+    )
+    train = place.python(
+        "-c", few, "train", place.run, "--out", str(place.out), "--actors", "1", "--quiet",
+        "--set", "actor.stepping=processes", "--set", "actor.groups=200",
+    )  # fmt: skip
+    ends_in_one_line(train, place, "200 workers need", "the limit here is 100", "ulimit -n")
 
 
 @pytest.mark.parametrize("first", ["learner", "actor"])
