@@ -122,12 +122,14 @@ class Rollout:
 
     def _count(self) -> None:
         """The episodes that ended, in the order of their ends."""
-        if not self._flags.any():
-            self._returns += self._reward.sum(axis=0, dtype=np.float64)
-            self._lengths += self.length
-            self._over[:] = False
+        marked = self._flags.any(axis=0)
+        quiet = ~marked  # nothing happened there but steps
+        self._returns[quiet] += self._reward.sum(axis=0, dtype=np.float64)[quiet]
+        self._lengths[quiet] += self.length
+        self._over[quiet] = False
+        if not marked.any():
             return
-        ended = [end for column in range(len(self._over)) for end in self._walk(column)]
+        ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
         # A return that is no number is of an episode that a dropped unroll had a part of.
         ended = [end for end in ended if math.isfinite(end[1][0])]
         ended.sort(key=lambda end: end[0])
