@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Seat:
     pause: Callable[[float], bool] | None = None
 
 
-class Unit:
+class Unit(ABC):
     """What both kinds have in common: beginning, and beginning again."""
 
     parts: int  # how many things are made, closed and mended separately
@@ -79,9 +80,9 @@ class Unit:
             self._restart(part)
         self._show(DEAD, began)
 
+    @abstractmethod
     def step(self, actions: NDArray[np.int64]) -> None:
         """One step of the group. What fails is made again within it."""
-        raise NotImplementedError
 
     def abandon(self, scratch: Frame) -> None:
         """It hangs, and somebody else takes the group: should it wake up, what it writes down shall
@@ -93,16 +94,16 @@ class Unit:
         for part in range(self.parts):
             self._drop(part)
 
-    def _make(self, part: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _make(self, part: int) -> None: ...
 
+    @abstractmethod
     def _reset(self, part: int, seed: int | None) -> None:
         """An episode begins, and its first observation is written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _drop(self, part: int) -> None:
         """Close it, whatever it says to that."""
-        raise NotImplementedError
 
     def _mend(self, part: int, where: str, error: BaseException) -> None:
         """It failed: say so, make a new one."""
