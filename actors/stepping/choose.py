@@ -24,7 +24,7 @@ _VECTOR_HAND_OVER_S = 1e-3
 # The event loop can be away so long without anybody noticing.
 _AWAY_S = 5e-3
 _WAITS_BELOW = 0.6  # share of computing
-_RELEASES_FROM = 1.5  # times as fast in two threads as in one
+_RELEASES_FROM = 1.5  # cores that two threads keep busy
 
 
 class _Choice(NamedTuple):
@@ -90,11 +90,11 @@ def _measured(env: EnvConfig, *, groups: int, envs: int, seed: int) -> _Choice:
         if not stepping:
             second = make_env(env)
             try:
-                times = speedup(first, second, count, cost, config=env)
+                times = speedup(first, second, count, config=env)
             finally:
                 second.close()
             stepping = "threads" if times >= _RELEASES_FROM else "processes"
-            why = f"{cost}, two threads do {times:.1f} times as much as one"
+            why = f"{cost}, two threads keep {times:.1f} cores busy"
     finally:
         first.close()
     return _Choice(stepping, why, spaces)

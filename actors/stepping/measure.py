@@ -13,6 +13,7 @@ from actors.config import EnvConfig
 from actors.envs.convert import EnvError
 
 _STEPS, _LONGEST_S = 64, 0.3
+_TELLING_S = 100e-6  # of shorter steps the share of computing is a guess, and decides nothing
 
 
 class Cost(NamedTuple):
@@ -23,6 +24,8 @@ class Cost(NamedTuple):
 
     def __str__(self) -> str:
         took = f"{self.seconds * 1e3:.3g} ms" if self.seconds >= 1e-3 else _microseconds(self)
+        if self.seconds < _TELLING_S:
+            return f"a step takes {took}"
         return f"a step takes {took} of which {self.computes:.0%} computes"
 
 
@@ -40,29 +43,26 @@ def cost_of(env: Any, count: int, *, config: EnvConfig, seed: int, width: int = 
     return Cost(stepped / steps, min(1.0, computes))
 
 
-def speedup(first: Any, second: Any, count: int, cost: Cost, *, config: EnvConfig) -> float:
-    """Two environments in two threads, against one after the other: up to 2 when they compute
-    without holding Python's lock, 1 or less when they hold it."""
+def speedup(first: Any, second: Any, count: int, *, config: EnvConfig) -> float:
+    """How many cores two environments in two threads keep busy: up to 2 when they compute without
+    holding Python's lock, 1 when they hold it. Steps of uneven length do not matter to that."""
     with _blamed(config):
-        steps = [_stepping(first, count, 1, 0), _stepping(second, count, 2, 0)]
         second.reset(seed=2)
-        rounds = max(2, min(_STEPS, int(_LONGEST_S / 2 / max(cost.seconds, 1e-6))))
         gate = threading.Barrier(3)
+        computed: list[float] = []
         errors: list[BaseException] = []
 
         def play(step: Callable[[], object]) -> None:
             gate.wait()
+            until, began = time.perf_counter() + _LONGEST_S, time.thread_time()
             try:
-                for _ in range(rounds):
+                while time.perf_counter() < until:
                     step()
             except BaseException as error:  # noqa: BLE001 - raised below, by whoever waits
                 errors.append(error)
+            computed.append(time.thread_time() - began)
 
-        began = time.perf_counter()
-        for step in steps[:1]:
-            for _ in range(rounds):
-                step()
-        alone = time.perf_counter() - began
+        steps = [_stepping(env, count, seed, 0) for seed, env in ((1, first), (2, second))]
         threads = [threading.Thread(target=play, args=(step,), daemon=True) for step in steps]
         for thread in threads:
             thread.start()
@@ -72,7 +72,7 @@ def speedup(first: Any, second: Any, count: int, cost: Cost, *, config: EnvConfi
             thread.join()
         if errors:
             raise errors[0]
-        return 2 * alone / (time.perf_counter() - began)
+        return sum(computed) / (time.perf_counter() - began)
 
 
 def _stepping(env: Any, count: int, seed: int, width: int) -> Callable[[], float]:
@@ -94,11 +94,12 @@ def _stepping(env: Any, count: int, seed: int, width: int) -> Callable[[], float
 def _busy() -> float:
     """Seconds that this thread computed, or wanted to: on a machine that is full it waits for a
     core, which is not the waiting that threads are good for."""
+    ran = time.thread_time()  # to the nanosecond; schedstat's own figure is milliseconds late
     try:
-        ran, queued, _ = Path("/proc/thread-self/schedstat").read_text().split()
+        queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:  # the kernel does not say
-        return time.thread_time()
-    return (int(ran) + int(queued)) / 1e9
+        queued = 0.0
+    return ran + queued
 
 
 @contextmanager
