@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from actors.envs.convert import EnvError
 from actors.envs.make import probe
 from actors.stepping.choose import make_stepper, quick
 from actors.stepping.inline import Inline
-from actors.stepping.measure import Cost
+from actors.stepping.measure import Cost, speedup
 from actors.stepping.pool import Pool
 from actors.stepping.processes import Processes
 from actors.stepping.stepper import Stepper
@@ -256,6 +257,34 @@ def test_every_environment_begins_with_a_seed_of_its_own(kind: Any, vector: bool
 )
 def test_what_a_cost_decides(cost: Cost, groups: int, cores: int, expected: str) -> None:
     assert quick(cost, groups=groups, envs=1, cores=cores)[0] == expected
+
+
+class Spin(gymnasium.Env[Any, Any]):
+    """Python that computes: a hundred microseconds a step, or at times a hundred times that."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, _action: Any) -> Any:
+        self.steps += 1
+        until = time.thread_time() + (0.01 if self.steps % 40 == 0 else 0.0001)
+        while time.thread_time() < until:
+            pass
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_threads_are_no_use_to_python_that_computes_however_uneven_its_steps() -> None:
+    first, second = Spin(), Spin()
+    first.reset(seed=1)
+    second.steps = 20  # their long steps do not meet
+    assert speedup(first, second, 2, config=EnvConfig("Spin")) < 1.3
 
 
 @pytest.mark.parametrize(
