@@ -13,13 +13,13 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from broker.roster import ROLES
 from broker.wire import TYPES, Message, Outcome
 
 if TYPE_CHECKING:
     from broker.server import Server
 
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-_ROLES = ("actor", "learner", "watcher")
 
 
 class BrokerMetrics(Collector):
@@ -120,7 +120,7 @@ class BrokerMetrics(Collector):
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
         sessions = GaugeMetricFamily("headrace_broker_sessions", "Live peers", labels=["role"])
-        for role in _ROLES:
+        for role in ROLES:
             sessions.add_metric([role], len(server.roster.of(role)))
         yield sessions
 

@@ -7,6 +7,9 @@ from typing import Any
 from broker.introduction import Introduction
 from broker.wire import Hello, Refusal
 
+ROLES = ("actor", "learner", "watcher", "evaluator")
+_PLAYERS = ("actor", "evaluator")
+
 
 @dataclass(slots=True)
 class Peer:
@@ -19,7 +22,7 @@ class Peer:
     seen: float
     spaces: str = ""  # digest; "" = it has not made its environment yet
     said: str = ""  # the same in words
-    acting: int = -1  # actor: version it proved to act with
+    acting: int = -1  # actor, evaluator: version it proved to act with
     stats: dict[str, float] = field(default_factory=dict)
 
 
@@ -55,6 +58,10 @@ class Roster:
     def of(self, role: str) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.role == role]
 
+    def players(self) -> list[Peer]:
+        """Who makes environments: samplers and evaluators."""
+        return [peer for peer in self._peers.values() if peer.role in _PLAYERS]
+
     def sums(self) -> dict[str, float]:
         """How many samplers there are, and what all of them say they did."""
         actors = self.of("actor")
@@ -72,12 +79,12 @@ class Roster:
         return sum(1 for peer in self.of("actor") if peer.acting < version)
 
     def foreign(self) -> list[Peer]:
-        """Samplers of another environment than the learner's."""
-        return [peer for peer in self.of("actor") if self._other_spaces(peer.spaces)]
+        """Samplers and evaluators of another environment than the learner's."""
+        return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
 
     def objection(self, hello: Hello, said: Introduction) -> tuple[Refusal, str] | None:
         """Why this peer may not join; the words are for its user."""
-        if hello.role not in ("actor", "learner", "watcher"):
+        if hello.role not in ROLES:
             return Refusal.IDENTITY, f"no role is called {hello.role!r}"
         if hello.run not in ("", self.run):
             return Refusal.RUN, f"the broker runs {self.run!r}, you were started for {hello.run!r}"
@@ -86,7 +93,7 @@ class Roster:
             return Refusal.RUN, f"your run is another: {difference} (there = at the broker)"
         if hello.role == "learner" and not 0 <= hello.rank < hello.world:
             return Refusal.RANK, f"rank {hello.rank} of {hello.world}"
-        if hello.role == "actor" and self._other_spaces(hello.spaces):
+        if hello.role in _PLAYERS and self._other_spaces(hello.spaces):
             return Refusal.SPACES, self.space_words(said.spaces)
         return None
 

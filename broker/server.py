@@ -60,8 +60,8 @@ class Server:
         # Who may say it ("" = anyone), and what it does.
         self._handlers: dict[type[Message], tuple[str, Callable[[Peer, Any, Any], None]]] = {
             wire.Unroll: ("actor", self._unroll),
-            wire.Ping: ("actor", self._ping),
-            wire.Acting: ("actor", self._acting),
+            wire.Ping: ("actor evaluator", self._ping),
+            wire.Acting: ("actor evaluator", self._acting),
             wire.Bye: ("", self._bye),
             wire.Done: ("learner", self._done),
             wire.Nack: ("learner", self._nack),
@@ -133,8 +133,8 @@ class Server:
             self.metrics.errors["unknown"] += 1
             self._send(route, wire.Resync(self.inc))
         else:
-            role, handler = self._handlers.get(type(message), ("", None))
-            if handler is None or role not in ("", peer.role):
+            roles, handler = self._handlers.get(type(message), ("", None))
+            if handler is None or (roles and peer.role not in roles.split()):
                 self.metrics.errors["unexpected"] += 1
                 return
             # Unrolls stay frames: they go out again as they came, without a copy.
@@ -208,7 +208,8 @@ class Server:
         if not peer.spaces:
             return
         peer.stats = message.stats
-        missing = self.ledger.missing(peer.inc, message.unacked)[: wire.MAX_ENTRIES]
+        lost = self.ledger.missing(peer.inc, message.unacked) if peer.role == "actor" else ()
+        missing = lost[: wire.MAX_ENTRIES]
         self._send(peer.route, wire.Pong(self.inc, self.ledger.book.credit.version, missing))
         if peer.acting != self.weights.version and self.blob is not None:
             self._send(peer.route, self.blob.announce)  # an announcement got lost
@@ -219,9 +220,7 @@ class Server:
         blob = self.blob
         known = blob is not None and message.version == blob.announce.version
         if known and blob is not None and message.digest != blob.announce.digest:
-            log.error(
-                "sampler %s acts with other weights than version %d", peer.name, message.version
-            )
+            log.error("%s acts with other weights than version %d", peer.name, message.version)
             return
         peer.acting = message.version
 
@@ -231,7 +230,9 @@ class Server:
             self.ledger.learner_bye(peer.inc, final=message.final)
             if message.final:
                 farewell = wire.Bye(self.inc, True, message.text)
-                for other in self.roster.of("actor"):
+                for other in self.roster.players():
+                    if other.role == "evaluator" and self.blob is not None:
+                        self._send(other.route, self.blob.announce)  # they evaluate the last ones
                     self._send(other.route, farewell)
         elif peer.role == "actor":
             self.ledger.actor_bye(peer.inc, message.abandoned)
@@ -297,6 +298,7 @@ class Server:
             "duplicates": book.copies,
             "actors": {"behind": self.roster.behind(self.weights.version), **self.roster.sums()},
             "learners": [peer.stats for peer in self.roster.of("learner")],
+            "evaluators": [peer.stats for peer in self.roster.of("evaluator")],
             "over": self.ledger.over,
         }
 

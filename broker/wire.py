@@ -90,7 +90,7 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class Hello(Message, frozen=True):
     """Any peer -> broker, first and again after RESYNC. Buffer 0: msgpack Introduction."""
 
-    role: str  # actor, learner or watcher
+    role: str  # actor, learner, watcher or evaluator
     name: Name
     inc: int  # random 63 bits per process start
     run: str = ""  # "" = whatever the broker runs
@@ -147,7 +147,7 @@ class Ack(Message, frozen=True):
 
 
 class Ping(Message, frozen=True):
-    """Actor -> broker, every beat: what is not acknowledged."""
+    """Actor, evaluator -> broker, every beat: what is not acknowledged."""
 
     unacked: tuple[Range, ...]
     stats: dict[str, float]
