@@ -1,8 +1,13 @@
 """The run's [unroll], [model], [algorithm], [learner] and [checkpoint] sections. Needs no torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+
+# A number, or pairs of (trained steps, number): in between it moves in a straight line, before the
+# first and after the last it stands still.
+Point = tuple[Annotated[int, Meta(ge=0)], Annotated[float, Meta(ge=0)]]
+Schedule = Annotated[float, Meta(ge=0)] | tuple[Point, ...]
 
 
 class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,35 +25,69 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Annotated[
         str,
         Meta(
-            description="mlp; nature: the convolutions of the 2015 DQN paper, for images; of this"
-            " section it takes only obs_scale"
+            description="the encoder. mlp; nature: the convolutions of the 2015 DQN paper; resnet:"
+            " the residual network of the IMPALA paper; module:factory: your own"
         ),
     ] = "mlp"
+    kwargs: Annotated[
+        dict[str, Any], Meta(description="module:factory: keyword arguments for it")
+    ] = field(default_factory=dict)
     hidden: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=65536)], ...],
-        Meta(description="mlp: units of each hidden layer; nature always has 512"),
+        Meta(description="mlp: units of each hidden layer; nature has 512, resnet 256"),
     ] = (64, 64)
     activation: Annotated[
         Literal["tanh", "relu", "elu"],
-        Meta(description="mlp: between the hidden layers; nature: always relu"),
+        Meta(description="mlp: between the hidden layers; nature and resnet: always relu"),
     ] = "tanh"
     separate: Annotated[
-        bool,
-        Meta(description="mlp: a value network of its own, no shared layers; nature always shares"),
+        bool, Meta(description="a value network of its own, no layers shared with the policy")
     ] = True
     obs_scale: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
         Meta(
             description="divide each observation feature by this, categories counted as one feature"
-            " for each value; nature: only what is no image; empty = leave as it is"
+            " for each value, images not counted unless kind is mlp; empty = leave it as it is"
         ),
     ] = ()
+    core: Annotated[
+        Literal["none", "lstm", "gru"],
+        Meta(description="memory between the encoder and the heads, carried from step to step"),
+    ] = "none"
+    core_units: Annotated[int, Meta(ge=1, le=65536, description="lstm, gru: units")] = 128
+    previous: Annotated[
+        bool, Meta(description="the network also sees the action and the reward before")
+    ] = False
+    normalise_obs: Annotated[
+        bool, Meta(description="numbers of the observation by their running mean and deviation")
+    ] = False
+    normalise_returns: Annotated[
+        bool,
+        Meta(description="the value head predicts returns by their running mean and deviation"),
+    ] = False
+    std: Annotated[
+        Literal["free", "network"],
+        Meta(
+            description="standard deviations of a Box action: free parameters, or an output of the"
+            " network"
+        ),
+    ] = "free"
+    std_init: Annotated[
+        float,
+        Meta(gt=0, le=100, description="Box actions: at the start, in units of half the range"),
+    ] = 1.0
+
+    @property
+    def memory(self) -> int:
+        """Numbers that an environment's memory has."""
+        one = {"none": 0, "gru": self.core_units, "lstm": 2 * self.core_units}[self.core]
+        return 2 * one if self.separate else one
 
 
 class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the optimiser step minimises."""
+    """What the optimiser step minimises, and how often it uses a batch."""
 
-    name: Annotated[Literal["impala", "appo"], Meta(description="the loss")] = "impala"
+    name: Annotated[Literal["impala", "appo", "ppo"], Meta(description="the loss")] = "impala"
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount")] = 0.99
     reward_scale: Annotated[
         float, Meta(gt=0, description="multiplies rewards in the loss: values near 1 learn fastest")
@@ -58,38 +97,89 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, description="in the loss rewards stay in +- this, before scaling; 0 = off"),
     ] = 0.0
     trace: Annotated[
-        float, Meta(ge=0, le=1, description="lambda: multiplies the V-trace cutting coefficients c")
+        float,
+        Meta(ge=0, le=1, description="lambda of GAE; also multiplies V-trace's coefficients c"),
     ] = 1.0
-    rho_clip: Annotated[float, Meta(gt=0, description="clips rho in the value targets")] = 1.0
-    c_clip: Annotated[float, Meta(gt=0, description="clips c, how far a target looks ahead")] = 1.0
-    pg_rho_clip: Annotated[float, Meta(gt=0, description="clips rho in the policy gradient")] = 1.0
+    rho_clip: Annotated[
+        float, Meta(gt=0, description="impala, appo: clips rho in the value targets")
+    ] = 1.0
+    c_clip: Annotated[
+        float, Meta(gt=0, description="impala, appo: clips c, how far a target looks ahead")
+    ] = 1.0
+    pg_rho_clip: Annotated[
+        float, Meta(gt=0, description="impala, appo: clips rho in the policy gradient")
+    ] = 1.0
     value_coef: Annotated[float, Meta(ge=0, description="weight of the value loss")] = 0.5
-    entropy_coef: Annotated[float, Meta(ge=0, description="weight of the entropy bonus")] = 0.01
+    value_clip: Annotated[
+        float,
+        Meta(ge=0, description="ppo: values move no further than this in one batch; 0 = off"),
+    ] = 0.0
+    entropy_coef: Annotated[Schedule, Meta(description="weight of the entropy bonus")] = 0.01
     normalise_advantages: Annotated[
         bool, Meta(description="zero mean, unit variance over the whole batch, all ranks")
     ] = False
     clip: Annotated[
-        float, Meta(gt=0, description="appo: the surrogate's ratio stays in 1 +- clip")
+        Schedule, Meta(description="appo, ppo: the surrogate's ratio stays in 1 +- clip")
     ] = 0.2
+    epochs: Annotated[
+        int, Meta(ge=1, le=1000, description="ppo: times that a batch is gone through")
+    ] = 4
+    minibatches: Annotated[
+        int, Meta(ge=1, le=65536, description="ppo: parts of a batch, shuffled, one step each")
+    ] = 4
+    kl_stop: Annotated[
+        float,
+        Meta(ge=0, description="ppo: a batch is left when KL(old, new) is above this; 0 = never"),
+    ] = 0.0
+    buffer_batches: Annotated[
+        int, Meta(ge=1, le=4096, description="appo: newest batches kept for further use, N")
+    ] = 1
+    uses: Annotated[
+        int, Meta(ge=1, le=1000, description="appo: optimiser steps for each new batch, K")
+    ] = 1
     target_interval: Annotated[
-        int, Meta(ge=1, description="appo: optimiser steps between copies to the target network")
+        int, Meta(ge=1, description="appo: optimiser steps between moves of the target network")
     ] = 2
+    target_rate: Annotated[
+        float,
+        Meta(gt=0, le=1, description="appo: how far it moves towards the policy; 1 = a copy"),
+    ] = 1.0
     kl_coef: Annotated[
         float, Meta(ge=0, description="appo: weight of KL(target, policy); 0 = off")
     ] = 0.0
+    kl_target: Annotated[
+        float,
+        Meta(ge=0, description="appo: kl_coef adapts itself to hold KL near this; 0 = it is fixed"),
+    ] = 0.0
+    replay_share: Annotated[
+        float,
+        Meta(ge=0, lt=1, description="impala: share of a step's unrolls that come from memory"),
+    ] = 0.0
+    replay_unrolls: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="impala: unrolls that each rank remembers")
+    ] = 256
+    replay_pick: Annotated[
+        Literal["uniform", "recent"],
+        Meta(description="impala: which of them: any, or the newest that were used least"),
+    ] = "uniform"
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The optimiser and the machine it runs on."""
 
-    lr: Annotated[float, Meta(gt=0, le=10, description="Adam's step size")] = 6e-4
-    anneal_steps: Annotated[
-        int, Meta(ge=0, description="trained steps over which lr falls to 0; 0 = constant")
-    ] = 0
-    adam_eps: Annotated[float, Meta(gt=0, description="Adam's epsilon")] = 1e-5
+    optimiser: Annotated[Literal["adam", "rmsprop"], Meta(description="the optimiser")] = "adam"
+    lr: Annotated[Schedule, Meta(description="its step size")] = 6e-4
+    eps: Annotated[float, Meta(gt=0, description="its epsilon")] = 1e-5
+    decay: Annotated[
+        float, Meta(ge=0, lt=1, description="rmsprop: how long squared gradients are remembered")
+    ] = 0.99
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="rmsprop: momentum")] = 0.0
     grad_clip: Annotated[float, Meta(ge=0, description="largest global gradient norm; 0 = off")] = (
         40.0
     )
+    grad_clip_value: Annotated[
+        float, Meta(ge=0, description="each gradient stays in +- this, before the norm; 0 = off")
+    ] = 0.0
     device: Annotated[str, Meta(description="auto, cpu or cuda")] = "auto"
     precision: Annotated[
         Literal["auto", "float32", "bfloat16"],

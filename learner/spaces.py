@@ -1,8 +1,14 @@
 """What the environment gives and takes, as plain data: it travels in HELLO and decides every shape.
 
 observation: named leaves. A plain space is one leaf called "obs"; of a Dict or Tuple every part is
-one, named by its path: "arm.joints", "1.camera". action: one discrete choice of n.
+one, named by its path: "arm.joints", "1.camera".
+
+action: parts, in the same order. The policy's answer is one row for each environment: first the
+choices of all parts, counted from 0, then the numbers of all Boxes, as the policy drew them.
 """
+
+import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,9 +28,14 @@ class Leaf(Struct, frozen=True):
     # How many values each element may take, counted from 0: n of a Discrete space (shape ()), one
     # number for each element of MultiDiscrete; () = a plain number.
     categories: tuple[int, ...] = ()
+    # The first value of each such element, as the environment counts; () = all begin at 0.
+    start: tuple[int, ...] = ()
     # The network sees this many rows at once, oldest first. They travel once and are put side by
     # side where they are needed; before an episode's first row it sees that row again.
     stack: int = 1
+    # Not for the network to see: it says which choices of the action are allowed, one byte for each
+    # category, 0 = not now.
+    mask: bool = False
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -42,17 +53,61 @@ class Leaf(Struct, frozen=True):
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
 
-class Discrete(Struct, frozen=True, tag="discrete"):
-    """Choose one of n."""
+class Part(Struct, frozen=True):
+    """One Discrete, MultiDiscrete, MultiBinary or Box of an action."""
 
-    n: int
+    path: tuple[str | int, ...]  # keys of Dicts, places in Tuples; () = the action has no parts
+    dtype: str  # of what the environment is given
+    shape: tuple[int, ...]
+    categories: tuple[int, ...] = ()  # how many values each element may take; () = a Box
+    start: tuple[int, ...] = ()  # the first value of each element with categories
+    low: tuple[float, ...] = ()  # of each number of a Box; without bound it is -inf
+    high: tuple[float, ...] = ()
+
+
+class Action(Struct, frozen=True):
+    """What the policy decides at every step."""
+
+    parts: tuple[Part, ...]
+    # Numbers of bounded Boxes: False = cut at the bounds; True = squashed into them by tanh.
+    squash: bool = False
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Of every choice in a row, in order."""
+        return tuple(n for part in self.parts for n in part.categories)
+
+    @property
+    def numbers(self) -> int:
+        """How many follow the choices."""
+        return sum(math.prod(part.shape) for part in self.parts if not part.categories)
+
+    @property
+    def single(self) -> bool:
+        """One choice and nothing else: a row is a plain number."""
+        return len(self.parts) == 1 and bool(self.parts[0].categories) and not self.parts[0].shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        return () if self.single else (len(self.categories) + self.numbers,)
+
+    @property
+    def dtype(self) -> str:
+        """Of a row. With numbers in it the choices are float32 too: they are small enough."""
+        return "float32" if self.numbers else "int64"
+
+
+def discrete(n: int) -> Action:
+    """Choose one of n."""
+    return Action((Part((), "int64", (), (n,), (0,)),))
 
 
 class Spaces(Struct, frozen=True):
     """Both ends of an environment."""
 
     observation: tuple[Leaf, ...]
-    action: Discrete
+    action: Action
 
     def digest(self) -> str:
         """The same on every machine for the same spaces."""
@@ -61,7 +116,7 @@ class Spaces(Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"observation {', '.join(map(_words, self.observation))};"
-            f" action Discrete({self.action.n})"
+            f" action {', '.join(map(_part_words, self.action.parts))}"
         )
 
 
@@ -69,6 +124,13 @@ def _words(leaf: Leaf) -> str:
     stacked = f" x {leaf.stack} stacked" if leaf.stack > 1 else ""
     counted = f" of {list(leaf.categories)}" if leaf.categories else ""
     return f"{leaf.name} {np.dtype(leaf.dtype).name}{list(leaf.shape)}{counted}{stacked}"
+
+
+def _part_words(part: Part) -> str:
+    name = ".".join(map(str, part.path))
+    counted: Any = list(part.categories) if part.shape else sum(part.categories)
+    kind = f"choice of {counted}" if part.categories else f"Box{list(part.shape)}"
+    return f"{name} {kind}" if name else kind
 
 
 class Field(Struct, frozen=True):
@@ -92,11 +154,16 @@ TRUNCATED = 2  # the episode was cut: bootstrap with the value of the next row
 DEAD = 4  # the step that only resets: no loss, not counted; the next row begins an episode
 
 
-def unroll_fields(spaces: Spaces, *, length: int, envs: int) -> tuple[Field, ...]:
+def unroll_fields(
+    spaces: Spaces, *, length: int, envs: int, memory: int = 0, previous: bool = False
+) -> tuple[Field, ...]:
     """The buffers of one unroll of T = length steps and G = envs columns, time first.
 
     Observations have T+1 rows: the last one is the first of the next unroll. A leaf that is seen
-    stacked begins with the stack-1 rows that came before.
+    stacked begins with the stack-1 rows that came before. `memory`: numbers that a recurrent
+    network carries from step to step; the unroll holds those it had at row 0. `previous`: the
+    network sees the action and reward before each row, so the unroll holds those before row 0; an
+    action of -1 (of 0, in numbers) and a reward of 0 stand for "none, the episode begins".
     """
     observations = tuple(
         Field(
@@ -107,10 +174,34 @@ def unroll_fields(spaces: Spaces, *, length: int, envs: int) -> tuple[Field, ...
         )
         for leaf in spaces.observation
     )
+    action = spaces.action
+    memories = (Field("memory", "float32", (1, envs, memory)),) if memory else ()
+    before = (
+        Field("before.action", action.dtype, (1, envs, *action.shape)),
+        Field("before.reward", "float32", (1, envs)),
+    )
     return (
         *observations,
-        Field("action", "int64", (length, envs)),
+        Field("action", action.dtype, (length, envs, *action.shape)),
         Field("logp", "float32", (length, envs)),
         Field("reward", "float32", (length, envs)),
         Field("flags", "uint8", (length, envs)),
+        *memories,
+        *(before if previous else ()),
+    )
+
+
+def previous_leaves(spaces: Spaces) -> tuple[Leaf, ...]:
+    """What the network sees of the step before, as further leaves of the observation.
+
+    Choices are -1, numbers and the reward 0, where an episode begins.
+    """
+    action = spaces.action
+    categories = action.categories
+    choices = (Leaf("previous.choices", "<i8", (len(categories),), categories),)
+    numbers = (Leaf("previous.numbers", "<f4", (action.numbers,)),)
+    return (
+        *(choices if categories else ()),
+        *(numbers if action.numbers else ()),
+        Leaf("previous.reward", "<f4", ()),
     )

@@ -12,12 +12,15 @@ class Features(nn.Module):
     """Leaves of [..., *leaf.seen] -> [..., count] float32, in the order of the leaves.
 
     Elements with categories become one number for each category: 1 at the one it has, 0 elsewhere.
-    `scale` divides every number; empty = leave them as they are.
+    `scale` divides the numbers of all leaves but the last `unscaled` ones; empty = leave them as
+    they are.
     """
 
     scale: Tensor | None
 
-    def __init__(self, leaves: tuple[Leaf, ...], scale: tuple[float, ...]) -> None:
+    def __init__(
+        self, leaves: tuple[Leaf, ...], scale: tuple[float, ...] = (), *, unscaled: int = 0
+    ) -> None:
         super().__init__()
         self._leaves = leaves
         self.count = sum(_width(leaf) for leaf in leaves)
@@ -29,7 +32,8 @@ class Features(nn.Module):
                 element, category = _one_hot_index(leaf)
                 self.register_buffer(f"element{at}", element, persistent=False)
                 self.register_buffer(f"category{at}", category, persistent=False)
-        self.register_buffer("scale", _scale(scale, self.count), persistent=False)
+        rest = sum(_width(leaf) for leaf in leaves[len(leaves) - unscaled :])
+        self.register_buffer("scale", _scale(scale, self.count, rest), persistent=False)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         parts = [self._part(at, leaf, obs[leaf.name]) for at, leaf in enumerate(self._leaves)]
@@ -60,12 +64,12 @@ def _one_hot_index(leaf: Leaf) -> tuple[Tensor, Tensor]:
     return element.contiguous(), category.contiguous()
 
 
-def _scale(scale: tuple[float, ...], features: int) -> Tensor | None:
+def _scale(scale: tuple[float, ...], features: int, rest: int) -> Tensor | None:
     if not scale:
         return None
-    if len(scale) != features:
+    if len(scale) != features - rest:
         raise ValueError(
-            f"model.obs_scale has {len(scale)} numbers, the observation has {features} "
+            f"model.obs_scale has {len(scale)} numbers, the observation has {features - rest} "
             f"features; give one number for each feature, or leave it empty"
         )
-    return torch.tensor(scale, dtype=torch.float32)
+    return torch.tensor((*scale, *(1.0,) * rest), dtype=torch.float32)

@@ -1,6 +1,7 @@
 """Layers as every network starts them, and the two heads."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,8 @@ HIDDEN_GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
+_AS_IT_IS = nullcontext()
+
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
@@ -21,9 +24,10 @@ def linear(inputs: int, outputs: int, gain: float, rng: torch.Generator) -> nn.L
 
 
 def convolution(
-    inputs: int, outputs: int, *, kernel: int, stride: int, rng: torch.Generator
-) -> nn.Conv2d:
-    return _orthogonal(nn.Conv2d(inputs, outputs, kernel, stride), HIDDEN_GAIN, rng)
+    inputs: int, outputs: int, *, kernel: int, stride: int, rng: torch.Generator,
+    padding: int = 0, gain: float = HIDDEN_GAIN,
+) -> nn.Conv2d:  # fmt: skip
+    return _orthogonal(nn.Conv2d(inputs, outputs, kernel, stride, padding), gain, rng)
 
 
 def head(layer: nn.Linear, hidden: Tensor) -> Tensor:
@@ -31,11 +35,22 @@ def head(layer: nn.Linear, hidden: Tensor) -> Tensor:
 
     It costs next to nothing, and eight bits cannot hold a value in the hundreds.
     """
-    device = hidden.device.type
+    with exact(hidden.device.type):
+        return functional.linear(hidden.float(), layer.weight, layer.bias)
+
+
+def exact(device: str) -> AbstractContextManager[object, bool | None]:
+    """No autocast in here."""
     if not torch.is_autocast_enabled(device):
-        return functional.linear(hidden.float(), layer.weight, layer.bias)
-    with torch.autocast(device, enabled=False):
-        return functional.linear(hidden.float(), layer.weight, layer.bias)
+        return _AS_IT_IS  # making a context costs a sampler more than the product
+    return torch.autocast(device, enabled=False)
+
+
+def held(layers: nn.Sequential) -> torch.dtype:
+    """The numbers that the first of the layers holds: in a copy that acts they may have fewer bits
+    than the learner's."""
+    first = next(layers.parameters(), None)
+    return torch.float32 if first is None else first.dtype
 
 
 def _orthogonal(layer: Layer, gain: float, rng: torch.Generator) -> Layer:

@@ -1,38 +1,138 @@
 """What every network is: observations in; action-distribution parameters and a value out.
 
-Shapes: `...` stands for any leading dimensions ([T, B], [B], ...); A is the number of actions.
+    observation leaves -> encoder -> (core) -> policy head -> parameters
+                       -> value encoder -> (value core) -> value head -> value
+
+With one trunk the value head reads what the policy head reads. Shapes: `...` stands for any leading
+dimensions ([T, B], [B], ...), N for rows, S for the numbers of one memory, P for parameters.
 """
 
-from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from learner.models.cores import Core
+from learner.models.distribution import Distribution
+from learner.models.layers import head
+from learner.models.normalise import Normaliser, Returns
+from learner.spaces import Leaf
 
 
 class Output(NamedTuple):
     """What the learner's losses read; both float32, whatever numbers the network multiplied."""
 
-    params: Tensor  # [..., A] logits
-    value: Tensor  # [...]
+    params: Tensor  # [..., P], as the action's distribution reads them
+    value: Tensor  # [...], in the units of the scaled rewards
 
 
-class Model(nn.Module, ABC):
+class Trunk(NamedTuple):
+    """Layers from the observation to a head."""
+
+    encoder: nn.Module
+    core: Core | None
+
+
+class Heads(NamedTuple):
+    policy: nn.Linear
+    value: nn.Linear
+    log_std: Tensor | None  # [D] of a Box whose deviations depend on no observation
+
+
+class Model(nn.Module):
     """A policy and a value function over named observation leaves."""
 
-    # Its time goes into convolutions: 16-bit products pay.
-    convolutional: ClassVar[bool] = False
+    def __init__(
+        self, leaves: tuple[Leaf, ...], distribution: Distribution, *,
+        policy: Trunk, value: Trunk | None, heads: Heads, mask: str = "",
+        normaliser: Normaliser | None = None, normalise_returns: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.leaves = leaves  # what the encoders see
+        self.mask = mask  # the leaf that says which choices are allowed; empty = all are
+        self.distribution = distribution
+        self.normaliser = normaliser
+        self.encoder, self.core = policy
+        self.value_encoder = None if value is None else value.encoder
+        self.value_core = None if value is None else value.core
+        self.policy_head, self.value_head = heads.policy, heads.value
+        self.log_std = None if heads.log_std is None else nn.Parameter(heads.log_std)
+        self.returns = Returns(heads.value) if normalise_returns else None
+        # Numbers that an environment carries from step to step: the policy's, then the value's.
+        self.memory = sum(core.size for core in (self.core, self.value_core) if core is not None)
+        # Its time goes into convolutions: 16-bit products pay.
+        self.convolutional = bool(getattr(self.encoder, "convolutional", False))
 
-    # What the layers before the heads hold. A copy that acts may hold fewer bits.
-    held = torch.float32
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names of all leaves it needs, the mask among them."""
+        names = tuple(leaf.name for leaf in self.leaves)
+        return (*names, self.mask) if self.mask else names
 
-    policy_head: nn.Linear
-    value_head: nn.Linear
+    def policy(
+        self, obs: dict[str, Tensor], memory: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One step of leaves [N, *leaf.seen]: parameters [N, P] and the memory [N, S] after it.
 
-    @abstractmethod
-    def policy(self, obs: dict[str, Tensor]) -> Tensor:
-        """Only the logits [..., A]: a sampler does not pay for a value it never reads."""
+        A sampler does not pay for a value it never reads, but the value's memory moves on too.
+        """
+        seen = self.seen(obs)
+        hidden = self.encoder(seen)
+        if self.core is None:
+            return self.params(hidden, obs), None
+        if memory is None:
+            memory = hidden.new_zeros(len(hidden), self.memory, dtype=torch.float32)
+        hidden, after = self.core(hidden.unsqueeze(0), memory[:, : self.core.size])
+        if self.value_core is not None:
+            assert self.value_encoder is not None
+            valued = self.value_encoder(seen).unsqueeze(0)
+            after = torch.cat([after, self.value_core(valued, memory[:, self.core.size :])[1]], -1)
+        return self.params(hidden.squeeze(0), obs), after
 
-    @abstractmethod
-    def forward(self, obs: dict[str, Tensor]) -> Output:
-        """The logits and the value, from leaves of shape [..., *leaf.seen]."""
+    def forward(
+        self,
+        obs: dict[str, Tensor],
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> Output:
+        """Parameters and value of leaves [..., *leaf.seen].
+
+        With a core: leaves [T, B, *leaf.seen], the memory [B, S] that goes into the first row (None
+        = nothing is remembered), and `begins` [T, B]: rows before which everything is forgotten.
+        """
+        first = self.leaves[0]
+        lead = obs[first.name].shape[: obs[first.name].dim() - len(first.seen)]
+        rows = obs
+        if len(lead) != 1:
+            rows = {x.name: obs[x.name].reshape(-1, *x.seen) for x in self.leaves}
+        seen = self.seen(rows)
+        hidden = self.encoder(seen)
+        valued = hidden if self.value_encoder is None else self.value_encoder(seen)
+        hidden, valued = hidden.reshape(*lead, -1), valued.reshape(*lead, -1)
+        if self.core is not None:
+            size = self.core.size
+            if memory is None:
+                memory = hidden.new_zeros(lead[1], self.memory, dtype=torch.float32)
+            hidden, _ = self.core(hidden, memory[:, :size], begins)
+            if self.value_core is None:
+                valued = hidden
+            else:
+                valued, _ = self.value_core(valued, memory[:, size:], begins)
+        value = head(self.value_head, valued).squeeze(-1)
+        if self.returns is not None:
+            value = self.returns(value)
+        return Output(self.params(hidden, obs), value)
+
+    def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What an encoder is given."""
+        return obs if self.normaliser is None else self.normaliser(obs)
+
+    def params(self, hidden: Tensor, obs: dict[str, Tensor]) -> Tensor:
+        """[..., P] of what the policy head reads, [..., units]."""
+        params = head(self.policy_head, hidden)
+        if self.log_std is not None:
+            log_std = self.log_std.expand(*params.shape[:-1], -1)
+            params = torch.cat([params, log_std], dim=-1)
+        if self.mask:
+            params = self.distribution.masked(params, obs[self.mask])
+        return params

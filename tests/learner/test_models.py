@@ -9,16 +9,16 @@ import torch
 from learner.config import ModelConfig
 from learner.models.build import Model, build
 from learner.models.features import Features
-from learner.spaces import Discrete, Leaf, Spaces
+from learner.spaces import Leaf, Spaces, discrete
 
-CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), Discrete(2))
+CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
 MIXED = Spaces(
     (
         Leaf("board", "uint8", (3, 2)),
         Leaf("clock", "float64", ()),
         Leaf("speed", "float32", (1,)),
     ),
-    Discrete(5),
+    discrete(5),
 )
 
 
@@ -29,7 +29,7 @@ COUNTED = Spaces(
         Leaf("door", "bool", (2,)),
         Leaf("level", "int16", ()),
     ),
-    Discrete(2),
+    discrete(2),
 )
 
 
@@ -49,7 +49,7 @@ def test_shapes(separate: bool, lead: tuple[int, ...]) -> None:
     output = model(obs)
     assert output.params.shape == (*lead, 5) and output.params.dtype == torch.float32
     assert output.value.shape == lead
-    torch.testing.assert_close(model.policy(obs), output.params)
+    torch.testing.assert_close(model.policy(obs)[0], output.params)
 
 
 def test_every_feature_counts() -> None:
@@ -72,7 +72,7 @@ def test_separate_networks_share_nothing() -> None:
         model = build(ModelConfig(separate=separate), CARTPOLE, seed=0)
         model({"obs": torch.ones(4)}).value.backward()
         touched = {name for name, p in model.named_parameters() if p.grad is not None}
-        assert any(name.startswith("trunk") for name in touched) is not separate
+        assert any(name.startswith("encoder") for name in touched) is not separate
         assert not any(name.startswith("policy") for name in touched)
 
 
@@ -102,7 +102,7 @@ def test_building_leaves_the_global_draw_alone() -> None:
 def test_initial_layers() -> None:
     model = build(ModelConfig(hidden=(32, 32)), CARTPOLE, seed=0)
     state = model.state_dict()
-    hidden = state["trunk.2.weight"]
+    hidden = state["encoder.layers.2.weight"]
     torch.testing.assert_close(hidden @ hidden.T, 2 * torch.eye(32), atol=1e-5, rtol=0)
     head = state["policy_head.weight"]
     torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(2), atol=1e-9, rtol=0)
@@ -176,7 +176,7 @@ def test_stacked_leaves_are_flattened_whole() -> None:
     }
     assert features.count == 6 + 12
     assert features(obs).tolist() == [[0, 1, 2, 3, 4, 5, *(1, 0, 0, 0), *(0, 0, 0, 1), 0, 1, 0, 0]]
-    image = Spaces((Leaf("obs", "uint8", (5, 6), stack=4),), Discrete(2))
+    image = Spaces((Leaf("obs", "uint8", (5, 6), stack=4),), discrete(2))
     model = build(ModelConfig(), image, seed=0)
     assert model({"obs": torch.zeros(7, 4, 5, 6, dtype=torch.uint8)}).value.shape == (7,)
 
@@ -193,8 +193,8 @@ def test_building_does_not_load_the_compiler() -> None:
     script = (
         "import sys; from learner.config import ModelConfig;"
         "from learner.models.build import build;"
-        "from learner.spaces import Discrete, Leaf, Spaces;"
-        "build(ModelConfig(), Spaces((Leaf('obs', 'float32', (4,)),), Discrete(2)), seed=0);"
+        "from learner.spaces import Leaf, Spaces, discrete;"
+        "build(ModelConfig(), Spaces((Leaf('obs', 'float32', (4,)),), discrete(2)), seed=0);"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

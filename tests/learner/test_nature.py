@@ -12,18 +12,28 @@ from torch.nn import functional
 from learner.config import ModelConfig
 from learner.models import precision
 from learner.models.build import Model, build
-from learner.models.nature import Nature
-from learner.spaces import Discrete, Leaf, Spaces
+from learner.models.nature import Nature, NatureStack
+from learner.spaces import Leaf, Spaces, discrete
 from learner.weights import FlatWeights
 
-NATURE = ModelConfig(kind="nature")
+NATURE = ModelConfig(kind="nature", separate=False)
 ATARI = Leaf("obs", "uint8", (84, 84), stack=4)
 
 
-def nature(*leaves: Leaf, config: ModelConfig = NATURE) -> Nature:
-    model = build(config, Spaces(leaves, Discrete(6)), seed=0)
-    assert isinstance(model, Nature)
-    return model
+def nature(*leaves: Leaf, config: ModelConfig = NATURE) -> Model:
+    return build(config, Spaces(leaves, discrete(6)), seed=0)
+
+
+def stack_of(model: Model, at: int = 0) -> NatureStack:
+    assert isinstance(model.encoder, Nature)
+    stack = model.encoder.stacks[at]
+    assert isinstance(stack, NatureStack)
+    return stack
+
+
+def full_of(model: Model) -> nn.Linear:
+    assert isinstance(model.encoder, Nature)
+    return model.encoder.full
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -47,8 +57,9 @@ def test_shapes(lead: tuple[int, ...]) -> None:
     output = model(obs)
     assert output.params.shape == (*lead, 6) and output.params.dtype == torch.float32
     assert output.value.shape == lead and output.value.dtype == torch.float32
-    torch.testing.assert_close(model.policy(obs), output.params)
-    assert model.full.in_features == 64 * 7 * 7
+    rows = model.policy({"obs": obs["obs"].reshape(-1, 4, 84, 84)})[0]
+    torch.testing.assert_close(rows.view(*lead, 6), output.params)
+    assert full_of(model).in_features == 64 * 7 * 7
 
 
 @pytest.mark.parametrize(
@@ -64,8 +75,8 @@ def test_shapes(lead: tuple[int, ...]) -> None:
 )
 def test_channels_are_found(leaf: Leaf, channels: int) -> None:
     model = nature(leaf)
-    assert model.conv1.in_channels == channels
-    pixels = model.pixels({"obs": images(5, *leaf.seen)})
+    assert stack_of(model).conv1.in_channels == channels
+    pixels = stack_of(model).pixels({"obs": images(5, *leaf.seen)})
     assert pixels.shape == (5, channels, 36, 40)
     assert pixels.is_contiguous(memory_format=torch.channels_last)
 
@@ -75,27 +86,28 @@ def test_both_orders_of_axes_are_the_same_pixels() -> None:
     one = nature(Leaf("obs", "uint8", (3, 36, 40), stack=2))
     other = nature(Leaf("obs", "uint8", (36, 40, 3), stack=2))
     last = first.movedim(2, -1).contiguous()
-    assert torch.equal(one.pixels({"obs": first}), other.pixels({"obs": last}))
+    assert torch.equal(stack_of(one).pixels({"obs": first}), stack_of(other).pixels({"obs": last}))
 
 
 def test_it_is_the_paper_s_network() -> None:
     model = nature(ATARI)
     obs = images(4, 4, 84, 84)
     x = obs.float() / 255
-    for layer in (model.conv1, model.conv2, model.conv3):
+    stack = stack_of(model)
+    for layer in (stack.conv1, stack.conv2, stack.conv3):
         x = functional.relu(functional.conv2d(x, layer.weight, layer.bias, layer.stride))
-    hidden = functional.relu(model.full(x.permute(0, 2, 3, 1).flatten(1)))
+    hidden = functional.relu(full_of(model)(x.permute(0, 2, 3, 1).flatten(1)))
     output = model({"obs": obs})
     torch.testing.assert_close(output.params, model.policy_head(hidden))
     torch.testing.assert_close(output.value, model.value_head(hidden).squeeze(-1))
-    assert [tuple(c.weight.shape) for c in (model.conv1, model.conv2, model.conv3)] == [
+    assert [tuple(c.weight.shape) for c in (stack.conv1, stack.conv2, stack.conv3)] == [
         (32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3),
     ]  # fmt: skip
 
 
 def test_initial_layers() -> None:
     model = nature(ATARI)
-    for layer in (model.conv2, model.full):
+    for layer in (stack_of(model).conv2, full_of(model)):
         rows = layer.weight.flatten(1)
         torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(len(rows)), atol=1e-4, rtol=0)
     assert model.policy_head.weight.norm().item() == pytest.approx(0.01 * math.sqrt(6))
@@ -109,7 +121,9 @@ def test_other_leaves_join_the_image() -> None:
         Leaf("camera", "uint8", (36, 36)),
         Leaf("gear", "int64", (), categories=(3,)),
     )
-    model = nature(*spaces, config=ModelConfig(kind="nature", obs_scale=(1, 2, 1, 1, 1)))
+    model = nature(
+        *spaces, config=ModelConfig(kind="nature", separate=False, obs_scale=(1, 2, 1, 1, 1))
+    )
     obs = {
         "speed": torch.ones(4, 2, dtype=torch.float64),
         "camera": images(4, 36, 36),
@@ -120,14 +134,29 @@ def test_other_leaves_join_the_image() -> None:
         {"speed": 2 * obs["speed"]}, {"gear": obs["gear"] + 2}, {"camera": 255 - obs["camera"]}
     ):  # fmt: skip
         assert not torch.allclose(model({**obs, **changed}).params, before)
-    assert model.full.in_features == 64 + 5
+    assert full_of(model).in_features == 64 + 5
+
+
+def test_every_image_has_convolutions_of_its_own() -> None:
+    leaves = (ATARI, Leaf("speed", "float32", (2,)), Leaf("map", "uint8", (3, 36, 40)))
+    model = nature(*leaves)
+    obs = {"obs": images(5, 4, 84, 84), "speed": torch.randn(5, 2), "map": images(5, 3, 36, 40)}
+    parts = []
+    for stack, leaf in zip((stack_of(model, 0), stack_of(model, 1)), leaves[::2], strict=True):
+        x = obs[leaf.name].float() / 255
+        for layer in (stack.conv1, stack.conv2, stack.conv3):
+            x = functional.relu(functional.conv2d(x, layer.weight, layer.bias, layer.stride))
+        parts.append(x.permute(0, 2, 3, 1).flatten(1))
+    hidden = functional.relu(full_of(model)(torch.cat([*parts, obs["speed"]], dim=1)))
+    torch.testing.assert_close(model(obs).params, model.policy_head(hidden))
+    assert full_of(model).in_features == 64 * 7 * 7 + 64 + 2
 
 
 def test_a_value_is_computed_for_the_learner_only() -> None:
     model = nature(ATARI)
     model.value_head = nn.Linear(1, 1)  # fits nothing: its product would raise
     obs = {"obs": images(2, 4, 84, 84)}
-    assert model.policy(obs).shape == (2, 6)
+    assert model.policy(obs)[0].shape == (2, 6)
     with pytest.raises(RuntimeError):
         model(obs)
 
@@ -137,7 +166,6 @@ def test_a_value_is_computed_for_the_learner_only() -> None:
     [
         ((Leaf("obs", "float32", (84, 84)),), 'needs an image .*set model.kind = "mlp"'),
         ((Leaf("obs", "uint8", (128,)),), 'needs an image .*set model.kind = "mlp"'),
-        ((ATARI, Leaf("map", "uint8", (64, 64))), "takes one image, the observation has obs, map"),
         ((Leaf("obs", "uint8", (35, 84)),), r"at least 36 x 36 pixels, obs has \[35, 84\]"),
         ((Leaf("obs", "uint8", (2, 3, 84, 84)),), "takes images of 2 or 3 axes"),
     ],
@@ -188,8 +216,8 @@ def test_float32_is_left_alone() -> None:
 
 
 def test_auto_takes_bfloat16_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = build(ModelConfig(), Spaces((Leaf("obs", "float32", (4,)),), Discrete(2)), seed=0)
-    model: Model = nature(ATARI)
+    small = build(ModelConfig(), Spaces((Leaf("obs", "float32", (4,)),), discrete(2)), seed=0)
+    model = nature(ATARI)
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(precision, "native_bf16", lambda native=native: native)
         assert precision.choose("auto", model, "cpu") == expected

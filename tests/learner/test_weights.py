@@ -9,10 +9,10 @@ from torch import nn
 from learner import weights
 from learner.config import ModelConfig
 from learner.models.build import Model, build
-from learner.spaces import Discrete, Leaf, Spaces
+from learner.spaces import Leaf, Spaces, discrete
 from learner.weights import FlatWeights, WeightsError
 
-CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), Discrete(2))
+CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
 
 
 def mlp(seed: int, *, hidden: tuple[int, ...] = (64, 64)) -> Model:

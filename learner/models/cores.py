@@ -1,0 +1,86 @@
+"""Memory between the encoder and the heads.
+
+What the inputs add is computed for all rows at once; only the product with the state goes from row
+to row. All of it is float32: eight bits would lose what is to be remembered.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learner.models.layers import exact, linear
+
+
+class Core(nn.Module):
+    """From inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units].
+
+    The gates' order, and with it every weight, is that of torch.nn.LSTM and torch.nn.GRU.
+    """
+
+    size: int  # numbers in the memory of one environment
+    gates: int
+
+    def __init__(self, inputs: int, units: int, rng: torch.Generator) -> None:
+        super().__init__()
+        self.units = units
+        self.inputs = linear(inputs, self.gates * units, 1.0, rng)
+        self.recurrent = linear(units, self.gates * units, 1.0, rng)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, begins: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The outputs, and the memory after the last row. Where `begins` [T, B] is set, a row finds
+        an empty memory."""
+        with exact(x.device.type):
+            added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias).unbind(0)
+            kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
+            outputs = []
+            for t, row in enumerate(added):
+                if kept is not None:
+                    memory = memory * kept[t]
+                output, memory = self.step(row, memory)
+                outputs.append(output)
+            return torch.stack(outputs), memory
+
+    def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """One row: the output, which is the state that is multiplied, and the whole memory."""
+        raise NotImplementedError
+
+
+class Lstm(Core):
+    """Its memory is h and c, side by side."""
+
+    gates = 4
+
+    def __init__(self, inputs: int, units: int, rng: torch.Generator) -> None:
+        super().__init__(inputs, units, rng)
+        self.size = 2 * units
+
+    def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = memory.chunk(2, dim=-1)
+        gates = torch.addmm(added + self.recurrent.bias, h, self.recurrent.weight.t())
+        i, f, g, o = gates.chunk(4, dim=-1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return h, torch.cat([h, c], dim=-1)
+
+
+class Gru(Core):
+    """Its memory is its output."""
+
+    gates = 3
+
+    def __init__(self, inputs: int, units: int, rng: torch.Generator) -> None:
+        super().__init__(inputs, units, rng)
+        self.size = units
+
+    def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        carried = torch.addmm(self.recurrent.bias, memory, self.recurrent.weight.t())
+        reset_in, update_in, new_in = added.chunk(3, dim=-1)
+        reset_h, update_h, new_h = carried.chunk(3, dim=-1)
+        new = (new_in + (reset_in + reset_h).sigmoid() * new_h).tanh()
+        h = torch.lerp(new, memory, (update_in + update_h).sigmoid())
+        return h, h
+
+
+CORES: dict[str, type[Core]] = {"lstm": Lstm, "gru": Gru}

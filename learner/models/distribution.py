@@ -1,0 +1,318 @@
+"""The distribution over whatever an environment takes, from one row of a network's numbers.
+
+A row of parameters: the logits of all choices, one after another, then the mean of every number,
+then the logarithm of its standard deviation. A row of an action: the choices, then the numbers as
+they were drawn. The choices and numbers are independent of each other, given the parameters.
+
+The learner's half is torch and differentiable; the sampler's half is numpy.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from learner.models import categorical
+from learner.models.categorical import FloatArray
+from learner.spaces import Action
+
+Rows = NDArray[Any]  # of action.dtype and shape [N, *action.shape]
+
+# The logit of what is not allowed. Its weight is exactly zero, but unlike -inf it leaves every
+# product and gradient finite.
+FORBIDDEN = -1e9
+# Of what is not there: never drawn, not even where nothing is allowed, as after an episode's end.
+_ABSENT = 2 * FORBIDDEN
+_LOG_STD = (-10.0, 2.0)
+_LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
+# Of the expectation in the squashed entropy. It is right to 1e-5 up to a standard deviation of 1,
+# to 2e-3 up to e, and to 0.1 at e^2, where nearly all draws lie at the bounds.
+_NODES = 32
+
+
+def distribution_of(action: Action) -> "Distribution":
+    """The one that fits the action."""
+    return _Single(action) if action.single else _Mixed(action)
+
+
+class Distribution(ABC):
+    """Torch methods take any leading dimensions; numpy methods take [N, params]."""
+
+    params: int  # numbers per row
+
+    def __init__(self, action: Action) -> None:
+        self._logits = sum(action.categories)
+        self.params = self._logits + 2 * action.numbers
+
+    @abstractmethod
+    def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
+        """The log-probability or log-density [...] of the actions."""
+
+    @abstractmethod
+    def entropy(self, params: Tensor) -> Tensor:
+        """The entropy [...] in nats, summed over choices and numbers."""
+
+    @abstractmethod
+    def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Both for the price of one normalisation."""
+
+    @abstractmethod
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """KL(p || q) [...]."""
+
+    @abstractmethod
+    def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
+        """Draws one action from each row; returns them and their log-probabilities [N]."""
+
+    @abstractmethod
+    def mode(self, params: FloatArray) -> Rows:
+        """The likeliest choices, and the means of the numbers."""
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        """The parameters without the choices where mask [..., sum(categories)] is 0."""
+        logits = params[..., : self._logits].masked_fill(mask == 0, FORBIDDEN)
+        if self._logits == self.params:
+            return logits
+        return torch.cat((logits, params[..., self._logits :]), dim=-1)
+
+
+class _Single(Distribution):
+    """One choice and nothing else."""
+
+    def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
+        return categorical.log_prob(params, rows)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return categorical.entropy(params)
+
+    def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return categorical.log_prob_and_entropy(params, rows)
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        return categorical.kl(p, q)
+
+    def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
+        return categorical.sample(params, rng)
+
+    def mode(self, params: FloatArray) -> Rows:
+        likeliest: Rows = params.argmax(axis=1)
+        return likeliest
+
+
+class _Mixed(Distribution):
+    """Several choices, numbers, or both."""
+
+    def __init__(self, action: Action) -> None:
+        super().__init__(action)
+        self._choices = _Choices(action.categories) if action.categories else None
+        self._numbers = _Numbers(action) if action.numbers else None
+        self._dtype = np.dtype(action.dtype)
+
+    def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
+        terms = []
+        if self._choices:
+            log_probs = self._choices.log_probs(params[..., : self._logits])
+            terms.append(self._choices.pick(log_probs, rows))
+        if self._numbers:
+            mean, log_std = self._numbers.split(params)
+            terms.append(self._numbers.log_prob(mean, log_std, self._numbers.drawn(rows)))
+        return _sum(terms)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        terms = []
+        if self._choices:
+            terms.append(_choices_entropy(self._choices.log_probs(params[..., : self._logits])))
+        if self._numbers:
+            terms.append(self._numbers.entropy(*self._numbers.split(params)))
+        return _sum(terms)
+
+    def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        logps, entropies = [], []
+        if self._choices:
+            log_probs = self._choices.log_probs(params[..., : self._logits])
+            logps.append(self._choices.pick(log_probs, rows))
+            entropies.append(_choices_entropy(log_probs))
+        if self._numbers:
+            mean, log_std = self._numbers.split(params)
+            logps.append(self._numbers.log_prob(mean, log_std, self._numbers.drawn(rows)))
+            entropies.append(self._numbers.entropy(mean, log_std))
+        return _sum(logps), _sum(entropies)
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        terms = []
+        if self._choices:
+            log_p, log_q = (self._choices.log_probs(x[..., : self._logits]) for x in (p, q))
+            terms.append((log_p.exp() * (log_p - log_q)).sum((-2, -1)))
+        if self._numbers:
+            terms.append(self._numbers.kl(*self._numbers.split(p), *self._numbers.split(q)))
+        return _sum(terms)
+
+    def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
+        parts: list[Rows] = []
+        logp = np.zeros(len(params), np.float32)
+        if self._choices:
+            choices, logps = self._choices.sample(params[:, : self._logits], rng)
+            parts.append(choices)
+            logp += logps
+        if self._numbers:
+            numbers, logps = self._numbers.sample(params[:, self._logits :], rng)
+            parts.append(numbers)
+            logp += logps
+        return self._joined(parts), logp
+
+    def mode(self, params: FloatArray) -> Rows:
+        parts: list[Rows] = []
+        if self._choices:
+            parts.append(self._choices.padded(params[:, : self._logits]).argmax(axis=2))
+        if self._numbers:
+            parts.append(params[:, self._logits : self._logits + self._numbers.count])
+        return self._joined(parts)
+
+    def _joined(self, parts: list[Rows]) -> Rows:
+        if len(parts) == 1:
+            return parts[0].astype(self._dtype, copy=False)
+        return np.concatenate([part.astype(self._dtype, copy=False) for part in parts], axis=1)
+
+
+class _Choices:
+    """Choices of different sizes side by side: [..., sum(sizes)] becomes [..., C, widest]."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self._count, self._width = len(sizes), max(sizes)
+        self._even = min(sizes) == self._width
+        starts = np.cumsum([0, *sizes[:-1]])[:, None]
+        place = np.arange(self._width)[None]
+        # Beyond its size a choice takes the one logit that is appended to all.
+        index = np.where(place < np.array(sizes)[:, None], starts + place, sum(sizes))
+        self._index = index.astype(np.int64)
+        self._places = _Constant(self._index.reshape(-1))
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """[..., C, widest]"""
+        if not self._even:
+            logits = functional.pad(logits, (0, 1), value=_ABSENT)
+            logits = logits.index_select(-1, self._places.on(logits.device))
+        logits = logits.reshape(*logits.shape[:-1], self._count, self._width)
+        return torch.log_softmax(logits, dim=-1)
+
+    def pick(self, log_probs: Tensor, rows: Tensor) -> Tensor:
+        """Choices lie first in a row. Among numbers they are float32, which holds each exactly."""
+        choices = rows[..., : self._count].long().unsqueeze(-1)
+        return log_probs.gather(-1, choices).squeeze(-1).sum(-1)
+
+    def padded(self, logits: FloatArray) -> FloatArray:
+        """[N, C, widest]"""
+        if self._even:
+            return logits.reshape(len(logits), self._count, self._width)
+        column = np.full((len(logits), 1), _ABSENT, np.float32)
+        return np.concatenate((logits, column), axis=1)[:, self._index]
+
+    def sample(self, logits: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
+        """Inverse transform, as categorical.sample does it."""
+        padded = self.padded(logits)
+        shifted = padded - padded.max(axis=2, keepdims=True)
+        cumulated = np.exp(shifted).cumsum(axis=2)
+        total = cumulated[..., -1]
+        # A float64 draw below 1 keeps the product below the float32 total, so that a choice without
+        # weight, such as a padded one, is never drawn.
+        passed = rng.random(total.shape) * total
+        choices = (cumulated[..., :-1] <= passed[..., None]).sum(axis=2, dtype=np.int64)
+        picked = np.take_along_axis(shifted, choices[..., None], axis=2)[..., 0]
+        return choices, (picked - np.log(total)).sum(axis=1)
+
+
+class _Numbers:
+    """Gaussians. Of a squashed one the density is that of tanh(u), which lies in (-1, 1)."""
+
+    def __init__(self, action: Action) -> None:
+        self.count = action.numbers
+        bounded = [
+            math.isfinite(low) and math.isfinite(high)
+            for part in action.parts
+            if not part.categories
+            for low, high in zip(part.low, part.high, strict=True)
+        ]
+        self._squashed = [at for at in range(self.count) if action.squash and bounded[at]]
+        self._all = len(self._squashed) == self.count
+        self._columns = _Constant(np.array(self._squashed, np.int64))
+        nodes, weights = np.polynomial.hermite.hermgauss(_NODES)
+        self._nodes = _Constant((math.sqrt(2) * nodes).astype(np.float32))
+        self._weights = _Constant((weights / math.sqrt(math.pi)).astype(np.float32))
+
+    def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log-stds, each [..., D]: the last ones of the parameters."""
+        mean = params[..., -2 * self.count : -self.count]
+        return mean, params[..., -self.count :].clamp(*_LOG_STD)
+
+    def drawn(self, rows: Tensor) -> Tensor:
+        return rows[..., -self.count :]
+
+    def log_prob(self, mean: Tensor, log_std: Tensor, drawn: Tensor) -> Tensor:
+        distance = (drawn - mean) * torch.exp(-log_std)
+        logp = (-0.5 * distance.square() - log_std - _LOG_ROOT_2_PI).sum(-1)
+        return logp - _log_slope(self._only_squashed(drawn)).sum(-1) if self._squashed else logp
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        entropy = (log_std + 0.5 + _LOG_ROOT_2_PI).sum(-1)
+        if not self._squashed:
+            return entropy
+        # H(tanh u) = H(u) + E[log tanh'(u)], the latter by Gauss-Hermite quadrature.
+        middle, std = (self._only_squashed(x).unsqueeze(-1) for x in (mean, log_std.exp()))
+        at = middle + std * self._nodes.on(mean.device)
+        return entropy + (_log_slope(at) * self._weights.on(mean.device)).sum((-2, -1))
+
+    def kl(self, p_mean: Tensor, p_log: Tensor, q_mean: Tensor, q_log: Tensor) -> Tensor:
+        """The same before and after squashing."""
+        spread = (2 * (p_log - q_log)).exp()
+        distance = ((p_mean - q_mean) * torch.exp(-q_log)).square()
+        return (q_log - p_log + 0.5 * (spread + distance - 1)).sum(-1)
+
+    def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
+        mean, log_std = params[:, : self.count], params[:, self.count :].clip(*_LOG_STD)
+        drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+        # From what the row can hold, not from the draw: so the learner finds the same.
+        distance = (drawn - mean) * np.exp(-log_std)
+        logp = (-0.5 * np.square(distance) - log_std - np.float32(_LOG_ROOT_2_PI)).sum(axis=1)
+        if self._squashed:
+            u = drawn[:, self._squashed]
+            slope = 2 * (np.float32(math.log(2)) - u - np.logaddexp(np.float32(0), -2 * u))
+            logp = logp - slope.sum(axis=1)
+        return drawn, logp
+
+    def _only_squashed(self, numbers: Tensor) -> Tensor:
+        if self._all:
+            return numbers
+        return numbers.index_select(-1, self._columns.on(numbers.device))
+
+
+class _Constant:
+    """An array as a tensor, copied once to each device that asks for it."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self._tensors: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        if device not in self._tensors:
+            # One that is made where nothing is differentiated could not be used where it is.
+            with torch.inference_mode(False):
+                self._tensors[device] = torch.from_numpy(self._array).to(device)
+        return self._tensors[device]
+
+
+def _log_slope(u: Tensor) -> Tensor:
+    """log(1 - tanh(u)^2), exact where tanh(u) rounds to 1."""
+    return 2 * (math.log(2) - u - functional.softplus(-2 * u))
+
+
+def _choices_entropy(log_probs: Tensor) -> Tensor:
+    return -(log_probs.exp() * log_probs).sum((-2, -1))
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return terms[0] if len(terms) == 1 else terms[0] + terms[1]
