@@ -13,19 +13,31 @@ from torch import Tensor
 
 from broker.inbox import Key
 from broker.wire import Deliver, Payload
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Field, Spaces, unroll_fields
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Field, Spaces, unroll_fields
 
 
 class Batch:
     """`unrolls` unrolls of `envs` columns side by side: [rows, unrolls * envs, ...]."""
 
     def __init__(
-        self, spaces: Spaces, *, length: int, envs: int, unrolls: int, pinned: bool
+        self,
+        spaces: Spaces,
+        *,
+        length: int,
+        envs: int,
+        unrolls: int,
+        pinned: bool,
+        memory: int = 0,
+        previous: bool = False,
     ) -> None:
         self.unrolls = unrolls
         self._envs = envs
-        self._actions = spaces.action.n
-        self._fields = unroll_fields(spaces, length=length, envs=envs)
+        self._action = spaces.action
+        self._fields = unroll_fields(
+            spaces, length=length, envs=envs, memory=memory, previous=previous
+        )
+        self._within = " x ".join(f"0..{n - 1}" for n in spaces.action.categories)
+        self._mask = next((f"obs.{leaf.name}" for leaf in spaces.observation if leaf.mask), "")
         self._counted = [leaf for leaf in spaces.observation if leaf.categories]
         self.tensors: dict[str, Tensor] = {
             field.name: torch.zeros(
@@ -99,14 +111,50 @@ class Batch:
             limit = np.reshape(leaf.categories, leaf.shape)
             if (array < 0).any() or (array >= limit).any():
                 return f"obs.{leaf.name} holds a category outside its space"
-        action, flags = arrays["action"], arrays["flags"]
-        if action.min() < 0 or action.max() >= self._actions:
-            return f"an action outside 0..{self._actions - 1}"
+        flags = arrays["flags"]
+        choices = _choices(arrays["action"], self._action)
+        if not _inside(choices, self._action, least=0):
+            return f"an action outside {self._within}"
+        if "before.action" in arrays and not _inside(
+            _choices(arrays["before.action"], self._action), self._action, least=-1
+        ):
+            return f"before row 0 an action outside {self._within}"
         if flags.max() > TERMINATED | TRUNCATED | DEAD:
             return "unknown flags"
+        if self._mask:
+            # What a dead step was sent is ignored, and its mask may be that of an episode's end.
+            live = (flags & DEAD) == 0
+            reason = _forbidden(choices, arrays[self._mask][:-1] != 0, live, self._action)
+            if reason:
+                return reason
         if flags.size - np.count_nonzero(flags & DEAD) != message.steps:
             return "its live steps are miscounted"
         return ""
+
+
+def _choices(rows: NDArray[Any], action: Action) -> NDArray[Any]:
+    """Of rows [..., *action.shape]: [..., C]."""
+    return rows[..., None] if action.single else rows[..., : len(action.categories)]
+
+
+def _inside(choices: NDArray[Any], action: Action, *, least: int) -> bool:
+    """Whole numbers, each within its categories."""
+    limits = np.array(action.categories, np.int64)
+    whole = choices.dtype.kind == "i" or bool((choices == np.floor(choices)).all())
+    return whole and bool(((choices >= least) & (choices < limits)).all())
+
+
+def _forbidden(
+    choices: NDArray[Any], allowed: NDArray[np.bool_], live: NDArray[np.bool_], action: Action
+) -> str:
+    """What is wrong with choices [T, G, C] under masks [T, G, sum(categories)]; "" = nothing."""
+    starts = np.cumsum((0, *action.categories), dtype=np.int64)[:-1]
+    if not np.logical_or.reduceat(allowed[live], starts, axis=-1).all():
+        return "a mask that allows nothing"
+    places = choices[live].astype(np.int64) + starts
+    if not np.take_along_axis(allowed[live], places, axis=-1).all():
+        return "an action that the mask forbids"
+    return ""
 
 
 def _array(field: Field, view: memoryview) -> NDArray[Any]:

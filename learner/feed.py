@@ -25,6 +25,7 @@ from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
 from broker.wire import Deliver, Payload
 from learner.batch import Batch
+from learner.record import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +36,16 @@ class Feed:
     """One learner rank's connection. Methods are for the train thread unless they say otherwise."""
 
     def __init__(
-        self, make_end: Callable[..., LearnerEnd], batches: Sequence[Batch], *, layout: str
+        self,
+        make_end: Callable[..., LearnerEnd],
+        batches: Sequence[Batch],
+        *,
+        layout: str,
+        recorder: Recorder | None = None,
     ) -> None:
         self._make_end = make_end
         self._layout = layout
+        self._recorder = recorder  # loop thread; it hears of everything in the order it happens
         self._free: deque[Batch] = deque(batches[1:])  # loop thread
         self._filling: Batch | None = batches[0]  # loop thread; None = all are with the train loop
         self._ready: queue.Queue[Batch | None] = queue.Queue(maxsize=len(batches) + 1)
@@ -94,7 +101,7 @@ class Feed:
 
     def windows(self) -> Windows:
         """What was trained and might come again; after everything said before this call."""
-        windows: Windows = self._ask(lambda: self.end.inbox.windows())
+        windows: Windows = self._ask(self._on_windows)
         return windows
 
     def stats(self, stats: dict[str, float]) -> None:
@@ -124,6 +131,8 @@ class Feed:
         except BaseException as error:  # noqa: BLE001  # the train thread must hear of anything
             self._error = error
         finally:
+            if self._recorder is not None:
+                self._recorder.close()
             self._started.set()
             self._welcomed.set()
             self._ready.put(None)
@@ -155,10 +164,16 @@ class Feed:
         batch = self._filling
         assert batch is not None, "nothing is accepted without room"
         reason = batch.place(message, buffers)
-        if not reason and batch.free == 0:
+        if reason:
+            return reason
+        if self._recorder is not None:
+            self._recorder.accepted(message, buffers)
+        if batch.free == 0:
+            if self._recorder is not None:
+                self._recorder.full(batch.unrolls)
             self._filling = self._free.popleft() if self._free else None
             self._ready.put_nowait(batch)
-        return reason
+        return ""
 
     def _room(self) -> int:
         filling = self._filling.free if self._filling is not None else 0
@@ -167,12 +182,23 @@ class Feed:
     def _on_trained(self, batch: Batch, version: int) -> None:
         keys = list(batch.keys)
         self._recycle(batch)
+        if self._recorder is not None:
+            self._recorder.trained(version)
         self.end.trained(keys, version=version)
 
     def _on_rejected(self, batch: Batch, reason: str) -> None:
         keys = list(batch.keys)
         self._recycle(batch)
+        if self._recorder is not None:
+            self._recorder.rejected(reason)
         self.end.reject(keys, reason)
+
+    def _on_windows(self) -> Windows:
+        """Asked for when a checkpoint is written."""
+        if self._recorder is not None:
+            self._recorder.flush()
+        windows: Windows = self.end.inbox.windows()
+        return windows
 
     def _on_publish(self) -> None:
         with self._lock:

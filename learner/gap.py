@@ -9,8 +9,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
-from learner.frames import observed
-from learner.models import categorical
+from learner.frames import begins, observed
 from learner.models.model import Model
 from learner.spaces import DEAD, Spaces
 from learner.weights import FlatWeights
@@ -19,8 +18,11 @@ from learner.weights import FlatWeights
 class GapCheck:
     """Keeps the newest published weights and recomputes one unroll now and then."""
 
-    def __init__(self, scratch: Model, spaces: Spaces, *, keep: int, envs: int) -> None:
+    def __init__(
+        self, scratch: Model, spaces: Spaces, *, keep: int, envs: int, previous: bool = False
+    ) -> None:
         self._spaces = spaces
+        self._previous = previous  # the network sees the step before
         self._scratch = scratch  # a second module of the same layout, on the CPU
         self._weights = FlatWeights(scratch)
         self._keep = keep  # published versions remembered: older unrolls cannot be checked
@@ -42,14 +44,14 @@ class GapCheck:
     @torch.no_grad()
     def _of(self, tensors: dict[str, Tensor], columns: slice, version: int) -> float:
         self._weights.load(self._published[version], check_finite=False)
-        part = {
-            name: tensor[:, columns].cpu()
-            for name, tensor in tensors.items()
-            if name.startswith("obs.") or name == "flags"
-        }
-        obs = {name: rows[:-1] for name, rows in observed(part, self._spaces).items()}
-        logits = self._scratch.policy(obs)
-        recomputed = categorical.log_prob(logits, tensors["action"][:, columns].cpu())
-        live = (tensors["flags"][:, columns].cpu() & DEAD) == 0
-        gap = (recomputed - tensors["logp"][:, columns].cpu()).abs()
+        part = {name: tensor[:, columns].cpu() for name, tensor in tensors.items()}
+        obs = observed(part, self._spaces, previous=self._previous)
+        if self._scratch.memory:
+            output = self._scratch(obs, part["memory"][0], begins(part["flags"]))
+            params = output.params[:-1]
+        else:
+            params = self._scratch({name: rows[:-1] for name, rows in obs.items()}).params
+        recomputed = self._scratch.distribution.log_prob(params, part["action"])
+        live = (part["flags"] & DEAD) == 0
+        gap = (recomputed - part["logp"]).abs()
         return float(gap[live].max()) if bool(live.any()) else 0.0

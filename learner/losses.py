@@ -4,8 +4,8 @@ Every term is a sum over the live steps of this rank times `world / steps`, with
 all ranks in the denominator. DDP then averages the ranks' gradients, and the result is the gradient
 of the mean over all live steps, however unevenly they fell on the ranks.
 
-Shapes: T steps, B columns, A actions, time first; the network's output has T+1 rows, the last one
-for its value only.
+Shapes: T steps, B columns, time first. For impala and appo the network's output has T+1 rows, the
+last one for its value only. ppo takes steps in any shape: its targets were made before.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from learner import vtrace
 from learner.config import AlgorithmConfig
-from learner.models import categorical
+from learner.models.distribution import Distribution
 from learner.models.model import Output
 from learner.spaces import DEAD, TERMINATED, TRUNCATED
 
@@ -29,17 +29,33 @@ _MAX_LOG_RATIO = 20.0
 
 
 class LossBatch(NamedTuple):
-    """What the samplers recorded, [T, B] each."""
+    """What the samplers recorded, [T, B] each; an action may have an axis of its own."""
 
-    action: Tensor  # int64
+    action: Tensor
     logp: Tensor  # float32, of the action under the policy that chose it
     reward: Tensor  # float32
     flags: Tensor  # uint8, the bits of learner.spaces
+    targets: "Targets | None" = None  # ppo: made once for all uses of a batch
+
+    @property
+    def recorded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.action, self.logp, self.reward, self.flags
+
+
+class Targets(NamedTuple):
+    """Without gradient, like vtrace.VTrace, and what the values were when they were made."""
+
+    vs: Tensor
+    advantages: Tensor
+    values: Tensor
 
 
 class Loss(NamedTuple):
     total: Tensor  # scalar, to be differentiated
     stats: dict[str, Tensor]  # detached scalars; their mean over the ranks is the global mean
+    # [3] this rank's sum of the value targets, of their squares, and live steps; where the model
+    # normalises returns.
+    moments: Tensor | None
 
 
 class Terms(NamedTuple):
@@ -48,7 +64,18 @@ class Terms(NamedTuple):
     policy: Tensor
     value: Tensor
     entropy: Tensor
+    vs: Tensor  # what the values should have been
     kl: Tensor | None = None  # to the target network, when it is part of the loss
+
+
+class Now(NamedTuple):
+    """What changes in the course of a run."""
+
+    clip: float
+    entropy_coef: float
+    kl_coef: float
+    # Of the returns, where the model normalises them: one unit of the losses.
+    std: float | Tensor = 1.0
 
 
 def _alone(sums: Tensor) -> Tensor:
@@ -72,7 +99,9 @@ class LossFn(Protocol):
     def __call__(
         self,
         config: AlgorithmConfig,
+        now: Now,
         *,
+        distribution: Distribution,
         output: Output,
         batch: LossBatch,
         target: Output | None,
@@ -82,7 +111,9 @@ class LossFn(Protocol):
 
 def impala(
     config: AlgorithmConfig,
+    now: Now,
     *,
+    distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
@@ -90,21 +121,24 @@ def impala(
 ) -> Loss:
     """Policy gradient with V-trace corrected advantages; has no target network."""
     assert target is None, "impala has no target network"
-    logp, entropy = categorical.log_prob_and_entropy(output.params[:-1], batch.action)
-    live = _live(batch.flags)
+    logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
+    live = live_steps(batch.flags)
     log_rhos = logp.detach() - batch.logp
-    vs, advantages = _targets(config, batch, log_rhos, output.value.detach(), live, norm)
+    vs, advantages = _corrected(config, now, batch, log_rhos, output.value.detach(), live, norm)
     terms = Terms(
         policy=policy_gradient(logp, advantages),
-        value=value_error(output.value[:-1], vs),
+        value=value_error(output.value[:-1], vs, now.std),
         entropy=entropy,
+        vs=vs,
     )
-    return _weigh(config, terms, log_rhos, live, norm)
+    return _weigh(config, now, terms, log_rhos, live, norm)
 
 
 def appo(
     config: AlgorithmConfig,
+    now: Now,
     *,
+    distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
@@ -112,26 +146,64 @@ def appo(
 ) -> Loss:
     """Clipped surrogate around a target network that also makes the V-trace targets."""
     assert target is not None, "appo needs the output of its target network"
-    logp, entropy = categorical.log_prob_and_entropy(output.params[:-1], batch.action)
-    target_logits = target.params[:-1].detach()
-    target_logp = categorical.log_prob(target_logits, batch.action)
-    live = _live(batch.flags)
+    logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
+    target_params = target.params[:-1].detach()
+    target_logp = distribution.log_prob(target_params, batch.action)
+    live = live_steps(batch.flags)
     log_rhos = target_logp - batch.logp
-    vs, advantages = _targets(config, batch, log_rhos, target.value.detach(), live, norm)
+    vs, advantages = _corrected(config, now, batch, log_rhos, target.value.detach(), live, norm)
     ratio = surrogate_ratio(logp, target_logp=target_logp, behaviour_logp=batch.logp)
     terms = Terms(
-        policy=clipped_surrogate(ratio, advantages, config.clip),
-        value=value_error(output.value[:-1], vs),
+        policy=clipped_surrogate(ratio, advantages, now.clip),
+        value=value_error(output.value[:-1], vs, now.std),
         entropy=entropy,
-        kl=categorical.kl(target_logits, output.params[:-1]) if config.kl_coef else None,
+        vs=vs,
+        kl=distribution.kl(target_params, output.params[:-1]) if now.kl_coef else None,
     )
-    loss = _weigh(config, terms, logp.detach() - batch.logp, live, norm)
-    clipped = (ratio.detach() - 1).abs() > config.clip
-    loss.stats["clip_fraction"] = (clipped * live).sum() * norm.scale
+    loss = _weigh(config, now, terms, logp.detach() - batch.logp, live, norm)
+    loss.stats["clip_fraction"] = _clipped(ratio, now.clip, live, norm)
     return loss
 
 
-LOSSES: dict[str, LossFn] = {"impala": impala, "appo": appo}
+def ppo(
+    config: AlgorithmConfig,
+    now: Now,
+    *,
+    distribution: Distribution,
+    output: Output,
+    batch: LossBatch,
+    target: Output | None,
+    norm: Norm,
+) -> Loss:
+    """Clipped surrogate around the policy that acted, with targets from before the first step."""
+    assert target is None and batch.targets is not None, "ppo has targets, and no target network"
+    vs, advantages, old = batch.targets
+    logp, entropy = distribution.log_prob_and_entropy(output.params, batch.action)
+    live = live_steps(batch.flags)
+    log_ratio = logp - batch.logp
+    ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
+    value = value_error(output.value, vs, now.std)
+    if config.value_clip:
+        moved = (output.value - old).clamp(-config.value_clip, config.value_clip)
+        value = torch.maximum(value, value_error(old + moved, vs, now.std))
+    terms = Terms(clipped_surrogate(ratio, advantages, now.clip), value, entropy, vs)
+    loss = _weigh(config, now, terms, log_ratio.detach(), live, norm)
+    loss.stats["clip_fraction"] = _clipped(ratio, now.clip, live, norm)
+    return loss
+
+
+LOSSES: dict[str, LossFn] = {"impala": impala, "appo": appo, "ppo": ppo}
+
+
+@torch.no_grad()
+def ppo_targets(
+    config: AlgorithmConfig, now: Now, *, output: Output, batch: LossBatch, norm: Norm
+) -> Targets:
+    """GAE: V-trace of the policy that acted, which needs no correction."""
+    live = live_steps(batch.flags)
+    log_rhos = torch.zeros_like(batch.logp)
+    vs, advantages = _corrected(config, now, batch, log_rhos, output.value, live, norm)
+    return Targets(vs, advantages, output.value[:-1])
 
 
 def policy_gradient(logp: Tensor, advantages: Tensor) -> Tensor:
@@ -139,8 +211,8 @@ def policy_gradient(logp: Tensor, advantages: Tensor) -> Tensor:
     return -logp * advantages
 
 
-def value_error(value: Tensor, target: Tensor) -> Tensor:
-    return 0.5 * (target - value).square()
+def value_error(value: Tensor, target: Tensor, std: float | Tensor = 1.0) -> Tensor:
+    return 0.5 * ((target - value) / std).square()
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
@@ -159,19 +231,35 @@ def surrogate_ratio(logp: Tensor, *, target_logp: Tensor, behaviour_logp: Tensor
     return log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
 
 
-def _live(flags: Tensor) -> Tensor:
+def live_steps(flags: Tensor) -> Tensor:
+    """1, and 0 at the step that only resets."""
     return ((flags & DEAD) == 0).float()
 
 
+def adapted(coef: float, kl: float, wanted: float) -> float:
+    """The weight of the KL term for the next step."""
+    if kl > 2 * wanted:
+        return coef * 1.5
+    if kl < wanted / 2:
+        return coef * 0.5
+    return coef
+
+
+def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: Norm) -> Tensor:
+    return (((ratio.detach() - 1).abs() > clip) * live).sum() * norm.scale
+
+
 @torch.no_grad()
-def _targets(
+def _corrected(
     config: AlgorithmConfig,
+    now: Now,
     batch: LossBatch,
     log_rhos: Tensor,
     values: Tensor,
     live: Tensor,
     norm: Norm,
 ) -> vtrace.VTrace:
+    """Value targets, and advantages in the losses' units."""
     vs, advantages = vtrace.targets(
         log_rhos=log_rhos,
         rewards=_rewards(config, batch.reward),
@@ -185,8 +273,8 @@ def _targets(
         pg_rho_clip=config.pg_rho_clip,
     )
     if config.normalise_advantages:
-        advantages = normalise(advantages, live, norm)
-    return vtrace.VTrace(vs, advantages)
+        return vtrace.VTrace(vs, normalise(advantages, live, norm))
+    return vtrace.VTrace(vs, advantages / now.std)
 
 
 def _rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
@@ -210,21 +298,25 @@ def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
 
 
 def _weigh(
-    config: AlgorithmConfig, terms: Terms, log_ratio: Tensor, live: Tensor, norm: Norm
+    config: AlgorithmConfig, now: Now, terms: Terms, log_ratio: Tensor, live: Tensor, norm: Norm
 ) -> Loss:
     """`log_ratio`: of (policy / behaviour) at each action, without gradient."""
     share = live * norm.scale
     policy = (terms.policy * share).sum()
     value = (terms.value * share).sum()
     entropy = (terms.entropy * share).sum()
-    total = policy + config.value_coef * value - config.entropy_coef * entropy
+    total = policy + config.value_coef * value - now.entropy_coef * entropy
     stats = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()
-        total = total + config.kl_coef * stats["target_kl"]
+        total = total + now.kl_coef * stats["target_kl"]
     rho = log_ratio.exp()
     stats["rho_mean"] = (rho * share).sum()
     # Under the behaviour policy's actions this averages to KL(behaviour || policy); each sample of
     # it is at least 0, and it varies less than the plain mean of -log_ratio.
     stats["kl"] = ((rho - 1 - log_ratio) * share).sum()
-    return Loss(total, {name: part.detach() for name, part in stats.items()})
+    moments = None
+    if isinstance(now.std, Tensor):
+        wide = terms.vs.double() * live
+        moments = torch.stack([wide.sum(), wide.square().sum(), live.double().sum()])
+    return Loss(total, {name: part.detach() for name, part in stats.items()}, moments)

@@ -30,6 +30,7 @@ class LearnerMetrics:
         self.loss = gauge("loss", "The loss's parts", "part")
         self.grad_norm = gauge("grad_norm", "Before clipping")
         self.lr = gauge("lr", "Step size")
+        self.reuse = gauge("reuse", "Uses of an unroll, on average")
         self.version = gauge("version", "Trained up to")
         self.mean_return = gauge("episode_return_mean", "Of the last 100 training episodes")
         self.gap = gauge("logprob_gap", "Recorded against recomputed for the same version, largest")
@@ -59,6 +60,7 @@ class LearnerMetrics:
             else:
                 self.loss.labels(part).set(value)
         self.version.set(progress.version)
+        self.reuse.set(progress.reuse())
         self.last_step.set(now)
         mean = progress.mean_return()
         if mean is not None:

@@ -17,6 +17,8 @@ class Progress:
         self.learner_steps = 0
         self.trained_steps = 0  # live steps trained on
         self.trained_unrolls = 0
+        self.uses = 0.0  # unrolls of all optimiser steps: those used again count again
+        self.kl_coef: float | None = None  # adapted; None = still the configured one
         self.episodes = 0
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
@@ -28,12 +30,19 @@ class Progress:
         self._marks: list[tuple[float, int]] = []
 
     def step(self, *, version: int, steps: int, lags: Sequence[int]) -> None:
-        """An optimiser step was taken."""
+        """A batch was trained on."""
         self.version = version
-        self.learner_steps += 1
         self.trained_steps += steps
         self.trained_unrolls += len(lags)
         self.lags.update(lags)
+
+    def used(self, unrolls: float) -> None:
+        """An optimiser step was taken on so many unrolls."""
+        self.uses += unrolls
+
+    def reuse(self) -> float:
+        """How often an unroll is used, on average."""
+        return self.uses / self.trained_unrolls if self.trained_unrolls else 0.0
 
     def saw(self, ended: int, episodes: Sequence[tuple[float, int]]) -> None:
         """Episodes that ended in the unrolls of this step."""
@@ -81,10 +90,9 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint: plain data."""
-        plain = {k: v for k, v in vars(self).items() if isinstance(v, int) or v is None}
+        plain = {k: v for k, v in vars(self).items() if isinstance(v, int | float) or v is None}
         return {
             **plain,
-            "solved_at_s": self.solved_at_s,
             "lags": [[lag, count] for lag, count in sorted(self.lags.items())],
             "returns": list(self.returns),
             "lengths": list(self.lengths),

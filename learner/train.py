@@ -1,77 +1,38 @@
 """The train loop: one function, read from top to bottom. What it needs comes in by `Pieces`."""
 
+import functools
+import inspect
 import json
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgpack
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learner import checkpoint
+from learner import optimise, schedule
 from learner.batch import Batch
-from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
-from learner.feed import Feed
-from learner.frames import observed
-from learner.gap import GapCheck
-from learner.losses import LOSSES, LossBatch, Norm
-from learner.metrics import LearnerMetrics
-from learner.models.model import Model, Output
+from learner.losses import LOSSES, Loss, Norm, Now, Targets, adapted, live_steps, ppo_targets
+from learner.models.model import Output
 from learner.models.precision import autocast
-from learner.progress import Progress
-from learner.ranks import Facts, Ranks
-from learner.spaces import Spaces
+from learner.pieces import Pieces
+from learner.ranks import Facts
+from learner.saving import restore, save
+from learner.upload import Upload, sample_of
+from learner.uses import Sample, uses_of
 from learner.weights import FlatWeights
 
 log = logging.getLogger(__name__)
 
 # So many skipped steps in a row mean that training is over, not that one batch was bad.
 _MOST_NONFINITE = 20
-_GAP_EVERY = 100  # optimiser steps
+_GAP_EVERY = 100  # versions
 _SHOW_EVERY_S = 0.25
 
 
 class DivergedError(Exception):
     """Loss or gradients stay non-finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """When to stop; None = never for that reason."""
-
-    return_: float | None
-    steps: int | None
-    seconds: float | None
-
-
-@dataclass(slots=True)
-class Pieces:
-    """What launch puts together."""
-
-    algorithm: AlgorithmConfig
-    config: LearnerConfig
-    saving: CheckpointConfig
-    goal: Goal
-    ranks: Ranks
-    feed: Feed
-    model: Model
-    target: Model | None  # appo's target network
-    gap: GapCheck | None
-    progress: Progress
-    metrics: LearnerMetrics
-    device: torch.device
-    folder: Path
-    spaces: Spaces
-    identity: dict[str, Any]  # what a checkpoint must fit: run and spaces
-    resume: checkpoint.Checkpoint | None
-    stopping: Callable[[], bool]  # somebody asked us to end
-    started: float  # wall clock of the process that the user started
-    first_train_s: float | None = None
 
 
 def train(p: Pieces) -> str:
@@ -87,16 +48,16 @@ def train(p: Pieces) -> str:
     network: nn.Module = p.model
     if p.ranks.world > 1:
         devices = [p.device.index] if p.device.type == "cuda" else None
-        network = nn.parallel.DistributedDataParallel(p.model, device_ids=devices)
-    fused = p.device.type == "cuda"
-    optimiser = torch.optim.Adam(
-        p.model.parameters(), lr=p.config.lr, eps=p.config.adam_eps,
-        foreach=not fused, fused=fused,
-    )  # fmt: skip
+        # Buffers are moved by every rank alike; there is nothing to send. torch 2.13 renames this.
+        ddp: Any = nn.parallel.DistributedDataParallel
+        renamed = "forward_sync_buffers" in inspect.signature(ddp).parameters
+        still = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        network = ddp(p.model, device_ids=devices, **still)
+    optimiser = optimise.make(p.config, p.model, lr=schedule.at(p.config.lr, 0))
     if p.resume is not None:
         restore(p, optimiser)
-    loss_of = LOSSES[p.algorithm.name]
-    upload = Upload(p.device)
+    parameters = list(p.model.parameters())  # looking them up takes longer than clipping them
+    loss_of, uses, upload = LOSSES[p.algorithm.name], uses_of(p.algorithm), Upload(p.device)
     saved_at = shown_at = began = time.monotonic()
     nonfinite_in_a_row = 0
     batch: Batch | None = None
@@ -115,38 +76,51 @@ def train(p: Pieces) -> str:
         if not facts.ready or batch is None:
             continue
 
-        # 2. Forward, backward, step.
+        # 2. Forward, backward, step: once, or as often as the algorithm uses its batches.
         began_step = time.perf_counter()
         tensors = upload(batch)
+        fresh = sample_of(tensors, p.spaces, previous=p.previous, unrolls=batch.unrolls)
         uploaded = time.perf_counter()
-        lr = anneal(p.config, p.progress.trained_steps)
+        lr = schedule.at(p.config.lr, p.progress.trained_steps)
         for group in optimiser.param_groups:
             group["lr"] = lr
-        obs = observed(tensors, p.spaces)
-        with autocast(p.device.type, p.config.precision, p.model):
-            output: Output = network(obs)
-            with torch.no_grad():
-                target = p.target(obs) if p.target is not None else None
-        loss = loss_of(
-            p.algorithm,
-            output=output,
-            batch=LossBatch(*(tensors[k] for k in ("action", "logp", "reward", "flags"))),
-            target=target,
-            norm=Norm(steps=max(1, facts.steps), world=p.ranks.world, reduce=p.ranks.total),
-        )
-        optimiser.zero_grad(set_to_none=True)
-        p.ranks.collective(loss.total.backward)
-        grad_norm = nn.utils.clip_grad_norm_(
-            p.model.parameters(), p.config.grad_clip or float("inf")
-        )
-        # The gradients are the same on every rank by now, so every rank decides alike.
-        if not bool(torch.isfinite(grad_norm)):
-            nonfinite_in_a_row += 1
-            skip(p, batch, tensors, in_a_row=nonfinite_in_a_row)
-            batch = None
-            continue
-        nonfinite_in_a_row = 0
-        optimiser.step()
+        taken = 0
+        whole = Norm(steps=max(1, facts.steps), world=p.ranks.world, reduce=p.ranks.total)
+        for sample in uses.samples(fresh, functools.partial(targets_of, p, norm=whole)):
+            with autocast(p.device.type, p.config.precision, p.model):
+                output: Output = network(sample.obs, sample.memory, sample.begins)
+                target = forward_target(p, sample)
+            loss = loss_of(
+                p.algorithm,
+                numbers_now(p),
+                distribution=p.model.distribution,
+                output=output,
+                batch=sample.loss,
+                target=target,
+                norm=whole if sample is fresh else norm_of(p, sample),
+            )
+            optimiser.zero_grad(set_to_none=True)
+            p.ranks.collective(loss.total.backward)
+            grad_norm = optimise.clip(p.config, parameters)
+            # The gradients are the same on every rank by now, so every rank decides alike.
+            if not bool(torch.isfinite(grad_norm)):
+                nonfinite_in_a_row += 1
+                break
+            nonfinite_in_a_row = 0
+            optimiser.step()
+            taken += 1
+            p.progress.used(sample.unrolls)
+            if after_step(p, loss):
+                break
+        if nonfinite_in_a_row:
+            skip(p, batch, tensors, in_a_row=nonfinite_in_a_row, used=taken > 0)
+            if not taken:
+                batch = None
+                continue
+        if p.model.normaliser is not None:
+            live = live_steps(tensors["flags"]) > 0
+            rows = {name: leaf[:-1] for name, leaf in fresh.obs.items()}
+            p.model.normaliser.merge(p.ranks.total(p.model.normaliser.delta(rows, live)))
         version += 1
         trained = time.perf_counter()
 
@@ -155,9 +129,7 @@ def train(p: Pieces) -> str:
         lags = [version - 1 - low for low, _ in batch.versions]
         p.progress.step(version=version, steps=facts.steps, lags=lags)
         p.progress.saw(facts.ended, facts.episodes)
-        if p.target is not None and p.progress.learner_steps % p.algorithm.target_interval == 0:
-            p.target.load_state_dict(p.model.state_dict())
-        if p.gap is not None and p.progress.learner_steps % _GAP_EVERY == 1:
+        if p.gap is not None and version % _GAP_EVERY == 1:
             gap = p.gap.measure(tensors, batch.versions)
             if gap is not None:
                 p.metrics.gap.set(gap)
@@ -198,35 +170,59 @@ def train(p: Pieces) -> str:
     return reason
 
 
-class Upload:
-    """A batch to the device. On a GPU by a stream of its own, from pinned memory."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        if self._stream is None:
-            return batch.tensors
-        with torch.cuda.stream(self._stream):
-            out = {
-                name: tensor.to(self._device, non_blocking=True)
-                for name, tensor in batch.tensors.items()
-            }
-        current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)
-        for tensor in out.values():
-            tensor.record_stream(current)
-        return out
+def numbers_now(p: Pieces) -> Now:
+    """What schedules, adaptation and statistics make of the config at this step."""
+    steps, algorithm = p.progress.trained_steps, p.algorithm
+    return Now(
+        clip=schedule.at(algorithm.clip, steps),
+        entropy_coef=schedule.at(algorithm.entropy_coef, steps),
+        kl_coef=algorithm.kl_coef if p.progress.kl_coef is None else p.progress.kl_coef,
+        std=1.0 if p.model.returns is None else p.model.returns.std.float(),
+    )
 
 
-def anneal(config: LearnerConfig, trained_steps: int) -> float:
-    """The step size now."""
-    if not config.anneal_steps:
-        return config.lr
-    return config.lr * max(0.0, 1.0 - trained_steps / config.anneal_steps)
+@torch.no_grad()
+def targets_of(p: Pieces, sample: Sample, *, norm: Norm) -> Targets:
+    """ppo's, with the network as it is now."""
+    with autocast(p.device.type, p.config.precision, p.model):
+        output: Output = p.model(sample.obs, sample.memory, sample.begins)
+    return ppo_targets(p.algorithm, numbers_now(p), output=output, batch=sample.loss, norm=norm)
+
+
+@torch.no_grad()
+def forward_target(p: Pieces, sample: Sample) -> Output | None:
+    if p.target is None:
+        return None
+    output: Output = p.target(sample.obs, sample.memory, sample.begins)
+    return output
+
+
+def norm_of(p: Pieces, sample: Sample) -> Norm:
+    """Of what is not a fresh batch: its live steps are counted here."""
+    steps = p.ranks.total(live_steps(sample.loss.flags).sum()).clamp(min=1)
+    return Norm(steps=steps, world=p.ranks.world, reduce=p.ranks.total)
+
+
+def after_step(p: Pieces, loss: Loss) -> bool:
+    """What follows every optimiser step; True = the batch has moved the policy far enough."""
+    progress, algorithm, returns = p.progress, p.algorithm, p.model.returns
+    progress.learner_steps += 1
+    if returns is not None and loss.moments is not None:
+        returns.merge(*p.ranks.total(loss.moments).unbind())
+    if p.target is not None and progress.learner_steps % algorithm.target_interval == 0:
+        optimise.follow(p.target, p.model, algorithm.target_rate)
+    if algorithm.kl_target and "target_kl" in loss.stats:
+        coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
+        kl = _everywhere(p, loss.stats["target_kl"])
+        progress.kl_coef = adapted(coef, kl, algorithm.kl_target)
+    if algorithm.kl_stop and algorithm.name == "ppo":
+        return _everywhere(p, loss.stats["kl"]) > algorithm.kl_stop
+    return False
+
+
+def _everywhere(p: Pieces, stat: Tensor) -> float:
+    """A statistic's mean over the ranks."""
+    return float(p.ranks.total(stat.clone())) / p.ranks.world
 
 
 def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
@@ -240,63 +236,25 @@ def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
         p.metrics.phase["publish"].inc(time.perf_counter() - before)
 
 
-def skip(p: Pieces, batch: Batch, tensors: dict[str, Tensor], *, in_a_row: int) -> None:
+def skip(p: Pieces, batch: Batch, tensors: dict[str, Tensor], *, in_a_row: int, used: bool) -> None:
     """No step: the gradients are not finite. The first few such batches are kept for a look."""
     p.metrics.nonfinite.labels("gradient").inc()
     p.progress.nonfinite += 1
     kept = p.folder / "nonfinite" / f"{p.progress.nonfinite:04d}-rank{p.ranks.rank}.safetensors"
     if p.progress.nonfinite <= 3:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, kept)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, kept)
+        except OSError as error:  # a full disk must not stop the run
+            log.error("the batch cannot be kept: %s", error)
     log.error("non-finite gradients: step skipped, batch kept in %s", kept.parent)
-    p.feed.reject(batch, "non-finite gradients")
+    if not used:
+        p.feed.reject(batch, "non-finite gradients")
     if in_a_row >= _MOST_NONFINITE:
         raise DivergedError(
             f"{in_a_row} steps in a row had non-finite gradients; lower learner.lr or"
             f" learner.grad_clip, and look at {kept.parent}"
         )
-
-
-def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
-    """Everything that a restart needs. All ranks take part: each knows what it trained."""
-    before = time.perf_counter()
-    windows: list[Any] = []
-    for packed in p.ranks.gather(msgpack.packb([_plain(w) for w in p.feed.windows()])):
-        windows += msgpack.unpackb(packed)
-    if p.ranks.rank == 0:
-        tensors, meta = checkpoint.optimiser_state(optimiser)
-        groups = {"model": dict(p.model.state_dict()), "optimiser": tensors}
-        groups["rng"] = checkpoint.rng_state()
-        if p.target is not None:
-            groups["target"] = dict(p.target.state_dict())
-        state = {
-            "identity": p.identity,
-            "progress": p.progress.state(),
-            "optimiser": meta,
-            "windows": windows,
-        }
-        try:
-            checkpoint.save(
-                p.folder / "checkpoints", step_version=p.progress.version, tensors=groups,
-                state=state, keep=p.saving.keep,
-            )  # fmt: skip
-            p.metrics.checkpoints.labels("ok").inc()
-            p.metrics.last_checkpoint.set(time.time())
-        except checkpoint.CheckpointError as error:
-            # The one before still stands; an operator must make room, training need not stop.
-            p.metrics.checkpoints.labels("failed").inc()
-            log.error("%s", error)
-    p.metrics.phase["checkpoint"].inc(time.perf_counter() - before)
-
-
-def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
-    """Optimiser, target network and dice; the model and the counters are back already."""
-    assert p.resume is not None
-    tensors, state = p.resume.tensors, p.resume.state
-    checkpoint.restore_optimiser(optimiser, tensors["optimiser"], state["optimiser"])
-    if p.target is not None:
-        p.target.load_state_dict(tensors["target"])
-    checkpoint.restore_rng(tensors["rng"])
 
 
 def show(p: Pieces, stats: dict[str, float]) -> None:
@@ -339,8 +297,3 @@ def _count(
     p.metrics.step_seconds.observe(trained - began)
     for lag in lags:
         p.metrics.lag.observe(lag)
-
-
-def _plain(window: Any) -> list[Any]:
-    inc, stream, spans = window
-    return [inc, stream, [list(span) for span in spans]]

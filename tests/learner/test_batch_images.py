@@ -3,6 +3,7 @@
 from typing import Any
 
 import lz4.block
+import msgspec
 import numpy as np
 import pytest
 import xxhash
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from broker.wire import Deliver
 from learner.batch import Batch
-from learner.spaces import Discrete, Leaf, Spaces, unroll_fields
+from learner.spaces import Action, Leaf, Part, Spaces, discrete, unroll_fields
 
 SPACES = Spaces(
     (
@@ -18,7 +19,7 @@ SPACES = Spaces(
         Leaf("gear", "<i8", (), categories=(3,)),
         Leaf("dials", "<i8", (2,), categories=(2, 5)),
     ),
-    Discrete(2),
+    discrete(2),
 )
 T, G = 3, 2
 Arrays = dict[str, NDArray[Any]]
@@ -105,3 +106,27 @@ def test_the_largest_category_is_one() -> None:
     arrays = unroll()
     arrays["obs.gear"][:], arrays["obs.dials"][..., 1] = 2, 4
     assert batch().place(*message(arrays)) == ""
+
+
+def test_what_travels_for_row_0_alone_lies_in_its_columns() -> None:
+    spaces = Spaces((Leaf("obs", "<f4", (2,)),), Action((Part((), "<f4", (3,)),)))
+    own = Batch(spaces, length=T, envs=G, unrolls=2, pinned=False, memory=4, previous=True)
+    rng = np.random.default_rng(0)
+    sent = []
+    for _ in range(2):
+        arrays = {
+            field.name: rng.normal(size=field.shape).astype(field.dtype)
+            for field in unroll_fields(spaces, length=T, envs=G, memory=4, previous=True)
+        }
+        arrays["flags"][:] = 0
+        buffers = [array.tobytes() for array in arrays.values()]
+        digest = xxhash.xxh3_64_intdigest(b"".join(buffers))
+        assert (
+            own.place(msgspec.structs.replace(message(unroll())[0], digest=digest), buffers) == ""
+        )
+        sent.append(arrays)
+    shapes = {"memory": (1, 2 * G, 4), "before.action": (1, 2 * G, 3), "before.reward": (1, 2 * G)}
+    for name, shape in shapes.items():
+        assert own.tensors[name].shape == shape
+        expected = np.concatenate([arrays[name] for arrays in sent], axis=1)
+        np.testing.assert_array_equal(own.tensors[name].numpy(), expected)

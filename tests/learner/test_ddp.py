@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,15 +26,27 @@ from broker.wire import Deliver
 from learner import checkpoint
 from learner.batch import Batch
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
-from learner.feed import Feed
 from learner.metrics import LearnerMetrics
 from learner.models.build import build
+from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces
-from learner.train import Goal, Pieces, train
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
+from learner.train import train
 
-SPACES = Spaces((Leaf("obs", "<f4", (4,)),), Discrete(3))
+SPACES = Spaces((Leaf("obs", "<f4", (4,)),), discrete(3))
+MODEL = ModelConfig(hidden=(16, 16), normalise_obs=True, normalise_returns=True)
+# Every way to use a batch that needs no dice: a rank alone throws others than two together.
+ALGORITHMS = {
+    "impala": AlgorithmConfig(name="impala", normalise_advantages=True),
+    "appo": AlgorithmConfig(
+        name="appo", normalise_advantages=True, kl_coef=0.1, kl_target=0.01, buffer_batches=3,
+        uses=2, target_rate=0.5,
+    ),
+    "ppo": AlgorithmConfig(
+        name="ppo", normalise_advantages=True, epochs=2, minibatches=1, kl_stop=0.5, value_clip=0.2
+    ),
+}  # fmt: skip
 T, G, B, STEPS = 8, 4, 4, 20
 LR = 3e-3
 
@@ -116,8 +128,8 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
     ranks = Ranks(timeout_s=30.0, cuda=False)
     if ranks.world > 1:
         numbers = numbers[ranks.rank :: ranks.world]
-    model = build(ModelConfig(hidden=(16, 16)), SPACES, seed=3)
-    target = build(ModelConfig(hidden=(16, 16)), SPACES, seed=3) if algorithm == "appo" else None
+    model = build(MODEL, SPACES, seed=3)
+    target = build(MODEL, SPACES, seed=3) if algorithm == "appo" else None
     feed = MadeUpFeed(numbers)
     if os.environ.get("DIES") and ranks.rank == 1:
         # In the middle of the backward pass, while the other one waits for its gradients.
@@ -128,17 +140,14 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
     folder.mkdir(exist_ok=True)
     reason = train(
         Pieces(
-            algorithm=AlgorithmConfig(
-                name="appo" if algorithm == "appo" else "impala", normalise_advantages=True,
-                kl_coef=0.1,
-            ),
+            algorithm=ALGORITHMS[algorithm],
             # So small that every step is clipped.
             config=LearnerConfig(lr=LR, grad_clip=0.1),
             # Clocks differ: what one rank finds due, all must do together.
             saving=CheckpointConfig(every_s=0.05 if ranks.rank == 0 else 3600.0),
             goal=Goal(None, None, 1e6 if "LATE" in os.environ else None),
             ranks=ranks,
-            feed=cast(Feed, feed),
+            feed=feed,
             model=model,
             target=target,
             gap=None,
@@ -146,7 +155,7 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
             metrics=LearnerMetrics(CollectorRegistry()),
             device=torch.device("cpu"),
             folder=folder,
-            spaces=SPACES, identity={},
+            spaces=SPACES, previous=False, identity={},
             resume=None,
             stopping=lambda: feed.step == STEPS,
             started=0.0 if ranks.rank == 0 else time.time(),
@@ -154,7 +163,8 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
     )  # fmt: skip
     facts = {
         "steps": feed.steps, "trained": progress.trained_steps, "episodes": progress.episodes,
-        "returns": sorted(progress.returns), "reason": reason,
+        "returns": sorted(progress.returns), "reason": reason, "uses": progress.uses,
+        "optimiser_steps": progress.learner_steps, "kl_coef": progress.kl_coef,
     }  # fmt: skip
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(facts))
     np.savez(
@@ -211,7 +221,7 @@ def run(folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range
     return Outcome(folder, world)
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "appo"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_two_ranks_are_one(tmp_path: Path, algorithm: str) -> None:
     alone = run(tmp_path / "alone", 1, algorithm)
     both = run(tmp_path / "both", 2, algorithm)
@@ -222,11 +232,17 @@ def test_two_ranks_are_one(tmp_path: Path, algorithm: str) -> None:
     assert both.distance(alone) < TOLERANCE
 
     # What makes it a test: they moved, and the ranks' shares were uneven.
-    start = build(ModelConfig(hidden=(16, 16)), SPACES, seed=3).state_dict()
+    start = build(MODEL, SPACES, seed=3).state_dict()
     moved = max(float(np.abs(alone.weights[0][k] - v.numpy()).max()) for k, v in start.items())
     assert moved > 0.02
     first, second = (facts["steps"] for facts in both.facts)
     assert all(a != b for a, b in zip(first, second, strict=True))
+
+    # appo: the ring has nothing of that age for the first two batches.
+    expected = {"impala": STEPS, "appo": 2 * STEPS - 2, "ppo": 2 * STEPS}[algorithm]
+    for facts in (*alone.facts, *both.facts):
+        assert facts["optimiser_steps"] == expected
+        assert (facts["kl_coef"] not in (None, 0.1)) == (algorithm == "appo")
 
     # Counters are global on every rank, and the checkpoint holds both ranks' memories.
     for facts in both.facts:

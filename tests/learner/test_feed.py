@@ -18,9 +18,9 @@ from broker.link import RefusedError
 from broker.wire import Deliver, Payload
 from learner.batch import Batch
 from learner.feed import Feed
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 
-SPACES = Spaces((Leaf("obs", "<f4", (3,)),), Discrete(2))
+SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
 T, G = 4, 2
 Arrays = dict[str, NDArray[Any]]
 

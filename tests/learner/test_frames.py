@@ -1,5 +1,6 @@
 """Stacked observations: what a row sees of the rows before it."""
 
+import math
 from typing import Any
 
 import gymnasium
@@ -10,8 +11,18 @@ from gymnasium.wrappers import FrameStackObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learner.frames import observed
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces
+from learner.frames import begins, observed
+from learner.spaces import (
+    DEAD,
+    TERMINATED,
+    TRUNCATED,
+    Action,
+    Leaf,
+    Part,
+    Spaces,
+    discrete,
+    previous_leaves,
+)
 
 
 def slow(rows: Tensor, flags: Tensor, stack: int) -> Tensor:
@@ -46,7 +57,7 @@ def spaces(*stacks: int) -> Spaces:
     leaves = tuple(
         Leaf(f"leaf{at}", dtypes[at], shapes[at], stack=stack) for at, stack in enumerate(stacks)
     )
-    return Spaces(leaves, Discrete(2))
+    return Spaces(leaves, discrete(2))
 
 
 ENDS: list[tuple[int, ...]] = [(), (0,), (6,), (2,), (0, 6), (1, 3, 5), (2, 3), tuple(range(7))]
@@ -126,7 +137,7 @@ def walk(steps: int, stack: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 @pytest.mark.parametrize("stack", [2, 4])
 @pytest.mark.parametrize("length", [1, 3, 5])
 def test_it_is_gymnasium_s_stack_across_unrolls(stack: int, length: int) -> None:
-    described = Spaces((Leaf("obs", "uint8", (3, 2), stack=stack),), Discrete(2))
+    described = Spaces((Leaf("obs", "uint8", (3, 2), stack=stack),), discrete(2))
     unrolls = 24
     stacked, flags = walk(unrolls * length, stack)
     assert np.count_nonzero(flags & DEAD) > 4
@@ -141,3 +152,73 @@ def test_it_is_gymnasium_s_stack_across_unrolls(stack: int, length: int) -> None
         }
         seen = observed(tensors, described)["obs"].squeeze(1).numpy()
         np.testing.assert_array_equal(seen, stacked[start : start + length + 1])
+
+
+# ---- the step before -----------------------------------------------------------------------------
+
+INF = float("inf")
+BOX = Part((), "float32", (3,), low=(-2.0, 0.0, -INF), high=(2.0, INF, INF))
+CHOICES = Part((), "int64", (2,), (2, 3), (0, 0))
+
+
+def step_before(action: Action) -> dict[str, Tensor]:
+    """Six steps of two columns; the third step of the second column is dead."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(7, 2, *action.shape, generator=rng) * 20.0
+    choices = len(action.categories)
+    if action.single:
+        rows = torch.randint(0, 3, (7, 2), generator=rng)
+    else:
+        rows[..., :choices] = torch.randint(0, 2, (7, 2, choices), generator=rng).float()
+    reward = torch.randn(7, 2, generator=rng) * 2.0
+    flags = torch.tensor([[0, 0], [0, TERMINATED], [0, DEAD], [TRUNCATED, 0], [DEAD, 0], [0, 0]])
+    return {
+        "obs.obs": torch.zeros(7, 2),
+        "flags": flags.to(torch.uint8),
+        "before.action": rows[:1],
+        "action": rows[1:],
+        "before.reward": reward[:1],
+        "reward": reward[1:],
+    }
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("parts", [(CHOICES,), (BOX,), (CHOICES, BOX), discrete(3).parts])
+def test_a_row_sees_the_step_before_it_of_its_own_episode(
+    parts: tuple[Part, ...], squash: bool
+) -> None:
+    action = Action(parts, squash=squash)
+    described = Spaces((Leaf("obs", "float32", ()),), action)
+    tensors = step_before(action)
+    seen = observed(tensors, described, previous=True)
+    leaves = previous_leaves(described)
+    assert seen.keys() == {"obs", *(leaf.name for leaf in leaves)}
+    rows = torch.cat([tensors["before.action"], tensors["action"]])
+    reward = torch.cat([tensors["before.reward"], tensors["reward"]])
+    count = len(action.categories)
+    first = {(3, 1), (5, 0)}
+    for t in range(7):
+        for column in range(2):
+            none = (t, column) in first
+            row = rows[t, column].reshape(-1).tolist()
+            if action.categories:
+                expected = [-1] * count if none else [int(choice) for choice in row[:count]]
+                assert seen["previous.choices"][t, column].tolist() == expected
+            if action.numbers:
+                bounded, half, free = row[count:]
+                inside = math.tanh(bounded) if squash else min(max(bounded, -1.0), 1.0)
+                cut = [min(max(number, -10.0), 10.0) for number in (half, free)]
+                numbers = [0.0] * 3 if none else [inside, *cut]
+                got = seen["previous.numbers"][t, column].tolist()
+                assert got == pytest.approx(numbers, abs=1e-6)
+            paid = min(max(float(reward[t, column]), -1.0), 1.0)
+            assert float(seen["previous.reward"][t, column]) == (0.0 if none else paid)
+    for leaf in leaves:
+        assert seen[leaf.name].shape == (7, 2, *leaf.shape)
+        assert seen[leaf.name].dtype == getattr(torch, np.dtype(leaf.dtype).name)
+
+
+def test_an_episode_begins_after_a_dead_step_and_row_0_is_taken_as_it_was_sent() -> None:
+    flags = torch.tensor([[DEAD, TERMINATED], [0, DEAD | TRUNCATED], [TRUNCATED, 0]])
+    expected = [[False, False], [True, False], [False, True], [False, False]]
+    assert begins(flags.to(torch.uint8)).tolist() == expected

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from learner import losses
 from learner.config import AlgorithmConfig
-from learner.losses import LOSSES, LossBatch, Norm
+from learner.losses import LOSSES, LossBatch, Norm, Now
 from learner.models import categorical
+from learner.models.distribution import distribution_of
 from learner.models.model import Output
-from learner.spaces import DEAD, TERMINATED, TRUNCATED
+from learner.schedule import at
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, discrete
 
 REFERENCE: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "reference" / "values.json").read_text()
@@ -125,15 +127,33 @@ def gradients(loss: losses.Loss, output: Output) -> tuple[Tensor, Tensor]:
     return params, value
 
 
-def config(name: str, **changes: Any) -> AlgorithmConfig:
-    return AlgorithmConfig(name="impala" if name == "impala" else "appo", **changes)
+def config(name: Any, **changes: Any) -> AlgorithmConfig:
+    return AlgorithmConfig(name=name, **changes)
 
 
 def run(
-    settings: AlgorithmConfig, output: Output, target: Output, batch: LossBatch, norm: Norm
+    settings: AlgorithmConfig,
+    output: Output,
+    target: Output,
+    batch: LossBatch,
+    norm: Norm,
+    std: float | Tensor = 1.0,
 ) -> losses.Loss:
-    used = target if settings.name == "appo" else None
-    return LOSSES[settings.name](settings, output=output, batch=batch, target=used, norm=norm)
+    """One loss as the train loop calls it; ppo's targets are made from the target's values."""
+    now = Now(at(settings.clip, 0), at(settings.entropy_coef, 0), settings.kl_coef, std)
+    if settings.name == "ppo":
+        targets = losses.ppo_targets(settings, now, output=target, batch=batch, norm=norm)
+        batch = batch._replace(targets=targets)
+        output = Output(output.params[:-1], output.value[:-1])
+    return LOSSES[settings.name](
+        settings,
+        now,
+        distribution=distribution_of(discrete(output.params.shape[-1])),
+        output=output,
+        batch=batch,
+        target=target if settings.name == "appo" else None,
+        norm=norm,
+    )
 
 
 def single_step(logit: float, *, reward: float, flags: int) -> tuple[Output, LossBatch]:
@@ -236,21 +256,22 @@ def test_an_impossible_ratio_has_a_finite_gradient() -> None:
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_on_policy_appo_has_the_gradient_of_impala(normalised: bool) -> None:
+def test_on_policy_all_have_the_gradient_of_impala(normalised: bool) -> None:
     output, _, batch = make_batch(1)
     logp = categorical.log_prob(output.params[:-1], batch.action).detach()
     batch = batch._replace(logp=logp)
     norm = Norm(steps=live_steps(batch))
     target = Output(output.params.detach(), output.value.detach())
-    both = []
+    found = []
     for name in LOSSES:
-        settings = config(name, kl_coef=0.3, normalise_advantages=normalised)
+        settings = config(name, kl_coef=0.3, normalise_advantages=normalised, trace=0.9)
         loss = run(settings, output, target, batch, norm)
         assert loss.stats["rho_mean"].item() == pytest.approx(1)
-        both.append(gradients(loss, output))
-        if name == "appo":
+        found.append(gradients(loss, output))
+        if name != "impala":
             assert loss.stats["clip_fraction"] == 0
-    torch.testing.assert_close(both[0], both[1])
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -259,7 +280,7 @@ def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
     settings = config(name, kl_coef=0.1, normalise_advantages=normalised)
     output, target, batch = make_batch(2)
     norm = Norm(steps=live_steps(batch))
-    loss = run(settings, output, target, batch, norm)
+    loss = run(settings, output, target, batch, norm, std=torch.tensor(2.0))
     by_params, by_value = gradients(loss, output)
 
     dead = (batch.flags & DEAD) != 0
@@ -279,9 +300,12 @@ def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
         reward=torch.where(dead, noise.reward, batch.reward),
         flags=batch.flags,
     )
-    changed = run(settings, changed_output, changed_target, changed_batch, norm)
+    changed = run(
+        settings, changed_output, changed_target, changed_batch, norm, std=torch.tensor(2.0)
+    )
     assert changed.total.item() == loss.total.item()
     assert changed.stats == loss.stats
+    assert torch.equal(made(changed.moments), made(loss.moments))
     torch.testing.assert_close(gradients(changed, changed_output), (by_params, by_value))
 
 
@@ -327,7 +351,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
         steps=torch.tensor(float(steps)), world=2, reduce=lambda _: torch.stack(sums).sum(0)
     )
     parts = [run(settings, *rank, shared) for rank in ranks]
-    average = losses.Loss((parts[0].total + parts[1].total) / 2, {})
+    average = losses.Loss((parts[0].total + parts[1].total) / 2, {}, None)
     torch.testing.assert_close(
         gradients(average, output), gradients(whole, output), atol=1e-6, rtol=0
     )
@@ -349,9 +373,97 @@ def test_normalised_advantages() -> None:
 
 def test_a_missing_target_network_is_our_bug() -> None:
     output, target, batch = make_batch(5)
+    now = Now(0.2, 0.0, 0.0)
+    rest: Any = {"distribution": distribution_of(discrete(3)), "norm": Norm(steps=1)}
     with pytest.raises(AssertionError, match="target network"):
-        losses.appo(config("appo"), output=output, batch=batch, target=None, norm=Norm(steps=1))
+        losses.appo(config("appo"), now, output=output, batch=batch, target=None, **rest)
     with pytest.raises(AssertionError, match="target network"):
-        losses.impala(
-            config("impala"), output=output, batch=batch, target=target, norm=Norm(steps=1)
-        )
+        losses.impala(config("impala"), now, output=output, batch=batch, target=target, **rest)
+    with pytest.raises(AssertionError, match="targets"):
+        losses.ppo(config("ppo"), now, output=output, batch=batch, target=None, **rest)
+
+
+# ppo
+
+
+def test_ppo_by_hand() -> None:
+    """The policy has moved from 1/2 to 3/4, the value from 0.25 to 0.5; both beyond their clips."""
+    output, batch = single_step(math.log(3), reward=1.0, flags=TERMINATED)
+    target = Output(torch.zeros(2, 1, 2), torch.tensor([[0.25], [9.0]]))
+    settings = config("ppo", value_coef=0.25, entropy_coef=0.1, clip=0.2, value_clip=0.1)
+    loss = run(settings, output, target, batch, Norm(steps=1))
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    # Advantage 1 - 0.25. Clipped, the value is 0.35 and errs more than 0.5 does: that counts.
+    policy, value = -1.2 * 0.75, 0.5 * 0.65**2
+    assert loss.stats["policy_loss"].item() == pytest.approx(policy)
+    assert loss.stats["value_loss"].item() == pytest.approx(value)
+    assert loss.stats["clip_fraction"].item() == 1
+    assert loss.stats["kl"].item() == pytest.approx(1.5 - 1 - math.log(1.5))
+    assert loss.total.item() == pytest.approx(policy + 0.25 * value - 0.1 * entropy)
+    by_params, by_value = gradients(loss, output)
+    assert not by_value.any()
+    # Only the entropy pulls at a policy beyond the clip.
+    assert by_params[0, 0, 0].item() > 0
+
+
+def test_ppo_targets_are_gae() -> None:
+    """Against the sum over k of (gamma lambda)^k times the one-step errors, spelt out."""
+    _, target, batch = make_batch(7)
+    settings = config("ppo", gamma=0.9, trace=0.8)
+    now = Now(0.2, 0.0, 0.0)
+    made = losses.ppo_targets(settings, now, output=target, batch=batch, norm=Norm(steps=1))
+    steps, columns = batch.flags.shape
+    for column in range(columns):
+        for t in range(steps):
+            if batch.flags[t, column] & DEAD:
+                continue
+            total, weight = 0.0, 1.0
+            for k in range(t, steps):
+                flags = int(batch.flags[k, column])
+                if flags & DEAD:
+                    break
+                beyond = 0.0 if flags & TERMINATED else 0.9 * float(target.value[k + 1, column])
+                error = float(batch.reward[k, column]) + beyond - float(target.value[k, column])
+                total += weight * error
+                weight *= 0.9 * 0.8
+                if flags:
+                    break
+            assert made.advantages[t, column].item() == pytest.approx(total, abs=1e-5)
+            expected = total + float(target.value[t, column])
+            assert made.vs[t, column].item() == pytest.approx(expected, abs=1e-5)
+
+
+# Normalised returns
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_returns_are_measured_in_their_deviation(name: str) -> None:
+    """All rewards and values ten times as large, and so the deviation: the same losses."""
+    output, target, batch = make_batch(8)
+    norm = Norm(steps=live_steps(batch))
+    small = run(config(name), output, target, batch, norm, std=torch.tensor(1.0))
+    large = run(
+        config(name),
+        Output(output.params, output.value * 10),
+        Output(target.params, target.value * 10),
+        batch._replace(reward=batch.reward * 10),
+        norm,
+        std=torch.tensor(10.0),
+    )
+    assert large.total.item() == pytest.approx(small.total.item(), rel=1e-5)
+    total, squares, count = made(small.moments).tolist()
+    assert made(large.moments).tolist() == pytest.approx(
+        [10 * total, 100 * squares, count], rel=1e-4
+    )
+    assert count == live_steps(batch)
+
+
+def made(moments: Tensor | None) -> Tensor:
+    assert moments is not None
+    return moments
+
+
+def test_the_kl_weight_adapts() -> None:
+    assert losses.adapted(1.0, 0.021, 0.01) == 1.5
+    assert losses.adapted(1.0, 0.0049, 0.01) == 0.5
+    assert losses.adapted(1.0, 0.01, 0.01) == 1.0

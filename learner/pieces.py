@@ -1,0 +1,70 @@
+"""What the train loop works with; launch puts it together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from learner.batch import Batch
+from learner.checkpoint import Checkpoint
+from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
+from learner.feed import Windows
+from learner.gap import GapCheck
+from learner.metrics import LearnerMetrics
+from learner.models.model import Model
+from learner.progress import Progress
+from learner.ranks import Ranks
+from learner.spaces import Spaces
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """When to stop; None = never for that reason."""
+
+    return_: float | None
+    steps: int | None
+    seconds: float | None
+
+
+class Source(Protocol):
+    """Where batches come from and weights go: a broker's feed, or a record of one."""
+
+    def next(self, timeout_s: float) -> Batch | None: ...
+
+    def trained(self, batch: Batch, *, version: int) -> None: ...
+
+    def reject(self, batch: Batch, reason: str) -> None: ...
+
+    def publish(self, version: int, body: bytes) -> None: ...
+
+    def windows(self) -> Windows: ...
+
+    def stats(self, stats: dict[str, float]) -> None: ...
+
+
+@dataclass(slots=True)
+class Pieces:
+    """One rank's."""
+
+    algorithm: AlgorithmConfig
+    config: LearnerConfig
+    saving: CheckpointConfig
+    goal: Goal
+    ranks: Ranks
+    feed: Source
+    model: Model
+    target: Model | None  # appo's target network
+    gap: GapCheck | None
+    progress: Progress
+    metrics: LearnerMetrics
+    device: torch.device
+    folder: Path
+    spaces: Spaces
+    previous: bool  # the network sees the action and reward before
+    identity: dict[str, Any]  # what a checkpoint must fit: run and spaces
+    resume: Checkpoint | None
+    stopping: Callable[[], bool]  # somebody asked us to end
+    started: float  # wall clock of the process that the user started
+    first_train_s: float | None = None

@@ -1,0 +1,224 @@
+"""The train loop in one process, with a made-up feed: what it does with each batch."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from prometheus_client import CollectorRegistry
+from torch import nn
+
+from learner import checkpoint
+from learner.batch import Batch
+from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from learner.metrics import LearnerMetrics
+from learner.models.build import build
+from learner.models.model import Model
+from learner.pieces import Goal, Pieces
+from learner.progress import Progress
+from learner.ranks import Ranks
+from learner.spaces import DEAD, TERMINATED, Leaf, Spaces, discrete
+from learner.train import DivergedError, train
+
+SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
+T, G, B = 5, 4, 2
+
+
+class MadeUpFeed:
+    """Batches by number; remembers what became of them."""
+
+    def __init__(self, count: int) -> None:
+        self.left = list(range(count))
+        self.outcomes: list[tuple[str, int]] = []
+        self.published: list[int] = []
+        self.change: Callable[[int, dict[str, Any]], None] = lambda *_: None
+
+    def next(self, timeout_s: float) -> Batch | None:
+        assert timeout_s > 0
+        if not self.left:
+            return None
+        number = self.left.pop(0)
+        batch = Batch(SPACES, length=T, envs=G, unrolls=B, pinned=False)
+        rng = np.random.default_rng(number)
+        arrays = {name: tensor.numpy() for name, tensor in batch.tensors.items()}
+        arrays["obs.obs"][:] = rng.normal(3.0, 2.0, arrays["obs.obs"].shape)
+        arrays["action"][:] = rng.integers(0, 2, arrays["action"].shape)
+        arrays["logp"][:] = math.log(0.5)
+        arrays["reward"][:] = rng.normal(size=arrays["reward"].shape)
+        arrays["flags"][2, :3], arrays["flags"][3, :3] = TERMINATED, DEAD
+        self.change(number, arrays)
+        batch.keys = [(1, 0, number)]
+        batch.versions = [(number, number)] * B
+        batch.steps = int((arrays["flags"] & DEAD == 0).sum())
+        return batch
+
+    def trained(self, batch: Batch, *, version: int) -> None:
+        assert batch.keys
+        self.outcomes.append(("trained", version))
+
+    def reject(self, batch: Batch, reason: str) -> None:
+        assert reason == "non-finite gradients"
+        self.outcomes.append(("rejected", batch.keys[0][2]))
+
+    def publish(self, version: int, body: bytes) -> None:
+        assert body
+        self.published.append(version)
+
+    def stats(self, stats: dict[str, float]) -> None: ...
+
+    def windows(self) -> Any:
+        return []
+
+
+def learn(
+    folder: Path,
+    count: int,
+    *,
+    algorithm: AlgorithmConfig | None = None,
+    model: ModelConfig | None = None,
+    resume: checkpoint.Checkpoint | None = None,
+    change: Callable[[int, dict[str, Any]], None] | None = None,
+) -> tuple[Pieces, MadeUpFeed]:
+    algorithm, config = algorithm or AlgorithmConfig(), model or ModelConfig(hidden=(8,))
+    feed = MadeUpFeed(count)
+    feed.change = change or feed.change
+    made = build(config, SPACES, seed=1)
+    progress = Progress()
+    if resume is not None:
+        made.load_state_dict(resume.tensors["model"])
+        progress.restore(resume.state["progress"])
+    pieces = Pieces(
+        algorithm=algorithm, config=LearnerConfig(), saving=CheckpointConfig(),
+        goal=Goal(None, None, None), ranks=Ranks(timeout_s=5.0, cuda=False), feed=feed,
+        model=made, target=build(config, SPACES, seed=1) if algorithm.name == "appo" else None,
+        gap=None, progress=progress, metrics=LearnerMetrics(CollectorRegistry()),
+        device=torch.device("cpu"), folder=folder, spaces=SPACES, previous=False, identity={},
+        resume=resume, stopping=lambda: not feed.left, started=0.0,
+    )  # fmt: skip
+    # A last look for a batch comes after the request to stop has been seen: one more than asked.
+    feed.left.append(count)
+    assert train(pieces) == "stopped"
+    return pieces, feed
+
+
+def latest(folder: Path) -> checkpoint.Checkpoint:
+    found = checkpoint.load_latest(folder / "checkpoints")
+    assert found is not None
+    return found
+
+
+def test_a_batch_is_one_version_however_often_it_is_used(tmp_path: Path) -> None:
+    config = AlgorithmConfig(name="ppo", epochs=3, minibatches=2)
+    pieces, feed = learn(tmp_path, 4, algorithm=config)
+    assert feed.published == [0, 1, 2, 3, 4]
+    assert feed.outcomes == [("trained", version) for version in (1, 2, 3, 4)]
+    progress = pieces.progress
+    assert (progress.version, progress.learner_steps) == (4, 4 * 3 * 2)
+    assert progress.trained_steps == 4 * (T * G * B - 3)  # the dead ones are not counted
+    assert progress.reuse() == pytest.approx(3.0)
+
+
+def test_ppo_leaves_a_batch_when_the_policy_has_moved(tmp_path: Path) -> None:
+    steps = []
+    for limit in (0.0, 1e-12, 100.0):
+        config = AlgorithmConfig(name="ppo", epochs=5, minibatches=1, kl_stop=limit)
+        pieces, feed = learn(tmp_path / str(limit), 3, algorithm=config)
+        assert len(feed.outcomes) == 3
+        steps.append(pieces.progress.learner_steps)
+    assert steps == [15, 3, 15]
+
+
+def bad(numbers: set[int]) -> Callable[[int, dict[str, Any]], None]:
+    def change(number: int, arrays: dict[str, Any]) -> None:
+        if number in numbers:
+            arrays["reward"][0, 0] = math.nan
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["impala", "appo", "ppo"])
+def test_what_is_not_finite_is_skipped_counted_and_kept(tmp_path: Path, name: Any) -> None:
+    config = AlgorithmConfig(name=name, buffer_batches=2, uses=2)
+    normalised = ModelConfig(hidden=(8,), normalise_obs=True, normalise_returns=True)
+    pieces, feed = learn(tmp_path, 3, algorithm=config, model=normalised, change=bad({1}))
+    assert feed.outcomes == [("trained", 1), ("rejected", 1), ("trained", 2)]
+    assert pieces.progress.nonfinite == 1 and pieces.progress.version == 2
+    assert len(list((tmp_path / "nonfinite").iterdir())) == 1
+    for tensor in pieces.model.state_dict().values():
+        assert tensor.isfinite().all()
+    assert pieces.model.normaliser is not None
+    assert float(pieces.model.normaliser.count) == 2 * (T * G * B - 3)
+
+
+def test_a_model_that_says_nonsense_ends_the_run_and_leaves_good_weights(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="20 steps in a row"):
+        learn(tmp_path, 30, change=bad(set(range(30))))
+
+
+def test_the_normaliser_counts_every_live_row_once(tmp_path: Path) -> None:
+    config = AlgorithmConfig(name="ppo", epochs=4, minibatches=3)
+    rows: list[Any] = []
+
+    def remember(_number: int, arrays: dict[str, Any]) -> None:
+        rows.append(arrays["obs.obs"][:-1][arrays["flags"] & DEAD == 0].copy())
+
+    model = ModelConfig(hidden=(8,), normalise_obs=True)
+    pieces, _ = learn(tmp_path, 5, algorithm=config, model=model, change=remember)
+    seen = np.concatenate(rows[:5]).astype(np.float64)
+    assert pieces.model.normaliser is not None
+    assert float(pieces.model.normaliser.count) == len(seen)
+    np.testing.assert_allclose(pieces.model.normaliser.mean.numpy(), seen.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(pieces.model.normaliser.var.numpy(), seen.var(0), rtol=1e-10)
+    # It is in the checkpoint, and goes on from there: nothing is counted again.
+    again, _ = learn(tmp_path, 1, algorithm=config, model=model, resume=latest(tmp_path))
+    assert again.model.normaliser is not None
+    assert float(again.model.normaliser.count) == len(seen) + T * G * B - 3
+
+
+def test_a_resumed_learner_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """Weights, optimiser, target, adapted numbers, dice: 3 + 3 batches are 6."""
+    config = AlgorithmConfig(
+        name="appo",
+        kl_coef=0.5,
+        kl_target=1e-9,
+        target_interval=2,
+        entropy_coef=((0, 0.1), (200, 0.0)),
+    )
+    model = ModelConfig(hidden=(8,), normalise_obs=True, normalise_returns=True)
+    whole, _ = learn(tmp_path / "whole", 6, algorithm=config, model=model)
+    learn(tmp_path / "parts", 3, algorithm=config, model=model)
+    saved = latest(tmp_path / "parts")
+
+    def later(number: int, arrays: dict[str, Any]) -> None:
+        rng = np.random.default_rng(number + 3)
+        arrays["obs.obs"][:] = rng.normal(3.0, 2.0, arrays["obs.obs"].shape)
+        arrays["action"][:] = rng.integers(0, 2, arrays["action"].shape)
+        arrays["reward"][:] = rng.normal(size=arrays["reward"].shape)
+
+    parts, _ = learn(
+        tmp_path / "parts", 3, algorithm=config, model=model, resume=saved, change=later
+    )
+    assert parts.progress.kl_coef == whole.progress.kl_coef != 0.5
+    same(parts.model, whole.model)
+    assert parts.target is not None and whole.target is not None
+    same(parts.target, whole.target)
+
+
+def same(one: Model, other: Model) -> None:
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def test_a_target_network_may_follow_slowly(tmp_path: Path) -> None:
+    config = AlgorithmConfig(name="appo", target_rate=0.5, target_interval=1)
+    pieces, _ = learn(tmp_path, 2, algorithm=config)
+    assert pieces.target is not None
+    start = build(ModelConfig(hidden=(8,)), SPACES, seed=1)
+    first, target, now = (
+        next(iter(model.parameters())).detach() for model in (start, pieces.target, pieces.model)
+    )
+    moved = nn.functional.l1_loss(target, first)
+    assert 0 < float(moved) < float(nn.functional.l1_loss(now, first))
