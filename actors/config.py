@@ -23,6 +23,19 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, le=64, description="images: frames that the network sees at once"),
     ] = 1
+    mask: Annotated[
+        str,
+        Meta(
+            description="the part of the observation, or the entry of info, that says which choices"
+            " are allowed; empty = all are"
+        ),
+    ] = ""
+    bounds: Annotated[
+        Literal["clip", "tanh"],
+        Meta(
+            description="how the policy's numbers are kept inside a bounded Box: cut, or squashed"
+        ),
+    ] = "clip"
 
 
 class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,3 +82,17 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     drain_s: Annotated[
         float, Meta(ge=0, le=600, description="on SIGTERM, wait this long for acknowledgements")
     ] = 5.0
+
+
+class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an evaluator plays: episodes of its own, with the newest weights."""
+
+    episodes: Annotated[int, Meta(ge=1, le=100_000, description="episodes of each evaluation")] = 20
+    every_s: Annotated[
+        float, Meta(ge=0, description="seconds between their starts; 0 = every version it can")
+    ] = 10.0
+    envs: Annotated[int, Meta(ge=1, le=4096, description="environments played side by side")] = 4
+    greedy: Annotated[
+        bool, Meta(description="the likeliest action; false = drawn, as samplers do")
+    ] = True
+    seed: Annotated[int, Meta(ge=0, lt=2**31, description="of its environments")] = 1_000_000

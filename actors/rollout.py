@@ -3,12 +3,14 @@
     open -> [acted(t) -> environments step -> stepped: reward and flags of t] x T -> close: row T
 
 Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last
-step. A leaf that is seen stacked begins with the rows that came before row 0.
+step. A leaf that is seen stacked begins with the rows that came before row 0; what a network
+remembers, and sees of the step before, is held for row 0.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import lz4.block
 import numpy as np
@@ -36,10 +38,20 @@ class Finished:
 class Rollout:
     """One group's unroll under construction, and its running episodes."""
 
-    def __init__(self, spaces: Spaces, *, length: int, envs: int) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        length: int,
+        envs: int,
+        memory: int = 0,
+        previous: bool = False,
+    ) -> None:
         self.length = length
         self._leaves = spaces.observation
-        self._fields = unroll_fields(spaces, length=length, envs=envs)
+        self._fields = unroll_fields(
+            spaces, length=length, envs=envs, memory=memory, previous=previous
+        )
         self._returns = np.zeros(envs, np.float64)
         self._lengths = np.zeros(envs, np.int64)
         self._over = np.zeros(envs, np.bool_)  # the step before ended the episode
@@ -58,10 +70,10 @@ class Rollout:
 
     def open(self, history: Rows) -> None:
         """Begin an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
-        to the outbox until they are acknowledged."""
+        to the outbox until they are acknowledged. `history` is by field, time first."""
         self._open_arrays()
         for name, rows in history.items():
-            self._obs[name][: len(rows)] = rows
+            self._named[name][: len(rows)] = rows
         self.began = True
         self._t = 0
         self._ended = 0
@@ -73,7 +85,7 @@ class Rollout:
         return self._acted and self._t == self.length - 1
 
     def acted(
-        self, rows: Rows, actions: NDArray[np.int64], logp: NDArray[np.float32], version: int
+        self, rows: Rows, actions: NDArray[Any], logp: NDArray[np.float32], version: int
     ) -> None:
         """The policy chose for these observations."""
         t = self._t
@@ -161,12 +173,13 @@ class Rollout:
 
     def _open_arrays(self) -> None:
         self._arrays = [_array(field) for field in self._fields]
-        count = len(self._leaves)
-        self._action, self._logp, self._reward, flags = self._arrays[count:]
-        self._flags = flags.view(np.uint8)
-        self._obs = {
-            leaf.name: array for leaf, array in zip(self._leaves, self._arrays, strict=False)
+        self._named = {
+            field.name: array for field, array in zip(self._fields, self._arrays, strict=True)
         }
+        named = self._named
+        self._action, self._logp, self._reward = named["action"], named["logp"], named["reward"]
+        self._flags = named["flags"].view(np.uint8)
+        self._obs = {leaf.name: named[f"obs.{leaf.name}"] for leaf in self._leaves}
         # Row 0 of the unroll comes after the history.
         self._newest = {leaf.name: self._obs[leaf.name][leaf.stack - 1 :] for leaf in self._leaves}
 

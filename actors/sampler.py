@@ -10,14 +10,14 @@ import threading
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from actors.before import Rows
 from actors.faults import Faults
 from actors.gather import Gather
 from actors.metrics import ActorMetrics
-from actors.policy import Policy
+from actors.policy import Actions, Policy
 from actors.rollout import Rollout
-from actors.stacks import Rows, Stacks
+from actors.stacks import Stacks
 from actors.stepping.stepper import Failure, Reply, Stepper
 from broker.actor_end import ActorEnd
 
@@ -47,10 +47,13 @@ class Sampler:
         self.gather = gather
         self.faults = faults
         self.metrics = metrics
-        frame = stepper.frame
-        self._stacks = Stacks(stepper.spaces, frame)
+        frame, memory, previous = stepper.frame, policy.memory, policy.previous
+        self._stacks = Stacks(stepper.spaces, frame, memory=memory, previous=previous)
         self._rollouts = [
-            Rollout(stepper.spaces, length=length, envs=frame.envs) for _ in range(frame.groups)
+            Rollout(
+                stepper.spaces, length=length, envs=frame.envs, memory=memory, previous=previous
+            )
+            for _ in range(frame.groups)
         ]
         self._within = np.arange(frame.envs)
         self._network = threading.Lock()  # held while the policy acts or takes new weights
@@ -180,7 +183,8 @@ class Sampler:
             reward, flags = reward.copy(), flags.copy()
         with self._network:
             began = time.monotonic()
-            actions, logp = self.policy.act(seen)
+            actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
+            self._stacks.acted(rows, actions, memory)
             version = self.policy.version
             self._called(len(actions), began, time.monotonic())
             parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
@@ -192,7 +196,7 @@ class Sampler:
                 newest = self._stacks.newest(seen, part)
                 rollout.acted(newest, actions[part], logp[part], version)
 
-    def _reply(self, group: int) -> NDArray[np.int64] | None:
+    def _reply(self, group: int) -> Actions | None:
         """An environment's own thread asks for its next actions, and holds the network. In the
         middle of an unroll all that is needed is the network and what belongs to this group; the
         rest, and a network for which rows are better put together, is for the event loop."""
@@ -203,7 +207,8 @@ class Sampler:
         frame, began = self.stepper.frame, time.monotonic()
         self._stacks.push(group)
         seen = self._stacks.look(columns)
-        actions, logp = self.policy.act(seen)
+        actions, logp, memory = self.policy.act(seen, self._stacks.memory(columns))
+        self._stacks.acted(columns, actions, memory)
         rollout.stepped(frame.reward[columns], frame.flags[columns])
         rollout.acted(self._stacks.newest(seen, slice(None)), actions, logp, self.policy.version)
         self.metrics.replied(len(actions), time.monotonic() - began)

@@ -1,20 +1,22 @@
-"""What the network sees: rows as they are, and stacked ones put side by side again."""
+"""What the network sees: rows as they are, stacked ones put side by side again, the step before."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.before import Arrays, Before, Rows
 from actors.stepping.stepper import Frame
 from learner.spaces import DEAD, Spaces
 
-Arrays = dict[str, NDArray[np.generic]]
-# Rows of a frame: all of them, or numbers in any order.
-Rows = slice | NDArray[np.int64]
-
 
 class Stacks:
-    """For all environments of a frame. Costs nothing when no leaf is stacked."""
+    """For all environments of a frame. Costs nothing when no leaf is stacked, nothing is remembered
+    and the step before is not seen."""
 
-    def __init__(self, spaces: Spaces, frame: Frame) -> None:
+    def __init__(
+        self, spaces: Spaces, frame: Frame, *, memory: int = 0, previous: bool = False
+    ) -> None:
         count = frame.groups * frame.envs
         self._frame = frame
         self._windows: Arrays = {
@@ -22,11 +24,14 @@ class Stacks:
             for leaf in spaces.observation
             if leaf.stack > 1
         }
+        self._before = Before(spaces, frame, memory=memory, previous=previous)
+        self._idle = self._before.idle and not self._windows
         self._unseen = np.ones(count, np.bool_)  # environments that have not shown a row yet
 
     def push(self, group: int) -> None:
-        """The group's newest rows move in. One that begins an episode fills its whole window."""
-        if not self._windows:
+        """The group's newest rows move in. One that begins an episode fills its whole window, and
+        remembers nothing."""
+        if self._idle:
             return
         columns = self._frame.columns(group)
         fresh = self._unseen[columns] | (self._frame.flags[columns] & DEAD != 0)
@@ -37,24 +42,38 @@ class Stacks:
             window[:, -1] = rows
             if fresh.any():
                 window[fresh] = rows[fresh][:, None]
+        self._before.push(columns, fresh)
 
     def look(self, columns: slice) -> Arrays:
         """What these environments see now, in place: it changes when they go on."""
-        return {
+        seen = {
             name: self._windows.get(name, array)[columns] for name, array in self._frame.obs.items()
         }
+        for name, array in self._before.leaves.items():
+            seen[name] = array[columns]
+        return seen
 
     def take(self, rows: Rows) -> Arrays:
         """What these environments see now. It stays when they go on: the frame's part is a copy,
-        the windows move only with push()."""
+        the rest moves only with push()."""
         whole = isinstance(rows, slice)
         taken = {
-            name: windows if whole else windows[rows] for name, windows in self._windows.items()
+            name: array if whole else array[rows]
+            for name, array in (*self._windows.items(), *self._before.leaves.items())
         }
         for name, array in self._frame.obs.items():
             if name not in taken:
                 taken[name] = array.copy() if whole else array[rows]
         return taken
+
+    def memory(self, rows: Rows) -> NDArray[np.float32] | None:
+        """What these environments remember; None = they do not."""
+        return None if self._before.memory is None else self._before.memory[rows]
+
+    def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
+        """The policy has answered these environments, and remembers this."""
+        if not self._before.idle:
+            self._before.acted(rows, actions, memory)
 
     def newest(self, taken: Arrays, part: slice) -> Arrays:
         """Of what was taken, the rows as they travel."""
@@ -64,8 +83,9 @@ class Stacks:
         }
 
     def history(self, group: int) -> Arrays:
-        """By stacked leaf, [stack - 1, envs, ...]: what the network saw before the newest row."""
+        """By field, time first: what came before the newest row, for the unroll that begins."""
         columns = self._frame.columns(group)
-        return {
-            name: windows[columns][:, :-1].swapaxes(0, 1) for name, windows in self._windows.items()
+        return self._before.fields(columns) | {
+            f"obs.{name}": windows[columns][:, :-1].swapaxes(0, 1)
+            for name, windows in self._windows.items()
         }

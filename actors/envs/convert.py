@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from actors.config import EnvConfig
 from actors.envs.leaves import Numbers, parts_of, values_of
-from learner.spaces import Discrete, Leaf, Spaces
+from actors.envs.parts import action_parts
+from learner.spaces import Action, Leaf, Spaces
 
 Env = gymnasium.Env[Any, Any]
 Rows = Mapping[str, NDArray[np.generic]]
 
-# An unroll's message has 32 buffers; four are the actions, their logits, rewards and flags.
-MOST_LEAVES = 28
+# An unroll's message has 32 buffers. Four are the actions, their log-probabilities, rewards and
+# flags, three more come before the first row: memory, action and reward.
+MOST_LEAVES = 25
 
 
 class EnvError(Exception):
@@ -47,10 +49,11 @@ def as_data(
     observation: "gymnasium.Space[Any]", action: "gymnasium.Space[Any]", config: EnvConfig
 ) -> Spaces:
     """The spaces of one environment."""
-    return Spaces(_leaves(observation, config), _action(action, config))
+    taken = _action(action, config)
+    return Spaces(_leaves(observation, taken, config), taken)
 
 
-def _leaves(space: "gymnasium.Space[Any]", config: EnvConfig) -> tuple[Leaf, ...]:
+def _leaves(space: "gymnasium.Space[Any]", action: Action, config: EnvConfig) -> tuple[Leaf, ...]:
     try:
         leaves = tuple(part.leaf for part in parts_of(space))
     except TypeError as error:
@@ -66,6 +69,8 @@ def _leaves(space: "gymnasium.Space[Any]", config: EnvConfig) -> tuple[Leaf, ...
     name, times = Counter(leaf.name for leaf in leaves).most_common(1)[0]
     if times > 1:
         raise EnvError(f"{config.id}: {times} parts of the observation are called {name}; rename")
+    if config.mask:
+        leaves = _masked(leaves, action, config)
     if config.stack == 1:
         return leaves
     if not any(leaf.image for leaf in leaves):
@@ -78,12 +83,37 @@ def _leaves(space: "gymnasium.Space[Any]", config: EnvConfig) -> tuple[Leaf, ...
     )
 
 
-def _action(space: "gymnasium.Space[Any]", config: EnvConfig) -> Discrete:
-    if not isinstance(space, gymnasium.spaces.Discrete):
-        raise EnvError(f"{config.id}: action {space} is not supported yet; only Discrete is")
-    if int(space.start) != 0:
-        raise EnvError(f"{config.id}: actions must count from 0, these start at {space.start}")
-    return Discrete(int(space.n))
+def _masked(leaves: tuple[Leaf, ...], action: Action, config: EnvConfig) -> tuple[Leaf, ...]:
+    """The leaf that env.mask names is marked as the mask."""
+    name, count = config.mask, sum(action.categories)
+    if not count:
+        raise EnvError(f"{config.id}: the action has no choices to mask; leave env.mask out")
+    found = [leaf for leaf in leaves if leaf.name == name]
+    if not found:
+        # make_env has put an entry of info there, if it was asked.
+        raise EnvError(
+            f"{config.id}: env.mask = {name!r} is no part of the observation, which has"
+            f" {[leaf.name for leaf in leaves]}; an entry of info serves single environments only:"
+            ' set actor.stepping = "inline", "threads" or "processes"'
+        )
+    leaf = found[0]
+    if leaf.shape != (count,) or leaf.categories or np.dtype(leaf.dtype).kind not in "iu":
+        raise EnvError(
+            f"{config.id}: env.mask = {name!r} is {np.dtype(leaf.dtype).name}{list(leaf.shape)};"
+            f" the action has {count} values to choose from, so make it MultiBinary({count})"
+        )
+    if len(leaves) == 1:
+        raise EnvError(f"{config.id}: the observation is nothing but the mask; add what to see")
+    return tuple(
+        msgspec.structs.replace(leaf, mask=True) if leaf.name == name else leaf for leaf in leaves
+    )
+
+
+def _action(space: "gymnasium.Space[Any]", config: EnvConfig) -> Action:
+    try:
+        return Action(tuple(action_parts(space)), squash=config.bounds == "tanh")
+    except TypeError as error:
+        raise EnvError(f"{config.id}: action: {error}") from error
 
 
 class Writer:
@@ -92,8 +122,8 @@ class Writer:
     def __init__(self, space: "gymnasium.Space[Any]", spaces: Spaces) -> None:
         self._space = space
         self._parts = tuple(parts_of(space))
-        made = [msgspec.structs.replace(part.leaf, stack=1) for part in self._parts]
-        wanted = [msgspec.structs.replace(leaf, stack=1) for leaf in spaces.observation]
+        made = [part.leaf for part in self._parts]
+        wanted = [msgspec.structs.replace(leaf, stack=1, mask=False) for leaf in spaces.observation]
         if made != wanted:
             raise EnvError(
                 f"this environment's observation is {space}, the run began with {spaces};"
@@ -106,6 +136,8 @@ class Writer:
         self._only = None if nested else only
         self._plain = isinstance(only, Numbers) and not nested
         self._name, self._shape, self._dtype = only.leaf.name, only.shape, only.dtype
+        self._mask = next((leaf.name for leaf in spaces.observation if leaf.mask), "")
+        self._choices = np.cumsum((0, *spaces.action.categories), dtype=np.int64)[:-1]
 
     def check(self, observation: Any) -> None:
         """Of every episode's first observation: ValueError unless it is inside the space, in shape,
@@ -113,8 +145,9 @@ class Writer:
         for part, value in zip(self._parts, values_of(self._space, observation), strict=True):
             part.check(value)
 
-    def write(self, rows: Rows, index: int, observation: Any) -> None:
-        """One environment's observation; ValueError on a wrong shape, dtype or category."""
+    def write(self, rows: Rows, index: int, observation: Any, *, last: bool = False) -> None:
+        """One environment's observation; ValueError on a wrong shape, dtype or category, and on a
+        mask that allows nothing. `last`: nothing is chosen after it."""
         if (
             self._plain
             and type(observation) is np.ndarray
@@ -128,11 +161,18 @@ class Writer:
             return
         for part, value in zip(self._parts, values_of(self._space, observation), strict=True):
             rows[part.leaf.name][index] = part.array(value)
+        if self._mask and not last:
+            self._check_masks(rows[self._mask][index][None])
 
     def write_batch(
-        self, rows: Rows, columns: slice | NDArray[np.integer[Any]], observations: Any
+        self,
+        rows: Rows,
+        columns: slice | NDArray[np.integer[Any]],
+        observations: Any,
+        *,
+        last: NDArray[np.bool_] | None = None,
     ) -> None:
-        """A vector environment's."""
+        """A vector environment's; `last`: of which nothing is chosen after it."""
         for part, value in zip(self._parts, values_of(self._space, observations), strict=True):
             row = rows[part.leaf.name]
             width = (
@@ -141,3 +181,26 @@ class Writer:
                 else len(columns)
             )
             row[columns] = part.array(value, (width,))
+        if self._mask:
+            masks = rows[self._mask][columns]
+            self._check_masks(masks if last is None else masks[~last])
+
+    def _check_masks(self, masks: NDArray[np.generic]) -> None:
+        allowed = np.add.reduceat(masks != 0, self._choices, axis=1, dtype=np.int64)
+        if not allowed.all():
+            choice = np.argwhere(allowed == 0)[0][1]
+            raise ValueError(f"{self._mask}: the mask allows nothing for choice {choice}")
+
+
+def mask_of(env: Any, observation: Any, spaces: Spaces) -> NDArray[Any] | None:
+    """What the observation of a single or vector environment says may be chosen: [N, values], or
+    None where everything may."""
+    name = next((leaf.name for leaf in spaces.observation if leaf.mask), None)
+    if name is None:
+        return None
+    many = hasattr(env, "single_observation_space")
+    space = env.single_observation_space if many else env.observation_space
+    for part, value in zip(parts_of(space), values_of(space, observation), strict=True):
+        if part.leaf.name == name:
+            return np.asarray(value).reshape(-1, sum(spaces.action.categories))
+    return None

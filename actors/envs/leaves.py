@@ -55,7 +55,8 @@ class Choices:
         self.start = np.asarray(space.start, np.int64)
         self.shape = self.counts.shape
         categories = tuple(int(n) for n in self.counts.flat)
-        self.leaf = Leaf(name, self.dtype.str, self.shape, categories)
+        start = tuple(int(n) for n in self.start.flat) if self.start.any() else ()
+        self.leaf = Leaf(name, self.dtype.str, self.shape, categories, start)
         self._range: tuple[int, int] | None = None
         if isinstance(space, spaces.Discrete):
             self._range = int(space.start), int(space.start) + int(space.n)

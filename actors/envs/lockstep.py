@@ -5,7 +5,9 @@ import time
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
+from actors.actions import Actions, random_rows
 from actors.config import EnvConfig
+from actors.envs.convert import mask_of, spaces_of
 from actors.envs.make import make_env
 
 
@@ -13,12 +15,14 @@ def rate(config: EnvConfig, envs: int, *, seconds: float) -> float:
     """Agent steps a second of AsyncVectorEnv with random actions; the first fifth is warm-up."""
     vector = AsyncVectorEnv([lambda: make_env(config)] * envs)
     try:
-        vector.reset(seed=1)
+        newest = vector.reset(seed=1)[0]
         rng = np.random.default_rng(0)
-        actions = vector.single_action_space.n  # type: ignore[attr-defined]
+        spaces = spaces_of(vector, config)
+        actions = Actions(spaces.action)
         count, began, counted = 0, time.perf_counter(), 0.0
         while True:
-            vector.step(rng.integers(0, actions, envs))
+            mask = mask_of(vector, newest, spaces)
+            newest = vector.step(actions.many(random_rows(spaces.action, rng, envs, mask)))[0]
             passed = time.perf_counter() - began
             if not counted and passed > seconds / 5:
                 counted = passed

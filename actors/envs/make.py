@@ -10,7 +10,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actors.config import EnvConfig
-from actors.envs import atari, pool
+from actors.envs import atari, mask, pool
 from actors.envs.convert import Env, EnvError, as_data, spaces_of
 from actors.envs.pool import Pool
 from learner.spaces import Spaces
@@ -22,6 +22,7 @@ _EXTRAS = {
     "ale_py": ("ale-py", "atari"),
     "cv2": ("opencv", "atari"),
     "envpool": ("envpool", "envpool"),
+    "mujoco": ("mujoco", "mujoco"),
 }
 
 
@@ -40,6 +41,8 @@ def make_env(config: EnvConfig) -> Env:
     try:
         for place, table in enumerate(config.wrappers):
             env = _wrapped(env, dict(table), f"env.wrappers[{place}]")
+        if config.mask:
+            env = _masked(env, config)
     except EnvError:
         env.close()
         raise
@@ -120,6 +123,14 @@ def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
             f"{where}.id = {name!r} made a {type(wrapped).__name__}, which is no gymnasium.Env"
         )
     return wrapped
+
+
+def _masked(env: Env, config: EnvConfig) -> Env:
+    """With the mask as a part of the observation, wherever it comes from."""
+    try:
+        return env if mask.observes(env, config.mask) else mask.InfoMask(env, config.mask)
+    except TypeError:  # spaces that as_data() names
+        return env
 
 
 def _unwrapped(config: EnvConfig, who: str) -> None:

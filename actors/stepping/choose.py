@@ -73,7 +73,7 @@ def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
     vector = make_vector(env, envs)
     try:
         spaces = spaces_of(vector, env)
-        cost = cost_of(vector, spaces.action.n, config=env, seed=seed, width=envs)
+        cost = cost_of(vector, spaces, config=env, seed=seed, width=envs)
     finally:
         vector.close()
     stepping = "inline" if cost.seconds < _VECTOR_HAND_OVER_S else "threads"
@@ -84,13 +84,12 @@ def _measured(env: EnvConfig, *, groups: int, envs: int, seed: int) -> _Choice:
     first = make_env(env)
     try:
         spaces = spaces_of(first, env)
-        count = spaces.action.n
-        cost = cost_of(first, count, config=env, seed=seed)
+        cost = cost_of(first, spaces, config=env, seed=seed)
         stepping, why = quick(cost, groups=groups, envs=envs, cores=_cores())
         if not stepping:
             second = make_env(env)
             try:
-                times = speedup(first, second, count, config=env)
+                times = speedup(first, second, spaces, config=env)
             finally:
                 second.close()
             stepping = "threads" if times >= _RELEASES_FROM else "processes"

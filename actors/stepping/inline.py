@@ -2,9 +2,7 @@
 
 import asyncio
 
-import numpy as np
-from numpy.typing import NDArray
-
+from actors.actions import Rows
 from actors.config import EnvConfig
 from actors.stepping.ledger import Ledger
 from actors.stepping.stepper import Failure, Frame, Reply
@@ -45,7 +43,7 @@ class Inline:
         self._sent = list(range(self.frame.groups))
         news.set()
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+    def send(self, group: int, actions: Rows) -> None:
         frame = self.frame
         frame.action[frame.columns(group)] = actions
         self._units[group].step(actions)

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actors.actions import Actions, random_rows
 from actors.config import EnvConfig
-from actors.envs.convert import EnvError
+from actors.envs.convert import EnvError, mask_of
+from learner.spaces import Spaces
 
 _STEPS, _LONGEST_S = 64, 0.3
 _TELLING_S = 100e-6  # of shorter steps the share of computing is a guess, and decides nothing
@@ -29,11 +31,10 @@ class Cost(NamedTuple):
         return f"a step takes {took} of which {self.computes:.0%} computes"
 
 
-def cost_of(env: Any, count: int, *, config: EnvConfig, seed: int, width: int = 0) -> Cost:
-    """Random actions out of `count`; width = environments of a vector, 0 = a single one."""
+def cost_of(env: Any, spaces: Spaces, *, config: EnvConfig, seed: int, width: int = 0) -> Cost:
+    """Of random actions; width = environments of a vector, 0 = a single one."""
     with _blamed(config):
-        env.reset(seed=seed)
-        step = _stepping(env, count, seed, width)
+        step = _stepping(env, spaces, seed, width)
         step()  # what is only built at the first one
         steps, stepped, began, busy = 0, 0.0, time.perf_counter(), _busy()
         while steps < _STEPS and (not steps or time.perf_counter() - began < _LONGEST_S):
@@ -43,11 +44,10 @@ def cost_of(env: Any, count: int, *, config: EnvConfig, seed: int, width: int = 
     return Cost(stepped / steps, min(1.0, computes))
 
 
-def speedup(first: Any, second: Any, count: int, *, config: EnvConfig) -> float:
+def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> float:
     """How many cores two environments in two threads keep busy: up to 2 when they compute without
     holding Python's lock, 1 when they hold it. Steps of uneven length do not matter to that."""
     with _blamed(config):
-        second.reset(seed=2)
         gate = threading.Barrier(3)
         computed: list[float] = []
         errors: list[BaseException] = []
@@ -62,7 +62,7 @@ def speedup(first: Any, second: Any, count: int, *, config: EnvConfig) -> float:
                 errors.append(error)
             computed.append(time.thread_time() - began)
 
-        steps = [_stepping(env, count, seed, 0) for seed, env in ((1, first), (2, second))]
+        steps = [_stepping(env, spaces, seed, 0) for seed, env in ((1, first), (2, second))]
         threads = [threading.Thread(target=play, args=(step,), daemon=True) for step in steps]
         for thread in threads:
             thread.start()
@@ -75,17 +75,20 @@ def speedup(first: Any, second: Any, count: int, *, config: EnvConfig) -> float:
         return sum(computed) / (time.perf_counter() - began)
 
 
-def _stepping(env: Any, count: int, seed: int, width: int) -> Callable[[], float]:
+def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], float]:
     """A call makes one step and gives its seconds; an episode's end is not counted."""
-    dice = np.random.default_rng(seed)
+    dice, actions = np.random.default_rng(seed), Actions(spaces.action)
+    newest = env.reset(seed=seed)[0]
 
     def step() -> float:
-        action: Any = dice.integers(0, count, width) if width else int(dice.integers(0, count))
+        nonlocal newest
+        rows = random_rows(spaces.action, dice, width or 1, mask_of(env, newest, spaces))
+        action = actions.many(rows) if width else actions.one(rows[0])
         began = time.perf_counter()
-        _, _, ended, cut, _ = env.step(action)
+        newest, _, ended, cut, _ = env.step(action)
         took = time.perf_counter() - began
         if not width and (ended or cut):
-            env.reset()
+            newest = env.reset()[0]
         return took
 
     return step

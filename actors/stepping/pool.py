@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.actions import Actions, Rows
 from actors.config import EnvConfig
 from actors.envs.convert import EnvError, Writer, spaces_of
 from actors.envs.make import make_pool
@@ -44,6 +45,7 @@ class Pool:
         self.frame = Frame.empty(self.spaces, groups=groups, envs=1)
         self._name, self._batch, self._groups = config.id, batch, groups
         self._writer = Writer(self._pool.single_observation_space, self.spaces)
+        self._actions = Actions(self.spaces.action)
         self._over = np.zeros(groups, np.bool_)  # ended: its next step only resets
         self._idle = np.zeros(total, np.bool_)  # not under way, spares included
         self._sent_at = np.zeros(total)
@@ -65,7 +67,7 @@ class Pool:
         self._thread.start()
         self._fill()
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+    def send(self, group: int, actions: Rows) -> None:
         self.frame.action[group] = actions[0]
         if not self._waiting:
             assert self._loop is not None
@@ -101,12 +103,13 @@ class Pool:
         self._waiting = []
 
     def _send(self, numbers: NDArray[np.integer]) -> None:
-        actions = np.zeros(len(numbers), np.int64)
+        kept = self.frame.action
+        rows = np.zeros((len(numbers), *kept.shape[1:]), kept.dtype)
         real = numbers < self._groups
-        actions[real] = self.frame.action[numbers[real]]
+        rows[real] = kept[numbers[real]]
         self._idle[numbers] = False
         self._sent_at[numbers] = self._flushed = time.perf_counter()
-        self._pool.send(actions, numbers.astype(np.int32))
+        self._pool.send(self._actions.many(rows), numbers.astype(np.int32))
 
     def _fill(self) -> None:
         """Now and then: does an incomplete batch wait for nothing?"""
@@ -151,7 +154,8 @@ class Pool:
         if not real.all():
             rows = _only(rows, real)
         numbers = numbers[real]
-        self._writer.write_batch(frame.obs, numbers, rows)
+        last = (ended | cut)[real]
+        self._writer.write_batch(frame.obs, numbers, rows, last=last)
         dead = self._over[numbers]
         flags = ended[real] * TERMINATED | cut[real] * TRUNCATED
         flags[dead] = DEAD

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from actors.actions import Rows
 from actors.config import EnvConfig
 from actors.envs.convert import EnvError
 from actors.stepping.connection import Connection, check_descriptors, words
@@ -85,7 +85,7 @@ class Processes:
         self._start_host()
         self._watch()
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+    def send(self, group: int, actions: Rows) -> None:
         shared, frame = self._shared, self.frame
         worker = group % self._workers
         frame.action[frame.columns(group)] = actions

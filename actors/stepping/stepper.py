@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.actions import Rows
 from learner.spaces import Spaces
 
 
@@ -31,7 +32,7 @@ class Frame:
     obs: dict[str, NDArray[np.generic]]  # by leaf: [groups * envs, *leaf.shape]
     reward: NDArray[np.float32]
     flags: NDArray[np.uint8]
-    action: NDArray[np.int64]  # what was sent
+    action: Rows  # what was sent: [groups * envs, *action.shape] of action.dtype
     spent: NDArray[np.float64]  # [groups] seconds inside the environments since the start
 
     @classmethod
@@ -51,7 +52,7 @@ class Frame:
         names = [leaf.name for leaf in spaces.observation]
         return cls(
             groups, envs, dict(zip(names, rows, strict=True)),
-            reward.view(np.float32), flags.view(np.uint8), action.view(np.int64),
+            reward.view(np.float32), flags.view(np.uint8), action,
             spent.view(np.float64),
         )  # fmt: skip
 
@@ -81,7 +82,7 @@ class Reply(NamedTuple):
     """
 
     lock: threading.Lock  # held by whoever runs the network
-    actions: Callable[[int], NDArray[np.int64] | None]  # of a group; None = ask the event loop
+    actions: Callable[[int], Rows | None]  # of a group; None = ask the event loop
 
 
 class Stepper(Protocol):
@@ -94,7 +95,7 @@ class Stepper(Protocol):
         """Begin every environment, each with a seed of its own. From now on `news` is set whenever
         ready() or failures() has something new. Who has no use for `reply` leaves it."""
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+    def send(self, group: int, actions: Rows) -> None:
         """One step of a group that was ready."""
 
     def ready(self) -> list[int]:
@@ -113,7 +114,7 @@ def _places(
     count = groups * envs
     wanted: list[tuple[str, tuple[int, ...]]] = [
         ("float64", (groups,)),
-        ("int64", (count,)),
+        (spaces.action.dtype, (count, *spaces.action.shape)),
         ("float32", (count,)),
         ("uint8", (count,)),
         *((leaf.dtype, (count, *leaf.shape)) for leaf in spaces.observation),

@@ -9,9 +9,7 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
-import numpy as np
-from numpy.typing import NDArray
-
+from actors.actions import Rows
 from actors.config import EnvConfig
 from actors.envs.convert import EnvError
 from actors.stepping.kernel import sharp_sleep
@@ -23,7 +21,7 @@ from learner.spaces import Spaces
 
 # How long close() waits for all threads together; one that is inside a long step is left behind.
 _CLOSE_S = 1.0
-Order = NDArray[np.int64] | None  # actions; None = end
+Order = Rows | None  # actions; None = end
 
 
 class _Lane:
@@ -124,7 +122,7 @@ class Threads:
             self._launch(lane)
         self._watch()
 
-    def send(self, group: int, actions: NDArray[np.int64]) -> None:
+    def send(self, group: int, actions: Rows) -> None:
         lane, kept = self._lanes[group], self.frame.action[self.frame.columns(group)]
         kept[:] = actions
         lane.since = time.monotonic()

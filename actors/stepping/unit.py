@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.actions import Actions, Rows
 from actors.config import EnvConfig
 from actors.envs.convert import EnvError, Writer, spaces_of
 from actors.envs.make import make_env
@@ -184,6 +185,7 @@ class Envs(Unit):
         leaf = seat.spaces.observation[0]
         plain = len(seat.spaces.observation) == 1 and not leaf.categories
         self._dtype, self._shape = np.dtype(leaf.dtype) if plain else None, leaf.shape
+        self._actions = Actions(seat.spaces.action)
 
     @property
     def frame(self) -> Frame:
@@ -198,13 +200,14 @@ class Envs(Unit):
         self._reward = frame.reward[self._columns]
         self._flags = frame.flags[self._columns]
 
-    def step(self, actions: NDArray[np.int64]) -> None:
+    def step(self, actions: Rows) -> None:
         began = time.perf_counter()
         envs, over, group, at = self._envs, self._over, self._group, self._ledger.at
         dtype, shape, array = self._dtype, self._shape, np.ndarray
         self._flags[:] = 0
         numbers = range(len(envs))
-        for index, env, dead, action in zip(numbers, envs, over, actions.tolist(), strict=True):
+        given = self._actions.each(actions)
+        for index, env, dead, action in zip(numbers, envs, over, given, strict=True):
             at[group] = index
             try:
                 if dead:
@@ -219,7 +222,7 @@ class Envs(Unit):
                 ):
                     self._rows[index] = observation
                 else:
-                    self._write(index, observation)
+                    self._write(index, observation, ended or cut)
                 self._reward[index] = float(reward)
                 if ended or cut:
                     self._flags[index] = (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
@@ -236,9 +239,9 @@ class Envs(Unit):
         ledger = self._ledger
         ledger.missed[self._first + index] += 1
 
-    def _write(self, index: int, observation: Any) -> None:
+    def _write(self, index: int, observation: Any, last: bool) -> None:
         assert self._writer is not None
-        self._writer.write(self._frame.obs, self._first + index, observation)
+        self._writer.write(self._frame.obs, self._first + index, observation, last=last)
 
     def _make(self, part: int) -> None:
         seat = self._seat

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.actions import Actions, Rows
 from actors.envs.convert import Writer
 from actors.envs.make import make_vector
 from actors.stepping.stepper import Frame
@@ -24,18 +25,21 @@ class Vector(Unit):
         super().__init__(seat, frame)
         self._vector: Any = None
         self._writer: Writer | None = None
+        self._actions = Actions(seat.spaces.action)
         self._over = np.zeros(seat.envs, np.bool_)  # ended at the step before
 
-    def step(self, actions: NDArray[np.int64]) -> None:
+    def step(self, actions: Rows) -> None:
         began = time.perf_counter()
         ledger, group, columns = self._seat.ledger, self._group, self._columns
         assert self._writer is not None
         over = self._over
         try:
-            rows, rewards, ended, cut, _ = self._vector.step(actions)
+            rows, rewards, ended, cut, _ = self._vector.step(self._actions.many(actions))
             frame = self.frame
-            self._writer.write_batch(frame.obs, columns, rows)
             flags = self._each(ended) * TERMINATED | self._each(cut) * TRUNCATED
+            # The step after an end only resets, whatever else it says.
+            last = (flags != 0) & ~over
+            self._writer.write_batch(frame.obs, columns, rows, last=last)
             flags[over] = DEAD
             frame.reward[columns] = self._each(rewards)
             frame.reward[columns][over] = 0.0
@@ -68,8 +72,8 @@ class Vector(Unit):
         del part
         assert self._writer is not None
         rows = self._vector.reset(seed=seed)[0]
-        self._writer.write_batch(self.frame.obs, self._columns, rows)
         self._over[:] = False
+        self._writer.write_batch(self.frame.obs, self._columns, rows)
 
     def _drop(self, part: int) -> None:
         del part

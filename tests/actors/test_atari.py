@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from actors.config import EnvConfig
 from actors.envs.convert import spaces_of
 from actors.envs.make import EnvError, make_env, make_vector, probe
-from learner.spaces import Discrete, Leaf
+from learner.spaces import Leaf, discrete
 
 FRAME = Leaf("obs", "|u1", (84, 84))
 
@@ -130,7 +130,7 @@ def test_the_same_spaces_for_both_ways() -> None:
         config = EnvConfig("ALE/Breakout-v5", kwargs)
         spaces = probe(config)
         assert spaces == spaces_of(reference, config) == spaces_of(native, config)
-        assert (spaces.observation, spaces.action) == ((leaf,), Discrete(actions))
+        assert (spaces.observation, spaces.action) == ((leaf,), discrete(actions))
         native.close()
     stacked = probe(EnvConfig("ALE/Breakout-v5", stack=4))
     assert stacked.observation[0].seen == (4, 84, 84)

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from actors.config import EnvConfig
 from actors.envs.convert import EnvError, Writer, as_data
 from actors.stepping.stepper import Frame
+from broker.wire import MAX_BUFFERS
 from learner import spaces
-from learner.spaces import Leaf, Spaces
+from learner.spaces import Action, Leaf, Part, Spaces, unroll_fields
 
 TWO = Discrete(2)
 IMAGE = Box(0, 255, (8, 9), np.uint8)
@@ -132,7 +133,7 @@ def test_a_plain_space_is_one_leaf() -> None:
     assert leaves(Box(-1, 1, (3,), np.float64)) == (Leaf("obs", "<f8", (3,)),)
     assert leaves(Box(0, 1, (4, 4), np.bool_)) == (Leaf("obs", "|i1", (4, 4)),)  # no image
     assert leaves(Box(-1, 1, (2,), np.dtype(">f4"))) == (Leaf("obs", "<f4", (2,)),)
-    assert leaves(Discrete(5, start=-2)) == (Leaf("obs", "<i8", (), (5,)),)
+    assert leaves(Discrete(5, start=-2)) == (Leaf("obs", "<i8", (), (5,), (-2,)),)
     assert leaves(MultiBinary([2, 3])) == (Leaf("obs", "|i1", (2, 3)),)
     assert leaves(MultiDiscrete([3, 4])) == (Leaf("obs", "<i8", (2,), (3, 4)),)
     grid = MultiDiscrete(np.array([[3, 4], [5, 6]]))
@@ -158,8 +159,8 @@ WRONG_SPACES = [
     (OneOf([TWO, IMAGE]), 1, "observation obs is OneOf"),
     (Box(0, 1, (2,), np.longdouble), 1, "observation obs is a Box of .*float.*not supported"),
     (Dict({"a.b": TWO, "a": Dict(b=TWO)}), 1, "2 parts of the observation are called a.b"),
-    (Tuple([TWO] * 29), 1, "has 29 parts, 1 to 28 can travel"),
-    (Dict({}), 1, "has 0 parts, 1 to 28 can travel"),
+    (Tuple([TWO] * 26), 1, "has 26 parts, 1 to 25 can travel"),
+    (Dict({}), 1, "has 0 parts, 1 to 25 can travel"),
     (Box(0, 255, (9,), np.uint8), 2, "no part of the observation is an image.*env.stack = 1"),
 ]
 
@@ -171,21 +172,72 @@ def test_observations_that_cannot_travel(space: Any, stack: int, words: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_28_parts_can() -> None:
-    assert len(leaves(Tuple([TWO] * 28))) == 28
+def test_25_parts_can_with_all_that_goes_with_them() -> None:
+    data = as_data(Tuple([TWO] * 25), TWO, EnvConfig())
+    assert len(unroll_fields(data, length=2, envs=1, memory=3, previous=True)) == MAX_BUFFERS
+
+
+def action_of(space: Any, bounds: Any = "clip") -> Action:
+    return as_data(TWO, space, EnvConfig("some-v0", bounds=bounds)).action
+
+
+def test_actions_as_data() -> None:
+    assert action_of(Discrete(7)) == spaces.discrete(7)
+    assert action_of(Discrete(2, start=1)).parts == (Part((), "int64", (), (2,), (1,)),)
+    grid = MultiDiscrete(np.array([[3, 4], [5, 6]]), start=np.array([[0, 1], [-2, 0]]))
+    assert action_of(grid).parts == (Part((), "int64", (2, 2), (3, 4, 5, 6), (0, 1, -2, 0)),)
+    assert action_of(MultiBinary([1, 2])).parts == (Part((), "int8", (1, 2), (2, 2), (0, 0)),)
+    box = Box(np.array([-1, -np.inf]), np.array([2.5, np.inf]), dtype=np.float64)
+    assert action_of(box).parts == (
+        Part((), "float64", (2,), low=(-1.0, -np.inf), high=(2.5, np.inf)),
+    )
+    whole = Box(0, 255, (), np.uint8)
+    assert action_of(whole).parts == (Part((), "uint8", (), low=(0.0,), high=(255.0,)),)
+    assert [action_of(box, bounds).squash for bounds in ("clip", "tanh")] == [False, True]
+
+
+def test_a_box_of_integers_without_bounds_has_none() -> None:
+    """gymnasium writes the limits of the dtype there."""
+    (part,) = action_of(Box(-np.inf, np.inf, (1,), np.int32)).parts
+    assert (part.low, part.high) == ((-np.inf,), (np.inf,))
+
+
+def test_parts_of_an_action_have_their_path() -> None:
+    space = Dict(arm=Tuple([Box(-1, 1, (2,)), Discrete(3)]), leg=Dict(up=TWO, way=MultiBinary(2)))
+    action = action_of(space)
+    assert [part.path for part in action.parts] == [
+        ("arm", 0), ("arm", 1), ("leg", "up"), ("leg", "way"),
+    ]  # fmt: skip
+    assert (action.categories, action.numbers) == ((3, 2, 2, 2), 2)
+
+
+INT_KEYS: Any = {1: TWO}
+BOOL: Any = np.bool_
 
 
 @pytest.mark.parametrize(
     ("action", "words"),
-    [(Box(-1, 1, (2,)), "only Discrete is"), (Discrete(2, start=1), "these start at 1")],
+    [
+        (Text(3), r"it is Text\(1, 3.* is not supported; .* in a wrapper \(env.wrappers\)"),
+        (Dict(a=TWO, b=Tuple([Sequence(TWO)])), r"b\.0 is Sequence\(Discrete\(2\)"),
+        (Dict(net=Graph(TWO, None)), "net is Graph"),
+        (OneOf([TWO, IMAGE]), "it is OneOf"),
+        (Tuple([]), "it is empty; leave it out"),
+        (Dict(a=TWO, b=Dict({})), "b is empty; leave it out"),
+        (Dict(INT_KEYS), "has the key 1; make it a string"),
+        (Box(-1, 1, (0,)), "which has no element"),
+        (Box(0, 1, (2,), BOOL), "a Box of bool; make it a MultiBinary"),
+        (Box(0, 1, (2,), np.longdouble), "a Box of .*float"),
+    ],
 )
 def test_actions_that_are_not_supported(action: Any, words: str) -> None:
-    with pytest.raises(EnvError, match=words):
-        as_data(TWO, action, EnvConfig())
+    with pytest.raises(EnvError, match=f"^some-v0: action: .*{words}") as caught:
+        action_of(action)
+    assert "\n" not in str(caught.value)
 
 
 def test_another_space_than_the_run_began_with() -> None:
-    began = Spaces((Leaf("obs", "<f4", (4,)),), spaces.Discrete(2))
+    began = Spaces((Leaf("obs", "<f4", (4,)),), spaces.discrete(2))
     with pytest.raises(EnvError, match=r"obs float32\[4\].*same every time"):
         Writer(Box(-1, 1, (3,)), began)
 

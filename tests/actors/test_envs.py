@@ -12,14 +12,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.vector import AutoresetMode
 
 from actors.config import EnvConfig
 from actors.envs.convert import spaces_of
 from actors.envs.make import EnvError, make_env, make_pool, make_vector, probe
-from learner import spaces
-from learner.spaces import Leaf, Spaces
+from learner.spaces import Leaf, Spaces, discrete
 
 Make = Callable[[EnvConfig], object]
 
@@ -62,9 +61,7 @@ def test_a_gymnasium_id_with_its_wrappers_and_keyword_arguments() -> None:
 
 
 def test_spaces_as_data() -> None:
-    assert probe(EnvConfig("CartPole-v1")) == Spaces(
-        (Leaf("obs", "<f4", (4,)),), spaces.Discrete(2)
-    )
+    assert probe(EnvConfig("CartPole-v1")) == Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
 
 
 def test_module_and_factory(module: ModuleType) -> None:
@@ -97,7 +94,7 @@ def test_a_probe_closes_what_it_made(module: ModuleType) -> None:
 
     module.__dict__["make"] = make
     probe(EnvConfig("mine:make"))
-    refusal(EnvConfig("mine:make", {"action": Box(-1, 1, (2,))}))
+    refusal(EnvConfig("mine:make", {"action": Text(3)}))
     assert [env.closed for env in made] == [True, True]
 
 
@@ -263,7 +260,7 @@ def test_a_pool_of_games_sends_single_frames() -> None:
     assert pool.recv()[0].shape == (1, 84, 84)
     assert pool.batch == 1
     leaf = Leaf("obs", "|u1", (84, 84), stack=4)
-    assert spaces_of(pool, config) == probe(config) == Spaces((leaf,), spaces.Discrete(4))
+    assert spaces_of(pool, config) == probe(config) == Spaces((leaf,), discrete(4))
     pool.close()
 
 

@@ -127,6 +127,8 @@ def code(column: float, life: float, steps: float) -> int:
 class Coder:
     """A policy whose action is the row that it saw, and whose log-probability its version."""
 
+    memory, previous = 0, False
+
     def __init__(self, *, quick: bool) -> None:
         self.version = -1
         self.quick = quick
@@ -138,12 +140,12 @@ class Coder:
         return blob.announce.digest
 
     def act(
-        self, obs: dict[str, NDArray[np.float32]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        self, obs: dict[str, NDArray[np.float32]], memory: None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], None]:
         self.threads.add(threading.current_thread().name)
         actions = np.array([code(*row) for row in obs["obs"].tolist()], np.int64)
         self.saw += actions.tolist()
-        return actions, np.full(len(actions), -self.version, np.float32)
+        return actions, np.full(len(actions), -self.version, np.float32), memory
 
 
 class Unroll(NamedTuple):
@@ -387,7 +389,7 @@ def network(spaces: Spaces, seed: int) -> Model:
 
 def log_probs(model: Model, unroll: Unroll) -> list[float]:
     with torch.no_grad():
-        logits = model.policy({"obs": torch.tensor(unroll.rows[:-1])})
+        logits, _ = model.policy({"obs": torch.tensor(unroll.rows[:-1])})
         every = torch.log_softmax(logits.double(), dim=-1)
     return [float(row[action]) for row, action in zip(every, unroll.action, strict=True)]
 

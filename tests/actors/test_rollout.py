@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from actors.rollout import Finished, Rollout
 from broker.wire import MAX_EPISODES
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Discrete, Leaf, Spaces, unroll_fields
+from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete, unroll_fields
 
-SPACES = Spaces((Leaf("obs", "<f4", (2,)),), Discrete(5))
+SPACES = Spaces((Leaf("obs", "<f4", (2,)),), discrete(5))
 
 
 @dataclass
@@ -285,7 +285,7 @@ def test_restarts_in_a_row_make_no_empty_episodes() -> None:
 
 # ---- several leaves, images, stacks -------------------------------------------------------------
 
-EYES = Spaces((Leaf("eye", "|u1", (32, 32), stack=4), Leaf("clock", "<i8", ())), Discrete(2))
+EYES = Spaces((Leaf("eye", "|u1", (32, 32), stack=4), Leaf("clock", "<i8", ())), discrete(2))
 
 
 def test_leaves_travel_side_by_side_and_images_packed_with_their_history() -> None:
@@ -294,7 +294,7 @@ def test_leaves_travel_side_by_side_and_images_packed_with_their_history() -> No
     eye = rng.integers(0, 4, (8, envs, 32, 32)).astype(np.uint8)
     clock = np.arange(8 * envs).reshape(8, envs)
     rollout = Rollout(EYES, length=length, envs=envs)
-    rollout.open({"eye": eye[:3]})
+    rollout.open({"obs.eye": eye[:3]})
     for t in range(3, 6):
         rows = {"eye": eye[t], "clock": clock[t]}
         after = {"eye": eye[t + 1], "clock": clock[t + 1]}

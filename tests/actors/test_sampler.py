@@ -23,9 +23,9 @@ from broker.actor_end import ActorEnd
 from broker.blobs import Blob
 from broker.outbox import Outbox
 from broker.wire import Ack, Buffer, Limit, Outcome
-from learner.spaces import Discrete, Leaf, Spaces, unroll_fields
+from learner.spaces import Leaf, Spaces, discrete, unroll_fields
 
-SPACES = Spaces((Leaf("obs", "<f4", (2,)),), Discrete(2))
+SPACES = Spaces((Leaf("obs", "<f4", (2,)),), discrete(2))
 LENGTH, ENVS = 3, 2
 Event = tuple[Any, ...]
 Put = tuple[int, int, tuple[int, int], NDArray[np.float32]]  # group, seq, versions, obs
@@ -164,6 +164,8 @@ class Script:
 class Echo:
     """A policy whose action is the row it saw: 100 * group + steps taken."""
 
+    memory, previous = 0, False
+
     def __init__(self, events: list[Event]) -> None:
         self.version = -1
         self.quick = True
@@ -175,12 +177,12 @@ class Echo:
         return blob.announce.digest
 
     def act(
-        self, obs: dict[str, NDArray[np.float32]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        self, obs: dict[str, NDArray[np.float32]], memory: None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], None]:
         rows = obs["obs"]
         seen = (100 * rows[:, 0] + rows[:, 1]).astype(np.int64)
         self.events.append(("act", [int(group) for group in rows[::ENVS, 0]], self.version))
-        return seen, np.zeros(len(rows), np.float32)
+        return seen, np.zeros(len(rows), np.float32), memory
 
 
 class Scene:

@@ -7,9 +7,9 @@ import pytest
 
 from actors.stacks import Stacks
 from actors.stepping.stepper import Frame
-from learner.spaces import DEAD, TERMINATED, Discrete, Leaf, Spaces
+from learner.spaces import DEAD, TERMINATED, Leaf, Spaces, discrete
 
-SPACES = Spaces((Leaf("eye", "|u1", (2, 2), stack=3), Leaf("clock", "<f4", (1,))), Discrete(2))
+SPACES = Spaces((Leaf("eye", "|u1", (2, 2), stack=3), Leaf("clock", "<f4", (1,))), discrete(2))
 
 
 def test_windows_are_the_last_rows_of_the_episode_the_first_one_repeated() -> None:
@@ -35,7 +35,7 @@ def test_windows_are_the_last_rows_of_the_episode_the_first_one_repeated() -> No
             rows = ([shown[column][0]] * 2 + shown[column])[-3:]
             (window,) = stacks.take(np.array([column]))["eye"]
             np.testing.assert_array_equal(window, rows)
-        history = stacks.history(group)["eye"]
+        history = stacks.history(group)["obs.eye"]
         columns = frame.columns(group)
         np.testing.assert_array_equal(
             history, stacks.take(slice(None))["eye"][columns][:, :2].swapaxes(0, 1)
@@ -57,7 +57,7 @@ def test_what_was_taken_stays_when_the_environments_go_on() -> None:
         newest = stacks.newest(taken, slice(1, 2))
         assert newest["clock"].tolist() == order[1:]
         assert newest["eye"].shape == (1, 2, 2)
-    assert list(stacks.history(0)) == ["eye"]
+    assert list(stacks.history(0)) == ["obs.eye"]
 
 
 @pytest.mark.parametrize("envs", [1, 3])
@@ -75,3 +75,37 @@ def test_arrays_lie_apart_in_one_block(envs: int) -> None:
         assert (array == number + 1).all()
     again = Frame.over(memoryview(memory), SPACES, groups=2, envs=envs)
     np.testing.assert_array_equal(again.obs["eye"], frame.obs["eye"])
+
+
+def test_what_is_remembered_belongs_to_an_environment_and_ends_with_its_episode() -> None:
+    frame = Frame.empty(SPACES, groups=2, envs=2)
+    stacks = Stacks(SPACES, frame, memory=3, previous=True)
+    for group in range(2):
+        stacks.push(group)
+    everything = slice(None)
+    memory = stacks.memory(everything)
+    assert memory is not None and not memory.any()
+    assert stacks.take(everything)["previous.choices"].tolist() == [[-1]] * 4
+    # Groups act in any order; each row is written where it belongs.
+    after = np.arange(12, dtype=np.float32).reshape(4, 3) + 1.0
+    rows = np.array([2, 3, 0, 1])
+    stacks.acted(rows, np.array([0, 1, 1, 0]), after)
+    frame.reward[:] = [0.5, -3.0, 2.0, 0.25]
+    frame.flags[:] = [0, DEAD, TERMINATED, DEAD]
+    stacks.push(1)
+    remembered = stacks.memory(rows)
+    assert remembered is not None
+    assert remembered.tolist() == [[1, 2, 3], [0, 0, 0], [7, 8, 9], [10, 11, 12]]
+    seen = stacks.look(frame.columns(1))
+    assert seen["previous.choices"].tolist() == [[0], [-1]]
+    assert seen["previous.reward"].tolist() == [1.0, 0.0]
+    history = stacks.history(1)
+    assert history["memory"].tolist() == [[[1, 2, 3], [0, 0, 0]]]
+    assert history["before.action"].tolist() == [[0, -1]]
+    assert history["before.reward"].tolist() == [[2.0, 0.0]]
+
+
+def test_a_network_that_remembers_nothing_is_given_nothing() -> None:
+    stacks = Stacks(SPACES, Frame.empty(SPACES, groups=1, envs=2))
+    assert stacks.memory(slice(None)) is None
+    assert stacks.take(slice(None)).keys() == {"eye", "clock"}

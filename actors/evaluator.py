@@ -1,0 +1,180 @@
+"""Episodes played for their score, one policy, always on the same environments.
+
+Episode i begins with seed + i, whoever plays it: so the scores of two policies compare. Exactly
+those episodes count, not the first that end: short ones would be too many.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from actors.actions import Actions
+from actors.before import Arrays
+from actors.config import EnvConfig
+from actors.envs import pool
+from actors.envs.convert import Env, EnvError, Writer
+from actors.envs.make import make_env
+from actors.policy import Actions as Chosen
+from actors.policy import Floats
+from actors.stacks import Stacks
+from actors.stepping.stepper import Frame
+from actors.stepping.unit import check_spaces
+from learner.spaces import DEAD, Spaces
+
+
+class Scores(NamedTuple):
+    """By episode, in the order of the seeds."""
+
+    returns: list[float]
+    lengths: list[int]
+
+
+class Player(Protocol):
+    """What is needed of a policy."""
+
+    memory: int
+    previous: bool
+
+    def act(
+        self, obs: Arrays, memory: Floats | None = None, *, greedy: bool = False
+    ) -> tuple[Chosen, Floats, Floats | None]: ...
+
+
+class StoppedError(Exception):
+    """It was told to stop; nothing of what was played counts."""
+
+
+def play(
+    policy: Player,
+    env_config: EnvConfig,
+    spaces: Spaces,
+    episodes: int,
+    envs: int,
+    seed: int,
+    greedy: bool,
+    *,
+    watch: Callable[[Env], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Scores:
+    """Plays the episodes with seeds seed .. seed + episodes - 1, `envs` at a time.
+
+    `watch` is called after every step of the first environment, which then shows what the step led
+    to. `stopped` is asked before every step; once it says so, StoppedError is raised. Whatever goes
+    wrong in an environment is an EnvError.
+    """
+    scores = Scores([0.0] * episodes, [0] * episodes)
+    waiting = iter(range(episodes))
+    with contextlib.closing(_Table(policy, spaces, min(envs, episodes), greedy=greedy)) as table:
+        table.make(env_config)
+        playing: dict[int, int] = {}  # place -> episode
+        for place, episode in zip(range(table.places), waiting, strict=False):
+            playing[place] = episode
+            table.begin(place, seed + episode)
+        while playing:
+            if stopped():
+                raise StoppedError
+            for place in table.step(list(playing)):
+                if watch is not None and place == 0:
+                    watch(table.envs[0])
+                if not table.over[place]:
+                    continue
+                episode = playing.pop(place)
+                scores.returns[episode] = table.returns[place]
+                scores.lengths[episode] = table.lengths[place]
+                following = next(waiting, None)
+                if following is not None:
+                    playing[place] = following
+                    table.begin(place, seed + following)
+    return scores
+
+
+def check(config: EnvConfig) -> None:
+    """EnvError when its episodes cannot be played by their seeds."""
+    if pool.named(config):
+        raise EnvError(
+            f"env.id = {config.id!r}: EnvPool cannot begin an episode by its seed, so scores would"
+            " not compare; do without an evaluation"
+        )
+
+
+class _Table:
+    """Environments side by side, each a group of one in the frame that the network sees."""
+
+    def __init__(self, policy: Player, spaces: Spaces, places: int, *, greedy: bool) -> None:
+        self.places = places
+        self.envs: list[Env] = []
+        self.over = [False] * places
+        self.returns, self.lengths = [0.0] * places, [0] * places
+        self._policy, self._spaces, self._greedy = policy, spaces, greedy
+        self._frame = Frame.empty(spaces, groups=places, envs=1)
+        self._stacks = Stacks(spaces, self._frame, memory=policy.memory, previous=policy.previous)
+        self._actions = Actions(spaces.action)
+        self._seeds = [0] * places
+        self._id = ""
+        self._writer: Writer
+
+    def make(self, config: EnvConfig) -> None:
+        check(config)
+        self._id = config.id
+        for _ in range(self.places):
+            env = make_env(config)
+            self.envs.append(env)
+            check_spaces(config, self._spaces, env)
+        self._writer = Writer(self.envs[0].observation_space, self._spaces)
+
+    def begin(self, place: int, seed: int) -> None:
+        """An episode begins: nothing is remembered of the one before."""
+        self._seeds[place], self.returns[place], self.lengths[place] = seed, 0.0, 0
+        self.over[place] = False
+        with self._blamed("reset", place):
+            observation, _ = self.envs[place].reset(seed=seed)
+            self._writer.check(observation)
+            self._writer.write(self._frame.obs, place, observation)
+        self._frame.reward[place], self._frame.flags[place] = 0.0, DEAD
+        self._stacks.push(place)
+
+    def step(self, places: Sequence[int]) -> Iterator[int]:
+        """One action for each of these places; yields every one that has made its step."""
+        rows = np.array(places, np.int64)
+        chosen, _, memory = self._policy.act(
+            self._stacks.take(rows), self._stacks.memory(rows), greedy=self._greedy
+        )
+        self._stacks.acted(rows, chosen, memory)
+        for place, action in zip(places, self._actions.each(chosen), strict=True):
+            self._one(place, action)
+            yield place
+
+    def close(self) -> None:
+        for env in self.envs:
+            with contextlib.suppress(Exception):
+                env.close()
+
+    def _one(self, place: int, action: Any) -> None:
+        with self._blamed("step", place):
+            observation, reward, ended, cut, _ = self.envs[place].step(action)
+            gained = float(reward)
+            if not math.isfinite(gained):
+                raise ValueError(f"a reward of {gained}")
+            if not (ended or cut):  # nobody acts on the last one
+                self._writer.write(self._frame.obs, place, observation)
+        self.returns[place] += gained
+        self.lengths[place] += 1
+        self.over[place] = bool(ended or cut)
+        self._frame.reward[place], self._frame.flags[place] = gained, 0
+        if not self.over[place]:
+            self._stacks.push(place)
+
+    @contextlib.contextmanager
+    def _blamed(self, where: str, place: int) -> Iterator[None]:
+        try:
+            yield
+        except EnvError:
+            raise
+        except Exception as error:
+            raise EnvError(
+                f"{self._id} failed in {where} (seed {self._seeds[place]}, after"
+                f" {self.lengths[place]} steps): {type(error).__name__}: {error}"
+            ) from error
