@@ -5,7 +5,7 @@ READY := .venv/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup train test check bench clean
+.PHONY: help setup train test check bench learn clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ check: setup  ## lint, format and types, nothing is changed
 
 bench: setup  ## every benchmark
 	$(BIN)/headrace bench all
+
+learn: setup  ## every learning gate: each algorithm, core and action space, three seeds each; long
+	$(BIN)/headrace bench learn
 
 clean:  ## remove .venv, caches and built files; runs are kept
 	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

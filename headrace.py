@@ -1,21 +1,36 @@
 """Headrace from Python: `headrace.train("cartpole", stop_return=475)`.
 
 Runs are trained by processes of their own, as on the command line; this module starts them, waits,
-and returns what the run's summary says.
+and returns what the run's summary says. `load_policy` then acts with what was learnt.
 """
 
 import json
+import os
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
-from launch import toml
+from actors.trained import TrainedPolicy
+from launch import process, toml
 from launch.cli import run_folder
 from launch.config import ConfigError, Run
 from launch.config import load as Config  # noqa: N812  # reads as the noun it returns
 
-__all__ = ["Config", "ConfigError", "Run", "train"]
+__all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
+
+# Its parent may be killed, as a notebook's kernel is: then it ends, too.
+_PROGRAM = """
+import sys
+from launch import cli, process
+process.die_with_parent(int(sys.argv.pop(1)))
+sys.exit(cli.main())
+"""
+_STAMP = re.compile(r"^\d\d:\d\d:\d\d \S+ [A-Z]+ ")  # time, process and level of a log line
+# A run that was asked to stop writes a checkpoint; a second interrupt does not wait for it.
+_STOPS_WITHIN_S = 60.0
 
 
 def train(
@@ -24,24 +39,109 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     quiet: bool = True,
+    evaluate: bool | dict[str, Any] = False,
+    record: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Trains a run on this machine and returns its summary.
+    """Trains a run on this machine and returns its summary; `folder` in it is the run's folder.
 
     Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
-    `stop_return=475`. Wrong ones raise ConfigError.
+    `stop_return=475`. Wrong ones raise ConfigError, before anything starts or by the run's first
+    process. `evaluate` starts an evaluator beside it; a table is its section, too. `record` keeps
+    every batch, for `headrace replay`. An interrupt ends the run as Ctrl-C does on the command
+    line, with a checkpoint, and is raised again.
     """
+    if isinstance(evaluate, dict):
+        settings["evaluate"], evaluate = evaluate, True
     sets = [f"{key}={toml.value(value)}" for key, value in _flat(settings).items()]
     name = Config(run, sets).run.name
     folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
-    command = [sys.executable, "-m", "launch.cli", "train", run, "--out", str(folder)]
+    command = ["train", run, "--out", str(folder)]
     command += [word for setting in sets for word in ("--set", setting)]
     command += ["--resume"] * resume + ["--quiet"] * quiet
-    status = subprocess.run(command, check=False).returncode
-    if status not in (0, 3):
-        raise RuntimeError(f"headrace train ended with status {status}; its lines say why")
+    command += ["--evaluate"] * evaluate + ["--record"] * record
+    try:
+        status, said = _run(command, shown=not quiet and sys.stderr is sys.__stderr__)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"the run in {folder} was stopped; train(..., out={str(folder)!r}, resume=True)"
+            " continues it"
+        )
+        raise
+    if status == process.YOUR_INPUT:
+        raise ConfigError(said or "headrace train refused the run; its lines say why")
+    if status not in (process.OK, process.LIMIT):
+        raise RuntimeError(f"headrace train ended with status {status}: {said or 'see its lines'}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary
+    return {**summary, "folder": str(folder)}
+
+
+def load_policy(
+    path: str | Path, which: str | None = None, *, seed: int | None = None
+) -> TrainedPolicy:
+    """What a run has learnt: `policy.act(obs) -> (action, state)`.
+
+    path: the run's folder. which: "best", "newest", or None = the best where there is one. seed: of
+    actions that are drawn, act(..., greedy=False); None = different every time. ConfigError, which
+    is a ValueError, when there is nothing that could be loaded.
+    """
+    from launch import trained
+
+    found = trained.load(Path(path), which)
+    dice = process.incarnation() if seed is None else seed
+    return TrainedPolicy(trained.policy_of(found, seed=dice), found.spaces)
+
+
+def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
+    """Runs a `headrace` command. The exit status, and the last line said where we could read it.
+
+    Shown: it writes on the terminal itself. Else its lines go wherever Python's sys.stderr goes: a
+    notebook's is no file that a process could be given.
+    """
+    # Modules that we can import, such as an environment beside the script, it can import too.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    child = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(os.getpid()), *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,  # ours may hold the script that is running
+        stdout=None if shown else subprocess.PIPE,
+        stderr=None if shown else subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    lines: list[str] = []
+    reader = threading.Thread(target=_pass_on, args=(child, lines), daemon=True)
+    if not shown:
+        reader.start()
+    try:
+        child.wait()
+    except KeyboardInterrupt:
+        _stop(child)
+        raise
+    finally:
+        if not shown:
+            # What outlives it and still holds the pipe is not waited for.
+            reader.join(timeout=1.0)
+    return child.returncode, _STAMP.sub("", lines[-1]) if lines else ""
+
+
+def _pass_on(child: "subprocess.Popen[str]", lines: list[str]) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            if line.strip():
+                lines[:] = [line.strip()]
+            if sys.stderr is not None:
+                sys.stderr.write(line)
+
+
+def _stop(child: "subprocess.Popen[str]") -> None:
+    child.terminate()
+    try:
+        child.wait(_STOPS_WITHIN_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        child.kill()
+        child.wait()
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +149,12 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat.update({f"{name}.{key}": inner for key, inner in value.items()})
+            flat.update({f"{name}.{key}": _plain(inner) for key, inner in value.items()})
         else:
-            flat[name.replace("_", ".", 1)] = value
+            flat[name.replace("_", ".", 1)] = _plain(value)
     return flat
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's own."""
+    return value.item() if getattr(value, "shape", None) == () else value

@@ -1,4 +1,4 @@
-"""The `headrace` command: which role, with which options. Imports only what the role needs."""
+"""The `headrace` command: what each command does. Imports only what the command needs."""
 
 import argparse
 import itertools
@@ -6,29 +6,21 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
-from actors.config import STEPPINGS
-from launch import config, process
+from launch import arguments, config, process
 
 log = logging.getLogger(__name__)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, not the whole usage."""
-        print(f"{self.prog}: {message} (see: {self.prog} --help)", file=sys.stderr)  # noqa: T201
-        raise SystemExit(process.YOUR_INPUT)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 our fault, 2 your input, 3 a limit came first."""
     # module:factory may name a file where the user stands; installed packages go first.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    given = _parser().parse_args(arguments)
+    given = arguments.parser().parse_args(words)
     try:
-        return int(given.role(given))
+        return int(_COMMANDS[given.command](given))
     except config.ConfigError as error:
         print(f"headrace: {error}", file=sys.stderr)  # noqa: T201
         return process.YOUR_INPUT
@@ -53,7 +45,10 @@ def _train(given: argparse.Namespace) -> int:
             sets.append(f"stop.{key}={value}")
     run = config.load(given.run, sets)
     out = given.out or run_folder(Path("headrace-runs"), run.run.name, newest=given.resume)
-    return local.train(run, out=out, resume=given.resume, quiet=given.quiet)
+    return local.train(
+        run, out=out, resume=given.resume, quiet=given.quiet,
+        evaluate=given.evaluate, record=given.record,
+    )  # fmt: skip
 
 
 def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
@@ -65,6 +60,23 @@ def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
             return taken[-1] if newest and taken else folder
         taken.append(folder)
     raise AssertionError("unreachable")
+
+
+def _play(given: argparse.Namespace) -> int:
+    from launch import play
+
+    process.start_logging("play", quiet=True)
+    return play.play(
+        given.folder, which=given.checkpoint, episodes=given.episodes, greedy=not given.sampled,
+        seed=given.seed, video=given.video, sets=given.set,
+    )  # fmt: skip
+
+
+def _export(given: argparse.Namespace) -> int:
+    from launch import export
+
+    process.start_logging("export", quiet=True)
+    return export.export(given.folder, which=given.checkpoint, out=given.out)
 
 
 def _broker(given: argparse.Namespace) -> int:
@@ -100,19 +112,41 @@ def _actor(given: argparse.Namespace) -> int:
         given.broker,
         name=given.name or actor.default_name(),
         seed=given.seed if given.seed is not None else process.incarnation() % 2**31,
-        sets={
-            key: value
-            for key, value in (("groups", given.groups), ("stepping", given.stepping))
-            if value is not None
-        },
+        sets=_given(groups=given.groups, stepping=given.stepping),
         ledger=given.ledger,
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
     )
 
 
+def _evaluate(given: argparse.Namespace) -> int:
+    from launch import evaluator
+    from launch.actor import default_name
+
+    process.start_logging("evaluator")
+    return evaluator.guarded(
+        given.broker,
+        name=given.name or default_name(),
+        out=given.out,
+        sets=_given(episodes=given.episodes, every_s=given.every_s),
+        metrics_host=given.metrics_host,
+        metrics_port=given.metrics_port,
+    )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _replay(given: argparse.Namespace) -> int:
+    from launch import replay
+
+    process.start_logging("replay")
+    return replay.replay(given.folder)
+
+
 def _bench(given: argparse.Namespace) -> int:
-    from launch.bench import atari, broker, cartpole, lockstep, sampler
+    from launch.bench import atari, broker, cartpole, learn, lockstep, sampler
 
     benches: dict[str, Callable[[], object]] = {
         "broker": broker.bench,
@@ -123,11 +157,13 @@ def _bench(given: argparse.Namespace) -> int:
         "atari": atari.bench,
     }
     if given.what == "sampler":
-        if given.run is None:
+        if len(given.names) != 1:
             raise config.ConfigError(
                 f"headrace bench sampler RUN: name the run, one of {', '.join(config.shipped())}"
             )
-        sampler.bench(given.run, given.set)
+        sampler.bench(given.names[0], given.set)
+    elif given.what == "learn":  # too long to be one of "all"
+        learn.bench(given.names)
     else:
         for name, bench in benches.items():
             if given.what in (name, "all"):
@@ -140,77 +176,18 @@ def _config(given: argparse.Namespace) -> int:
     return process.OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="headrace", description="Asynchronous reinforcement learning.")
-    roles = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    listed = f"a TOML file, or one of: {', '.join(config.shipped())}"
-
-    train = roles.add_parser("train", help="everything on this machine, until solved")
-    train.add_argument("run", help=listed)
-    _sets(train)
-    train.add_argument("--actors", type=int, help="sampler processes")
-    train.add_argument("--seed", type=int)
-    train.add_argument("--stop-return", type=float, help="mean of the last 100 episodes")
-    train.add_argument("--stop-steps", type=int)
-    train.add_argument("--stop-seconds", type=float)
-    train.add_argument(
-        "--out", type=Path, help="the run's folder; default: a new headrace-runs/NAME"
-    )
-    train.add_argument("--resume", action="store_true", help="continue its newest checkpoint")
-    train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
-    train.set_defaults(role=_train)
-
-    broker = roles.add_parser("broker", help="the run's broker, alone")
-    broker.add_argument("--run", required=True, help=listed)
-    _sets(broker)
-    broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
-    broker.add_argument("--report", type=Path, help="write the final numbers here as JSON")
-    _metrics(broker)
-    broker.set_defaults(role=_broker)
-
-    learner = roles.add_parser("learner", help="a learner rank, alone (several: torchrun)")
-    from launch import learner_options
-
-    learner_options.arguments(learner)
-    learner.set_defaults(role=_learner)
-
-    actor = roles.add_parser("actor", help="a sampler, alone; the run comes from the broker")
-    actor.add_argument("--broker", required=True, help="its address")
-    actor.add_argument("--name", help="shown in logs; default: host and process id")
-    actor.add_argument("--seed", type=int, help="of its environments; default: random")
-    actor.add_argument("--groups", type=int, help="groups of environments; default: the run's")
-    actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
-    actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
-    _metrics(actor)
-    actor.set_defaults(role=_actor)
-
-    bench = roles.add_parser("bench", help="measure; one JSON line each")
-    bench.add_argument(
-        "what",
-        choices=(
-            "broker", "throughput", "vector", "solve", "lockstep", "atari", "sampler", "all",
-        ),
-    )  # fmt: skip
-    bench.add_argument("run", nargs="?", help=f"sampler: {listed}")
-    _sets(bench)
-    bench.set_defaults(role=_bench)
-
-    shown = roles.add_parser("config", help="print the whole run, every default spelt out")
-    shown.add_argument("run", help=listed)
-    _sets(shown)
-    shown.set_defaults(role=_config)
-    return parser
-
-
-def _sets(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
-    )
-
-
-def _metrics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metrics-host", default="127.0.0.1")
-    parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "train": _train,
+    "play": _play,
+    "export": _export,
+    "broker": _broker,
+    "learner": _learner,
+    "actor": _actor,
+    "evaluate": _evaluate,
+    "replay": _replay,
+    "bench": _bench,
+    "config": _config,
+}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 from msgspec import Meta, Struct, field
 
-from actors.config import ActorConfig, EnvConfig
+from actors.config import ActorConfig, EnvConfig, EvaluateConfig
 from broker.config import BrokerConfig, PacingConfig
 from launch import toml
 from learner.config import (
@@ -26,6 +26,7 @@ from learner.config import (
     ModelConfig,
     UnrollConfig,
 )
+from learner.schedule import fault
 
 RUNS = Path(__file__).parent / "runs"
 
@@ -80,6 +81,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pacing: PacingConfig = field(default_factory=PacingConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     stop: StopSection = field(default_factory=StopSection)
 
 
@@ -90,6 +92,8 @@ SECTIONS = {
 }
 # A sampler, the broker and the learner must agree on these. The rest is each process's own affair.
 SHARED = ("env", "unroll", "model", "algorithm", "pacing")
+# Told to whoever comes, not agreed upon.
+_SUGGESTED = ("actor", "evaluate")
 
 
 def shipped() -> list[str]:
@@ -120,6 +124,26 @@ def check(run: Run) -> None:
             f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"
             f" {run.broker.beat_s}, or a healthy peer would be taken for dead between two beats"
         )
+    schedules = {
+        "learner.lr": run.learner.lr,
+        "algorithm.entropy_coef": run.algorithm.entropy_coef,
+        "algorithm.clip": run.algorithm.clip,
+    }
+    for place, held in schedules.items():
+        if fault(held):
+            raise ConfigError(f"{place}: {fault(held)}")
+    if run.algorithm.kl_target and not run.algorithm.kl_coef:
+        raise ConfigError(
+            "algorithm.kl_target adapts algorithm.kl_coef, which is 0; set it to 1.0 to begin with"
+        )
+    steps = run.unroll.length * run.unroll.envs * run.pacing.batch_unrolls
+    columns = run.unroll.envs * run.pacing.batch_unrolls
+    parts, unit = (columns, "columns") if run.model.memory else (steps, "steps")
+    if run.algorithm.name == "ppo" and run.algorithm.minibatches > parts:
+        raise ConfigError(
+            f"algorithm.minibatches is {run.algorithm.minibatches}, a batch has {parts} {unit};"
+            " lower it, or raise pacing.batch_unrolls"
+        )
 
 
 def effective(run: Run) -> str:
@@ -149,8 +173,10 @@ def shared(run: Run) -> dict[str, Any]:
 
 
 def for_peers(run: Run) -> dict[str, Any]:
-    """What WELCOME carries: the agreement, and how a sampler with nothing but an address steps."""
-    return {**shared(run), "actor": to_dict(run)["actor"]}
+    """What WELCOME carries: the agreement, and how a sampler or an evaluator with nothing but an
+    address works."""
+    plain = to_dict(run)
+    return {**shared(run), **{name: plain[name] for name in _SUGGESTED}}
 
 
 def shared_digest(run: Run) -> str:
@@ -161,7 +187,7 @@ def shared_digest(run: Run) -> str:
 def from_shared(data: dict[str, Any]) -> Run:
     """The run a peer described; sections that are not shared keep their defaults."""
     source = "the broker's run"
-    wrong = (set(data) - {"actor"}) ^ {"run", *SHARED}
+    wrong = (set(data) - {*_SUGGESTED}) ^ {"run", *SHARED}
     if wrong:
         names = ", ".join(sorted(map(str, wrong)))
         raise ConfigError(f"{source}: not the sections this version shares: {names}")

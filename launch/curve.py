@@ -1,20 +1,32 @@
 """The learning curve of a run, as a picture."""
 
+import bisect
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+Lines = Sequence[Mapping[str, Any]]
 
-def read(history: Path) -> list[dict[str, Any]]:
-    """The run's history, one entry a quarter second; a torn last line is left out."""
-    if not history.exists():
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The run's history, one entry a quarter second, or its evaluations; what was torn by a kill
+    is left out."""
+    if not file.exists():
         return []
-    text = history.read_text()
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    entries = []
+    for line in file.read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
-def draw(history: list[dict[str, Any]], target: float | None, title: str, to: Path) -> None:
-    """Return over steps, and over seconds above it."""
+def draw(
+    history: Lines, target: float | None, title: str, to: Path, *, evaluations: Lines = ()
+) -> None:
+    """Training returns over steps; evaluations as points with their confidence intervals."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -23,16 +35,58 @@ def draw(history: list[dict[str, Any]], target: float | None, title: str, to: Pa
     points = [entry for entry in history if entry.get("mean_return") is not None]
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     axes.plot(
-        [p["trained_steps"] for p in points], [p["mean_return"] for p in points], linewidth=1.5
-    )
+        [p["trained_steps"] for p in points], [p["mean_return"] for p in points], linewidth=1.5,
+        label="training, mean of the last 100 episodes",
+    )  # fmt: skip
+    steps, means, spans = marks(history, evaluations)
+    if steps:
+        axes.errorbar(
+            steps, means, yerr=spans, fmt="o", markersize=3, linewidth=1, capsize=2,
+            label="evaluation, 95 % interval of the mean",
+        )  # fmt: skip
+        axes.legend(loc="lower right")
     if target is not None:
         axes.axhline(target, linestyle="--", linewidth=1, color="gray")
         axes.text(
             0.01, target, f"goal {target:g}", transform=axes.get_yaxis_transform(), va="bottom"
         )
-    axes.set(
-        title=title, xlabel="agent steps trained on", ylabel="return, mean of the last 100 episodes"
-    )
+    label = "return" if steps else "return, mean of the last 100 episodes"
+    axes.set(title=title, xlabel="agent steps trained on", ylabel=label)
     axes.grid(alpha=0.3)
     figure.savefig(to, dpi=120)
     pyplot.close(figure)
+
+
+def marks(
+    history: Lines, evaluations: Lines
+) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
+    """Where evaluations stand, their means, and how far their intervals reach down and up.
+
+    The history knows best how many steps were behind a version; the evaluator only heard of it.
+    """
+    known = sorted((e["version"], e["trained_steps"]) for e in history if "version" in e)
+    steps: list[float] = []
+    means: list[float] = []
+    down: list[float] = []
+    up: list[float] = []
+    for entry in evaluations:
+        at = _steps(known, entry["version"], entry.get("trained_steps"))
+        if at is None:
+            continue
+        mean, low, high = entry["mean"], entry.get("low"), entry.get("high")
+        steps.append(at)
+        means.append(mean)
+        down.append(0.0 if low is None else mean - low)
+        up.append(0.0 if high is None else high - mean)
+    return steps, means, (down, up)
+
+
+def _steps(known: Sequence[tuple[int, int]], version: int, heard: int | None) -> float | None:
+    """In a straight line between the versions that the history has."""
+    at = bisect.bisect_left(known, (version, 0))
+    if at == len(known):
+        return heard if heard is not None else (known[-1][1] if known else None)
+    (after, most), (before, least) = known[at], known[at - 1] if at else (0, 0)
+    if after == before:
+        return most
+    return least + (most - least) * (version - before) / (after - before)

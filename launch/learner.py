@@ -25,10 +25,12 @@ from learner.feed import Feed
 from learner.gap import GapCheck
 from learner.metrics import LearnerMetrics
 from learner.models.build import build
+from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks, RanksError
+from learner.record import Recorder
 from learner.spaces import Spaces
-from learner.train import DivergedError, Goal, Pieces, train
+from learner.train import DivergedError, train
 from learner.weights import layout_digest
 
 log = logging.getLogger(__name__)
@@ -64,8 +66,11 @@ def _learn(
         )
     spaces = probe(run.env)
     identity = {"shared": config.shared(run), "spaces": spaces.digest()}
-    resume = _resume(options, identity)
-    model = build(run.model, spaces, seed=run.run.seed).to(device)
+    resume = _resume(options, identity, run.learner.optimiser)
+    try:
+        model = build(run.model, spaces, seed=run.run.seed).to(device)
+    except ValueError as error:
+        raise config.ConfigError(str(error)) from error
     progress = Progress()
     windows: Any = ()
     if resume is not None:
@@ -74,7 +79,8 @@ def _learn(
         windows = resume.state["windows"]
         log.info("continues from %s", resume.path)
     journal = Journal(options.ledger, f"learner-{process.incarnation()}.log")
-    feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal)
+    recorder = _recorder(run, options, ranks, spaces, fresh=resume is None)
+    feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder)
     feed.start(version=progress.version, windows=windows)
     try:
         if not _wait_for_broker(feed, ranks, progress, stopping):
@@ -95,12 +101,14 @@ def _learn(
                 spaces,
                 keep=run.pacing.max_lag + 4,
                 envs=run.unroll.envs,
+                previous=run.model.previous,
             ),
             progress=progress,
             metrics=LearnerMetrics(registry),
             device=device,
             folder=options.out,
             spaces=spaces,
+            previous=run.model.previous,
             identity=identity,
             resume=resume,
             stopping=stopping,
@@ -149,11 +157,12 @@ def _feed(
     layout: str,
     device: torch.device,
     journal: Journal,
+    recorder: Recorder | None,
 ) -> Feed:
     length, envs = run.unroll.length, run.unroll.envs
     make_batch = functools.partial(
         Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
-        pinned=device.type == "cuda",
+        pinned=device.type == "cuda", memory=run.model.memory, previous=run.model.previous,
     )  # fmt: skip
     make_end = functools.partial(
         LearnerEnd,
@@ -168,10 +177,32 @@ def _feed(
         unroll_bytes=weight.unroll_bytes(run, spaces),
         journal=journal,
     )
-    return Feed(make_end, [make_batch() for _ in range(run.learner.prefetch + 1)], layout=layout)
+    return Feed(
+        make_end,
+        [make_batch() for _ in range(run.learner.prefetch + 1)],
+        layout=layout,
+        recorder=recorder,
+    )
 
 
-def _resume(options: Options, identity: dict[str, Any]) -> checkpoint.Checkpoint | None:
+def _recorder(
+    run: config.Run, options: Options, ranks: Ranks, spaces: Spaces, *, fresh: bool
+) -> Recorder | None:
+    """A run can be gone through again only from its beginning."""
+    if not options.record:
+        return None
+    if not fresh:
+        log.warning("not recorded: the run is continued, and a recording begins with it")
+        return None
+    return Recorder(
+        options.out, rank=ranks.rank, world=ranks.world, run=config.effective(run),
+        spaces=spaces.digest(),
+    )  # fmt: skip
+
+
+def _resume(
+    options: Options, identity: dict[str, Any], optimiser: str
+) -> checkpoint.Checkpoint | None:
     """The newest good checkpoint, if it was asked for and fits."""
     folder = options.out / "checkpoints"
     if not options.resume:
@@ -193,6 +224,9 @@ def _resume(options: Options, identity: dict[str, Any]) -> checkpoint.Checkpoint
         )
     if before["spaces"] != now["spaces"]:
         raise ResumeError(f"{found.path} was trained on an environment with other spaces")
+    was = found.state["optimiser_name"]
+    if was != optimiser:
+        raise ResumeError(f'{found.path} was trained by {was}; set learner.optimiser = "{was}"')
     return found
 
 
@@ -248,6 +282,7 @@ def _report(pieces: Pieces, reason: str) -> None:
         "solved_at_steps": progress.solved_at_steps,
         "lag": progress.lag(),
         "nonfinite": progress.nonfinite,
+        "reuse": progress.reuse(),
         "device": str(pieces.device),
         "world": pieces.ranks.world,
         "ended_at": time.time(),

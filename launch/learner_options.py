@@ -18,6 +18,7 @@ class Options:
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     started: float = 0.0
+    record: bool = False  # write down every unroll that is trained on
     final: bool = False  # a request to stop ends the whole run, not just this process
 
 
@@ -34,6 +35,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="the run's folder; default: headrace-runs/NAME")
     parser.add_argument("--resume", action="store_true", help="continue from its checkpoints")
     parser.add_argument("--ledger", type=Path, help="write what was trained into this folder")
+    parser.add_argument(
+        "--record", action="store_true", help="write every unroll down, for `headrace replay`"
+    )
     parser.add_argument("--metrics-host", default="127.0.0.1")
     parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -46,6 +50,7 @@ def options_of(given: argparse.Namespace, run: config.Run) -> Options:
         out=given.out or Path("headrace-runs") / run.run.name,
         resume=given.resume,
         ledger=given.ledger,
+        record=given.record,
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         started=given.started,

@@ -1,7 +1,8 @@
 """`headrace train`: broker, learner and samplers on this machine, until the goal or a limit.
 
-fork broker  ->  import torch, once  ->  fork learner and samplers  ->  watch, restart, wait
-->  samplers end when the learner says the run is over  ->  end the broker  ->  summary
+fork broker  ->  import torch, once  ->  fork learner, samplers, evaluator  ->  watch, restart, wait
+->  samplers end when the learner says the run is over, the evaluator when it has played the last
+weights  ->  end the broker  ->  summary
 """
 
 import logging
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from broker.evaluator_end import LAST_S
 from launch import broker, config, process
 from launch.children import Child, Children, GaveUpError, Plan
 from launch.tree import Tree
@@ -23,10 +25,16 @@ _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
 # From its goodbye, which ends the samplers, to the end of its process.
 _LEARNER_ENDS_WITHIN_S = 3.0
+# Once it is asked to, or its time is up.
+_EVALUATOR_ENDS_WITHIN_S = 3.0
 
 
-def train(run: config.Run, *, out: Path, resume: bool, quiet: bool) -> int:
-    """Returns the exit status."""
+def train(
+    run: config.Run, *, out: Path, resume: bool, quiet: bool, evaluate: bool = False,
+    record: bool = False,
+) -> int:  # fmt: skip
+    """`evaluate`: an evaluator plays beside it. `record`: every batch is kept. Returns the exit
+    status."""
     started, asked = process.started_at(), process.Asked()
     process.start_logging("train", quiet=True)
     if not quiet:  # what a sampler measured and chose is worth a line beside the view
@@ -48,13 +56,17 @@ def train(run: config.Run, *, out: Path, resume: bool, quiet: bool) -> int:
     for name in ("learner.json", "broker.json", "summary.json"):
         (out / name).unlink(missing_ok=True)
     if not resume:
-        for name in ("history.jsonl", "curve.png"):
+        for name in ("history.jsonl", "evaluations.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)
-        shutil.rmtree(out / "ledger", ignore_errors=True)
+        for name in ("ledger", "best", "record"):
+            shutil.rmtree(out / name, ignore_errors=True)
     # A socket's path must be short, so it does not lie in the run's folder.
     sockets = Path(tempfile.mkdtemp(prefix="headrace-"))
     try:
-        return _Local(run, out, resume, quiet, started, asked, f"ipc://{sockets}/broker").run()
+        return _Local(
+            run, out, resume, quiet, started, asked, f"ipc://{sockets}/broker",
+            evaluate=evaluate, record=record,
+        ).run()  # fmt: skip
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
 
@@ -84,7 +96,7 @@ class _Local:
 
     def __init__(
         self, run: config.Run, out: Path, resume: bool, quiet: bool, started: float,
-        asked: process.Asked, endpoint: str,
+        asked: process.Asked, endpoint: str, *, evaluate: bool, record: bool,
     ) -> None:  # fmt: skip
         self.given = run
         self.out = out
@@ -98,7 +110,9 @@ class _Local:
         self.learner: Child
         self.broker: Child
         self.actors: list[Child] = []
-        self.left: list[tuple[float, Child]] = []  # samplers that ended well, and when
+        self.evaluate, self.record = evaluate, record
+        self.evaluators: list[Child] = []  # one or none
+        self.left: list[tuple[float, Child]] = []  # these that ended well, and when
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
 
     def run(self) -> int:
@@ -126,7 +140,9 @@ class _Local:
             ["broker", "--run", toml, "--bind", endpoint, "--report", str(report)],
         )
         plans = [self._learner_plan(toml), *map(self._actor_plan, range(run.actor.count))]
-        self.learner, *self.actors = self.children.fork_together(plans, _import_roles)
+        plans += [self._evaluator_plan()] if self.evaluate else []
+        self.learner, *rest = self.children.fork_together(plans, _import_roles)
+        self.actors, self.evaluators = rest[: run.actor.count], rest[run.actor.count :]
         return not self.asked
 
     def _learner_plan(self, toml: str) -> Plan:
@@ -135,7 +151,7 @@ class _Local:
         run, out, ledger = self.given, self.out, self.out / "ledger"
         options = Options(
             broker=self.endpoint, out=out, resume=self.resume, ledger=ledger,
-            started=self.started, final=True,
+            started=self.started, final=True, record=self.record,
         )  # fmt: skip
 
         def role() -> int:
@@ -146,6 +162,7 @@ class _Local:
         again = [
             "learner", "--run", toml, "--broker", self.endpoint, "--out", str(out), "--resume",
             "--ledger", str(ledger), "--started", str(self.started), "--final",
+            *(["--record"] if self.record else []),
         ]  # fmt: skip
         return Plan("learner", role, again)
 
@@ -166,6 +183,20 @@ class _Local:
             "--ledger", str(ledger),
         ]  # fmt: skip
         return Plan(name, role, again)
+
+    def _evaluator_plan(self) -> Plan:
+        def role() -> int:
+            from launch import evaluator
+
+            return evaluator.guarded(
+                self.endpoint, name="evaluator", out=self.out, sets={},
+                metrics_host="127.0.0.1", metrics_port=None,
+            )  # fmt: skip
+
+        again = [
+            "evaluate", "--broker", self.endpoint, "--name", "evaluator", "--out", str(self.out),
+        ]  # fmt: skip
+        return Plan("evaluator", role, again)
 
     # ---- run ------------------------------------------------------------------------------------
 
@@ -199,18 +230,32 @@ class _Local:
 
     def _expected(self, child: Child) -> bool:
         """Did it end because it should? Wrong input is not mended by starting again."""
+        if child in self.evaluators and child.status not in (process.OK, None):
+            self._mourn(child)
+            return True
         if child.status == process.YOUR_INPUT:
             raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
         if child is self.learner:
             return child.status in (process.OK, process.LIMIT)
-        if child in self.actors and child.status == process.OK:
+        if child in (*self.actors, *self.evaluators) and child.status == process.OK:
             # Well done if the learner said that the run is over; it ends a moment later then.
             self.left.append((time.monotonic(), child))
             return True
         return False
 
+    def _mourn(self, evaluator: Child) -> None:
+        """A run does not end because nobody looks on."""
+        try:
+            if evaluator.status != process.YOUR_INPUT:
+                self.children.restart(evaluator)
+                return
+            log.warning("evaluator cannot work with this run; its line above says why")
+        except GaveUpError as error:
+            log.warning("%s", error)
+        log.warning("the run goes on without evaluations")
+
     def _bring_back(self) -> None:
-        """Samplers that somebody sent away: the learner is still here, so the run is not over."""
+        """Those that somebody sent away: the learner is still here, so the run is not over."""
         for since, child in list(self.left):
             if time.monotonic() - since > _LEARNER_ENDS_WITHIN_S and self.learner.status is None:
                 self.left.remove((since, child))
@@ -226,11 +271,24 @@ class _Local:
         """Learner first, it writes the checkpoint and says goodbye; then samplers; broker last."""
         stop = self.children.stop
         if hasattr(self, "learner"):
+            finished = self.learner.status in (process.OK, process.LIMIT) and not self.asked
+            if not finished:  # then nobody waits for a last evaluation either
+                stop(self.evaluators, timeout_s=_EVALUATOR_ENDS_WITHIN_S)
             stop([self.learner], timeout_s=30.0)
         self.children.wait(self.actors, timeout_s=1.0)
         stop(self.actors, timeout_s=self.given.actor.drain_s + 5.0)
+        self._last_evaluation()
         if hasattr(self, "broker"):
             stop([self.broker], timeout_s=5.0)
+
+    def _last_evaluation(self) -> None:
+        """It knows that the run is over, and when to give up; a user who asks need not wait."""
+        deadline = time.monotonic() + LAST_S + _EVALUATOR_ENDS_WITHIN_S
+        while not self.asked and time.monotonic() < deadline:
+            if all(child.status is not None for child in self.evaluators):
+                return
+            self.children.wait(self.evaluators, timeout_s=_LOOK_EVERY_S)
+        self.children.stop(self.evaluators, timeout_s=_EVALUATOR_ENDS_WITHIN_S)
 
     def _conclude(self, failed: str) -> int:
         from launch import summary
@@ -253,7 +311,7 @@ class _Local:
 
 
 def _import_roles() -> None:
-    """What learner and samplers share: above all torch, which takes most of a second."""
+    """What learner, samplers and evaluator share: above all torch, which takes most of a second."""
     import launch.actor
     import launch.learner  # noqa: F401
 

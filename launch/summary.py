@@ -19,6 +19,7 @@ def write(
     sampled: Sequence[tuple[float, float]],
 ) -> dict[str, Any]:
     """Writes summary.json and curve.png; returns the summary."""
+    evaluations = curve.read(out / "evaluations.jsonl")
     learner, broker = _read(out / "learner.json"), _read(out / "broker.json")
     account = audit.read(out / "ledger", copies=broker.get("duplicates", 0))
     result = {
@@ -39,6 +40,7 @@ def write(
         "mean_return": _rounded(learner.get("mean_return")),
         "solved_at_s": _rounded(learner.get("solved_at_s")),
         "solved_at_steps": learner.get("solved_at_steps"),
+        "evaluation": _evaluation(evaluations),
         "lag": learner.get("lag", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
         "unrolls": {
             "generated": account.generated,
@@ -57,8 +59,9 @@ def write(
     history = curve.read(out / "history.jsonl")
     if history:
         curve.draw(
-            history, run.stop.return_, f"{run.run.name}, seed {run.run.seed}", out / "curve.png"
-        )
+            history, run.stop.return_, f"{run.run.name}, seed {run.run.seed}", out / "curve.png",
+            evaluations=evaluations,
+        )  # fmt: skip
     return result
 
 
@@ -78,11 +81,32 @@ def words(result: dict[str, Any], out: Path) -> str:
             f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
             f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
             f"unrolls: {unrolls}",
+            *_best_words(result["evaluation"], out),
             f"checkpoint  {checkpoints[-1] if checkpoints else 'none'}",
             f"summary     {out / 'summary.json'}",
             f"curve       {picture if picture.exists() else 'none'}",
         )
     )
+
+
+def _evaluation(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last one, and the best: of equal means the newer, as its weights are the ones kept."""
+    if not lines:
+        return None
+    return {"last": lines[-1], "best": max(reversed(lines), key=lambda line: line["mean"])}
+
+
+def _best_words(evaluation: dict[str, Any] | None, out: Path) -> list[str]:
+    if evaluation is None:
+        return []
+    best = evaluation["best"]
+    spread = "" if best["low"] is None else f" ({best['low']:.1f} to {best['high']:.1f})"
+    kept = out / "best" / f"{best['version']:012d}"
+    return [
+        f"evaluation: best return {best['mean']:.1f}{spread},"
+        f" {best['episodes']} episodes of version {best['version']}",
+        f"best        {kept if kept.exists() else 'not kept'}",
+    ]
 
 
 def _rate(sampled: Sequence[tuple[float, float]]) -> float:

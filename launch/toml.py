@@ -86,6 +86,8 @@ def _allowed(told: inspect.Type) -> str:
             return _either(map(value, values))
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
             return f"a list, each item {_allowed(item)}"
+        case inspect.TupleType(item_types=items):
+            return f"[{', '.join(map(_allowed, items))}]"
         case inspect.IntType():
             return f"an integer{_bounds(told)}"
         case inspect.FloatType():

@@ -80,6 +80,7 @@ class View:
             print(  # noqa: T201
                 f"{time.time() - self._started:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
                 f"  return {mean if mean is None else round(mean, 1)}"
+                f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
                 f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}",
                 file=sys.stderr,
             )
@@ -97,6 +98,7 @@ class View:
         rows = (
             ("time", f"{time.time() - self._started:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
+            *_score(status),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
             ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
             ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
@@ -107,6 +109,15 @@ class View:
         for name, value in rows:
             table.add_row(name, value)
         return table
+
+
+def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """The last evaluation, once there is one."""
+    for said in status.get("evaluators", ()):
+        if "mean" in said:
+            spread = f" ({said['low']:.1f} to {said['high']:.1f})" if "low" in said else ""
+            return [("evaluation", f"{said['mean']:.1f}{spread} of version {said['version']:.0f}")]
+    return []
 
 
 class _Rate:

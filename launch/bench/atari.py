@@ -14,7 +14,7 @@ from launch import config, process
 from launch.bench import report
 from launch.bench.whole import train
 from learner.frames import observed
-from learner.losses import LOSSES, LossBatch, Norm
+from learner.losses import LOSSES, LossBatch, Norm, Now
 from learner.models.build import build
 from learner.models.precision import autocast
 from learner.spaces import Spaces, unroll_fields
@@ -79,7 +79,7 @@ def _infer_s(run: config.Run, spaces: Spaces, envs: int) -> float:
         leaf.name: rng.integers(0, 255, (envs, *leaf.seen)).astype(leaf.dtype)
         for leaf in spaces.observation
     }
-    return _per_call(lambda _: acting.logits(obs)) / envs
+    return _per_call(lambda _: acting.params(obs)[0]) / envs
 
 
 def _train_s(run: config.Run, spaces: Spaces) -> float:
@@ -91,15 +91,17 @@ def _train_s(run: config.Run, spaces: Spaces) -> float:
     batch = {f.name: torch.from_numpy(rng.integers(0, 2, f.shape).astype(f.dtype)) for f in fields}
     batch["flags"].zero_()
     batch["logp"].fill_(-1.4)
-    recorded = LossBatch(*(batch[name] for name in ("action", "logp", "reward", "flags")))
+    recorded = LossBatch(batch["action"], batch["logp"], batch["reward"], batch["flags"])
     steps = run.unroll.length * columns
 
     def step(_: int) -> None:
         with autocast("cpu", run.learner.precision, model):
             output = model(observed(batch, spaces))
         loss = LOSSES["impala"](
-            run.algorithm, output=output, batch=recorded, target=None, norm=Norm(steps=steps)
-        )
+            run.algorithm, Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
+            distribution=model.distribution, output=output, batch=recorded, target=None,
+            norm=Norm(steps=steps),
+        )  # fmt: skip
         optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 40.0)

@@ -9,7 +9,7 @@ import torch
 from actors.config import EnvConfig
 from actors.envs.make import make_env, make_vector, probe
 from learner.config import AlgorithmConfig, ModelConfig
-from learner.losses import LOSSES, LossBatch, Norm
+from learner.losses import LOSSES, LossBatch, Norm, Now
 from learner.models.build import build
 
 _CORES = 2
@@ -63,8 +63,10 @@ def _train_s(batch: int) -> float:
 
     def step(_: int) -> None:
         loss = LOSSES["impala"](
-            AlgorithmConfig(), output=model(obs), batch=recorded, target=None, norm=norm
-        )
+            AlgorithmConfig(), Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
+            distribution=model.distribution, output=model(obs), batch=recorded, target=None,
+            norm=norm,
+        )  # fmt: skip
         optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 40.0)

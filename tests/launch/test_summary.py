@@ -98,6 +98,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "mean_return": 475.123,
         "solved_at_s": 6.543,
         "solved_at_steps": 23_999,
+        "evaluation": None,
         "lag": {"mean": 1.5, "p95": 3.0, "max": 4},
         "unrolls": {
             "generated": 8,
@@ -184,6 +185,35 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
         f"summary     {tmp_path / 'summary.json'}",
         f"curve       {tmp_path / 'curve.png'}",
     ]
+
+
+def evaluation(version: int, mean: float, half: float | None = 2.0) -> dict[str, Any]:
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    return {
+        "version": version, "trained_steps": None, "episodes": 20, "mean": mean, "low": low,
+        "high": high,
+    }  # fmt: skip
+
+
+def test_evaluations_are_summed_up(tmp_path: Path) -> None:
+    """The best of equal ones is the newer: its weights are the ones that were kept."""
+    told = [evaluation(3, 10.0), evaluation(40, 30.0), evaluation(50, 30.0), evaluation(60, 29.0)]
+    text = "".join(json.dumps(entry) + "\n" for entry in told)
+    (tmp_path / "evaluations.jsonl").write_text(text + '{"version": 7')
+    give(tmp_path, learner=LEARNER)
+    result = write(tmp_path)
+    assert result["evaluation"] == {"last": told[3], "best": told[2]}
+    lines = summary.words(result, tmp_path).splitlines()
+    assert "evaluation: best return 30.0 (28.0 to 32.0), 20 episodes of version 50" in lines
+    assert "best        not kept" in lines
+    (tmp_path / "best" / "000000000050").mkdir(parents=True)
+    assert f"best        {tmp_path / 'best' / '000000000050'}" in summary.words(result, tmp_path)
+
+
+def test_one_episode_alone_has_no_interval(tmp_path: Path) -> None:
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps(evaluation(3, 10.0, None)) + "\n")
+    words = summary.words(write(tmp_path), tmp_path)
+    assert "evaluation: best return 10.0, 20 episodes of version 3" in words
 
 
 @pytest.mark.parametrize("reason", ["return", "steps", "seconds", "stopped", "failed"])

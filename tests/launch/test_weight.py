@@ -3,7 +3,7 @@
 import pytest
 
 from launch import config, weight
-from learner.spaces import Discrete, Leaf, Spaces
+from learner.spaces import Leaf, Spaces, discrete
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,19 @@ from learner.spaces import Discrete, Leaf, Spaces
     ],
 )
 def test_an_unroll_that_could_never_travel_is_refused(sets: tuple[str, ...], words: str) -> None:
-    spaces = Spaces((Leaf("eye", "|u1", (32, 32), stack=2),), Discrete(2))
+    spaces = Spaces((Leaf("eye", "|u1", (32, 32), stack=2),), discrete(2))
     run = config.load("cartpole", (*sets, "broker.queue_mb=100"))
     if not words:
         assert weight.unroll_bytes(run, spaces) == 18 * 16 * 1024 + 16 * 16 * 17
         return
     with pytest.raises(config.ConfigError, match=words):
         weight.unroll_bytes(run, spaces)
+
+
+def test_memory_and_the_step_before_weigh_something_too() -> None:
+    spaces = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
+    plain = weight.unroll_bytes(config.load("cartpole", ()), spaces)
+    sets = ("model.core=lstm", "model.core_units=8", "model.separate=true", "model.previous=true")
+    run = config.load("cartpole", sets)
+    memory = 2 * 2 * 8 * 4  # two trunks, h and c, float32
+    assert weight.unroll_bytes(run, spaces) == plain + run.unroll.envs * (memory + 8 + 4)

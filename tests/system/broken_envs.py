@@ -125,7 +125,7 @@ def unsupported_observation() -> Any:
 
 def unsupported_action() -> Any:
     env = Steady()
-    env.action_space = Box(-1.0, 1.0, (1,), np.float32)
+    env.action_space = Text(3)
     return env
 
 

@@ -172,7 +172,7 @@ def ends_in_one_line(train: Process, place: Place, *words: str) -> None:
         ("OutsideItsSpace", ("failed in reset", "obs: 5.0 at [0]", "-1.0 to 1.0", "seed")),
         ("Grows", ("changes its spaces", "[1]", "[2]")),
         ("unsupported_observation", ("Text(", "not supported")),
-        ("unsupported_action", ("action Box", "not supported")),
+        ("unsupported_action", ("action: it is Text(", "not supported")),
         ("no_environment", ("str", "no gymnasium.Env")),
         ("fails_to_be_made", ("cannot be made", "no ROM here")),
         ("missing", ("missing",)),

@@ -1,0 +1,154 @@
+"""The command line: every command with its options. What a command does stands in launch.cli."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from actors.config import STEPPINGS
+from launch import config, learner_options, process
+
+BENCHES = (
+    "broker", "throughput", "vector", "solve", "lockstep", "atari", "sampler", "learn", "all",
+)  # fmt: skip
+_LISTED = f"a TOML file, or one of: {', '.join(config.shipped())}"
+_FOLDER = "the run's folder, as headrace train wrote it"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, not the whole usage."""
+        print(f"{self.prog}: {message} (see: {self.prog} --help)", file=sys.stderr)  # noqa: T201
+        raise SystemExit(process.YOUR_INPUT)
+
+
+def parser() -> argparse.ArgumentParser:
+    """`command` holds the name of the command."""
+    whole = _Parser(prog="headrace", description="Asynchronous reinforcement learning.")
+    commands = whole.add_subparsers(
+        required=True, dest="command", metavar="COMMAND", parser_class=_Parser
+    )
+    _train(commands.add_parser("train", help="everything on this machine, until solved"))
+    _play(commands.add_parser("play", help="episodes with what a run has learnt; a video of them"))
+    _export(commands.add_parser("export", help="what a run has learnt as an ONNX file"))
+    _broker(commands.add_parser("broker", help="the run's broker, alone"))
+    learner_options.arguments(
+        commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
+    )
+    _actor(commands.add_parser("actor", help="a sampler, alone; the run comes from the broker"))
+    _evaluate(
+        commands.add_parser("evaluate", help="an evaluator, alone; the run comes from the broker")
+    )
+    _replay(commands.add_parser("replay", help="train again on what a run recorded, and compare"))
+    _bench(commands.add_parser("bench", help="measure; one JSON line each"))
+    shown = commands.add_parser("config", help="print the whole run, every default spelt out")
+    shown.add_argument("run", help=_LISTED)
+    _sets(shown)
+    return whole
+
+
+def _train(train: argparse.ArgumentParser) -> None:
+    train.add_argument("run", help=_LISTED)
+    _sets(train)
+    train.add_argument("--actors", type=int, help="sampler processes")
+    train.add_argument("--seed", type=int)
+    train.add_argument("--stop-return", type=float, help="mean of the last 100 episodes")
+    train.add_argument("--stop-steps", type=int)
+    train.add_argument("--stop-seconds", type=float)
+    train.add_argument(
+        "--out", type=Path, help="the run's folder; default: a new headrace-runs/NAME"
+    )
+    train.add_argument("--resume", action="store_true", help="continue its newest checkpoint")
+    train.add_argument(
+        "--evaluate", action="store_true",
+        help="an evaluator beside it: [evaluate] says how it plays; the best weights are kept",
+    )  # fmt: skip
+    train.add_argument(
+        "--record", action="store_true",
+        help="keep every batch in the run's folder, so that headrace replay can train on it again",
+    )  # fmt: skip
+    train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
+
+
+def _play(play: argparse.ArgumentParser) -> None:
+    play.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
+    play.add_argument("--episodes", type=int, default=10, help="default: 10")
+    play.add_argument(
+        "--sampled", action="store_true", help="actions are drawn, as in training; default: greedy"
+    )
+    play.add_argument("--seed", type=int, help="of the environments; default: evaluate.seed")
+    play.add_argument(
+        "--video", type=Path, metavar="FILE", help=".mp4 or .gif; one environment plays, not many"
+    )
+    _checkpoint(play)
+    _sets(play)
+
+
+def _export(export: argparse.ArgumentParser) -> None:
+    export.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
+    export.add_argument("--onnx", action="store_true", help="the format; there is no other yet")
+    export.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: RUN_DIR/model.onnx; FILE.json beside it"
+    )
+    _checkpoint(export)
+
+
+def _broker(broker: argparse.ArgumentParser) -> None:
+    broker.add_argument("--run", required=True, help=_LISTED)
+    _sets(broker)
+    broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
+    broker.add_argument("--report", type=Path, help="write the final numbers here as JSON")
+    _metrics(broker)
+
+
+def _actor(actor: argparse.ArgumentParser) -> None:
+    actor.add_argument("--broker", required=True, help="its address")
+    actor.add_argument("--name", help="shown in logs; default: host and process id")
+    actor.add_argument("--seed", type=int, help="of its environments; default: random")
+    actor.add_argument("--groups", type=int, help="groups of environments; default: the run's")
+    actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
+    actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
+    _metrics(actor)
+
+
+def _evaluate(evaluate: argparse.ArgumentParser) -> None:
+    evaluate.add_argument("--broker", required=True, help="its address")
+    evaluate.add_argument("--name", help="shown in logs; default: host and process id")
+    evaluate.add_argument(
+        "--out", type=Path, help="the run's folder: evaluations and the best weights go there"
+    )
+    evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
+    evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
+    _metrics(evaluate)
+
+
+def _replay(replay: argparse.ArgumentParser) -> None:
+    replay.add_argument(
+        "folder", type=Path, metavar="RUN_DIR", help="a folder of headrace train --record"
+    )
+
+
+def _bench(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument("what", choices=BENCHES)
+    bench.add_argument(
+        "names", nargs="*", metavar="NAME",
+        help=f"sampler: {_LISTED}; learn: which gates, default: every one",
+    )  # fmt: skip
+    _sets(bench)
+
+
+def _checkpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint", choices=("best", "newest"), help="default: the best where there is one"
+    )
+
+
+def _sets(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
+    )
+
+
+def _metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metrics-host", default="127.0.0.1")
+    parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")

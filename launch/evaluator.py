@@ -1,0 +1,234 @@
+"""An evaluator process, put together: it plays the newest weights and keeps the best.
+
+    the loop   consumes weights, produces scores; waits until it is time and there are new weights
+    a thread   plays; an environment that hangs holds up nobody but its own evaluation
+
+It asks for no credit and nobody waits for it. It runs with low priority: samplers go first.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import zmq
+
+from actors import evaluator
+from actors.envs.convert import EnvError
+from actors.envs.make import probe
+from actors.evaluator import Scores
+from actors.policy import Policy
+from broker import endpoints
+from broker.blobs import Blob
+from broker.endpoints import EndpointError
+from broker.evaluator_end import LAST_S, EvaluatorEnd
+from broker.link import RefusedError
+from launch import config, interval, process
+from launch.evaluations import EvaluatorMetrics, Keep
+from launch.game import Game
+from learner.spaces import Spaces
+from learner.weights import WeightsError
+
+log = logging.getLogger(__name__)
+
+_NICE = 10
+
+
+def evaluate(
+    broker: str,
+    *,
+    name: str,
+    out: Path | None,
+    sets: dict[str, Any],
+    metrics_host: str,
+    metrics_port: int | None,
+) -> int:
+    """Until SIGTERM, or until the last weights of the run are evaluated."""
+    endpoints.check(broker)
+    os.nice(_NICE)
+    torch.set_num_threads(1)
+
+    async def main() -> int:
+        registry = process.registry()
+        metrics = EvaluatorMetrics(registry)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            end = EvaluatorEnd(broker, name=name, inc=process.incarnation(), context=context)
+            port = process.serve_metrics(
+                registry,
+                host=metrics_host,
+                port=metrics_port,
+                healthy=lambda: "" if end.link.welcome else "no broker has welcomed it",
+            )
+            if port is not None:
+                log.info("metrics at port %d", port)
+            await _evaluate(end, out=out, sets=sets, metrics=metrics)
+        finally:
+            context.destroy(linger=500)
+        return process.OK
+
+    return process.run_async(main)
+
+
+async def _evaluate(
+    end: EvaluatorEnd, *, out: Path | None, sets: dict[str, Any], metrics: EvaluatorMetrics
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        link = group.create_task(end.link.run(), name="link")
+        while end.run is None:
+            end.news.clear()
+            await end.news.wait()
+        suggested = end.run.get("evaluate", {})
+        run = config.from_shared({**end.run, "evaluate": {**suggested, **sets}})
+        evaluator.check(run.env)
+        spaces = probe(run.env)
+        end.open((spaces.digest(), str(spaces)))
+        try:
+            await Evaluator(end, run, spaces, out=out, metrics=metrics).run()
+            log.info("the run is over: %s", end.over)
+        finally:
+            end.leave(end.over or "stopped")
+            link.cancel()
+
+
+class Evaluator:
+    """One run's evaluations, one after another."""
+
+    def __init__(
+        self,
+        end: EvaluatorEnd,
+        run: config.Run,
+        spaces: Spaces,
+        *,
+        out: Path | None,
+        metrics: EvaluatorMetrics,
+    ) -> None:
+        self._end, self._run, self._spaces, self._metrics = end, run, spaces, metrics
+        self._keep = Keep(out, run, spaces) if out is not None else None
+        # In float32, as the weights are kept: a score is that of the checkpoint.
+        self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
+        self._began = time.monotonic()
+        self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
+
+    async def run(self) -> None:
+        """Until the run is over and its last weights are evaluated, if that can be in time."""
+        due = 0.0
+        while (blob := await self._next(due)) is not None:
+            due = time.monotonic() + self._run.evaluate.every_s
+            await self._one(blob)
+
+    async def _next(self, due: float) -> Blob | None:
+        """The newest weights, once it is time; None = the run is over and these are known."""
+        end = self._end
+        while self._left() > 0:
+            wait = due - time.monotonic()
+            if end.blob is not None and (wait <= 0 or (end.over and not end.fetching)):
+                return end.take_blob()
+            if end.over and end.blob is None and not end.fetching:
+                return None
+            # While they are fetched at the end, or it is not time yet.
+            await self._news(self._left() if end.over else max(wait, 0.0) or math.inf)
+        return None
+
+    async def _one(self, blob: Blob) -> None:
+        """What fails in an environment costs this evaluation only."""
+        policy = self._policy
+        self._end.acts_with(blob.announce.version, policy.load(blob))
+        began = time.monotonic()
+        try:
+            scores = await self._play()
+        except (EnvError, ValueError) as error:  # the network may make no numbers any more
+            self._metrics.failures.inc()
+            log.error("version %d is not evaluated: %s", policy.version, error)
+        except evaluator.StoppedError:
+            log.info("version %d is not evaluated: the run is over", policy.version)
+        else:
+            self._report(blob, scores, time.monotonic() - began)
+
+    async def _play(self) -> Scores:
+        """At the end of the run it is left for the last weights, if there are newer ones."""
+        game = Game(self._policy, self._run, self._spaces, tell=self._end.news.set)
+        game.start()
+        try:
+            while not game.done:
+                if self._left() <= 0 or (self._end.over and self._end.blob is not None):
+                    raise evaluator.StoppedError
+                game.check()
+                await self._news(min(1.0, self._left()))
+            return game.result()
+        finally:
+            game.stop()
+
+    async def _news(self, seconds: float) -> None:
+        """Wait for something new, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
+                await self._end.news.wait()
+        self._end.news.clear()
+
+    def _left(self) -> float:
+        """Seconds that there are still; the end of the run does not wait for ever."""
+        if not self._end.over:
+            return math.inf
+        self._over_at = self._over_at or time.monotonic()
+        return self._over_at + LAST_S - time.monotonic()
+
+    def _report(self, blob: Blob, scores: Scores, seconds: float) -> None:
+        clock, known = self._end.clock(), interval.of(scores.returns)
+        line = {
+            "t": round(time.monotonic() - self._began if clock is None else clock, 3),
+            "version": blob.announce.version,
+            "trained_steps": self._end.trained_steps(blob.announce.version),
+            "episodes": len(scores.returns),
+            **{name: _rounded(value) for name, value in known._asdict().items()},
+            "length": round(sum(scores.lengths) / len(scores.lengths), 3),
+            "greedy": self._run.evaluate.greedy,
+            "seconds": round(seconds, 3),
+        }
+        self._metrics.show(line)
+        self._end.stats = {
+            name: float(value)
+            for name, value in line.items()
+            if name in ("version", "mean", "low", "high") and value is not None
+        }
+        spread = "" if known.low is None else f" ({line['low']} to {line['high']})"
+        log.info(
+            "version %d: return %s%s, %d episodes in %.1f s",
+            line["version"], line["mean"], spread, line["episodes"], seconds,
+        )  # fmt: skip
+        if self._keep is not None:
+            self._keep.add(blob, line)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def guarded(broker: str, **options: Any) -> int:
+    """`evaluate`, with every expected failure as one line and its exit status."""
+    status = _status(broker, **options)
+    if os.nice(0) >= _NICE:
+        # All is written and said. To take an interpreter down is work, for which a busy machine
+        # would let us wait for seconds at this priority.
+        logging.shutdown()
+        os._exit(status)
+    return status
+
+
+def _status(broker: str, **options: Any) -> int:
+    try:
+        return evaluate(broker, **options)
+    except BaseExceptionGroup as group:
+        expected = (EnvError, RefusedError, config.ConfigError, WeightsError, ValueError)
+        ours, other = group.split(expected)
+        if ours is None or other is not None:
+            raise
+        log.error("%s", process.exit_line(ours))
+    except (EndpointError, process.PortError) as error:
+        log.error("%s", error)
+    return process.YOUR_INPUT

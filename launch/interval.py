@@ -1,0 +1,62 @@
+"""How well a mean is known: its 95 % confidence interval by Student's t."""
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# From here on a series in 1/df is exact to more digits than anybody prints.
+_MANY = 200
+
+
+class Interval(NamedTuple):
+    """Of a mean; None = one value alone says nothing about its spread."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    std: float | None
+
+
+def of(values: Sequence[float]) -> Interval:
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return Interval(mean, None, None, None)
+    std = statistics.stdev(values)
+    half = quantile(len(values) - 1) * std / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half, std)
+
+
+@functools.cache
+def quantile(df: int, inside: float = 0.95) -> float:
+    """t with the share `inside` between -t and t, for df degrees of freedom."""
+    if df >= _MANY:
+        return _series(statistics.NormalDist().inv_cdf((1 + inside) / 2), df)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _share(angle, df) < inside else (low, angle)
+    return math.sqrt(df) * math.tan((low + high) / 2)
+
+
+def _share(angle: float, df: int) -> float:
+    """Between -t and t, where t = sqrt(df) * tan(angle): Abramowitz and Stegun, 26.7.3 and 4."""
+    odd = df % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if df > 1 else 0.0
+    for k in range(1 + odd, df - 2, 2):
+        term *= math.cos(angle) ** 2 * k / (k + 1)
+        total += term
+    total *= math.sin(angle)
+    return (angle + total) * 2 / math.pi if odd else total
+
+
+def _series(z: float, df: int) -> float:
+    """From the normal distribution's z: Abramowitz and Stegun, 26.7.5."""
+    return (
+        z
+        + (z**3 + z) / (4 * df)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
+    )

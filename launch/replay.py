@@ -1,0 +1,180 @@
+"""`headrace replay RUN_DIR`: trains again on what a run recorded, and compares the weights.
+
+On a CPU of the same kind, with the same packages, they are equal to the last bit. Where they are
+not, the recording says that training itself has changed: nothing else is different.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from actors.envs.make import probe
+from launch import config, process
+from learner import checkpoint
+from learner.batch import Batch
+from learner.checkpoint import Checkpoint, TensorGroups
+from learner.config import CheckpointConfig
+from learner.metrics import LearnerMetrics
+from learner.models.build import build
+from learner.pieces import Goal, Pieces
+from learner.progress import Progress
+from learner.ranks import Ranks
+from learner.record import Opened, Recorded, RecordError, opening, path_of
+from learner.spaces import Spaces
+from learner.train import train
+
+log = logging.getLogger(__name__)
+
+# What training makes; beside it a checkpoint holds the state of the dice.
+_COMPARED = ("model", "target", "optimiser")
+
+
+def replay(run_dir: Path) -> int:
+    """0 = the same weights, 1 = others; ConfigError where there is nothing to go through."""
+    final = _final(run_dir)
+    log.info("goes to optimiser step %d, where the run ended", _steps(final))
+    try:
+        with tempfile.TemporaryDirectory(prefix="headrace-replay-") as folder:
+            return _replay(run_dir, Path(folder), final)
+    except RecordError as error:
+        raise config.ConfigError(str(error)) from error
+
+
+def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
+    path = path_of(run_dir, int(os.environ.get("RANK", "0")))
+    opened = opening(path)
+    run = _run(opened, folder)
+    torch.set_num_threads(opened.threads)
+    cuda = run.learner.device != "cpu" and torch.cuda.is_available()
+    with contextlib.closing(Ranks(timeout_s=run.learner.rank_timeout_s, cuda=cuda)) as ranks:
+        if ranks.world != opened.world:
+            raise config.ConfigError(
+                f"{opened.world} ranks recorded this, and here are {ranks.world}: torchrun"
+                f" --nproc-per-node {opened.world} -m launch.replay {run_dir}"
+            )
+        spaces = probe(run.env)
+        if spaces.digest() != opened.spaces:
+            raise config.ConfigError(f"{run.env.id} has other spaces here than in the recording")
+        pieces, feed = _pieces(run, spaces, ranks, path, folder, until=_steps(final), cuda=cuda)
+        train(pieces)
+        if ranks.rank:
+            return process.OK
+        done = pieces.progress.learner_steps
+    if done != _steps(final):
+        why = "the run went on without it" if feed.closed else "it was cut short"
+        return _say(f"the recording ends at optimiser step {done} of {_steps(final)}: {why}")
+    own = checkpoint.load_latest(folder / "checkpoints")
+    assert own is not None
+    difference = first_difference(final.tensors, own.tensors)
+    if difference:
+        return _say(f"after {done} optimiser steps {difference}")
+    count = sum(len(group) for name, group in own.tensors.items() if name in _COMPARED)
+    print(f"identical: {count} tensors after {done} optimiser steps")  # noqa: T201
+    return process.OK
+
+
+def first_difference(there: TensorGroups, here: TensorGroups) -> str:
+    """The first tensor that is another, and by how much; "" = every bit is the same."""
+    pairs = [
+        (f"{group}.{name}", tensor, here.get(group, {}).get(name))
+        for group in _COMPARED
+        for name, tensor in there.get(group, {}).items()
+    ]
+    other = [pair for pair in pairs if not _same(pair[1], pair[2])]
+    if not other:
+        return ""
+    name, before, now = other[0]
+    share = f"(first of {len(other)} out of {len(pairs)} tensors)"
+    if now is None or now.shape != before.shape or now.dtype != before.dtype:
+        return f"{name} is another kind of tensor {share}"
+    off = (before.double() - now.double()).abs().max()
+    return f"{name} differs by up to {float(off):.3g} {share}"
+
+
+def _same(there: Tensor, here: Tensor | None) -> bool:
+    """To the last bit: 0.0 is not -0.0, and NaN is itself."""
+    if here is None or there.shape != here.shape or there.dtype != here.dtype:
+        return False
+    return there.numpy().tobytes() == here.numpy().tobytes()
+
+
+def _pieces(
+    run: config.Run, spaces: Spaces, ranks: Ranks, path: Path, folder: Path,
+    *, until: int, cuda: bool,
+) -> tuple[Pieces, Recorded]:  # fmt: skip
+    """As launch.learner puts them together, without a broker."""
+    device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
+    batch = Batch(
+        spaces, length=run.unroll.length, envs=run.unroll.envs,
+        unrolls=run.pacing.batch_unrolls // ranks.world, pinned=cuda, memory=run.model.memory,
+        previous=run.model.previous,
+    )  # fmt: skip
+    feed, progress = Recorded(path, batch), Progress()
+    model = build(run.model, spaces, seed=run.run.seed).to(device)
+    target = None
+    if run.algorithm.name == "appo":
+        target = build(run.model, spaces, seed=run.run.seed).to(device)
+    pieces = Pieces(
+        algorithm=run.algorithm,
+        config=run.learner,
+        saving=CheckpointConfig(every_s=1e9),
+        goal=Goal(None, None, None),
+        ranks=ranks,
+        feed=feed,
+        model=model,
+        target=target,
+        gap=None,
+        progress=progress,
+        metrics=LearnerMetrics(process.registry()),
+        device=device,
+        folder=folder,
+        spaces=spaces,
+        previous=run.model.previous,
+        identity={},
+        resume=None,
+        stopping=lambda: feed.ended or progress.learner_steps >= until,
+        started=time.time(),
+    )
+    return pieces, feed
+
+
+def _final(run_dir: Path) -> Checkpoint:
+    try:
+        final = checkpoint.load_latest(run_dir / "checkpoints")
+    except checkpoint.CheckpointError as error:
+        raise config.ConfigError(str(error)) from error
+    if final is None:
+        raise config.ConfigError(f"{run_dir} has no checkpoint to compare with")
+    return final
+
+
+def _steps(final: Checkpoint) -> int:
+    return int(final.state["progress"]["learner_steps"])
+
+
+def _run(opened: Opened, folder: Path) -> config.Run:
+    """The run as it was, whatever became of its file."""
+    toml = folder / "run.toml"
+    toml.write_text(opened.run)
+    return config.load(str(toml))
+
+
+def _say(difference: str) -> int:
+    print(f"not identical: {difference}")  # noqa: T201
+    return process.OUR_FAULT
+
+
+if __name__ == "__main__":  # by torchrun
+    process.start_logging("replay")
+    try:
+        sys.exit(replay(Path(sys.argv[1])))
+    except config.ConfigError as refused:
+        log.error("%s", refused)
+        sys.exit(process.YOUR_INPUT)

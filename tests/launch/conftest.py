@@ -1,0 +1,54 @@
+"""A run's folder as training leaves it, without any training."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from launch import config
+from learner import checkpoint
+from learner.models.build import build
+from learner.models.model import Model
+from learner.spaces import Leaf, Spaces, discrete
+
+CARTPOLE = Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
+
+
+@pytest.fixture
+def leave_run() -> Any:
+    """leave_run(folder, trained_on, sets): run.toml and one checkpoint; returns its network."""
+    return _leave_run
+
+
+def _leave_run(
+    folder: Path,
+    trained_on: Spaces = CARTPOLE,
+    sets: Sequence[str] = (),
+    *,
+    version: int = 7,
+    inside: str = "checkpoints",
+    seed: int = 3,
+    change: Callable[[Model], None] = lambda _: None,
+    **state: Any,
+) -> Model:
+    run = config.load("cartpole", ["model.obs_scale=[]", *sets])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.toml").write_text(config.effective(run))
+    model = build(run.model, trained_on, seed=seed)
+    with torch.no_grad():
+        # Heads begin nearly at zero: larger ones tell wrong inputs from right ones.
+        rng = torch.Generator().manual_seed(seed)
+        for head in (model.policy_head, model.value_head):
+            head.weight.normal_(generator=rng)
+        change(model)
+    held = {
+        "identity": {"shared": config.shared(run), "spaces": trained_on.digest()},
+        "spaces": msgspec.msgpack.decode(msgspec.msgpack.encode(trained_on)),
+        **state,
+    }
+    tensors = {"model": dict(model.state_dict())}
+    checkpoint.save(folder / inside, step_version=version, tensors=tensors, state=held, keep=2)
+    return model.requires_grad_(False)

@@ -1,0 +1,130 @@
+"""The command line: what each command is given, and how it refuses."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import arguments, cli, config, evaluator, export, local, play, replay
+from launch.bench import learn
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, result: int = 0) -> list[Any]:
+    """What `module.name` is called with from now on."""
+    seen: list[Any] = []
+
+    def record(*words: Any, **named: Any) -> int:
+        seen.append((words, named))
+        return result
+
+    monkeypatch.setattr(module, name, record)
+    return seen
+
+
+def test_every_command_has_something_to_do() -> None:
+    listed = next(
+        action
+        for action in arguments.parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    assert set(listed.choices) == set(cli._COMMANDS)
+
+
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0 and command in capsys.readouterr().out
+
+
+def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = calls(monkeypatch, local, "train", 3)
+    words = ["cartpole", "--out", str(tmp_path), "--seed", "5", "--stop-return", "20"]
+    assert cli.main(["train", *words, "--evaluate", "--record", "--actors", "3"]) == 3
+    assert cli.main(["train", *words, "--quiet"]) == 3
+    ((run,), both), (_, neither) = seen
+    assert (run.run.seed, run.stop.return_, run.actor.count) == (5, 20.0, 3)
+    named = {"out": tmp_path, "resume": False}
+    assert both == {**named, "quiet": False, "evaluate": True, "record": True}
+    assert neither == {**named, "quiet": True, "evaluate": False, "record": False}
+
+
+def test_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = calls(monkeypatch, play, "play")
+    cli.main(["play", "run"])
+    words = ["--episodes", "3", "--sampled", "--seed", "9", "--video", "a.gif"]
+    cli.main(["play", "run", *words, "--checkpoint", "newest", "--set", "env.stack=2"])
+    (folder, plain), (_, full) = seen
+    assert folder == (Path("run"),)
+    assert plain == {
+        "which": None, "episodes": 10, "greedy": True, "seed": None, "video": None, "sets": [],
+    }  # fmt: skip
+    assert full == {
+        "which": "newest", "episodes": 3, "greedy": False, "seed": 9, "video": Path("a.gif"),
+        "sets": ["env.stack=2"],
+    }  # fmt: skip
+
+
+def test_export_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported, replayed = (
+        calls(monkeypatch, export, "export"),
+        calls(monkeypatch, replay, "replay", 1),
+    )
+    cli.main(["export", "run", "--onnx", "--out", "a.onnx", "--checkpoint", "best"])
+    assert exported == [((Path("run"),), {"which": "best", "out": Path("a.onnx")})]
+    assert cli.main(["replay", "run"]) == 1
+    assert replayed == [((Path("run"),), {})]
+
+
+def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = calls(monkeypatch, evaluator, "guarded")
+    cli.main(["evaluate", "--broker", "tcp://a:1", "--name", "eve", "--episodes", "4"])
+    assert seen == [
+        (
+            ("tcp://a:1",),
+            {
+                "name": "eve", "out": None, "sets": {"episodes": 4},
+                "metrics_host": "127.0.0.1", "metrics_port": None,
+            },
+        )
+    ]  # fmt: skip
+
+
+def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = calls(monkeypatch, learn, "bench")
+    cli.main(["bench", "learn", "acrobot", "catch"])
+    cli.main(["bench", "learn"])
+    assert [words for words, _ in seen] == [(["acrobot", "catch"],), ([],)]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["bench", "sampler"], "name the run"),
+        (["config", "cartpoole"], "no shipped run"),
+        (["play", "/nowhere"], "/nowhere holds no run"),
+        (["export", "/nowhere"], "/nowhere holds no run"),
+    ],
+)
+def test_refusals_are_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("headrace: ") and expected in line
+
+
+def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["play"], ["play", "run", "--checkpoint", "oldest"], ["dance"]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+        assert ended.value.code == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_config_prints_a_run_that_loads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["config", "cartpole", "--set", "learner.lr=0.5"]) == 0
+    (tmp_path / "again.toml").write_text(capsys.readouterr().out)
+    again = config.load(str(tmp_path / "again.toml"))
+    assert again == config.load("cartpole", ["learner.lr=0.5"])

@@ -1,0 +1,438 @@
+"""What an evaluator does with its scores, and when it plays: without a broker, on short walks."""
+
+import asyncio
+import json
+import math
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from actors.config import ActorConfig, EnvConfig, EvaluateConfig
+from actors.envs.convert import EnvError
+from actors.envs.make import probe
+from actors.evaluator import StoppedError
+from broker.blobs import Blob
+from broker.evaluator_end import EvaluatorEnd
+from launch import config
+from launch import evaluator as launch_evaluator
+from launch.evaluations import EvaluatorMetrics, Keep
+from launch.evaluator import Evaluator
+from launch.game import Game
+from learner import checkpoint, weights
+from learner.config import ModelConfig
+from learner.models.build import build
+from learner.spaces import Spaces
+
+
+class Pay(gymnasium.Env[Any, Any]):
+    """Five steps; what a step pays is the action. It waits in a step as long as `gate` is shut."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+    gate = threading.Event()
+    broken = False
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if Pay.broken:
+            raise RuntimeError("out of order")
+        Pay.gate.wait(20.0)
+        self.steps += 1
+        return self._seen(), float(action), self.steps == 5, False, {}
+
+    def _seen(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+RUN = config.Run(
+    env=EnvConfig(id=f"{__name__}:Pay"),
+    model=ModelConfig(hidden=(4,)),
+    evaluate=EvaluateConfig(episodes=6, every_s=0.0, envs=2, seed=5),
+    actor=ActorConfig(step_timeout_s=0.05),
+)
+
+
+@pytest.fixture(autouse=True)
+def open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pay, "gate", threading.Event())
+    monkeypatch.setattr(Pay, "broken", False)
+    Pay.gate.set()
+
+
+@pytest.fixture(scope="module")
+def spaces() -> Spaces:
+    return probe(RUN.env)
+
+
+def blob(spaces: Spaces, version: int, *, likes: int = 0) -> Blob:
+    """Weights of a network that is sure of one action."""
+    model = build(RUN.model, spaces, seed=0)
+    model.policy_head.weight.data.zero_()
+    model.policy_head.bias.data[likes] += 50.0
+    return Blob.of(version, weights.layout_digest(model), weights.dump(model))
+
+
+def line(version: int, mean: float) -> dict[str, Any]:
+    return {"version": version, "mean": mean, "low": None, "high": None}
+
+
+def best(out: Path) -> list[int]:
+    return sorted(int(path.name) for path in (out / "best").glob("*"))
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (out / "evaluations.jsonl").read_text().splitlines()]
+
+
+# ---- what is kept -------------------------------------------------------------------------------
+
+
+def test_the_best_is_only_replaced_by_what_is_no_worse(tmp_path: Path, spaces: Spaces) -> None:
+    keep = Keep(tmp_path, RUN, spaces)
+    story = [(1, 5.0, 1), (2, 4.0, 1), (3, 5.0, 3), (4, 7.0, 4), (5, 6.99, 4), (6, -1.0, 4)]
+    for version, mean, expected in story:
+        keep.add(blob(spaces, version), line(version, mean))
+        found = checkpoint.load_latest(tmp_path / "best")
+        assert found is not None
+        assert found.version == expected
+    assert best(tmp_path) == [3, 4]
+    assert [(entry["version"], entry["mean"]) for entry in lines(tmp_path)] == [
+        (version, mean) for version, mean, _ in story
+    ]
+
+
+def test_what_is_kept_can_be_played_again(tmp_path: Path, spaces: Spaces) -> None:
+    keep, sent = Keep(tmp_path, RUN, spaces), blob(spaces, 9, likes=2)
+    keep.add(sent, line(9, 1.5))
+    found = checkpoint.load(tmp_path / "best" / "000000000009")
+    model = build(RUN.model, spaces, seed=7)
+    model.load_state_dict(found.tensors["model"])
+    assert weights.dump(model) == bytes(sent.body)
+    assert msgspec.convert(found.state["spaces"], Spaces) == spaces
+    identity = {"shared": config.shared(RUN), "spaces": spaces.digest()}
+    assert found.state["identity"] == identity
+    assert found.state["score"] == line(9, 1.5)
+    assert config.shared(config.load(str(tmp_path / "run.toml"))) == config.shared(RUN)
+
+
+def test_a_run_file_that_is_there_stays(tmp_path: Path, spaces: Spaces) -> None:
+    (tmp_path / "run.toml").write_text("# mine\n")
+    Keep(tmp_path, RUN, spaces)
+    assert (tmp_path / "run.toml").read_text() == "# mine\n"
+
+
+def test_an_evaluator_that_died_goes_on_where_it_was(tmp_path: Path, spaces: Spaces) -> None:
+    Keep(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
+    with (tmp_path / "evaluations.jsonl").open("a") as file:
+        file.write('{"version": 4, "me')
+    again = Keep(tmp_path, RUN, spaces)
+    assert again.highest == 9.0
+    again.add(blob(spaces, 5), line(5, 8.0))
+    assert best(tmp_path) == [3]
+    assert (tmp_path / "evaluations.jsonl").read_text().splitlines()[-1] == json.dumps(line(5, 8.0))
+
+
+def test_after_a_return_to_an_older_checkpoint_the_newest_name_is_still_the_best(
+    tmp_path: Path, spaces: Spaces
+) -> None:
+    Keep(tmp_path, RUN, spaces).add(blob(spaces, 60), line(60, 9.0))
+    again = Keep(tmp_path, RUN, spaces)
+    again.add(blob(spaces, 55), line(55, 9.5))
+    found = checkpoint.load_latest(tmp_path / "best")
+    assert found is not None
+    assert found.version == 55
+
+
+def test_the_best_of_another_run_is_not_touched(tmp_path: Path, spaces: Spaces) -> None:
+    Keep(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
+    other = msgspec.structs.replace(RUN, model=ModelConfig(hidden=(5,)))
+    with pytest.raises(config.ConfigError, match=r"model.hidden.*choose another folder with --out"):
+        Keep(tmp_path, other, spaces)
+
+
+def test_a_full_disk_costs_what_could_not_be_written(
+    tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    keep = Keep(tmp_path, RUN, spaces)
+    keep.add(blob(spaces, 1), line(1, 1.0))
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", full)
+        keep.add(blob(spaces, 2), line(2, 2.0))
+    assert caplog.text.count("No space left on device") == 2
+    assert keep.highest == 1.0
+    assert best(tmp_path) == [1]
+    keep.add(blob(spaces, 3), line(3, 1.5))  # less than the one that was lost
+    assert best(tmp_path) == [1, 3]
+    assert [entry["version"] for entry in lines(tmp_path)] == [1, 3]
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_the_start(
+    tmp_path: Path, spaces: Spaces
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(config.ConfigError, match="--out"):
+        Keep(tmp_path / "file" / "out", RUN, spaces)
+
+
+# ---- when it plays ------------------------------------------------------------------------------
+
+
+class End:
+    """In the place of an EvaluatorEnd: what the broker would have told it."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.blob: Blob | None = None
+        self.over = ""
+        self.fetching = False
+        self.stats: dict[str, float] = {}
+        self.acted: list[int] = []
+
+    def take_blob(self) -> Blob | None:
+        found, self.blob = self.blob, None
+        return found
+
+    def acts_with(self, version: int, _digest: str) -> None:
+        self.acted.append(version)
+
+    def trained_steps(self, version: int) -> int | None:
+        return version * 100
+
+    def clock(self) -> float | None:
+        return 12.5
+
+    def tell(self, **facts: Any) -> None:
+        for name, value in facts.items():
+            setattr(self, name, value)
+        self.news.set()
+
+
+def evaluator(
+    end: End,
+    spaces: Spaces,
+    out: Path | None,
+    run: config.Run = RUN,
+    registry: CollectorRegistry | None = None,
+) -> Evaluator:
+    metrics = EvaluatorMetrics(registry or CollectorRegistry())
+    return Evaluator(cast(EvaluatorEnd, end), run, spaces, out=out, metrics=metrics)
+
+
+async def turns() -> None:
+    """Time for the loop to do all that it can do now."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20.0):
+        while not condition():  # noqa: ASYNC110 - what a thread does rings no bell of ours
+            await asyncio.sleep(0.001)
+
+
+def test_an_evaluation_is_written_down_whole(tmp_path: Path, spaces: Spaces) -> None:
+    async def main() -> End:
+        end = End()
+        end.tell(blob=blob(spaces, 7, likes=2), over="done")
+        await evaluator(end, spaces, tmp_path, registry=registry).run()
+        return end
+
+    registry = CollectorRegistry()
+    end = asyncio.run(main())
+    assert registry.get_sample_value("headrace_evaluator_return_mean") == 10.0
+    (found,) = lines(tmp_path)
+    assert found.pop("seconds") >= 0
+    assert found == {
+        "t": 12.5, "version": 7, "trained_steps": 700, "episodes": 6, "mean": 10.0, "low": 10.0,
+        "high": 10.0, "std": 0.0, "length": 5.0, "greedy": True,
+    }  # fmt: skip
+    assert end.stats == {"version": 7.0, "mean": 10.0, "low": 10.0, "high": 10.0}
+    assert best(tmp_path) == [7]
+
+
+def test_the_last_weights_are_waited_for_and_played_once(tmp_path: Path, spaces: Spaces) -> None:
+    async def main() -> End:
+        end = End()
+        end.tell(blob=blob(spaces, 1))
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+            group.create_task(evaluator(end, spaces, tmp_path).run())
+            await until(lambda: (tmp_path / "evaluations.jsonl").exists())
+            end.tell(fetching=True, over="done")
+            await turns()
+            end.tell(fetching=False, blob=blob(spaces, 2, likes=1))
+        return end
+
+    assert asyncio.run(main()).acted == [1, 2]
+    assert [entry["version"] for entry in lines(tmp_path)] == [1, 2]
+    assert [entry["mean"] for entry in lines(tmp_path)] == [0.0, 5.0]
+
+
+def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: Spaces) -> None:
+    async def main() -> None:
+        end = End()
+        Pay.gate.clear()
+        end.tell(blob=blob(spaces, 1))
+        run = msgspec.structs.replace(RUN, actor=ActorConfig())
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+            group.create_task(evaluator(end, spaces, tmp_path, run).run())
+            await until(lambda: end.acted)
+            end.tell(blob=blob(spaces, 2), over="done")
+            await turns()
+            Pay.gate.set()
+
+    asyncio.run(main())
+    assert [entry["version"] for entry in lines(tmp_path)] == [2]
+
+
+def test_the_end_of_the_run_does_not_wait_for_ever(
+    tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_evaluator, "LAST_S", 0.05)
+    monkeypatch.setattr("launch.game._STOP_S", 0.0)
+
+    async def main() -> None:
+        Pay.gate.clear()
+        end = End()
+        end.tell(blob=blob(spaces, 1), over="done")
+        async with asyncio.timeout(20.0):
+            await evaluator(end, spaces, tmp_path).run()
+        Pay.gate.set()
+
+    asyncio.run(main())
+    assert not (tmp_path / "evaluations.jsonl").exists()
+
+
+def test_it_waits_between_evaluations(tmp_path: Path, spaces: Spaces) -> None:
+    run = msgspec.structs.replace(
+        RUN, evaluate=msgspec.structs.replace(RUN.evaluate, every_s=3600.0)
+    )
+
+    async def main() -> End:
+        end = End()
+        end.tell(blob=blob(spaces, 1))
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+            group.create_task(evaluator(end, spaces, tmp_path, run).run())
+            await until(lambda: (tmp_path / "evaluations.jsonl").exists())
+            for version in (2, 3):
+                end.tell(blob=blob(spaces, version))
+                await turns()
+                assert end.acted == [1]
+            end.tell(over="done")
+        return end
+
+    assert asyncio.run(main()).acted == [1, 3]
+
+
+def test_what_fails_in_an_environment_costs_one_evaluation(
+    tmp_path: Path, spaces: Spaces, caplog: Any
+) -> None:
+    async def main() -> None:
+        Pay.broken = True
+        end = End()
+        end.tell(blob=blob(spaces, 1))
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+            group.create_task(evaluator(end, spaces, tmp_path).run())
+            await until(lambda: "out of order" in caplog.text)
+            Pay.broken = False
+            end.tell(blob=blob(spaces, 2), over="done")
+
+    asyncio.run(main())
+    assert [entry["version"] for entry in lines(tmp_path)] == [2]
+
+
+def test_a_network_that_makes_no_numbers_is_not_evaluated(spaces: Spaces, caplog: Any) -> None:
+    model = build(RUN.model, spaces, seed=0)
+    model.policy_head.weight.data.fill_(3e38)
+    sick = Blob.of(4, weights.layout_digest(model), weights.dump(model))
+
+    async def main() -> None:
+        end = End()
+        end.tell(blob=sick, over="done")
+        await evaluator(end, spaces, None).run()
+
+    asyncio.run(main())
+    assert "version 4 is not evaluated" in caplog.text
+
+
+# ---- the thread ---------------------------------------------------------------------------------
+
+
+class Zero:
+    memory, previous = 0, False
+
+    def act(self, obs: Any, *_: Any, **__: Any) -> Any:
+        count = len(obs["obs"])
+        return np.zeros(count, np.int64), np.zeros(count, np.float32), None
+
+
+def test_an_environment_that_hangs_holds_up_nobody(
+    spaces: Spaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.game._STOP_S", 0.0)
+
+    async def main() -> None:
+        Pay.gate.clear()
+        game = Game(Zero(), RUN, spaces, tell=lambda: None)
+        game.start()
+        with pytest.raises(EnvError, match=r"has not answered for 0.05 s.*actor.step_timeout_s"):
+            async with asyncio.timeout(20.0):
+                while True:
+                    game.check()
+                    await asyncio.sleep(0.001)
+        assert not game.done
+        game.stop()
+        Pay.gate.set()
+        await until(lambda: game.done)
+        with pytest.raises(StoppedError):
+            game.result()
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_a_thread_plays(spaces: Spaces) -> None:
+    async def main() -> None:
+        done = asyncio.Event()
+        Pay.gate.clear()
+        game = Game(Zero(), RUN, spaces, tell=done.set)
+        game.start()
+        await turns()
+        assert not game.done
+        Pay.gate.set()
+        await asyncio.wait_for(done.wait(), 20.0)
+        assert game.result().returns == [0.0] * 6
+
+    asyncio.run(main())
+
+
+# ---- metrics ------------------------------------------------------------------------------------
+
+
+def test_metrics_show_the_last_evaluation() -> None:
+    registry = CollectorRegistry()
+    metrics = EvaluatorMetrics(registry)
+    assert registry.get_sample_value("headrace_evaluator_version") == -1
+    shown = {"mean": 4.0, "low": None, "high": 5.0, "version": 3, "episodes": 8, "seconds": 0.5}
+    metrics.show(shown)
+    values = {
+        name: registry.get_sample_value(f"headrace_evaluator_{name}")
+        for name in ("return_mean", "return_high", "version", "episodes", "seconds")
+    }
+    assert list(values.values()) == [4.0, 5.0, 3.0, 8.0, 0.5]
+    low = registry.get_sample_value("headrace_evaluator_return_low")
+    assert low is not None
+    assert math.isnan(low)
+    assert registry.get_sample_value("headrace_evaluator_evaluations_total") == 1

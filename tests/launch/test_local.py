@@ -1,0 +1,72 @@
+"""What `headrace train` makes of children that end: the evaluator is the one it can do without."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from launch import process
+from launch.children import Child, GaveUpError
+from launch.config import Run
+from launch.local import _Local
+
+
+class Nursery:
+    """In the place of Children: notes who is started again, and gives up when it is told to."""
+
+    def __init__(self, *, patient: bool = True) -> None:
+        self.patient = patient
+        self.again: list[str] = []
+
+    def restart(self, child: Child) -> None:
+        if not self.patient:
+            raise GaveUpError(f"{child.name} ended 6 times")
+        self.again.append(child.name)
+
+
+def local(nursery: Nursery) -> _Local:
+    made = _Local(
+        Run(), Path("nowhere"), False, True, 0.0, cast(Any, False), "ipc:///b",
+        evaluate=True, record=False,
+    )  # fmt: skip
+    made.children = cast(Any, nursery)
+    made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
+    made.actors, made.evaluators = [Child("actor-0", [], 3)], [Child("evaluator", [], 4)]
+    return made
+
+
+@pytest.mark.parametrize("status", [-9, process.OUR_FAULT])
+def test_an_evaluator_that_dies_is_started_again(status: int) -> None:
+    one = local(Nursery())
+    one.evaluators[0].status = status
+    assert one._expected(one.evaluators[0])
+    assert cast(Any, one.children).again == ["evaluator"]
+
+
+@pytest.mark.parametrize(("patient", "status"), [(False, -9), (True, process.YOUR_INPUT)])
+def test_the_run_goes_on_without_one_that_cannot_work(
+    patient: bool, status: int, caplog: Any
+) -> None:
+    one = local(Nursery(patient=patient))
+    one.evaluators[0].status = status
+    assert one._expected(one.evaluators[0])
+    assert "the run goes on without evaluations" in caplog.text
+    assert cast(Any, one.children).again == []
+
+
+def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
+    one = local(Nursery())
+    for child in (*one.evaluators, *one.actors):
+        child.status = process.OK
+        assert one._expected(child)
+    one.left = [(at - 60.0, child) for at, child in one.left]
+    one._bring_back()
+    assert cast(Any, one.children).again == ["evaluator", "actor-0"]
+
+
+def test_nobody_else_is_missed_so_little() -> None:
+    one = local(Nursery())
+    for child in (one.learner, one.broker, *one.actors):
+        child.status = process.YOUR_INPUT
+        with pytest.raises(GaveUpError):
+            one._expected(child)
