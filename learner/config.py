@@ -168,7 +168,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The optimiser and the machine it runs on."""
 
     optimiser: Annotated[Literal["adam", "rmsprop"], Meta(description="the optimiser")] = "adam"
-    lr: Annotated[Schedule, Meta(description="its step size")] = 6e-4
+    lr: Annotated[
+        Annotated[float, Meta(gt=0, le=10)] | tuple[Point, ...], Meta(description="its step size")
+    ] = 6e-4
     eps: Annotated[float, Meta(gt=0, description="its epsilon")] = 1e-5
     decay: Annotated[
         float, Meta(ge=0, lt=1, description="rmsprop: how long squared gradients are remembered")

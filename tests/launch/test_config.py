@@ -87,8 +87,8 @@ class TestSet:
         assert "learner.lr is no table" in refusal("cartpole", "learner.lr.x=2")
 
     def test_the_message_names_the_setting_not_the_file(self) -> None:
-        assert refusal("cartpole", "learner.lr=11") == (
-            "--set learner.lr=11: learner.lr is 11; it must be a number > 0 and <= 10"
+        assert refusal("cartpole", "learner.eps=0") == (
+            "--set learner.eps=0: learner.eps is 0; it must be a number > 0"
         )
 
 
@@ -104,10 +104,30 @@ class TestSet:
         ("[lerner]\nlr = 1", "[lerner] is no section; did you mean learner?"),
         ("lr = 1", "lr stands outside every section; did you mean learner.lr?"),
         ("learner = 1", "learner is 1; it must be a section [learner]"),
-        ("[learner]\nlr = 'fast'", 'learner.lr is "fast"; it must be a number > 0 and <= 10'),
-        ("[learner]\nlr = true", "learner.lr is true; it must be a number > 0 and <= 10"),
+        (
+            "[learner]\nlr = 'fast'",
+            'learner.lr is "fast"; it must be a number > 0 and <= 10 or a list',
+        ),
+        ("[learner]\nlr = true", "learner.lr is true; it must be a number > 0 and <= 10 or a list"),
         ("[run]\nseed = -1", "run.seed is -1; it must be an integer >= 0 and < 2147483648"),
-        ("[algorithm]\nname = 'ppo'", 'it must be "appo" or "impala"'),
+        ("[algorithm]\nname = 'dqn'", 'it must be "appo" or "impala" or "ppo"'),
+        ("[learner]\nlr = [[0]]", "each item [an integer >= 0, a number >= 0]"),
+        ("[learner]\nlr = []", "learner.lr: it is an empty list"),
+        (
+            "[algorithm]\nclip = [[9, 0.1], [0, 0.2]]",
+            "algorithm.clip: its steps are [9, 0]; they must rise from pair to pair",
+        ),
+        ("[algorithm]\nkl_target = 0.01", "algorithm.kl_coef, which is 0; set it to 1.0"),
+        (
+            "[algorithm]\nname = 'ppo'\nminibatches = 9\n[unroll]\nlength = 2\nenvs = 2\n"
+            "[pacing]\nbatch_unrolls = 2",
+            "algorithm.minibatches is 9, a batch has 8 steps",
+        ),
+        (
+            "[algorithm]\nname = 'ppo'\nminibatches = 5\n[unroll]\nlength = 2\nenvs = 2\n"
+            "[pacing]\nbatch_unrolls = 2\n[model]\ncore = 'gru'",
+            "algorithm.minibatches is 5, a batch has 4 columns",
+        ),
         (
             "[model]\nhidden = [64, 0]",
             "model.hidden is [64, 0]; it must be a list, each item an integer >= 1",
@@ -141,7 +161,7 @@ def test_refusals_name_the_place_and_the_remedy(write: Any, text: str, message: 
 
 def test_a_missing_file_or_name_lists_the_shipped_runs() -> None:
     assert refusal("gone.toml").startswith("gone.toml: no such file; shipped runs: ")
-    assert "cartpole, cartpole-vector" in refusal("cartpol")
+    assert "cartpole, cartpole-impala, cartpole-ppo, cartpole-vector" in refusal("cartpol")
 
 
 def test_a_file_that_is_not_text_says_so(tmp_path: Path) -> None:
@@ -182,7 +202,7 @@ def test_the_effective_run_loads_to_an_equal_run(tmp_path_factory: Any, run: Run
 
 def test_the_effective_run_says_what_each_key_means() -> None:
     text = config.effective(config.load("cartpole"))
-    assert "\nlr = 0.003  # Adam's step size; a number > 0 and <= 10\n" in text
+    assert "\nlr = [[0, 0.003], [800000, 0.0]]  # its step size; a number > 0 and <= 10 or" in text
     assert "\n# seconds is not set  # limit on wall-clock seconds; a number > 0\n" in text
     assert "\n[learner]\n# The optimiser and the machine it runs on.\n" in text
 
