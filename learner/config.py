@@ -74,7 +74,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "free"
     std_init: Annotated[
         float,
-        Meta(gt=0, le=100, description="Box actions: at the start, in units of half the range"),
+        Meta(ge=1e-4, le=7, description="Box actions: at the start, in units of half the range"),
     ] = 1.0
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -26,6 +27,8 @@ from learner.spaces import DEAD, TERMINATED, TRUNCATED
 _MAX_BEHAVIOUR_WEIGHT = 2.0
 # e^20 is far outside every clip, and far below the overflow that would turn a zero gradient to NaN.
 _MAX_LOG_RATIO = 20.0
+# An adapted weight comes back from these; from 0 it could not.
+_LEAST_KL_COEF, _MOST_KL_COEF = 1e-4, 1e4
 
 
 class LossBatch(NamedTuple):
@@ -53,9 +56,7 @@ class Targets(NamedTuple):
 class Loss(NamedTuple):
     total: Tensor  # scalar, to be differentiated
     stats: dict[str, Tensor]  # detached scalars; their mean over the ranks is the global mean
-    # [3] this rank's sum of the value targets, of their squares, and live steps; where the model
-    # normalises returns.
-    moments: Tensor | None
+    vs: Tensor  # [T, B] the value targets
 
 
 class Terms(NamedTuple):
@@ -202,6 +203,7 @@ def ppo_targets(
     """GAE: V-trace of the policy that acted, which needs no correction."""
     live = live_steps(batch.flags)
     log_rhos = torch.zeros_like(batch.logp)
+    config = msgspec.structs.replace(config, rho_clip=1.0, c_clip=1.0, pg_rho_clip=1.0)
     vs, advantages = _corrected(config, now, batch, log_rhos, output.value, live, norm)
     return Targets(vs, advantages, output.value[:-1])
 
@@ -237,12 +239,19 @@ def live_steps(flags: Tensor) -> Tensor:
 
 
 def adapted(coef: float, kl: float, wanted: float) -> float:
-    """The weight of the KL term for the next step."""
+    """The weight of the KL term from now on."""
     if kl > 2 * wanted:
-        return coef * 1.5
-    if kl < wanted / 2:
-        return coef * 0.5
-    return coef
+        coef *= 1.5
+    elif kl < wanted / 2:
+        coef *= 0.5
+    return min(max(coef, _LEAST_KL_COEF), _MOST_KL_COEF)
+
+
+def moments(vs: Tensor, flags: Tensor) -> Tensor:
+    """[3] of this rank's value targets: their sum, that of their squares, and how many are live."""
+    live = live_steps(flags).double()
+    wide = vs.double() * live
+    return torch.stack([wide.sum(), wide.square().sum(), live.sum()])
 
 
 def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: Norm) -> Tensor:
@@ -292,6 +301,7 @@ def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
     wide = advantages.double() * live
     sums = norm.reduce(torch.stack([wide.sum(), wide.square().sum(), live.double().sum()]))
     total, squares, count = sums.unbind()
+    count = count.clamp(min=1)  # a batch may have no live step at all
     mean = total / count
     spread = (squares / count - mean.square()).clamp(min=0).sqrt()
     return (live * (wide - mean) / (spread + 1e-8)).to(advantages.dtype)
@@ -302,6 +312,7 @@ def _weigh(
 ) -> Loss:
     """`log_ratio`: of (policy / behaviour) at each action, without gradient."""
     share = live * norm.scale
+    log_ratio = log_ratio * live
     policy = (terms.policy * share).sum()
     value = (terms.value * share).sum()
     entropy = (terms.entropy * share).sum()
@@ -315,8 +326,4 @@ def _weigh(
     # Under the behaviour policy's actions this averages to KL(behaviour || policy); each sample of
     # it is at least 0, and it varies less than the plain mean of -log_ratio.
     stats["kl"] = ((rho - 1 - log_ratio) * share).sum()
-    moments = None
-    if isinstance(now.std, Tensor):
-        wide = terms.vs.double() * live
-        moments = torch.stack([wide.sum(), wide.square().sum(), live.double().sum()])
-    return Loss(total, {name: part.detach() for name, part in stats.items()}, moments)
+    return Loss(total, {name: part.detach() for name, part in stats.items()}, terms.vs)

@@ -1,11 +1,14 @@
 """From gradients to a step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from learner.checkpoint import restore_optimiser
 from learner.config import LearnerConfig
+from learner.models.model import Model
 
 
 def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
@@ -33,11 +36,27 @@ def clip(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def follow(target: nn.Module, model: nn.Module, rate: float) -> None:
+def follow(target: Model, model: Model, rate: float) -> None:
     """Moves the target network towards the model; its statistics are simply the model's."""
     if rate == 1:
         target.load_state_dict(model.state_dict())
         return
+    if target.returns is not None and model.returns is not None:
+        # Both heads in the same units, or half of one and half of the other would be nobody's.
+        target.returns.move(model.returns.mean, model.returns.std)
     torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), rate)
     for own, new in zip(target.buffers(), model.buffers(), strict=True):
         own.copy_(new)
+
+
+def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
+    """What a checkpoint remembers of the gradients; how steps are taken is as the run says now."""
+    groups = [{**group, "params": list(group["params"])} for group in optimiser.param_groups]
+    restore_optimiser(optimiser, tensors, meta)
+    for group, own in zip(optimiser.param_groups, groups, strict=True):
+        group.update({name: value for name, value in own.items() if name != "params"})
+        if group.get("momentum"):
+            for parameter in group["params"]:
+                state = optimiser.state[parameter]
+                if state and "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)

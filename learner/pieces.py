@@ -66,5 +66,6 @@ class Pieces:
     identity: dict[str, Any]  # what a checkpoint must fit: run and spaces
     resume: Checkpoint | None
     stopping: Callable[[], bool]  # somebody asked us to end
+    seed: int  # of the dice that shuffle and pick
     started: float  # wall clock of the process that the user started
     first_train_s: float | None = None

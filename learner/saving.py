@@ -8,7 +8,7 @@ import msgpack
 import msgspec
 import torch
 
-from learner import checkpoint
+from learner import checkpoint, optimise
 from learner.pieces import Pieces
 
 log = logging.getLogger(__name__)
@@ -52,10 +52,11 @@ def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
     """Optimiser, target network and dice; the model and the counters are back already."""
     assert p.resume is not None
     tensors, state = p.resume.tensors, p.resume.state
-    checkpoint.restore_optimiser(optimiser, tensors["optimiser"], state["optimiser"])
+    optimise.restore(optimiser, tensors["optimiser"], state["optimiser"])
     if p.target is not None:
         p.target.load_state_dict(tensors["target"])
-    checkpoint.restore_rng(tensors["rng"])
+    if p.ranks.rank == 0:  # the others throw new dice: theirs are not in the checkpoint
+        checkpoint.restore_rng(tensors["rng"])
 
 
 def _plain(window: Any) -> list[Any]:

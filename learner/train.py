@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from learner import optimise, schedule
 from learner.batch import Batch
-from learner.losses import LOSSES, Loss, Norm, Now, Targets, adapted, live_steps, ppo_targets
+from learner.losses import (
+    LOSSES,
+    Loss,
+    Norm,
+    Now,
+    Targets,
+    adapted,
+    live_steps,
+    moments,
+    ppo_targets,
+)
+from learner.models.distribution import LOG_STD
 from learner.models.model import Output
 from learner.models.precision import autocast
 from learner.pieces import Pieces
@@ -41,9 +52,9 @@ def train(p: Pieces) -> str:
     Consumes batches, produces versions. Waits for a batch; a request to stop is seen within half a
     second.
     """
-    torch.manual_seed(p.ranks.rank)
     flat = FlatWeights(p.model)
     version = p.progress.version
+    torch.manual_seed(((p.seed * 1009 + p.ranks.rank) * 1_000_003 + version) % 2**63)
     publish(p, flat, version)  # samplers begin while the optimiser is still being made
     network: nn.Module = p.model
     if p.ranks.world > 1:
@@ -84,9 +95,10 @@ def train(p: Pieces) -> str:
         lr = schedule.at(p.config.lr, p.progress.trained_steps)
         for group in optimiser.param_groups:
             group["lr"] = lr
-        taken = 0
+        taken, broken, vs = 0, None, None
+        made: list[Targets] = []  # by ppo, of the whole batch
         whole = Norm(steps=max(1, facts.steps), world=p.ranks.world, reduce=p.ranks.total)
-        for sample in uses.samples(fresh, functools.partial(targets_of, p, norm=whole)):
+        for sample in uses.samples(fresh, functools.partial(targets_of, p, made, norm=whole)):
             with autocast(p.device.type, p.config.precision, p.model):
                 output: Output = network(sample.obs, sample.memory, sample.begins)
                 target = forward_target(p, sample)
@@ -104,23 +116,21 @@ def train(p: Pieces) -> str:
             grad_norm = optimise.clip(p.config, parameters)
             # The gradients are the same on every rank by now, so every rank decides alike.
             if not bool(torch.isfinite(grad_norm)):
-                nonfinite_in_a_row += 1
+                broken = sample
                 break
-            nonfinite_in_a_row = 0
             optimiser.step()
             taken += 1
+            vs = loss.vs if vs is None else vs
             p.progress.used(sample.unrolls)
             if after_step(p, loss):
                 break
-        if nonfinite_in_a_row:
-            skip(p, batch, tensors, in_a_row=nonfinite_in_a_row, used=taken > 0)
+        nonfinite_in_a_row = 0 if broken is None else nonfinite_in_a_row + 1
+        if broken is not None:
+            skip(p, batch, broken, in_a_row=nonfinite_in_a_row, used=taken > 0)
             if not taken:
                 batch = None
                 continue
-        if p.model.normaliser is not None:
-            live = live_steps(tensors["flags"]) > 0
-            rows = {name: leaf[:-1] for name, leaf in fresh.obs.items()}
-            p.model.normaliser.merge(p.ranks.total(p.model.normaliser.delta(rows, live)))
+        update_statistics(p, fresh, made[0].vs if made else vs)
         version += 1
         trained = time.perf_counter()
 
@@ -173,20 +183,23 @@ def train(p: Pieces) -> str:
 def numbers_now(p: Pieces) -> Now:
     """What schedules, adaptation and statistics make of the config at this step."""
     steps, algorithm = p.progress.trained_steps, p.algorithm
+    adapting = algorithm.kl_target > 0
     return Now(
         clip=schedule.at(algorithm.clip, steps),
         entropy_coef=schedule.at(algorithm.entropy_coef, steps),
-        kl_coef=algorithm.kl_coef if p.progress.kl_coef is None else p.progress.kl_coef,
+        kl_coef=algorithm.kl_coef if not adapting else p.progress.kl_coef or algorithm.kl_coef,
         std=1.0 if p.model.returns is None else p.model.returns.std.float(),
     )
 
 
 @torch.no_grad()
-def targets_of(p: Pieces, sample: Sample, *, norm: Norm) -> Targets:
+def targets_of(p: Pieces, made: list[Targets], sample: Sample, *, norm: Norm) -> Targets:
     """ppo's, with the network as it is now."""
     with autocast(p.device.type, p.config.precision, p.model):
         output: Output = p.model(sample.obs, sample.memory, sample.begins)
-    return ppo_targets(p.algorithm, numbers_now(p), output=output, batch=sample.loss, norm=norm)
+    numbers = numbers_now(p)
+    made.append(ppo_targets(p.algorithm, numbers, output=output, batch=sample.loss, norm=norm))
+    return made[-1]
 
 
 @torch.no_grad()
@@ -205,19 +218,30 @@ def norm_of(p: Pieces, sample: Sample) -> Norm:
 
 def after_step(p: Pieces, loss: Loss) -> bool:
     """What follows every optimiser step; True = the batch has moved the policy far enough."""
-    progress, algorithm, returns = p.progress, p.algorithm, p.model.returns
+    progress, algorithm = p.progress, p.algorithm
     progress.learner_steps += 1
-    if returns is not None and loss.moments is not None:
-        returns.merge(*p.ranks.total(loss.moments).unbind())
+    if p.model.log_std is not None:
+        p.model.log_std.data.clamp_(*LOG_STD)  # beyond, nothing would pull it back
     if p.target is not None and progress.learner_steps % algorithm.target_interval == 0:
+        # Measured where the target is oldest: just after a move the two are equal.
+        if algorithm.kl_target and "target_kl" in loss.stats:
+            coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
+            kl = _everywhere(p, loss.stats["target_kl"])
+            progress.kl_coef = adapted(coef, kl, algorithm.kl_target)
         optimise.follow(p.target, p.model, algorithm.target_rate)
-    if algorithm.kl_target and "target_kl" in loss.stats:
-        coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
-        kl = _everywhere(p, loss.stats["target_kl"])
-        progress.kl_coef = adapted(coef, kl, algorithm.kl_target)
     if algorithm.kl_stop and algorithm.name == "ppo":
         return _everywhere(p, loss.stats["kl"]) > algorithm.kl_stop
     return False
+
+
+def update_statistics(p: Pieces, fresh: Sample, vs: Tensor | None) -> None:
+    """Once for each batch, and from what is new in it alone, however often it was used."""
+    flags, normaliser, returns = fresh.loss.flags, p.model.normaliser, p.model.returns
+    if normaliser is not None:
+        delta = normaliser.delta(fresh.obs, live_steps(flags) > 0)
+        normaliser.merge(p.ranks.total(delta))
+    if returns is not None and vs is not None:
+        returns.merge(*p.ranks.total(moments(vs[:, : flags.shape[1]], flags)).unbind())
 
 
 def _everywhere(p: Pieces, stat: Tensor) -> float:
@@ -236,15 +260,15 @@ def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
         p.metrics.phase["publish"].inc(time.perf_counter() - before)
 
 
-def skip(p: Pieces, batch: Batch, tensors: dict[str, Tensor], *, in_a_row: int, used: bool) -> None:
-    """No step: the gradients are not finite. The first few such batches are kept for a look."""
+def skip(p: Pieces, batch: Batch, broken: Sample, *, in_a_row: int, used: bool) -> None:
+    """No step: the gradients are not finite. The first few such samples are kept for a look."""
     p.metrics.nonfinite.labels("gradient").inc()
     p.progress.nonfinite += 1
     kept = p.folder / "nonfinite" / f"{p.progress.nonfinite:04d}-rank{p.ranks.rank}.safetensors"
     if p.progress.nonfinite <= 3:
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, kept)
+            save_file({name: rows.cpu().contiguous() for name, rows in broken.named()}, kept)
         except OSError as error:  # a full disk must not stop the run
             log.error("the batch cannot be kept: %s", error)
     log.error("non-finite gradients: step skipped, batch kept in %s", kept.parent)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from learner.config import AlgorithmConfig
 from learner.losses import LossBatch, Targets, live_steps
+from learner.spaces import DEAD
 
 TargetsOf = Callable[["Sample"], Targets]
 
@@ -43,6 +44,14 @@ class Sample(NamedTuple):
             _each(self.loss, lambda rows: rows[:, at]),
             self.unrolls * share / count,
         )
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """For a file."""
+        yield from ((f"obs.{name}", rows) for name, rows in self.obs.items())
+        yield from zip(("action", "logp", "reward", "flags"), self.loss.recorded, strict=True)
+        for name, rows in (("memory", self.memory), ("begins", self.begins)):
+            if rows is not None:
+                yield name, rows
 
     def copy(self) -> "Sample":
         return Sample(
@@ -78,7 +87,7 @@ class Once:
         yield fresh
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kept:
     sample: Sample
     used: int
@@ -102,7 +111,11 @@ class Ring:
         self._kept.append(newest)  # not if the loop has found it useless
         for age in self._ages:
             if age < len(self._kept):
-                yield self._kept[-1 - age]
+                try:
+                    yield self._kept[-1 - age]
+                except GeneratorExit:  # it was found useless
+                    del self._kept[-1 - age]
+                    raise
 
 
 class Replay:
@@ -118,7 +131,12 @@ class Replay:
         picked = self._pick(min(wanted, len(self._kept)))
         for kept in picked:
             kept.used += 1
-        yield _beside([fresh, *(kept.sample for kept in picked)]) if picked else fresh
+        try:
+            yield _beside([fresh, *(kept.sample for kept in picked)]) if picked else fresh
+        except GeneratorExit:  # the step was not finite, and one of these may be why
+            for kept in picked:
+                self._kept.remove(kept)
+            raise
         width = round(fresh.loss.flags.shape[1] / fresh.unrolls)
         for at in range(0, fresh.loss.flags.shape[1], width):
             self._kept.append(_Kept(fresh.columns(slice(at, at + width)).copy(), 1))
@@ -153,16 +171,26 @@ def _by_step(whole: Sample, parts: int) -> Iterator[Sample]:
     obs = {name: rows.flatten(0, 1) for name, rows in whole.obs.items()}
     loss = _each(whole.loss, lambda rows: rows.flatten(0, 1))
     for at in order.tensor_split(parts):
-        picked = _each(loss, operator.itemgetter(at))
-        here = {name: rows[at] for name, rows in obs.items()}
-        yield Sample(here, None, None, picked, whole.unrolls / parts)
+        rows = at if len(at) else order.new_zeros(1)
+        picked = _each(loss, operator.itemgetter(rows))
+        here = {name: rows_of[rows] for name, rows_of in obs.items()}
+        yield _counted(Sample(here, None, None, picked, whole.unrolls / parts), len(at))
 
 
 def _by_column(whole: Sample, parts: int) -> Iterator[Sample]:
     """A network with memory needs its rows in order."""
     flags = whole.loss.flags
     for at in torch.randperm(flags.shape[1]).to(flags.device).tensor_split(parts):
-        yield whole.columns(at)
+        yield _counted(whole.columns(at if len(at) else at.new_zeros(1)), len(at))
+
+
+def _counted(sample: Sample, wanted: int) -> Sample:
+    """A rank with nothing left takes part in the step all the same, by something that is dead: not
+    every network can be given nothing."""
+    if wanted:
+        return sample
+    dead = torch.full_like(sample.loss.flags, DEAD)
+    return sample._replace(loss=sample.loss._replace(flags=dead), unrolls=0.0)
 
 
 def _beside(samples: list[Sample]) -> Sample:

@@ -29,8 +29,11 @@ class Gate:
 
 
 def _memory(core: str, algorithm: str) -> Gate:
-    sets = (f"model.core={core}", f"algorithm.name={algorithm}")
-    return Gate("memory", 400, 1_500_000, sets)
+    sets = [f"model.core={core}", f"algorithm.name={algorithm}"]
+    if algorithm == "impala":
+        # Without a clip it needs smaller steps, and a reason not to be sure too early.
+        sets += ["learner.lr=[[0, 1e-3], [1500000, 0]]", "algorithm.entropy_coef=0.01"]
+    return Gate("memory", 400, 1_500_000, tuple(sets))
 
 
 # CartPole pays 1 a step, 500 at most. Without velocities a network that remembers nothing stays

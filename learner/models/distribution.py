@@ -28,7 +28,7 @@ Rows = NDArray[Any]  # of action.dtype and shape [N, *action.shape]
 FORBIDDEN = -1e9
 # Of what is not there: never drawn, not even where nothing is allowed, as after an episode's end.
 _ABSENT = 2 * FORBIDDEN
-_LOG_STD = (-10.0, 2.0)
+LOG_STD = (-10.0, 2.0)
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 # Of the expectation in the squashed entropy. It is right to 1e-5 up to a standard deviation of 1,
 # to 2e-3 up to e, and to 0.1 at e^2, where nearly all draws lie at the bounds.
@@ -246,8 +246,9 @@ class _Numbers:
 
     def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log-stds, each [..., D]: the last ones of the parameters."""
-        mean = params[..., -2 * self.count : -self.count]
-        return mean, params[..., -self.count :].clamp(*_LOG_STD)
+        mean, log_std = params[..., -2 * self.count : -self.count], params[..., -self.count :]
+        # Cut, but with the gradient of what is not cut: else nothing would lead back inside.
+        return mean, log_std + (log_std.clamp(*LOG_STD) - log_std).detach()
 
     def drawn(self, rows: Tensor) -> Tensor:
         return rows[..., -self.count :]
@@ -273,7 +274,7 @@ class _Numbers:
         return (q_log - p_log + 0.5 * (spread + distance - 1)).sum(-1)
 
     def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
-        mean, log_std = params[:, : self.count], params[:, self.count :].clip(*_LOG_STD)
+        mean, log_std = params[:, : self.count], params[:, self.count :].clip(*LOG_STD)
         drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
         # From what the row can hold, not from the draw: so the learner finds the same.
         distance = (drawn - mean) * np.exp(-log_std)

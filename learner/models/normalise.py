@@ -119,10 +119,14 @@ class Returns(nn.Module):
         square = self.std.square() + self.mean.square()
         square = torch.where(good, torch.lerp(square, squares / count, share), square)
         std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=_LEAST_STD)
-        std = torch.where(good, std, self.std)
+        self.move(mean, torch.where(good, std, self.std))
+        self.updates.copy_(updates)
+
+    @torch.no_grad()
+    def move(self, mean: Tensor, std: Tensor) -> None:
+        """Other statistics, and a head that says the same with them."""
         (head,) = self._head
-        head.weight.mul_(self.std / std)
-        head.bias.copy_((self.std * head.bias + self.mean - mean) / std)
+        head.weight.copy_(head.weight.double() * (self.std / std))
+        head.bias.copy_((self.std * head.bias.double() + self.mean - mean) / std)
         self.mean.copy_(mean)
         self.std.copy_(std)
-        self.updates.copy_(updates)

@@ -305,7 +305,8 @@ def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
     )
     assert changed.total.item() == loss.total.item()
     assert changed.stats == loss.stats
-    assert torch.equal(made(changed.moments), made(loss.moments))
+    flags = batch.flags
+    assert torch.equal(losses.moments(changed.vs, flags), losses.moments(loss.vs, flags))
     torch.testing.assert_close(gradients(changed, changed_output), (by_params, by_value))
 
 
@@ -351,7 +352,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
         steps=torch.tensor(float(steps)), world=2, reduce=lambda _: torch.stack(sums).sum(0)
     )
     parts = [run(settings, *rank, shared) for rank in ranks]
-    average = losses.Loss((parts[0].total + parts[1].total) / 2, {}, None)
+    average = losses.Loss((parts[0].total + parts[1].total) / 2, {}, whole.vs)
     torch.testing.assert_close(
         gradients(average, output), gradients(whole, output), atol=1e-6, rtol=0
     )
@@ -451,19 +452,34 @@ def test_returns_are_measured_in_their_deviation(name: str) -> None:
         std=torch.tensor(10.0),
     )
     assert large.total.item() == pytest.approx(small.total.item(), rel=1e-5)
-    total, squares, count = made(small.moments).tolist()
-    assert made(large.moments).tolist() == pytest.approx(
-        [10 * total, 100 * squares, count], rel=1e-4
-    )
+    total, squares, count = losses.moments(small.vs, batch.flags).tolist()
+    found = losses.moments(large.vs, batch.flags).tolist()
+    assert found == pytest.approx([10 * total, 100 * squares, count], rel=1e-4)
     assert count == live_steps(batch)
 
 
-def made(moments: Tensor | None) -> Tensor:
-    assert moments is not None
-    return moments
+def test_a_batch_without_a_live_step_is_no_fault() -> None:
+    output, target, batch = make_batch(9)
+    batch = batch._replace(flags=torch.full_like(batch.flags, DEAD))
+    for name in LOSSES:
+        settings = config(name, normalise_advantages=True, kl_coef=0.1)
+        loss = run(settings, output, target, batch, Norm(steps=1))
+        assert loss.total.item() == 0
+        assert all(not part.any() for part in gradients(loss, output))
+
+
+def test_ppo_does_not_correct() -> None:
+    """The clips of rho are V-trace's."""
+    output, target, batch = make_batch(10)
+    norm = Norm(steps=live_steps(batch))
+    plain = run(config("ppo"), output, target, batch, norm)
+    clipped = config("ppo", rho_clip=0.3, c_clip=0.2, pg_rho_clip=0.1)
+    assert run(clipped, output, target, batch, norm).total.item() == plain.total.item()
 
 
 def test_the_kl_weight_adapts() -> None:
     assert losses.adapted(1.0, 0.021, 0.01) == 1.5
     assert losses.adapted(1.0, 0.0049, 0.01) == 0.5
     assert losses.adapted(1.0, 0.01, 0.01) == 1.0
+    # It can always come back.
+    assert 0 < losses.adapted(1e-4, 0.0, 0.01) < losses.adapted(1e4, 1e9, 0.01) < 1e5

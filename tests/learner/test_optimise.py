@@ -1,13 +1,18 @@
 """Clipping, the optimisers, and how a target network follows."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from learner import optimise
-from learner.config import LearnerConfig
+from learner.checkpoint import optimiser_state
+from learner.config import LearnerConfig, ModelConfig
+from learner.models.build import build
+from learner.models.model import Model
+from learner.spaces import Leaf, Spaces, discrete
 
 
 def with_gradients(*gradients: float) -> nn.Linear:
@@ -61,15 +66,59 @@ def test_rmsprop_by_hand() -> None:
     assert layer.weight.item() == pytest.approx(expected)
 
 
+def pair(**settings: Any) -> tuple[Model, Model]:
+    spaces = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
+    config = ModelConfig(hidden=(4,), **settings)
+    return build(config, spaces, seed=1), build(config, spaces, seed=2)
+
+
 def test_a_target_network_follows() -> None:
-    target, model = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
-    assert isinstance(model.running_mean, torch.Tensor)
-    nn.init.constant_(model.weight, 3.0)
-    model.running_mean.fill_(7.0)
+    target, model = pair(normalise_obs=True)
+    assert model.normaliser is not None and target.normaliser is not None
+    model.normaliser.mean.fill_(7.0)
+    expected = [t + 0.25 * (m - t) for t, m in zip(weights(target), weights(model), strict=True)]
     optimise.follow(target, model, 0.25)
-    assert target.weight.tolist() == [1.5, 1.5]
+    torch.testing.assert_close(weights(target), expected)
     # Statistics are no weights: half of old and half of new would be nobody's.
-    assert isinstance(target.running_mean, torch.Tensor)
-    assert target.running_mean.tolist() == [7.0, 7.0]
+    assert target.normaliser.mean.tolist() == [7.0] * 3
     optimise.follow(target, model, 1.0)
-    assert target.weight.tolist() == [3.0, 3.0]
+    assert all(torch.equal(t, m) for t, m in zip(weights(target), weights(model), strict=True))
+
+
+def test_a_target_networks_values_keep_their_units() -> None:
+    """The returns have moved from 0 +- 1 to 100 +- 50; the target follows slowly."""
+    target, model = pair(normalise_returns=True)
+    target.load_state_dict(model.state_dict())
+    obs = {"obs": torch.randn(5, 3)}
+    before = target(obs).value.detach()
+    assert model.returns is not None
+    count, mean, spread = 10.0, 100.0, 50.0
+    model.returns.merge(
+        torch.tensor(count * mean), torch.tensor(count * (spread**2 + mean**2)), torch.tensor(count)
+    )
+    torch.testing.assert_close(model(obs).value.detach(), before, atol=1e-4, rtol=0)
+    optimise.follow(target, model, 0.01)
+    torch.testing.assert_close(target(obs).value.detach(), before, atol=1e-4, rtol=0)
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def test_a_restored_optimiser_does_as_the_run_says_now() -> None:
+    old = LearnerConfig(optimiser="rmsprop", eps=1e-5, decay=0.9)
+    layer = with_gradients(2.0)
+    before = optimise.make(old, layer, lr=0.01)
+    before.step()
+    tensors, meta = optimiser_state(before)
+    new = LearnerConfig(optimiser="rmsprop", eps=1e-2, decay=0.5, momentum=0.9)
+    after = optimise.make(new, layer, lr=0.02)
+    optimise.restore(after, tensors, meta)
+    (group,) = after.param_groups
+    assert (group["eps"], group["alpha"], group["momentum"], group["lr"]) == (1e-2, 0.5, 0.9, 0.02)
+    state = after.state[layer.weight]
+    assert state["square_avg"].item() == pytest.approx(0.1 * 4.0)
+    at = layer.weight.item()
+    after.step()
+    square = 0.5 * 0.4 + 0.5 * 4.0
+    assert layer.weight.item() == pytest.approx(at - 0.02 * 2.0 / (math.sqrt(square) + 1e-2))

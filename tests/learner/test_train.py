@@ -16,11 +16,12 @@ from learner.batch import Batch
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
 from learner.metrics import LearnerMetrics
 from learner.models.build import build
+from learner.models.distribution import LOG_STD
 from learner.models.model import Model
 from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks
-from learner.spaces import DEAD, TERMINATED, Leaf, Spaces, discrete
+from learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
 from learner.train import DivergedError, train
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
@@ -30,7 +31,8 @@ T, G, B = 5, 4, 2
 class MadeUpFeed:
     """Batches by number; remembers what became of them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, spaces: Spaces) -> None:
+        self.spaces = spaces
         self.left = list(range(count))
         self.outcomes: list[tuple[str, int]] = []
         self.published: list[int] = []
@@ -41,7 +43,7 @@ class MadeUpFeed:
         if not self.left:
             return None
         number = self.left.pop(0)
-        batch = Batch(SPACES, length=T, envs=G, unrolls=B, pinned=False)
+        batch = Batch(self.spaces, length=T, envs=G, unrolls=B, pinned=False)
         rng = np.random.default_rng(number)
         arrays = {name: tensor.numpy() for name, tensor in batch.tensors.items()}
         arrays["obs.obs"][:] = rng.normal(3.0, 2.0, arrays["obs.obs"].shape)
@@ -81,11 +83,12 @@ def learn(
     model: ModelConfig | None = None,
     resume: checkpoint.Checkpoint | None = None,
     change: Callable[[int, dict[str, Any]], None] | None = None,
+    spaces: Spaces = SPACES,
 ) -> tuple[Pieces, MadeUpFeed]:
     algorithm, config = algorithm or AlgorithmConfig(), model or ModelConfig(hidden=(8,))
-    feed = MadeUpFeed(count)
+    feed = MadeUpFeed(count, spaces)
     feed.change = change or feed.change
-    made = build(config, SPACES, seed=1)
+    made = build(config, spaces, seed=1)
     progress = Progress()
     if resume is not None:
         made.load_state_dict(resume.tensors["model"])
@@ -93,10 +96,10 @@ def learn(
     pieces = Pieces(
         algorithm=algorithm, config=LearnerConfig(), saving=CheckpointConfig(),
         goal=Goal(None, None, None), ranks=Ranks(timeout_s=5.0, cuda=False), feed=feed,
-        model=made, target=build(config, SPACES, seed=1) if algorithm.name == "appo" else None,
+        model=made, target=build(config, spaces, seed=1) if algorithm.name == "appo" else None,
         gap=None, progress=progress, metrics=LearnerMetrics(CollectorRegistry()),
-        device=torch.device("cpu"), folder=folder, spaces=SPACES, previous=False, identity={},
-        resume=resume, stopping=lambda: not feed.left, started=0.0,
+        device=torch.device("cpu"), folder=folder, spaces=spaces, previous=False, identity={},
+        resume=resume, stopping=lambda: not feed.left, seed=1, started=0.0,
     )  # fmt: skip
     # A last look for a batch comes after the request to stop has been seen: one more than asked.
     feed.left.append(count)
@@ -176,6 +179,42 @@ def test_the_normaliser_counts_every_live_row_once(tmp_path: Path) -> None:
     again, _ = learn(tmp_path, 1, algorithm=config, model=model, resume=latest(tmp_path))
     assert again.model.normaliser is not None
     assert float(again.model.normaliser.count) == len(seen) + T * G * B - 3
+
+
+def test_returns_are_merged_once_for_each_batch(tmp_path: Path) -> None:
+    for config in (
+        AlgorithmConfig(name="ppo", epochs=4, minibatches=3),
+        AlgorithmConfig(name="impala", replay_share=0.5),
+        AlgorithmConfig(name="appo", uses=3, buffer_batches=2),
+    ):
+        model = ModelConfig(hidden=(8,), normalise_returns=True)
+        pieces, _ = learn(tmp_path / config.name, 5, algorithm=config, model=model)
+        assert pieces.model.returns is not None
+        assert int(pieces.model.returns.updates) == 5
+
+
+def test_the_kl_weight_follows_kl_and_not_the_interval(tmp_path: Path) -> None:
+    """Every second step starts with target and policy alike: that KL of 0 says nothing."""
+    for wanted, grows in ((1e-9, True), (1e9, False)):
+        config = AlgorithmConfig(name="appo", kl_coef=1.0, kl_target=wanted, target_interval=2)
+        pieces, _ = learn(tmp_path / str(wanted), 10, algorithm=config)
+        assert pieces.progress.kl_coef == (1.5**5 if grows else 0.5**5)
+
+
+def test_a_free_deviation_stays_where_it_can_learn(tmp_path: Path) -> None:
+    config = AlgorithmConfig(name="impala", entropy_coef=1e3)
+    box = Action((Part((), "float32", (1,), low=(-1.0,), high=(1.0,)),))
+    wide = Spaces(SPACES.observation, box)
+    pieces, _ = learn(
+        tmp_path, 100, algorithm=config, model=ModelConfig(hidden=(8,), std_init=7.0), spaces=wide
+    )
+    assert pieces.model.log_std is not None
+    assert pieces.model.log_std.item() == LOG_STD[1]
+    # It is at the bound, and what leads back inside still has a gradient.
+    params = torch.tensor([[0.0, LOG_STD[1] + 1]], requires_grad=True)
+    logp = pieces.model.distribution.log_prob(params, torch.zeros(1, 1))
+    (gradient,) = torch.autograd.grad(logp.sum(), params)
+    assert gradient[0, 1] != 0
 
 
 def test_a_resumed_learner_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:

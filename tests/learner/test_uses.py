@@ -148,8 +148,34 @@ def test_epochs_go_through_everything_in_shuffled_parts(memory: bool) -> None:
             assert sample.begins.shape == loss.flags.shape
 
 
-def test_a_rank_with_too_few_live_steps_still_takes_every_step() -> None:
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_rank_with_too_few_steps_still_takes_every_step(memory: bool) -> None:
+    """The others wait for it; and a network need not be able to read nothing."""
     uses = uses_of(AlgorithmConfig(name="ppo", epochs=1, minibatches=30))
-    samples = list(uses.samples(batch(1, dead=True), targets))
+    samples = list(uses.samples(batch(1, memory=memory, dead=not memory), targets))
     assert len(samples) == 30
-    assert sum(sample.loss.action.numel() for sample in samples) == T * G * B - 2
+    live = [int((sample.loss.flags != DEAD).sum()) for sample in samples]
+    assert sum(live) == T * G * B - 2 * (not memory)
+    assert all(sample.loss.flags.numel() for sample in samples) and 0 in live
+    assert all((count == 0) == (s.unrolls == 0) for count, s in zip(live, samples, strict=True))
+
+
+def test_what_a_broken_step_was_made_of_is_forgotten() -> None:
+    torch.manual_seed(1)
+    replay = uses_of(
+        AlgorithmConfig(name="impala", replay_share=0.5, replay_unrolls=2, replay_pick="uniform")
+    )
+    list(replay.samples(batch(1), no_targets))
+    broken = replay.samples(batch(2), no_targets)
+    assert next(broken).loss.flags.shape[1] == 2 * G * B
+    del broken
+    (after,) = replay.samples(batch(3), no_targets)
+    assert after.loss.flags.shape[1] == G * B  # nothing was left to go beside it
+
+    ring = uses_of(AlgorithmConfig(name="appo", buffer_batches=2, uses=2))
+    list(ring.samples(batch(1), no_targets))
+    broken = ring.samples(batch(2), no_targets)
+    next(broken)
+    assert int(next(broken).obs["obs"][0, 0, 0]) == 1000
+    del broken
+    assert made_by(ring, 3) == [[3, 2]]
