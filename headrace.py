@@ -15,9 +15,9 @@ from typing import Any
 
 from actors.trained import TrainedPolicy
 from launch import process, toml
-from launch.cli import run_folder
-from launch.config import ConfigError, Run
+from launch.config import SECTIONS, ConfigError, Run, no_section
 from launch.config import load as Config  # noqa: N812  # reads as the noun it returns
+from launch.folder import run_folder
 
 __all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
 
@@ -72,7 +72,10 @@ def train(
         raise ConfigError(said or "headrace train refused the run; its lines say why")
     if status not in (process.OK, process.LIMIT):
         raise RuntimeError(f"headrace train ended with status {status}: {said or 'see its lines'}")
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    try:
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    except (OSError, json.JSONDecodeError) as error:  # a full disk: its lines have said so
+        raise RuntimeError(f"the run has ended, but {folder} holds no summary: {error}") from error
     return {**summary, "folder": str(folder)}
 
 
@@ -149,6 +152,8 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
+            if name not in SECTIONS:  # an empty one would set nothing, and never be missed
+                raise ConfigError(no_section(name, value))
             flat.update({f"{name}.{key}": _plain(inner) for key, inner in value.items()})
         else:
             flat[name.replace("_", ".", 1)] = _plain(value)

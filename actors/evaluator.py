@@ -112,6 +112,9 @@ class _Table:
         self._frame = Frame.empty(spaces, groups=places, envs=1)
         self._stacks = Stacks(spaces, self._frame, memory=policy.memory, previous=policy.previous)
         self._actions = Actions(spaces.action)
+        self._numbers = {
+            name: rows for name, rows in self._frame.obs.items() if rows.dtype.kind == "f"
+        }
         self._seeds = [0] * places
         self._id = ""
         self._writer: Writer
@@ -132,7 +135,7 @@ class _Table:
         with self._blamed("reset", place):
             observation, _ = self.envs[place].reset(seed=seed)
             self._writer.check(observation)
-            self._writer.write(self._frame.obs, place, observation)
+            self._take(place, observation, last=False)
         self._frame.reward[place], self._frame.flags[place] = 0.0, DEAD
         self._stacks.push(place)
 
@@ -158,14 +161,21 @@ class _Table:
             gained = float(reward)
             if not math.isfinite(gained):
                 raise ValueError(f"a reward of {gained}")
-            if not (ended or cut):  # nobody acts on the last one
-                self._writer.write(self._frame.obs, place, observation)
+            # Nobody acts on the last one. It is looked at all the same: to train on it is no use.
+            self._take(place, observation, last=bool(ended or cut))
         self.returns[place] += gained
         self.lengths[place] += 1
         self.over[place] = bool(ended or cut)
         self._frame.reward[place], self._frame.flags[place] = gained, 0
         if not self.over[place]:
             self._stacks.push(place)
+
+    def _take(self, place: int, observation: Any, *, last: bool) -> None:
+        """Into its rows; ValueError where a learner would reject them."""
+        self._writer.write(self._frame.obs, place, observation, last=last)
+        for name, rows in self._numbers.items():
+            if not np.isfinite(rows[place]).all():
+                raise ValueError(f"{name}: an observation that is not finite")
 
     @contextlib.contextmanager
     def _blamed(self, where: str, place: int) -> Iterator[None]:

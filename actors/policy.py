@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from actors.acting import Acting
 from broker.blobs import Blob
 from learner.config import ModelConfig
+from learner.models import custom
 from learner.models.build import build
 from learner.spaces import Spaces
 from learner.weights import FlatWeights, WeightsError, layout_digest
@@ -65,7 +66,12 @@ class Policy:
         `greedy`: the likeliest action instead of a drawn one."""
         # What an environment gives that is no number is found and said when the unroll is full.
         with np.errstate(invalid="ignore", over="ignore"):
-            params, carried = self._acting.params(obs, memory)
+            try:
+                params, carried = self._acting.params(obs, memory)
+            except Exception as error:
+                if ":" not in self._kind:
+                    raise
+                raise ValueError(custom.failure(self._kind, error)) from error
             actions, logp = self._chosen(params, greedy)
             # One product instead of a look at every number: this runs at every step.
             sound = math.isfinite(logp.dot(logp))

@@ -5,6 +5,8 @@ environment wide.
 """
 
 import copy
+import math
+import uuid
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from learner.spaces import Leaf, Spaces
 
 _PLAIN = "obs"  # the leaf's name where an observation has no parts
 _ONLY = slice(0, 1)
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class Acts(Protocol):
@@ -44,7 +47,8 @@ class Episode:
     """What a policy carries from step to step: memory, stacked frames, the step before. It is never
     changed, so an episode can be gone on with twice."""
 
-    def __init__(self, spaces: Spaces, *, memory: int, previous: bool) -> None:
+    def __init__(self, spaces: Spaces, owner: int, *, memory: int, previous: bool) -> None:
+        self.owner = owner  # the identity of the policy that made it
         self.frame = Frame.empty(spaces, groups=1, envs=1)
         self.stacks = Stacks(spaces, self.frame, memory=memory, previous=previous)
 
@@ -64,7 +68,8 @@ class TrainedPolicy:
         self._actions = Actions(spaces.action)
         self._leaves = {leaf.name: leaf for leaf in spaces.observation}
         self._mask = next((leaf for leaf in spaces.observation if leaf.mask), None)
-        self._digest = spaces.digest()
+        # Another policy's numbers would mean something else here, whatever their shapes.
+        self._identity = uuid.uuid4().int
 
     def __repr__(self) -> str:
         return f"TrainedPolicy(version {self.version}: {self.spaces})"
@@ -88,15 +93,16 @@ class TrainedPolicy:
         ValueError when any of them is not what the policy was trained on.
         """
         rows = self._rows(obs, mask)
+        gained = None if reward is None else _reward(reward)
         episode = self._next(state)
         for name, row in rows.items():
             episode.frame.obs[name][0] = row
         if self._policy.previous and state is not None:
-            if reward is None:
+            if gained is None:
                 raise ValueError(
                     "this policy sees the reward of the step before: act(obs, state, reward=...)"
                 )
-            episode.frame.reward[0] = reward
+            episode.frame.reward[0] = gained
         episode.stacks.push(0)
         chosen, _, memory = self._policy.act(
             episode.stacks.look(_ONLY), episode.stacks.memory(_ONLY), greedy=greedy
@@ -106,18 +112,15 @@ class TrainedPolicy:
 
     def _next(self, state: Episode | None) -> Episode:
         if state is None:
-            return Episode(self.spaces, memory=self._policy.memory, previous=self._policy.previous)
-        if not isinstance(state, Episode) or not self._mine(state):
+            policy = self._policy
+            return Episode(
+                self.spaces, self._identity, memory=policy.memory, previous=policy.previous
+            )
+        if not isinstance(state, Episode) or state.owner != self._identity:
             raise ValueError(
                 "this state is not of this policy; give it what act() returned, or None"
             )
         return copy.deepcopy(state)
-
-    def _mine(self, state: Episode) -> bool:
-        remembered = state.stacks.memory(_ONLY)
-        return {name: rows.shape[1:] for name, rows in state.frame.obs.items()} == {
-            name: leaf.shape for name, leaf in self._leaves.items()
-        } and (0 if remembered is None else remembered.shape[1]) == self._policy.memory
 
     def _rows(self, obs: Any, mask: Any) -> dict[str, NDArray[np.generic]]:
         values = dict(self._values(obs, ""))
@@ -145,12 +148,12 @@ class TrainedPolicy:
 
     def _values(self, value: Any, name: str) -> Iterator[tuple[str, Any]]:
         """By leaf; parts of parts are named by their path."""
-        if isinstance(value, dict):
+        if isinstance(value, dict) and (value or not name):
             parts = value.items()
         elif name in self._leaves or (not name and _PLAIN in self._leaves):
             yield name or _PLAIN, value
             return
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, tuple | list) and value:
             parts = dict(enumerate(value)).items()
         else:
             raise ValueError(
@@ -173,17 +176,39 @@ def _row(leaf: Leaf, value: Any) -> NDArray[np.generic]:
             f"{leaf.name}: {array.dtype.name}{[*array.shape]} was given, this policy was trained on"
             f" {dtype.name}{[*leaf.shape]}"
         )
-    row: NDArray[Any] = array.astype(dtype)
-    outside = (row != array) if whole else np.False_
-    allowed = dtype.name
+    with np.errstate(over="ignore"):  # it becomes infinite, and is refused
+        row: NDArray[Any] = array.astype(dtype)
+    if not whole:
+        _refuse(leaf, array, ~np.isfinite(row), f"which is not a finite number of {dtype.name}")
+        return row
+    _refuse(leaf, array, row != array, f"it must be {dtype.name}")
+    if leaf.mask:
+        _refuse(leaf, array, (row != 0) & (row != 1), "a mask holds 0 and 1")
     if leaf.categories:
         counts = np.array(leaf.categories).reshape(leaf.shape)
         start = np.array(leaf.start or (0,) * len(leaf.categories)).reshape(leaf.shape)
         row = row - start
-        outside = outside | (row < 0) | (row >= counts)
-        allowed = f"{start.tolist()} to below {(start + counts).tolist()}"
-    if np.any(outside):
-        raise ValueError(f"{leaf.name}: {array.tolist()} was given, it must be {allowed}")
-    if not whole and not np.isfinite(row).all():
-        raise ValueError(f"{leaf.name}: {array.tolist()} was given, which is not a finite number")
+        allowed = f"it must be {start.tolist()} to below {(start + counts).tolist()}"
+        _refuse(leaf, array, (row < 0) | (row >= counts), allowed)
     return row
+
+
+def _refuse(leaf: Leaf, array: NDArray[Any], wrong: NDArray[np.bool_], why: str) -> None:
+    """ValueError with the first element that is wrong."""
+    if np.any(wrong):
+        at = tuple(np.argwhere(wrong)[0].tolist())
+        place = f" at {list(at)}" if at else ""
+        raise ValueError(f"{leaf.name}: {array[at]}{place} was given, {why}")
+
+
+def _reward(reward: Any) -> float:
+    """The network sees it cut at 1, so how large it is beyond float32 does not matter."""
+    try:
+        single = np.ndim(reward) == 0 and not isinstance(reward, str | bytes)
+        value = float(reward) if single else math.nan
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        given = repr(reward) if isinstance(reward, float) else f"a {type(reward).__name__}"
+        raise ValueError(f"reward: {given} was given, it must be one finite number")
+    return max(-_LARGEST_REWARD, min(value, _LARGEST_REWARD))

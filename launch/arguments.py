@@ -25,6 +25,10 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """`command` holds the name of the command."""
     whole = _Parser(prog="headrace", description="Asynchronous reinforcement learning.")
+    # For what `headrace train` starts again.
+    whole.add_argument(
+        "--log-level", choices=("info", "warning"), default="info", help=argparse.SUPPRESS
+    )
     commands = whole.add_subparsers(
         required=True, dest="command", metavar="COMMAND", parser_class=_Parser
     )

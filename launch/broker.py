@@ -85,8 +85,13 @@ def _book(run: config.Run, inc: int) -> Book:
 
 
 def _report(server: Server, to: Path | None) -> None:
-    if to is not None:
+    if to is None:
+        return
+    try:
         to.write_text(json.dumps(_totals(server)))
+    except OSError as error:  # a full disk must not make a bad end of a good one
+        log.error("the broker's report is not written: %s", error)
+        process.discard(to)
 
 
 def _totals(server: Server) -> dict[str, Any]:

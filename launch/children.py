@@ -116,7 +116,7 @@ class Children:
         log.warning("%s %s; starting it again", child.name, _words(child.status))
         parent = os.getpid()
         child.popen = subprocess.Popen(
-            [sys.executable, "-m", "launch.cli", *child.again],
+            [sys.executable, "-m", "launch.cli", *_level(), *child.again],
             preexec_fn=lambda: _in_child(parent),
         )
         child.pid, child.status = child.popen.pid, None
@@ -169,7 +169,7 @@ def _become(
             time.sleep(0.001)
         _in_child(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        process.start_logging(name, quiet=logging.getLogger().level >= logging.WARNING)
+        process.start_logging(name, quiet=_quiet())
         status = role()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else process.OUR_FAULT
@@ -194,6 +194,15 @@ def _in_child(parent: int) -> None:
     # Not the parent's handler: a child that is asked to end before its role began just ends.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     process.die_with_parent(parent)
+
+
+def _level() -> list[str]:
+    """It says as much as the one that was forked."""
+    return ["--log-level", "warning"] if _quiet() else []
+
+
+def _quiet() -> bool:
+    return logging.getLogger().level >= logging.WARNING
 
 
 def _words(status: int | None) -> str:

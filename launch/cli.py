@@ -1,14 +1,17 @@
 """The `headrace` command: what each command does. Imports only what the command needs."""
 
 import argparse
-import itertools
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch import arguments, config, process
+try:
+    from launch import arguments, config, process
+    from launch.folder import run_folder
+except KeyboardInterrupt:  # too early for main to say it
+    raise SystemExit(3) from None
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +29,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return process.YOUR_INPUT
     except BrokenPipeError:
         return process.OK  # headrace config ... | head
+    except KeyboardInterrupt:  # a run that has begun has its own answer
+        return process.LIMIT
 
 
 def _train(given: argparse.Namespace) -> int:
@@ -51,17 +56,6 @@ def _train(given: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
-def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
-    """NAME, NAME-2, NAME-3 ..: the first that holds no run yet, or the last that holds one."""
-    taken: list[Path] = []
-    for number in itertools.count(1):
-        folder = parent / (name if number == 1 else f"{name}-{number}")
-        if not (folder / "checkpoints").exists():
-            return taken[-1] if newest and taken else folder
-        taken.append(folder)
-    raise AssertionError("unreachable")
-
-
 def _play(given: argparse.Namespace) -> int:
     from launch import play
 
@@ -83,7 +77,7 @@ def _broker(given: argparse.Namespace) -> int:
     from broker.endpoints import EndpointError
     from launch import broker
 
-    process.start_logging("broker")
+    process.start_logging("broker", quiet=given.log_level == "warning")
     run = config.load(given.run, given.set)
     try:
         return broker.serve(
@@ -107,7 +101,7 @@ def _learner(given: argparse.Namespace) -> int:
 def _actor(given: argparse.Namespace) -> int:
     from launch import actor
 
-    process.start_logging("actor")
+    process.start_logging("actor", quiet=given.log_level == "warning")
     return actor.guarded(
         given.broker,
         name=given.name or actor.default_name(),
@@ -123,7 +117,7 @@ def _evaluate(given: argparse.Namespace) -> int:
     from launch import evaluator
     from launch.actor import default_name
 
-    process.start_logging("evaluator")
+    process.start_logging("evaluator", quiet=given.log_level == "warning")
     return evaluator.guarded(
         given.broker,
         name=given.name or default_name(),

@@ -132,9 +132,17 @@ def check(run: Run) -> None:
     for place, held in schedules.items():
         if fault(held):
             raise ConfigError(f"{place}: {fault(held)}")
+    if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
+        raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
     if run.algorithm.kl_target and not run.algorithm.kl_coef:
         raise ConfigError(
             "algorithm.kl_target adapts algorithm.kl_coef, which is 0; set it to 1.0 to begin with"
+        )
+    copied = run.algorithm.target_interval == 1 and run.algorithm.target_rate == 1
+    if run.algorithm.name == "appo" and run.algorithm.kl_target and copied:
+        raise ConfigError(
+            "algorithm.kl_target: KL to a target network that was just copied is 0; raise"
+            " algorithm.target_interval"
         )
     steps = run.unroll.length * run.unroll.envs * run.pacing.batch_unrolls
     columns = run.unroll.envs * run.pacing.batch_unrolls
@@ -290,7 +298,7 @@ def _build(tables: dict[str, Any], *, source: str) -> Run:
 def _check_tables(tables: dict[str, Any], *, source: str) -> None:
     for name, table in tables.items():
         if name not in SECTIONS:
-            raise ConfigError(f"{source}: {_no_section(name, table)}")
+            raise ConfigError(f"{source}: {no_section(name, table)}")
         if not isinstance(table, dict):
             raise ConfigError(
                 f"{source}: {name} is {toml.shown(table)}; it must be a section [{name}]"
@@ -318,7 +326,8 @@ def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
         )
 
 
-def _no_section(name: str, table: Any) -> str:
+def no_section(name: str, table: Any) -> str:
+    """What to say of a section that there is not."""
     if isinstance(table, dict):
         return f"[{name}] is no section; {_hint(name, SECTIONS)}"
     homes = [f"{section}.{name}" for section, keys in SECTIONS.items() if name in keys]

@@ -1,6 +1,6 @@
 """What evaluations leave behind: a line each, the best weights, metrics.
 
-OUT/evaluations.jsonl   every evaluation
+OUT/evaluations.jsonl   every evaluation: "t" never falls, "trained_steps" only where they are known
 OUT/best/<version>/     the weights with the highest mean, and the ones that were so before
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broker.blobs import Blob
-from launch import config
+from launch import config, curve
 from learner import checkpoint, weights
 from learner.models.build import build
 from learner.spaces import Spaces
@@ -34,6 +34,7 @@ class Keep:
         self._identity: dict[str, Any] = {"shared": config.shared(run), "spaces": spaces.digest()}
         # Of what lies on the disk: an evaluator that died goes on where it was.
         self.highest = self._before()
+        self._last, self._ahead = self._ended(), 0.0  # seconds
         try:
             out.mkdir(parents=True, exist_ok=True)
             if not (out / "run.toml").exists():  # it is another machine than the learner's
@@ -42,6 +43,14 @@ class Keep:
             raise config.ConfigError(
                 f"cannot write into {out}: {error}; choose another folder with --out"
             ) from error
+
+    def moment(self, clock: float) -> float:
+        """Seconds of the run, for the next line. A run that is continued begins to count anew; its
+        lines go on from the last one."""
+        if clock + self._ahead < self._last:
+            self._ahead = self._last
+        self._last = clock + self._ahead
+        return self._last
 
     def add(self, blob: Blob, line: dict[str, Any]) -> None:
         """An evaluation. A full disk costs what could not be written, and nothing else."""
@@ -97,6 +106,15 @@ class Keep:
                 " (there = in the folder); choose another folder with --out"
             )
         return float(found.state["score"]["mean"])
+
+    def _ended(self) -> float:
+        """When the last line was written; 0 = there is none."""
+        try:
+            moments = [line.get("t") for line in curve.read(self._lines)]
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read, times begin at 0: %s", self._lines, error)
+            return 0.0
+        return max((t for t in moments if isinstance(t, int | float)), default=0.0)
 
 
 class EvaluatorMetrics:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import zmq
 
@@ -28,7 +29,7 @@ from broker.blobs import Blob
 from broker.endpoints import EndpointError
 from broker.evaluator_end import LAST_S, EvaluatorEnd
 from broker.link import RefusedError
-from launch import config, interval, process
+from launch import config, interval, process, toml
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
 from learner.spaces import Spaces
@@ -37,6 +38,7 @@ from learner.weights import WeightsError
 log = logging.getLogger(__name__)
 
 _NICE = 10
+_PATIENCE_S = 2.0  # without an answer, before we say so
 
 
 def evaluate(
@@ -50,6 +52,7 @@ def evaluate(
 ) -> int:
     """Until SIGTERM, or until the last weights of the run are evaluated."""
     endpoints.check(broker)
+    _check_given(sets)
     os.nice(_NICE)
     torch.set_num_threads(1)
 
@@ -80,11 +83,9 @@ async def _evaluate(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
-        while end.run is None:
-            end.news.clear()
-            await end.news.wait()
-        suggested = end.run.get("evaluate", {})
-        run = config.from_shared({**end.run, "evaluate": {**suggested, **sets}})
+        shared = await _shared(end)
+        suggested = shared.get("evaluate", {})
+        run = config.from_shared({**shared, "evaluate": {**suggested, **sets}})
         evaluator.check(run.env)
         spaces = probe(run.env)
         end.open((spaces.digest(), str(spaces)))
@@ -94,6 +95,34 @@ async def _evaluate(
         finally:
             end.leave(end.over or "stopped")
             link.cancel()
+
+
+async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
+    """The run, once a broker answers."""
+    patience: float | None = _PATIENCE_S
+    while end.run is None:
+        end.news.clear()
+        try:
+            async with asyncio.timeout(patience):
+                await end.news.wait()
+        except TimeoutError:
+            log.info("no broker answers at %s yet", end.link.endpoint)
+            patience = None
+    return end.run
+
+
+def _check_given(sets: dict[str, Any]) -> None:
+    """ConfigError before anything starts, not once a broker has answered."""
+    for key, value in sets.items():
+        kind = config.SECTIONS["evaluate"][key].type
+        try:
+            msgspec.convert(value, kind)
+            finite = toml.portable(value)
+        except msgspec.ValidationError:
+            finite = False
+        if not finite:
+            option = key.replace("_", "-")
+            raise config.ConfigError(f"--{option} {value}: it must be {toml.allowed(kind)}")
 
 
 class Evaluator:
@@ -179,11 +208,13 @@ class Evaluator:
         return self._over_at + LAST_S - time.monotonic()
 
     def _report(self, blob: Blob, scores: Scores, seconds: float) -> None:
-        clock, known = self._end.clock(), interval.of(scores.returns)
+        version, known = blob.announce.version, interval.of(scores.returns)
+        # Before the first batch nothing was trained; else the learner has to have said so.
+        steps = self._end.trained_steps(version) if version else 0
         line = {
-            "t": round(time.monotonic() - self._began if clock is None else clock, 3),
-            "version": blob.announce.version,
-            "trained_steps": self._end.trained_steps(blob.announce.version),
+            "t": round(self._moment(), 3),
+            "version": version,
+            **({} if steps is None else {"trained_steps": steps}),
             "episodes": len(scores.returns),
             **{name: _rounded(value) for name, value in known._asdict().items()},
             "length": round(sum(scores.lengths) / len(scores.lengths), 3),
@@ -196,13 +227,19 @@ class Evaluator:
             for name, value in line.items()
             if name in ("version", "mean", "low", "high") and value is not None
         }
-        spread = "" if known.low is None else f" ({line['low']} to {line['high']})"
+        spread = "" if known.low is None else f" ({known.low:.2f} to {known.high:.2f})"
         log.info(
-            "version %d: return %s%s, %d episodes in %.1f s",
-            line["version"], line["mean"], spread, line["episodes"], seconds,
+            "version %d: return %.2f%s, %d episodes in %.1f s",
+            version, known.mean, spread, len(scores.returns), seconds,
         )  # fmt: skip
         if self._keep is not None:
             self._keep.add(blob, line)
+
+    def _moment(self) -> float:
+        clock = self._end.clock()
+        if clock is None:
+            clock = time.monotonic() - self._began
+        return clock if self._keep is None else self._keep.moment(clock)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -229,6 +266,6 @@ def _status(broker: str, **options: Any) -> int:
         if ours is None or other is not None:
             raise
         log.error("%s", process.exit_line(ours))
-    except (EndpointError, process.PortError) as error:
+    except (EndpointError, config.ConfigError, process.PortError) as error:
         log.error("%s", error)
     return process.YOUR_INPUT

@@ -3,18 +3,18 @@
 Nothing is left of a file that does not compute what the network computes.
 """
 
+import contextlib
 import importlib
 import json
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from launch import config, process, trained
+from launch import config, process, target, trained
 from launch.exported import Exported, Port
 from launch.parity import DIFFERENCE, OBSERVATIONS, Parity
 
@@ -30,30 +30,59 @@ class ExportError(config.ConfigError):
 
 
 def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
-    """Writes OUT and OUT.json; returns the exit status."""
+    """Writes OUT and OUT.json, both or none; returns the exit status."""
     _need_packages()
     found = trained.load(run_dir, which)
     path = out or run_dir / "model.onnx"
+    described = path.with_name(f"{path.name}.json") if path.name else path
+    for file in (path, described):
+        with _writing(file):
+            target.make_room(file)
     module = Exported(found.model, found.spaces)
     facts = _facts(found, module)
-    part = path.with_name(f".{path.name}.part")
+    part, described_part = (file.with_name(f".{file.name}.part") for file in (path, described))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(module, facts, part)
+        with _writing(path):
+            _write(module, facts, part)
         difference = _checked(found, module, part)
         if not difference <= DIFFERENCE:
             raise ExportError(
                 f"onnxruntime and torch differ by {difference:.1e} on {found.path}, more than"
                 f" {DIFFERENCE:.0e}; no file was written"
             )
-        part.replace(path)
-        path.with_name(f"{path.name}.json").write_text(json.dumps(facts, indent=2) + "\n")
-    except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+        with _writing(described):
+            described_part.write_text(json.dumps(facts, indent=2) + "\n")
+        _put(part, path, described_part, described)
     finally:
-        part.unlink(missing_ok=True)
+        process.discard(part)
+        process.discard(described_part)
     print(_words(found, module, path, difference))  # noqa: T201
     return process.OK
+
+
+def _put(part: Path, path: Path, described_part: Path, described: Path) -> None:
+    """Both take their names. The description that was there comes back when the file fails."""
+    with _writing(described):
+        before = described.read_bytes() if described.exists() else None
+        described_part.replace(described)
+    try:
+        with _writing(path):
+            part.replace(path)
+    except ExportError:
+        with contextlib.suppress(OSError):
+            if before is None:
+                described.unlink()
+            else:
+                described.write_bytes(before)
+        raise
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _need_packages() -> None:
@@ -135,6 +164,8 @@ def _port(port: Port) -> dict[str, Any]:
         facts["leaf"] = port.leaf.name
         if port.leaf.categories:
             facts["categories"] = list(port.leaf.categories)
+        if port.leaf.start:
+            facts["start"] = list(port.leaf.start)
         if port.leaf.stack > 1:
             facts["stacked"] = f"the newest {port.leaf.stack} frames, oldest first"
         if port.leaf.mask:
@@ -159,7 +190,7 @@ def _words(found: trained.Trained, module: Exported, path: Path, difference: flo
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's remarks about itself and about torchvision."""
     log = logging.getLogger("torch")

@@ -1,6 +1,7 @@
 """A trained model as one function of tensors, for runtimes that know nothing of Headrace.
 
-in    every leaf that the network sees, "memory", the step before, the mask
+in    every leaf that the network sees, as the environment gives it; "memory", the step before, the
+      mask
 out   the greedy action as the environment takes it, "params", "value", and what the next step
       is given: "next.memory", "next.previous.choices", "next.previous.numbers"
 """
@@ -54,7 +55,10 @@ class Exported(nn.Module):
             self.inputs += (Port(_MEMORY, "float32", (model.memory,)),)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        obs = {leaf.name: x for leaf, x in zip(self._leaves, inputs, strict=False)}
+        obs = {
+            leaf.name: x - torch.tensor(leaf.start).reshape(leaf.shape) if leaf.start else x
+            for leaf, x in zip(self._leaves, inputs, strict=False)
+        }
         if _REWARD in self._previous:
             obs[_REWARD] = obs[_REWARD].clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
         if self.model.memory:

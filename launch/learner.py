@@ -17,13 +17,14 @@ from broker.endpoints import EndpointError
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
-from launch import config, process, weight
+from launch import config, process, unused, weight
 from launch.learner_options import Options, arguments, options_of
 from learner import checkpoint
 from learner.batch import Batch
 from learner.feed import Feed
 from learner.gap import GapCheck
 from learner.metrics import LearnerMetrics
+from learner.models import custom
 from learner.models.build import build
 from learner.pieces import Goal, Pieces
 from learner.progress import Progress
@@ -112,13 +113,14 @@ def _learn(
             identity=identity,
             resume=resume,
             stopping=stopping,
+            seed=run.run.seed,
             started=options.started or process.started_at(),
         )
         options.out.mkdir(parents=True, exist_ok=True)
         _metrics(registry, options, ranks)
         reason = ""
         try:
-            reason = train(pieces)
+            reason = _trained(pieces, run.model.kind)
         finally:
             final = reason in ("return", "steps", "seconds") or (
                 options.final and reason == "stopped"
@@ -133,6 +135,16 @@ def _learn(
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
+
+
+def _trained(pieces: Pieces, kind: str) -> str:
+    """Why training ended; an encoder of the user's that fails is the user's to mend."""
+    try:
+        return train(pieces)
+    except Exception as error:
+        if blamed := custom.blamed(kind, error):
+            raise config.ConfigError(blamed) from error
+        raise
 
 
 def _wait_for_broker(feed: Feed, ranks: Ranks, progress: Progress, stopping: Any) -> bool:
@@ -287,7 +299,12 @@ def _report(pieces: Pieces, reason: str) -> None:
         "world": pieces.ranks.world,
         "ended_at": time.time(),
     }
-    (pieces.folder / "learner.json").write_text(json.dumps(report))
+    path = pieces.folder / "learner.json"
+    try:
+        path.write_text(json.dumps(report))
+    except OSError as error:  # a full disk must not make a bad end of a good one
+        log.error("the learner's report is not written: %s", error)
+        process.discard(path)
 
 
 def guarded(run: config.Run, options: Options) -> int:
@@ -309,13 +326,17 @@ def main(given: argparse.Namespace | None = None) -> int:
     if given is None:
         parser = argparse.ArgumentParser(prog="launch.learner")
         arguments(parser)
+        parser.set_defaults(log_level="info")
         given = parser.parse_args()
-    process.start_logging("learner")
+    process.start_logging("learner", quiet=given.log_level == "warning")
     try:
         run = config.load(given.run, given.set)
     except config.ConfigError as error:
         log.error("%s", error)
         return process.YOUR_INPUT
+    # `headrace train` says it itself, and of several ranks one.
+    if not given.final and os.environ.get("RANK", "0") == "0":
+        unused.warn(run)
     return guarded(run, options_of(given, run))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.evaluator_end import LAST_S
-from launch import broker, config, process
+from launch import broker, config, process, unused
 from launch.children import Child, Children, GaveUpError, Plan
 from launch.tree import Tree
 
@@ -52,6 +52,7 @@ def train(
     except OSError as error:
         log.error("cannot write the run's folder: %s; choose another with --out", error)
         return process.YOUR_INPUT
+    unused.warn(run)
     # Reports of processes that are gone; a resumed run continues its history and its ledger.
     for name in ("learner.json", "broker.json", "summary.json"):
         (out / name).unlink(missing_ok=True)
@@ -88,7 +89,12 @@ def _other_run(run: config.Run, out: Path) -> str:
     except config.ConfigError:
         return ""  # the checkpoint itself will tell
     difference = config.no_continuation(config.shared(before), config.shared(run))
-    return f"{out} is of another run: {difference} (there = in the folder)" if difference else ""
+    if difference:
+        return f"{out} is of another run: {difference} (there = in the folder)"
+    was = before.learner.optimiser
+    if was != run.learner.optimiser:
+        return f'{out} was trained by {was}; set learner.optimiser = "{was}"'
+    return ""
 
 
 class _Local:
@@ -297,17 +303,29 @@ class _Local:
         if failed:
             log.error("%s", failed)
             return process.YOUR_INPUT if process.YOUR_INPUT in statuses else process.OUR_FAULT
-        result = summary.write(
-            self.given, self.out, started=self.started, tree=self.tree,
-            sampled=self.steps_seen,
-        )  # fmt: skip
+        try:
+            result = summary.write(
+                self.given, self.out, started=self.started, tree=self.tree,
+                sampled=self.steps_seen,
+            )  # fmt: skip
+        except OSError as error:
+            log.error("the run's summary is not complete: %s", error)
+            return self._unreported()
         if not self.quiet:
             print(summary.words(result, self.out), file=sys.stderr)  # noqa: T201
+        if not (self.out / "learner.json").is_file():
+            return self._unreported()
         goal = self.given.stop
         if result["stop_reason"] == "return":
             return process.OK
         limited = result["stop_reason"] in ("steps", "seconds") and goal.return_ is None
         return process.OK if limited else process.LIMIT
+
+    def _unreported(self) -> int:
+        """What the learner's own end says, where its report cannot."""
+        learner = getattr(self, "learner", None)
+        good = learner is not None and learner.status == process.OK and not self.asked
+        return process.OK if good else process.LIMIT
 
 
 def _import_roles() -> None:

@@ -103,7 +103,9 @@ class Parity:
             return self._mask(rows).astype(port.dtype)
         if leaf.categories:
             highest = np.tile(leaf.categories, leaf.stack).reshape(port.shape)
-            return rng.integers(0, np.broadcast_to(highest, shape)).astype(port.dtype)
+            first = np.reshape(leaf.start or 0, leaf.shape if leaf.start else ())
+            counted = rng.integers(0, np.broadcast_to(highest, shape))
+            return (first + counted).astype(port.dtype)
         dtype = np.dtype(port.dtype)
         if dtype.kind in "iu":
             return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)

@@ -15,6 +15,7 @@ from launch.video import Video, VideoError
 
 # What may be set: the rest is part of what was trained.
 _SETTABLE = ("env", "evaluate")
+_LAST_SEED = 2**31 - 1
 
 
 def play(
@@ -24,6 +25,8 @@ def play(
     """Prints what was reached; returns the exit status."""
     if episodes < 1:
         raise config.ConfigError(f"--episodes {episodes}: play at least one")
+    if seed is not None and not 0 <= seed <= _LAST_SEED:
+        raise config.ConfigError(f"--seed {seed}: it must be 0 to {_LAST_SEED}")
     found = trained.load(run_dir, which)
     env, evaluate = _sections(run_dir, sets)
     # One thread: a single row at a time is no work for more.

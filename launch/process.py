@@ -1,6 +1,7 @@
 """What every process does the same: logging, the metrics port, signals, exit statuses."""
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -179,6 +180,12 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
             return runner.run(guarded())
     except asyncio.CancelledError:
         return OK
+
+
+def discard(path: Path) -> None:
+    """A file that a full disk cut off, if it can be had away."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def exit_line(error: BaseException) -> str:

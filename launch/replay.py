@@ -39,7 +39,11 @@ _COMPARED = ("model", "target", "optimiser")
 def replay(run_dir: Path) -> int:
     """0 = the same weights, 1 = others; ConfigError where there is nothing to go through."""
     final = _final(run_dir)
-    log.info("goes to optimiser step %d, where the run ended", _steps(final))
+    newer = _newest(run_dir) > final.version
+    log.info(
+        "goes to optimiser step %d and compares with %s, %s", _steps(final), final.path,
+        "not the end of the run: a newer checkpoint is damaged" if newer else "where the run ended",
+    )  # fmt: skip
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-replay-") as folder:
             return _replay(run_dir, Path(folder), final)
@@ -111,6 +115,8 @@ def _pieces(
 ) -> tuple[Pieces, Recorded]:  # fmt: skip
     """As launch.learner puts them together, without a broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     batch = Batch(
         spaces, length=run.unroll.length, envs=run.unroll.envs,
         unrolls=run.pacing.batch_unrolls // ranks.world, pinned=cuda, memory=run.model.memory,
@@ -140,6 +146,7 @@ def _pieces(
         identity={},
         resume=None,
         stopping=lambda: feed.ended or progress.learner_steps >= until,
+        seed=run.run.seed,
         started=time.time(),
     )
     return pieces, feed
@@ -149,10 +156,20 @@ def _final(run_dir: Path) -> Checkpoint:
     try:
         final = checkpoint.load_latest(run_dir / "checkpoints")
     except checkpoint.CheckpointError as error:
-        raise config.ConfigError(str(error)) from error
+        # It says what to do about training; here it is another matter.
+        raise config.ConfigError(
+            f"every checkpoint in {run_dir / 'checkpoints'} is damaged: there is none to compare"
+            " with"
+        ) from error
     if final is None:
         raise config.ConfigError(f"{run_dir} has no checkpoint to compare with")
     return final
+
+
+def _newest(run_dir: Path) -> int:
+    """The highest version that has a checkpoint, whole or not."""
+    names = [path.name[:12] for path in (run_dir / "checkpoints").iterdir()]
+    return max(int(name) for name in names if name.isdigit())
 
 
 def _steps(final: Checkpoint) -> int:

@@ -5,6 +5,7 @@ best/                the checkpoint that an evaluator found best, where there wa
 checkpoints/         the learner's
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from learner.models.model import Model
 from learner.spaces import Spaces
 from learner.weights import WeightsError, dump, layout_digest
 
+log = logging.getLogger(__name__)
+
 _FOLDERS = {"best": "best", "newest": "checkpoints"}
+_NOTHING_LEFT = "put back a copy of the folder, or train again"
 
 
 class TrainedError(config.ConfigError):
@@ -73,13 +77,18 @@ def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
         try:
             found = checkpoint.load_latest(folder)
         except checkpoint.CheckpointError as error:
-            raise TrainedError(str(error)) from error
+            # It says what to do about training; here it is another matter.
+            if which is None and name == "best":
+                log.warning("every checkpoint in %s is damaged; the newest is taken", folder)
+                continue
+            hint = "take the newest, --checkpoint newest" if name == "best" else _NOTHING_LEFT
+            raise TrainedError(f"every checkpoint in {folder} is damaged; {hint}") from error
         if found is not None:
             return found
     if which == "best":
         raise TrainedError(
             f"{run_dir / 'best'} has no checkpoint: only an evaluator writes one"
-            " (headrace train --evaluate); take the newest"
+            " (headrace train --evaluate); take the newest, --checkpoint newest"
         )
     raise TrainedError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
 
@@ -119,6 +128,8 @@ def _first_difference(error: Exception) -> str:
 
 def policy_of(trained: Trained, *, seed: int) -> Policy:
     """As samplers and evaluators act, in float32: all that was learnt."""
+    if seed < 0:
+        raise TrainedError(f"seed {seed}: it must be 0 or above")
     made = Policy(trained.run.model, trained.spaces, seed=seed, precision="float32")
     try:
         made.load(Blob.of(trained.version, layout_digest(trained.model), dump(trained.model)))

@@ -1,21 +1,23 @@
 """What an environment shows, as a GIF or MP4 file that is whole or not there."""
 
+import contextlib
 import importlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launch import config
+from launch import config, process, target
 
 # pygame draws without a window and without a greeting.
 _UNSEEN = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 _FPS = 30  # of an environment that does not say
 _LONGEST_LINE = 200
-_PACKAGES = {".gif": ("imageio", "PIL"), ".mp4": ("imageio", "imageio_ffmpeg")}
+_PACKAGES = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 
 
 class VideoError(config.ConfigError):
@@ -26,71 +28,110 @@ class Video:
     """Frames go to a file beside the wanted one, which takes its name at the end."""
 
     def __init__(self, path: Path, name: str) -> None:
-        if path.suffix not in _PACKAGES:
+        self._kind = path.suffix.lower()
+        if self._kind not in _PACKAGES:
             raise VideoError(f"--video {path}: its name must end in {' or '.join(_PACKAGES)}")
         try:
-            for package in _PACKAGES[path.suffix]:
+            for package in _PACKAGES[self._kind]:
                 importlib.import_module(package)
         except ImportError as error:
             raise VideoError(
-                f"--video needs {error.name or 'imageio'}: pip install 'headrace[video]'"
+                f"--video needs {error.name or package}: pip install 'headrace[video]'"
             ) from error
-        for name, value in _UNSEEN.items():
-            os.environ.setdefault(name, value)
+        for key, value in _UNSEEN.items():
+            os.environ.setdefault(key, value)
         if not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")
         self.frames = 0
         self._path, self._name = path, name
-        self._part = path.with_name(f".{path.stem}.part{path.suffix}")
+        self._part = path.with_name(f".{path.stem}.part{self._kind}")
         self._shape: tuple[int, ...] = ()
         self._writer: Any = None
 
     def watch(self, env: Any) -> None:
         """Takes what it shows now."""
-        try:
-            frame = env.render()
-        except Exception as error:
-            raise VideoError(
-                f"{self._name} cannot be rendered: {_line(error)}{_hint(error)}"
-            ) from error
+        frame = self._rendered(env)
         if not _is_picture(frame):
             raise VideoError(
-                f"{self._name} renders {_kind(frame)}, not a picture of height x width x 3 bytes;"
+                f"{self._name} renders {_words(frame)}, not a picture of height x width x 3 bytes;"
                 " it needs the render mode rgb_array"
             )
         if self._writer is None:
             self._shape = frame.shape
-            self._open(float(env.metadata.get("render_fps") or _FPS))
+            with self._writing():
+                self._writer = self._opened(float(env.metadata.get("render_fps") or _FPS))
         if frame.shape != self._shape:
             raise VideoError(f"{self._name} renders pictures of several sizes")
-        self._writer.append_data(_even(frame) if self._path.suffix == ".mp4" else frame)
+        with self._writing():
+            self._writer.append_data(_even(frame) if self._kind == ".mp4" else frame)
         self.frames += 1
 
     def __enter__(self) -> "Video":
+        """The place is tried before anything is played."""
+        with self._writing():
+            target.make_room(self._path)
+            process.discard(self._part)
+            self._part.open("xb").close()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Unless it is whole, nothing is left of it."""
-        if self._writer is not None:
-            self._writer.close()
+        try:
+            if self._writer is None:
+                return
             if kind is None:
-                self._part.replace(self._path)
-        self._part.unlink(missing_ok=True)
+                with self._writing():
+                    self._finish()
+            else:
+                with contextlib.suppress(Exception):  # what went wrong first is what counts
+                    self._writer.close()
+        finally:
+            process.discard(self._part)
 
-    def _open(self, fps: float) -> None:
+    def _rendered(self, env: Any) -> Any:
+        try:
+            return env.render()
+        except NotImplementedError as error:
+            raise VideoError(
+                f"{self._name} has no render() that gives rgb_array pictures: write one, or play"
+                " without --video"
+            ) from error
+        except Exception as error:
+            raise VideoError(
+                f"{self._name} cannot be rendered: {_line(error)}{_hint(error)}"
+            ) from error
+
+    def _opened(self, fps: float) -> Any:
+        if self._kind == ".gif":
+            from launch.gif import Gif
+
+            return Gif(self._part.open("wb"), fps)
         from imageio import v2 as imageio
 
         # imageio would resize for old players, with a warning.
         logging.getLogger("imageio_ffmpeg").setLevel(logging.ERROR)
-        kinds: dict[str, dict[str, Any]] = {
-            ".gif": {"duration": 1000 / fps, "loop": 0},
-            ".mp4": {"fps": fps, "macro_block_size": 1},
-        }
+        return imageio.get_writer(self._part, mode="I", fps=fps, macro_block_size=1)
+
+    def _finish(self) -> None:
+        self._writer.close()
+        if self._kind == ".mp4":
+            # ffmpeg is a process of its own: how it ended shows only in what it left.
+            importlib.import_module("imageio_ffmpeg").count_frames_and_secs(str(self._part))
+        self._part.replace(self._path)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Whatever a disk, a codec or its process comes up with."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = imageio.get_writer(self._part, mode="I", **kinds[self._path.suffix])
-        except OSError as error:
-            raise VideoError(f"--video {self._path}: {error.strerror or error}") from error
+            yield
+        except VideoError:
+            raise
+        except Exception as error:
+            why = getattr(error, "strerror", None)
+            if why is None:
+                ended = self._writer is not None and self._kind == ".mp4"
+                why = "ffmpeg ended early; is the disk full?" if ended else _line(error)
+            raise VideoError(f"--video {self._path} cannot be written: {why}") from error
 
 
 def _is_picture(frame: Any) -> bool:
@@ -108,7 +149,7 @@ def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def _kind(frame: Any) -> str:
+def _words(frame: Any) -> str:
     if isinstance(frame, np.ndarray):
         return f"{frame.dtype.name}{[*frame.shape]}"
     return "nothing" if frame is None else f"a {type(frame).__name__}"

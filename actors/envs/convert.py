@@ -57,10 +57,7 @@ def _leaves(space: "gymnasium.Space[Any]", action: Action, config: EnvConfig) ->
     try:
         leaves = tuple(part.leaf for part in parts_of(space))
     except TypeError as error:
-        raise EnvError(
-            f"{config.id}: observation {error}, which is not supported; Box, Discrete,"
-            " MultiBinary, MultiDiscrete, Dict and Tuple are"
-        ) from error
+        raise EnvError(f"{config.id}: observation {error}") from error
     if not 1 <= len(leaves) <= MOST_LEAVES:
         raise EnvError(
             f"{config.id}: the observation has {len(leaves)} parts, 1 to {MOST_LEAVES} can travel;"

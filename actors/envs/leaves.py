@@ -106,12 +106,21 @@ def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
     elif isinstance(space, spaces.Tuple):
         for place, inner in enumerate(space.spaces):
             yield from parts_of(inner, _below(name, place))
+    elif 0 in (space.shape or ()):
+        raise TypeError(
+            f"{name or PLAIN} is {space}, which has no element; leave it out in a wrapper"
+            " (env.wrappers)"
+        )
     elif isinstance(space, spaces.Box | spaces.MultiBinary):
         yield Numbers(name or PLAIN, space)
     elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         yield Choices(name or PLAIN, space)
     else:
-        raise TypeError(f"{name or PLAIN} is {space}")
+        raise TypeError(
+            f"{name or PLAIN} is {space}, which is not supported; Box, Discrete, MultiBinary,"
+            " MultiDiscrete, Dict and Tuple are: translate it to one of them in a wrapper"
+            " (env.wrappers)"
+        )
 
 
 def values_of(space: "Space[Any]", observation: Any, name: str = "") -> Iterator[Any]:
@@ -154,7 +163,10 @@ def _travels_as(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.kind == "b":
         return np.dtype(np.int8)
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
-        raise TypeError(f"{name} is a Box of {dtype.name}")
+        raise TypeError(
+            f"{name} is a Box of {dtype.name}, which is not supported; make it float32 in a wrapper"
+            " (env.wrappers)"
+        )
     # By its name it is numpy's one object for this type, which `is` finds.
     return np.dtype(dtype.name)
 

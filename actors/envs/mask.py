@@ -27,6 +27,7 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._count = sum(n for part in action_parts(env.action_space) for n in part.categories)
         inner = env.observation_space
         self._dict = isinstance(inner, spaces.Dict)
+        self._parts = [part.leaf.name for part in parts_of(inner)]
         parts = inner.spaces if isinstance(inner, spaces.Dict) else {PLAIN: inner}
         mask = spaces.MultiBinary(max(1, self._count))
         self.observation_space = spaces.Dict({**parts, name: mask})
@@ -52,8 +53,8 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _mask(self, info: dict[str, Any]) -> NDArray[np.int8]:
         if self._name not in info:
             raise ValueError(
-                f"env.mask names {self._name!r}, which is neither a part of the observation nor an"
-                f" entry of info; that has {[*info]}"
+                f"env.mask names {self._name!r}, which is neither a part of the observation,"
+                f" {self._parts}, nor an entry of info, {[*info]}"
             )
         given = info[self._name]
         # One array for each choice, as gymnasium's own spaces take them.

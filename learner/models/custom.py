@@ -1,17 +1,23 @@
 """An encoder of the user's own: imported by name, called, and tried before it is relied on."""
 
 import importlib
+import traceback
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from learner.config import ModelConfig
+from learner.models.model import Model
 from learner.models.normalise import Normaliser
 from learner.spaces import Leaf
 
-_PROBED_ROWS = 2
+# A sampler has any number of rows.
+_PROBED_ROWS = (2, 1, 7)
 
 
 def custom_encoder(
@@ -40,8 +46,24 @@ def custom_encoder(
     if type(units) is not int or units < 1:
         _refuse(kind, "needs an attribute units, the width of its output, a whole number from 1 up")
     assert isinstance(units, int)
-    _probe(kind, encoder, units, _zeros(leaves, normaliser))
+    _refuse_moods(kind, encoder)
+    for rows in _PROBED_ROWS:
+        _probe(kind, encoder, units, _zeros(leaves, normaliser, rows))
     return encoder
+
+
+def failure(kind: str, error: Exception) -> str:
+    """For the one line that ends the process."""
+    return f'model.kind = "{kind}" failed, mend the encoder: {_line(error)}'
+
+
+def blamed(kind: str, error: Exception) -> str:
+    """`failure`, if it came out of a network with an encoder of the user's; else nothing."""
+    if ":" not in kind or isinstance(error, torch.OutOfMemoryError):
+        return ""
+    frames = traceback.walk_tb(error.__traceback__)
+    inside = any(isinstance(frame.f_locals.get("self"), Model) for frame, _ in frames)
+    return failure(kind, error) if inside else ""
 
 
 def _factory(kind: str) -> Any:
@@ -49,35 +71,76 @@ def _factory(kind: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _zeros(leaves: tuple[Leaf, ...], normaliser: Normaliser | None) -> dict[str, Tensor]:
-    obs = {
-        leaf.name: torch.from_numpy(np.zeros((_PROBED_ROWS, *leaf.seen), leaf.dtype))
-        for leaf in leaves
-    }
+def _refuse_moods(kind: str, encoder: nn.Module) -> None:
+    """A layer whose answer depends on dice or on the other rows says one thing to a sampler and
+    another to the learner; then no log-probability is what it seems."""
+    for name, layer in encoder.named_modules():
+        remedy = ""
+        tracks = isinstance(layer, _InstanceNorm) and layer.track_running_stats
+        if isinstance(layer, _BatchNorm) or tracks:
+            remedy = "use nn.LayerNorm or nn.GroupNorm"
+        throws = isinstance(layer, _DropoutNd) and layer.p > 0
+        if throws or (isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and layer.dropout > 0):
+            remedy = "leave dropout out, or set it to 0"
+        if remedy:
+            shown = f"a {type(layer).__name__}{f' ({name})' if name else ''}"
+            _refuse(kind, f"has {shown}, which acts differently when training and acting; {remedy}")
+
+
+def _zeros(leaves: tuple[Leaf, ...], normaliser: Normaliser | None, rows: int) -> dict[str, Tensor]:
+    obs = {leaf.name: torch.from_numpy(np.zeros((rows, *leaf.seen), leaf.dtype)) for leaf in leaves}
     return obs if normaliser is None else normaliser(obs)
 
 
 def _probe(kind: str, encoder: nn.Module, units: int, obs: dict[str, Tensor]) -> None:
+    """Forward and backward, as the learner does it, and nothing of it stays."""
+    shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in obs.items())
     training = encoder.training
-    encoder.eval()  # what counts its inputs shall not count these
     try:
         with torch.no_grad():
-            hidden = encoder(obs)
+            encoder.eval()(obs)  # a lazy layer has its parameters and buffers from now on
+        before = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+        with torch.enable_grad():
+            hidden = encoder.train()(obs)
     except Exception as error:
-        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in obs.items())
         raise ValueError(
             f'model.kind = "{kind}" cannot read rows of zeros ({shapes}): {_line(error)}'
         ) from error
-    encoder.train(training)
+    rows = len(next(iter(obs.values())))
     if not isinstance(hidden, Tensor):
         _refuse(kind, f"gives a {type(hidden).__name__}; it must give a tensor [rows, units]")
-    if hidden.shape != (_PROBED_ROWS, units) or not hidden.is_floating_point():
+    if hidden.shape != (rows, units) or not hidden.is_floating_point():
         dtype = str(hidden.dtype).removeprefix("torch.")
         _refuse(
             kind,
-            f"gives {dtype}{list(hidden.shape)} for {_PROBED_ROWS} rows; with units = {units} it"
-            f" must give float32{[_PROBED_ROWS, units]}",
+            f"gives {dtype}{list(hidden.shape)} for {rows} rows; with units = {units} it"
+            f" must give float32{[rows, units]}",
         )
+    _probe_gradients(kind, encoder, hidden)
+    with torch.no_grad():
+        for name, buffer in encoder.named_buffers():
+            buffer.copy_(before[name])  # what counts its inputs shall not count these
+    encoder.train(training)
+
+
+def _probe_gradients(kind: str, encoder: nn.Module, hidden: Tensor) -> None:
+    """Ranks would wait for the gradient of a parameter that has none."""
+    trained = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
+    found: tuple[Tensor | None, ...] = (None,) * len(trained)
+    if trained and hidden.requires_grad:
+        try:
+            with torch.enable_grad():
+                total = hidden.sum()
+            found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+        except RuntimeError as error:
+            _refuse(kind, f"cannot be trained on rows of zeros: {_line(error)}")
+    for name, gradient in zip(trained, found, strict=True):
+        if gradient is None:
+            _refuse(
+                kind,
+                f"has a parameter that forward does not use, {name}; use it, leave it out, or set"
+                " its requires_grad to False",
+            )
 
 
 def _refuse(kind: str, what: str) -> NoReturn:

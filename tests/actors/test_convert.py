@@ -153,7 +153,8 @@ def test_only_images_are_stacked() -> None:
 
 
 WRONG_SPACES = [
-    (Text(3), 1, r"observation obs is Text\(1, 3"),
+    (Text(3), 1, r"observation obs is Text\(1, 3.* supported; .* in a wrapper \(env.wrappers\)"),
+    (Dict(a=TWO, b=Box(0, 1, (2, 0))), 1, r"b is Box\(.* \(2, 0\), .*has no element; leave it out"),
     (Dict(a=TWO, b=Tuple([Sequence(TWO)])), 1, r"observation b.0 is Sequence\(Discrete\(2\)"),
     (Dict(net=Graph(TWO, None)), 1, "observation net is Graph"),
     (OneOf([TWO, IMAGE]), 1, "observation obs is OneOf"),

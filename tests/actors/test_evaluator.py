@@ -32,6 +32,7 @@ class Walk(gymnasium.Env[Any, Any]):
     made: list["Walk"] = []  # noqa: RUF012
     fails_at = -1  # seed whose episode breaks
     pays: float | None = None
+    blind_at: tuple[int, int] | None = None  # seed and step that show what is no number
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
@@ -60,6 +61,8 @@ class Walk(gymnasium.Env[Any, Any]):
         self.closed = True
 
     def _seen(self) -> NDArray[np.float32]:
+        if (self.seed, self.steps) == Walk.blind_at:
+            return np.array([self.seed, np.inf], np.float32)
         return np.array([self.seed, self.steps], np.float32)
 
 
@@ -68,6 +71,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Walk, "made", [])
     monkeypatch.setattr(Walk, "fails_at", -1)
     monkeypatch.setattr(Walk, "pays", None)
+    monkeypatch.setattr(Walk, "blind_at", None)
 
 
 class Script:
@@ -193,6 +197,24 @@ def test_a_reward_that_is_no_number_is_no_score(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Walk, "pays", float("nan"))
     with pytest.raises(EnvError, match="a reward of nan"):
         walk(Script(), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        (0, "reset (seed 103, after 0"),
+        (2, "step (seed 103, after 1"),
+        (6, "step (seed 103, after 5"),
+    ],
+)
+def test_an_observation_that_is_no_number_is_no_score(
+    monkeypatch: pytest.MonkeyPatch, step: int, where: str
+) -> None:
+    """Seed 103 has six steps: the last observation counts, too."""
+    monkeypatch.setattr(Walk, "blind_at", (103, step))
+    with pytest.raises(EnvError, match="obs: an observation that is not finite") as caught:
+        walk(Script(), 20, 4)
+    assert where in str(caught.value)
 
 
 def test_envpool_is_refused() -> None:

@@ -99,7 +99,10 @@ def test_a_mask_for_each_choice() -> None:
 @pytest.mark.parametrize(
     ("info", "words"),
     [
-        ({"other": 1}, r"neither a part of the observation nor an entry of info; .* \['other'\]"),
+        (
+            {"other": 1},
+            r"neither a part of the observation, \['obs'\], nor an entry of info, \['other'\]",
+        ),
         ({"legal": [1, 0]}, r"info\['legal'\] is int64\[2\]; .* each of the 3 values"),
         ({"legal": [1.0, 0.0, 1.0]}, r"is float64\[3\]"),
     ],

@@ -234,3 +234,38 @@ def test_an_observation_that_is_no_number_is_the_environment_s_fault(
         assert expected is not None
         assert np.isfinite(after).all()
         np.testing.assert_allclose(after[sound], expected.numpy()[sound], atol=1e-6)
+
+
+class Picky(nn.Module):
+    """Good for zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.units = 5
+        self.layer = nn.Linear(4, 5)
+
+    def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if obs["obs"].any():
+            raise KeyError("what is this?")
+        hidden: torch.Tensor = self.layer(obs["obs"])
+        return hidden
+
+
+def picky(leaves: tuple[Leaf, ...], rng: torch.Generator) -> nn.Module:
+    del leaves, rng
+    return Picky()
+
+
+def test_an_encoder_that_fails_ends_the_sampler_in_one_line() -> None:
+    policy = Policy(ModelConfig(kind=f"{__name__}:picky"), SPACES, seed=3)
+    policy.act({"obs": np.zeros((2, 4), np.float32)})
+    with pytest.raises(
+        ValueError, match=r'model\.kind = ".*:picky" failed.*what is this\?'
+    ) as said:
+        policy.act({"obs": np.ones((2, 4), np.float32)})
+    assert "\n" not in str(said.value)
+
+
+def test_a_failure_of_our_own_stays_what_it_is() -> None:
+    with pytest.raises(KeyError):
+        Policy(CONFIG, SPACES, seed=3).act({"other": np.ones((2, 4), np.float32)})

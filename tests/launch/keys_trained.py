@@ -137,7 +137,8 @@ def _train(run: config.Run, spaces: Spaces, folder: Path) -> Pieces:
         target=build(run.model, spaces, seed=run.run.seed) if appo else None,
         gap=None, progress=progress, metrics=LearnerMetrics(CollectorRegistry()),
         device=torch.device("cpu"), folder=folder, spaces=spaces, previous=run.model.previous,
-        identity={}, resume=None, stopping=lambda: progress.version >= _VERSIONS, started=0.0,
+        identity={}, resume=None, stopping=lambda: progress.version >= _VERSIONS, seed=1,
+        started=0.0,
     )  # fmt: skip
     folder.mkdir(exist_ok=True)
     assert train(pieces) == "stopped"

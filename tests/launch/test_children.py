@@ -142,6 +142,29 @@ def test_restart_is_a_fresh_interpreter_with_its_arguments() -> None:
     assert "invalid choice: 'no-such-role'" in errors
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_what_is_started_again_says_as_much_as_before(quiet: bool) -> None:
+    told, _ = run(
+        f"""
+        import subprocess
+        process.start_logging("train", quiet={quiet})
+        popen, words = subprocess.Popen, []
+        def start(command, **options):
+            words.append(command[1:])
+            return popen(["/bin/false"], **options)
+        subprocess.Popen = start
+        child = children.fork("child", lambda: 0, ["actor", "--name", "a"])
+        dead(child)
+        children.reap()
+        children.restart(child)
+        dead(child)
+        tell(words[0])
+        """
+    )
+    level = ["--log-level", "warning"] if quiet else []
+    assert told == [["-m", "launch.cli", *level, "actor", "--name", "a"]]
+
+
 def test_a_child_that_dies_too_often_is_given_up() -> None:
     told, errors = run(
         """

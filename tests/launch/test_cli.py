@@ -1,13 +1,30 @@
 """The command line: what each command is given, and how it refuses."""
 
 import argparse
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch import arguments, cli, config, evaluator, export, local, play, replay
+from launch import (
+    actor,
+    arguments,
+    broker,
+    cli,
+    config,
+    evaluator,
+    export,
+    learner,
+    local,
+    play,
+    process,
+    replay,
+)
 from launch.bench import learn
+from launch.folder import run_folder
 
 
 def calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, result: int = 0) -> list[Any]:
@@ -89,6 +106,65 @@ def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
             },
         )
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_a_role_that_is_started_again_is_as_quiet(
+    monkeypatch: pytest.MonkeyPatch, level: str, tmp_path: Path
+) -> None:
+    calls(monkeypatch, evaluator, "guarded")
+    calls(monkeypatch, actor, "guarded")
+    calls(monkeypatch, broker, "serve")
+    calls(monkeypatch, learner, "guarded")
+    logged = calls(monkeypatch, process, "start_logging")
+    for words in (
+        ["broker", "--run", "cartpole"],
+        ["learner", "--run", "cartpole", "--out", str(tmp_path)],
+        ["actor", "--broker", "tcp://a:1"],
+        ["evaluate", "--broker", "tcp://a:1"],
+    ):
+        assert cli.main(["--log-level", level, *words]) == 0
+    assert [named for _, named in logged] == [{"quiet": level == "warning"}] * 4
+
+
+def test_an_interrupt_before_the_run_has_begun_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "train", interrupted)
+    assert cli.main(["train", "cartpole"]) == process.LIMIT
+
+
+def test_an_interrupt_while_it_imports_is_no_traceback() -> None:
+    stopped = (
+        "import sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'msgspec': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "import launch.cli\n"
+    )
+    done = subprocess.run([sys.executable, "-c", stopped], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (process.LIMIT, "")
+
+
+def test_resume_continues_what_was_trained_last(tmp_path: Path) -> None:
+    def trained(name: str, at: float) -> Path:
+        checkpoint = tmp_path / name / "checkpoints" / "000000000001"
+        checkpoint.mkdir(parents=True)
+        os.utime(checkpoint, (at, at))
+        return tmp_path / name
+
+    assert run_folder(tmp_path, "cartpole", newest=True) == tmp_path / "cartpole"
+    second = trained("cartpole-2", 200.0)
+    assert run_folder(tmp_path, "cartpole", newest=True) == second
+    assert run_folder(tmp_path, "cartpole", newest=False) == tmp_path / "cartpole"
+    first, _ = trained("cartpole", 300.0), trained("cartpole-impala", 900.0)
+    (tmp_path / "cartpole-4" / "checkpoints").mkdir(parents=True)
+    assert run_folder(tmp_path, "cartpole", newest=True) == first
+    assert run_folder(tmp_path, "cartpole", newest=False) == tmp_path / "cartpole-3"
 
 
 def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,11 @@ class TestSet:
         ("[algorithm]\nname = 'dqn'", 'it must be "appo" or "impala" or "ppo"'),
         ("[learner]\nlr = [[0]]", "each item [an integer >= 0, a number >= 0]"),
         ("[learner]\nlr = []", "learner.lr: it is an empty list"),
+        ("[learner]\nlr = [[0, 1], [9, 11]]", "is above 10; each must be <= 10"),
+        (
+            "[algorithm]\nname = 'appo'\nkl_target = 0.01\nkl_coef = 1.0\ntarget_interval = 1",
+            "a target network that was just copied is 0; raise algorithm.target_interval",
+        ),
         (
             "[algorithm]\nclip = [[9, 0.1], [0, 0.2]]",
             "algorithm.clip: its steps are [9, 0]; they must rise from pair to pair",

@@ -5,6 +5,7 @@ import json
 import math
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import gymnasium
@@ -37,6 +38,7 @@ class Pay(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Discrete(3)
     gate = threading.Event()
     broken = False
+    wage = 1.0
 
     def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -48,7 +50,7 @@ class Pay(gymnasium.Env[Any, Any]):
             raise RuntimeError("out of order")
         Pay.gate.wait(20.0)
         self.steps += 1
-        return self._seen(), float(action), self.steps == 5, False, {}
+        return self._seen(), float(action) * Pay.wage, self.steps == 5, False, {}
 
     def _seen(self) -> Any:
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
@@ -201,6 +203,8 @@ class End:
         self.fetching = False
         self.stats: dict[str, float] = {}
         self.acted: list[int] = []
+        self.time: float | None = 12.5
+        self.said = True  # the learner, of its steps
 
     def take_blob(self) -> Blob | None:
         found, self.blob = self.blob, None
@@ -210,10 +214,10 @@ class End:
         self.acted.append(version)
 
     def trained_steps(self, version: int) -> int | None:
-        return version * 100
+        return version * 100 if self.said else None
 
     def clock(self) -> float | None:
-        return 12.5
+        return self.time
 
     def tell(self, **facts: Any) -> None:
         for name, value in facts.items():
@@ -262,6 +266,85 @@ def test_an_evaluation_is_written_down_whole(tmp_path: Path, spaces: Spaces) -> 
     }  # fmt: skip
     assert end.stats == {"version": 7.0, "mean": 10.0, "low": 10.0, "high": 10.0}
     assert best(tmp_path) == [7]
+
+
+@pytest.mark.parametrize(("version", "steps"), [(7, None), (0, 0)])
+def test_steps_that_nobody_knows_are_left_out(
+    tmp_path: Path, spaces: Spaces, version: int, steps: int | None
+) -> None:
+    evaluated(End(), spaces, tmp_path, version, said=False)
+    (found,) = lines(tmp_path)
+    assert found.get("trained_steps", None) == steps
+    assert ("trained_steps" in found) == (steps is not None)
+
+
+def evaluated(end: End, spaces: Spaces, out: Path | None, version: int, **facts: Any) -> None:
+    async def main() -> None:
+        end.tell(blob=blob(spaces, version, likes=2), over="done", **facts)
+        await evaluator(end, spaces, out).run()
+
+    asyncio.run(main())
+
+
+def test_times_go_on_where_the_run_before_ended(tmp_path: Path, spaces: Spaces) -> None:
+    """(the clock, what the line says); the second process starts with its clock at 0, the third
+    one's clock is that of a run that went on."""
+    for clock, expected in [(100.0, 100.0), (3.0, 103.0), (150.0, 150.0)]:
+        evaluated(End(), spaces, tmp_path, 1, time=clock)
+        assert lines(tmp_path)[-1]["t"] == expected
+    keep = Keep(tmp_path, RUN, spaces)
+    assert [keep.moment(clock) for clock in (1.0, 2.5, 0.5)] == [151.0, 152.5, 153.0]
+
+
+def test_a_score_is_said_with_two_digits(
+    spaces: Spaces, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(Pay, "wage", 1 / 3)
+    evaluated(End(), spaces, None, 7)
+    assert "version 7: return 3.33 (3.33 to 3.33), 6 episodes in" in caplog.text
+
+
+def test_it_says_once_that_no_broker_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launch_evaluator, "_PATIENCE_S", 0.01)
+    caplog.set_level("INFO")
+
+    class Alone(End):
+        run: dict[str, Any] | None = None
+        link = SimpleNamespace(endpoint="ipc:///nobody")
+
+    async def main() -> dict[str, Any]:
+        end = Alone()
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+            task = group.create_task(launch_evaluator._shared(cast(EvaluatorEnd, end)))
+            await until(lambda: caplog.messages)
+            await asyncio.sleep(0.05)
+            end.tell(run={"env": {}})
+        return task.result()
+
+    assert asyncio.run(main()) == {"env": {}}
+    assert caplog.messages == ["no broker answers at ipc:///nobody yet"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"episodes": 0}, "--episodes 0: it must be "),
+        ({"every_s": -1.0}, "--every-s -1.0: it must be "),
+        ({"every_s": math.inf}, "--every-s inf: it must be "),
+    ],
+)
+def test_wrong_options_are_refused_before_it_connects(
+    given: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    status = launch_evaluator._status(
+        "ipc:///nobody", name="", out=None, sets=given, metrics_host="", metrics_port=None
+    )
+    assert status == 2
+    (said,) = caplog.messages
+    assert said.startswith(words)
 
 
 def test_the_last_weights_are_waited_for_and_played_once(tmp_path: Path, spaces: Spaces) -> None:

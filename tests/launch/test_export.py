@@ -204,6 +204,95 @@ class Fake:
         return outputs
 
 
+def test_categories_are_taken_as_the_environment_counts_them(
+    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(parity, "OBSERVATIONS", 100)
+    leaves = (
+        Leaf("one", "<i8", (), (5,), (7,)),
+        Leaf("grid", "<i8", (2,), (3, 4), (-2, 10)),
+        Leaf("plain", "<i8", (), (3,)),
+    )
+    model = leave_run(tmp_path, Spaces(leaves, discrete(4)))
+    exported(tmp_path, capsys)
+    given = {
+        "one": np.array([7, 9, 11]),
+        "grid": np.array([[-2, 10], [-1, 12], [0, 13]]),
+        "plain": np.array([0, 1, 2]),
+    }
+    counted = {**given, "one": given["one"] - 7, "grid": given["grid"] - np.array([-2, 10])}
+    expected = model({name: torch.from_numpy(rows) for name, rows in counted.items()}).params
+    (params,) = session(tmp_path / "model.onnx").run(["params"], given)
+    np.testing.assert_allclose(params, expected, atol=1e-5)
+    inputs = json.loads((tmp_path / "model.onnx.json").read_text())["inputs"]
+    assert {port["leaf"]: port.get("start") for port in inputs} == {
+        "one": [7], "grid": [-2, 10], "plain": None,
+    }  # fmt: skip
+    found = trained.load(tmp_path)
+    drawn = parity.Parity(found, Exported(found.model, found.spaces))._inputs(400)
+    assert set(drawn["one"].tolist()) == set(range(7, 12))
+    assert set(drawn["grid"][:, 0].tolist()) == {-2, -1, 0}
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("run.toml/x.onnx", "run.toml/x.onnx: {here}/run.toml is no folder"),
+        ("run.toml/deeper/x.onnx", "deeper is no folder"),
+        ("checkpoints", "checkpoints: it is a folder; name a file"),
+        ("m.onnx", "m.onnx.json: it is a folder; name a file"),
+    ],
+)
+def test_a_place_that_cannot_be_had(
+    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, words: str
+) -> None:
+    leave_run(tmp_path)
+    (tmp_path / "m.onnx.json").mkdir()
+    (tmp_path / "m.onnx").write_text("an older one")
+    before = sorted(tmp_path.iterdir())
+    line = refused(tmp_path, capsys, "--out", str(tmp_path / out))
+    assert words.format(here=tmp_path) in line and "cannot write" in line
+    assert (tmp_path / "m.onnx").read_text() == "an older one"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_no_name_is_no_file(
+    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_run(tmp_path)
+    assert "it is a folder; name a file" in refused(tmp_path, capsys, "--out", "")
+
+
+@pytest.mark.parametrize("failing", ["m.onnx", "m.onnx.json"])
+@pytest.mark.parametrize("older", [True, False])
+def test_both_files_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, older: bool
+) -> None:
+    kept = {"m.onnx": "old", "m.onnx.json": "old facts"} if older else {}
+    for name, text in (kept | {"part": "new", "part.json": "new facts"}).items():
+        (tmp_path / name).write_text(text)
+    places = [tmp_path / name for name in ("part", "m.onnx", "part.json", "m.onnx.json")]
+    replace = Path.replace
+
+    def stuck(self: Path, to: Path) -> Path:
+        if to.name == failing:
+            raise OSError(1, "Operation not permitted")
+        return replace(self, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", stuck)
+        with pytest.raises(export.ExportError) as caught:
+            export._put(*places)
+    assert str(caught.value) == f"cannot write {tmp_path / failing}: Operation not permitted"
+    left = {path.name: path.read_text() for path in tmp_path.glob("m.*")}
+    assert left == kept
+    (tmp_path / "part.json").write_text("new facts")
+    export._put(*places)
+    left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert left == {"m.onnx": "new", "m.onnx.json": "new facts"}
+
+
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_is_named(
     leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -120,9 +120,18 @@ def test_an_end_that_is_none_is_raised_with_its_reason(
         headrace.train(out=fake)
 
 
+def test_a_run_without_a_summary(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a full disk leaves it."""
+    monkeypatch.setenv("FAKE", "end3")
+    with pytest.raises(RuntimeError, match=r"has ended, but .* holds no summary"):
+        headrace.train(out=fake)
+
+
 def test_wrong_settings_are_refused_before_anything_starts(fake: Path) -> None:
     with pytest.raises(headrace.ConfigError, match=r"learner\.lrr"):
         headrace.train(out=fake, learner={"lrr": 1})
+    with pytest.raises(headrace.ConfigError, match=r"\[nope\] is no section"):
+        headrace.train(out=fake, nope={})
     with pytest.raises(headrace.ConfigError, match="no shipped run"):
         headrace.train("cartpoole", out=fake)
     assert not fake.exists()

@@ -1,14 +1,16 @@
 """What `headrace train` makes of children that end: the evaluator is the one it can do without."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from launch import process
+from launch import broker, learner, process, summary
 from launch.children import Child, GaveUpError
 from launch.config import Run
 from launch.local import _Local
+from learner.progress import Progress
 
 
 class Nursery:
@@ -62,6 +64,48 @@ def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
     one.left = [(at - 60.0, child) for at, child in one.left]
     one._bring_back()
     assert cast(Any, one.children).again == ["evaluator", "actor-0"]
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "expected"),
+    [(process.OK, False, process.OK), (process.LIMIT, False, process.LIMIT),
+     (process.OK, True, process.LIMIT), (None, True, process.LIMIT)],
+)  # fmt: skip
+def test_a_summary_that_cannot_be_written_changes_no_status(
+    status: int | None, asked: bool, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    one = local(Nursery())
+    one.asked = cast(Any, asked)
+    one.children = cast(Any, SimpleNamespace(all=[one.learner]))
+    one.learner.status = status
+    monkeypatch.setattr(summary, "write", full)
+    assert one._conclude("") == expected
+    assert [record.message for record in caplog.records] == [
+        "the run's summary is not complete: [Errno 28] No space left on device"
+    ]
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "learner.json").mkdir()
+    pieces = SimpleNamespace(
+        progress=Progress(), folder=tmp_path, first_train_s=None, device="cpu",
+        ranks=SimpleNamespace(world=1),
+    )  # fmt: skip
+    learner._report(cast(Any, pieces), "steps")
+    server = SimpleNamespace(
+        status=dict,
+        ledger=SimpleNamespace(
+            book=SimpleNamespace(redelivered=0), rolled_back=0, unaccounted=lambda: 0
+        ),
+        metrics=SimpleNamespace(unroll_bytes=0),
+    )
+    broker._report(cast(Any, server), tmp_path / "nowhere" / "broker.json")
+    ours, other = [record.message for record in caplog.records]
+    assert ours.startswith("the learner's report is not written: ")
+    assert other.startswith("the broker's report is not written: ")
 
 
 def test_nobody_else_is_missed_so_little() -> None:

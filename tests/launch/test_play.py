@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import statistics
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import gymnasium
 import numpy as np
 import pytest
 from imageio import v2 as imageio
+from PIL import Image, ImageSequence
 
 from actors.evaluator import Scores
 from launch import cli, play, trained
+from launch.gif import Gif
 from launch.video import Video, VideoError
 from learner.spaces import Leaf, Spaces, discrete
 
@@ -46,6 +49,8 @@ class Cards(gymnasium.Env[Any, Any]):
     def render(self) -> Any:
         if self._show == "nothing":
             return None
+        if self._show == "silent":
+            raise NotImplementedError
         if self._show == "trouble":
             raise RuntimeError("no screen\nat all")
         height = 31 if self._show == "picture" else 30 + self._steps
@@ -115,7 +120,7 @@ def test_one_episode_has_no_interval(run: Path, capsys: pytest.CaptureFixture[st
 
 # imageio's own reader of MP4 leaves its pipes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+@pytest.mark.parametrize("suffix", [".gif", ".GIF", ".mp4"])
 def test_a_video_read_back(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
@@ -139,6 +144,7 @@ def test_a_video_read_back(
         ("Blind", "", "cannot be rendered: it takes no render_mode"),
         ("Cards", "nothing", "renders nothing, not a picture"),
         ("Cards", "trouble", "cannot be rendered: no screen"),
+        ("Cards", "silent", "cards_of_a_test:Cards has no render() that gives rgb_array pictures"),
         ("Cards", "growing", "pictures of several sizes"),
     ],
 )
@@ -154,7 +160,7 @@ def test_environments_that_cannot_be_filmed(
 
 @pytest.mark.parametrize(
     ("file", "missing"),
-    [("a.gif", "imageio"), ("a.gif", "PIL"), ("a.mp4", "imageio_ffmpeg")],
+    [("a.gif", "PIL"), ("a.mp4", "imageio"), ("a.mp4", "imageio_ffmpeg")],
 )
 def test_a_missing_package_is_named(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
@@ -170,6 +176,8 @@ def test_a_missing_package_is_named(
     [
         (["--video", "film.avi"], "its name must end in .gif or .mp4"),
         (["--episodes", "0"], "play at least one"),
+        (["--seed", "-5"], "--seed -5: it must be 0 to 2147483647"),
+        (["--seed", "2147483648"], "--seed 2147483648: it must be 0 to 2147483647"),
         (["--set", "model.kind=nature"], "only env and evaluate may be changed"),
         (["--set", "env.id=CartPole-v1"], "CartPole-v1"),
         (["--checkpoint", "best"], "only an evaluator writes one"),
@@ -191,6 +199,74 @@ def test_a_video_whose_playing_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(VideoError):
         Video(tmp_path / "a.gif.txt", "Cards")
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("dir.gif", "it is a folder; name a file"),
+        ("dir.mp4", "it is a folder; name a file"),
+        ("file/x.gif", "file is no folder"),
+        ("file/deeper/x.gif", "deeper is no folder"),
+        ("/dev/null/x.gif", "/dev/null is no folder"),
+        ("/proc/x.mp4", "No such file or directory"),
+    ],
+)
+def test_a_place_that_cannot_be_had_is_found_before_anything_is_played(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    file: str, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Cards, "reset", None)
+    for name in ("dir.gif", "dir.mp4"):
+        (run / name).mkdir()
+    (run / "file").write_text("mine")
+    before = sorted(run.iterdir())
+    line = refused(capsys, str(run), "--video", str(run / file))
+    assert line.startswith(f"headrace: --video {run / file} cannot be written: ") and words in line
+    assert sorted(run.iterdir()) == before and (run / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("a.gif", "File too large"), ("a.mp4", "ffmpeg ended early")]
+)
+def test_a_full_disk_leaves_what_was_there(
+    run: Path, capsys: pytest.CaptureFixture[str], file: str, words: str
+) -> None:
+    """No file may grow beyond 100 bytes, ffmpeg's neither. A part of an earlier attempt goes."""
+    (run / file).write_text("an older film")
+    (run / f".a.part{file[1:]}").write_text("half a film")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        line = refused(capsys, str(run), "--episodes", "1", "--video", str(run / file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert words in line
+    assert (run / file).read_text() == "an older film"
+    assert sorted(path.name for path in run.iterdir()) == [file, "checkpoints", "run.toml"]
+
+
+def test_a_gif_is_written_as_its_pictures_come(tmp_path: Path) -> None:
+    """Any colours, any change from one to the next, none at all, and each is there again."""
+    rng = np.random.default_rng(0)
+    first = rng.choice(rng.integers(0, 256, (200, 3), np.uint8), (20, 24))
+    second = first.copy()
+    second[5:8, 10:20] = [250, 0, 3]
+    pictures = [first, second, second, first]
+    with (tmp_path / "a.gif").open("wb") as file:
+        gif = Gif(file, 20.0)
+        sizes = []
+        for picture in pictures:
+            gif.append_data(picture)
+            sizes.append(file.tell())
+        gif.close()
+    assert sorted(set(sizes)) == sizes  # each was written at once
+    with Image.open(tmp_path / "a.gif") as image:
+        assert (image.info["duration"], image.info["loop"]) == (50, 0)
+        shown = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
+    assert len(shown) == len(pictures)
+    for there, here in zip(shown, pictures, strict=True):
+        np.testing.assert_array_equal(there, here)
 
 
 def test_settings_reach_the_environment(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

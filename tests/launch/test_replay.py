@@ -1,11 +1,16 @@
-"""What counts as the same weights: every bit of every tensor, and nothing else."""
+"""What counts as the same weights: every bit of every tensor, and nothing else; and which ones are
+compared."""
 
+import logging
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from launch import config, replay
 from launch.replay import first_difference
 
 ZERO, ONE = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 2.0])
@@ -51,3 +56,29 @@ def test_a_tensor_that_is_missing() -> None:
     here = groups()
     here["optimiser"] = {}
     assert "optimiser.0.step is another kind of tensor" in first_difference(groups(), here)
+
+
+def test_it_says_what_it_compares_with(
+    leave_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for version in (4, 9):
+        leave_run(tmp_path, version=version, progress={"learner_steps": 10 * version})
+
+    def said() -> str:
+        with pytest.raises(config.ConfigError):  # there is no recording
+            replay.replay(tmp_path)
+        return caplog.messages[-1]
+
+    names = [tmp_path / "checkpoints" / f"{version:012d}" for version in (4, 9)]
+    assert said() == (
+        f"goes to optimiser step 90 and compares with {names[1]}, where the run ended"
+    )
+    (names[1] / "model.safetensors").write_bytes(b"no")
+    assert said() == (
+        f"goes to optimiser step 40 and compares with {names[0]}, not the end of the run: a newer"
+        " checkpoint is damaged"
+    )
+    (names[0] / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(config.ConfigError, match=r"checkpoints is damaged: there is none to"):
+        replay.replay(tmp_path)

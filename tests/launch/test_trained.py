@@ -59,6 +59,28 @@ def test_a_damaged_checkpoint_is_passed_over(leave_run: Any, tmp_path: Path) -> 
     assert trained.load(tmp_path).version == 4
 
 
+def damage(folder: Path) -> None:
+    for file in folder.glob("*/model.safetensors"):
+        file.write_bytes(b"no")
+
+
+def test_where_the_best_is_damaged_the_newest_is_taken(
+    leave_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_run(tmp_path, version=9)
+    leave_run(tmp_path, version=4, inside="best")
+    damage(tmp_path / "best")
+    assert trained.load(tmp_path).version == 9
+    said = caplog.messages[-1]
+    assert said == f"every checkpoint in {tmp_path / 'best'} is damaged; the newest is taken"
+    assert "is damaged; take the newest, --checkpoint newest" in refusal(tmp_path, "best")
+    damage(tmp_path / "checkpoints")
+    for which in (None, "newest"):
+        line = refusal(tmp_path, which)
+        assert f"every checkpoint in {tmp_path / 'checkpoints'} is damaged" in line
+        assert "start anew" not in line
+
+
 @pytest.mark.parametrize(
     ("which", "words"),
     [("best", "only an evaluator writes one"), ("oldest", "it is best or newest")],
@@ -152,6 +174,7 @@ def test_parts_in_and_parts_out(leave_run: Any, tmp_path: Path) -> None:
         action, _ = policy.act(PARTS_OBS, mask=forbidden)
         assert action["move"] == expected
     np.testing.assert_allclose(action["aim"], [0.0, 5.0])  # the middle of each range
+    assert policy.act(PARTS_OBS, mask=np.array([False, True, False]))[0]["move"] == 2
     given = {**PARTS_OBS, "allowed": np.array([0, 1, 0], np.int8)}
     assert policy.act(given)[0]["move"] == 2
     assert policy.act(given, mask=[0, 0, 1])[0]["move"] == 3  # the argument goes first
@@ -207,7 +230,9 @@ def test_frames_are_stacked(leave_run: Any, tmp_path: Path) -> None:
         ({"camera": np.zeros(4)}, "the observation has camera"),
         (np.array(["a"] * 4), "was given, this policy was trained on"),
         ([[1.0], [1.0, 2.0], 3.0, 4.0], "obs: object"),
-        (np.array([0, np.nan, 0, 0]), "not a finite number"),
+        (np.array([0, np.nan, 0, 0]), r"obs: nan at \[1\] was given, .* not a finite number"),
+        ([0.0, 0.0, 0.0, 1e300], r"1e\+300 at \[3\] was given, .* finite number of float32"),
+        ([0.0, 0.0, 0.0, 10**400], "obs: object"),
     ],
 )
 def test_wrong_observations(leave_run: Any, tmp_path: Path, obs: Any, words: str) -> None:
@@ -225,7 +250,12 @@ def test_wrong_observations(leave_run: Any, tmp_path: Path, obs: Any, words: str
         ({**PARTS_OBS, "mode": 5}, [1, 1, 1], "mode: 5 was given, it must be 0 to below 5"),
         ({**PARTS_OBS, "mode": 2.5}, [1, 1, 1], "mode: float64"),
         ({**PARTS_OBS, "more": 1}, [1, 1, 1], "the observation has more"),
+        ({**PARTS_OBS, "more": {}}, [1, 1, 1], "the observation has more"),
+        ({**PARTS_OBS, "more": ()}, [1, 1, 1], "the observation has more"),
+        ({}, [1, 1, 1], "the observation has no arm.joints"),
         (PARTS_OBS, [1, 1], r"allowed: int64\[2\]"),
+        (PARTS_OBS, [1, 2, 1], r"allowed: 2 at \[1\] was given, a mask holds 0 and 1"),
+        (PARTS_OBS, [1, 0, -1], r"allowed: -1 at \[2\] was given, a mask holds 0 and 1"),
         (PARTS_OBS, [0, 0, 0], "allows no value of choice 0 of 1"),
         (np.zeros(4), [1, 1, 1], "the observation has no parts"),
     ],
@@ -241,10 +271,37 @@ def test_a_mask_or_a_state_of_another_policy(leave_run: Any, tmp_path: Path) -> 
     leave_run(tmp_path / "b", sets=["model.core=gru", "model.core_units=8"])
     plain, recurrent = (headrace.load_policy(tmp_path / name) for name in "ab")
     _, state = plain.act(np.zeros(4))
-    with pytest.raises(ValueError, match="not of this policy"):
-        recurrent.act(np.zeros(4), state)
+    same_shapes = headrace.load_policy(tmp_path / "a")
+    for other in (recurrent, same_shapes):
+        with pytest.raises(ValueError, match="not of this policy"):
+            other.act(np.zeros(4), state)
+    _, state = plain.act(np.zeros(4), state)
+    plain.act(np.zeros(4), state)
     with pytest.raises(ValueError, match=r"without env\.mask"):
         plain.act(np.zeros(4), mask=[1, 1])
+
+
+@pytest.mark.parametrize(
+    "reward", [float("nan"), -float("inf"), "1.0", b"1", np.zeros(1), [1.0], [[1], [1, 2]],
+               10**400, 1j, {}, np.float32("inf")],
+)  # fmt: skip
+@pytest.mark.parametrize("sets", [[], MEMORY])
+def test_wrong_rewards(leave_run: Any, tmp_path: Path, sets: list[str], reward: Any) -> None:
+    leave_run(tmp_path, sets=sets)
+    policy = headrace.load_policy(tmp_path)
+    _, state = policy.act(np.zeros(4))
+    with pytest.raises(ValueError, match=r"^reward: .* it must be one finite number$"):
+        policy.act(np.zeros(4), state, reward=reward)
+
+
+@pytest.mark.parametrize("reward", [1e300, 10**30, np.float64(7.0), True, np.array(2)])
+def test_rewards_above_one_are_seen_as_one(leave_run: Any, tmp_path: Path, reward: Any) -> None:
+    leave_run(tmp_path, PARTS, MEMORY)
+    policy = headrace.load_policy(tmp_path)
+    _, state = policy.act(PARTS_OBS, mask=[1, 1, 1])
+    expected, _ = policy.act(PARTS_OBS, state, [1, 1, 1], reward=1.0)
+    action, _ = policy.act(PARTS_OBS, state, [1, 1, 1], reward=reward)
+    np.testing.assert_array_equal(action["aim"], expected["aim"])
 
 
 @pytest.mark.parametrize("sets", [[], MEMORY])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.config import ModelConfig
-from learner.models import precision
+from learner.models import custom, precision
 from learner.models.build import Model, build
 from learner.spaces import Leaf, Spaces, discrete
 
@@ -24,19 +24,65 @@ class Wide(nn.Module):
         super().__init__()
         self.units = units
         self.layer = nn.Linear(3, outputs)  # drawn by torch: the seed must decide it all the same
-        self.norm = nn.BatchNorm1d(outputs)
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def forward(self, obs: dict[str, Tensor]) -> Any:
-        return self.norm(self.layer(obs["obs"])) + obs["item"].unsqueeze(-1)
+        if self.training:
+            self.seen += len(obs["obs"])
+        return self.layer(obs["obs"]) + obs["item"].unsqueeze(-1)
 
 
 class Gives(Wide):
-    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+    def __init__(self, answer: Callable[[Tensor], Any], **layers: nn.Module) -> None:
         super().__init__()
         self.answer = answer
+        self.inner = nn.ModuleDict(layers)
 
     def forward(self, obs: dict[str, Tensor]) -> Any:
         return self.answer(obs["obs"])
+
+
+class Narrow(Wide):
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        hidden = super().forward(obs)
+        return hidden[:, :-1] if len(hidden) == self.rows else hidden
+
+
+class Squared(Wide):
+    """What backward needs is written over."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        hidden = self.layer(obs["obs"]).sigmoid()
+        return hidden.add_(1)
+
+
+class Frozen(Wide):
+    """No gradient, and none wanted; dice that are never thrown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        self.rest = nn.Sequential(nn.Dropout(0.0), nn.InstanceNorm1d(5))
+
+
+class Lazy(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LazyLinear(5)
+
+
+class Picky(Wide):
+    """Good for zeros."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Any:
+        if obs["obs"].any():
+            raise RuntimeError("nobody told me\nof these")
+        return super().forward(obs)
 
 
 calls: list[tuple[Any, ...]] = []
@@ -68,7 +114,8 @@ def test_it_is_called_with_what_it_sees(core: str) -> None:
     assert [leaves for leaves, _ in calls] == [LEAVES]
     assert isinstance(calls[0][1], torch.Generator)
     assert isinstance(model.encoder, Wide) and model.encoder.units == 7
-    assert model.encoder.training and not model.encoder.norm.num_batches_tracked
+    assert model.encoder.training and not model.encoder.seen
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert model.convolutional is False
     obs = {
         "obs": torch.randn(4, 6, 3), "item": torch.zeros(4, 6, dtype=torch.int64),
@@ -110,6 +157,29 @@ def test_one_module_for_both_is_refused(module: ModuleType) -> None:
         (lambda: Gives(lambda x: x.repeat(1, 2)[:, :5].long()), r"gives int64\[2, 5\]"),
         (lambda: Gives(lambda x: (x, x)), "gives a tuple; it must give a tensor"),
         (lambda: Gives(lambda x: x @ x), r"cannot read rows of zeros \(obs \[2, 3\], item \[2\]\)"),
+        (lambda: Narrow(1), r"gives float32\[1, 4\] for 1 rows; .* float32\[1, 5\]"),
+        (lambda: Narrow(7), r"gives float32\[7, 4\] for 7 rows; .* float32\[7, 5\]"),
+        (
+            lambda: Gives(lambda x: x.repeat(1, 2)[:, :5]),
+            r"a parameter that forward does not use, layer\.weight; use it",
+        ),
+        (
+            lambda: Gives(len, thrown=nn.Dropout(0.1)),
+            r"has a Dropout \(inner\.thrown\), which acts differently .*; leave dropout out",
+        ),
+        (
+            lambda: Gives(len, one=nn.LSTM(3, 5, 2, dropout=0.5)),
+            r"has a LSTM \(inner\.one\), which",
+        ),
+        (
+            lambda: Gives(len, norm=nn.BatchNorm1d(5)),
+            r"has a BatchNorm1d \(inner\.norm\), which acts .*; use nn\.LayerNorm or nn\.GroupNorm",
+        ),
+        (
+            lambda: Gives(len, norm=nn.InstanceNorm2d(5, track_running_stats=True)),
+            r"has a InstanceNorm2d \(inner\.norm\)",
+        ),
+        (lambda: Squared(), r"cannot be trained on rows of zeros: RuntimeError: "),
         (lambda: 1 / 0, "cannot be made: ZeroDivisionError: division by zero"),
     ],
 )
@@ -121,6 +191,42 @@ def test_what_does_not_fit_is_said_in_one_line(
         model_of()
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith('model.kind = "my_encoders:make" ')
+
+
+@pytest.mark.parametrize("made", [Frozen, Lazy, lambda: Wide().train(False)])
+def test_what_is_out_of_the_ordinary_and_good(made: Callable[[], Wide], module: ModuleType) -> None:
+    moods = []
+
+    def factory(leaves: Any, rng: Any) -> Wide:  # noqa: ARG001
+        one = made()
+        moods.append(one.training)
+        return one
+
+    module.__dict__["make"] = factory
+    with torch.no_grad():  # as a sampler may build it
+        model = model_of(separate=False)
+    assert isinstance(model.encoder, Wide)
+    assert [model.encoder.training] == moods
+
+
+def test_a_failure_in_training_is_the_encoder_s_own(module: ModuleType) -> None:
+    kind = "my_encoders:make"
+    module.__dict__["make"] = lambda leaves, rng: Picky()  # noqa: ARG005
+    model = model_of()
+    obs = {
+        "obs": torch.ones(6, 3), "item": torch.zeros(6, dtype=torch.int64),
+        "allowed": torch.ones(6, 2, dtype=torch.int8),
+    }  # fmt: skip
+    for call in (model, model.policy):
+        with pytest.raises(RuntimeError) as caught:
+            call(obs)
+        said = custom.blamed(kind, caught.value)
+        assert said.startswith(f'model.kind = "{kind}" failed, mend the encoder: RuntimeError: nob')
+        assert "\n" not in said
+        assert custom.blamed("mlp", caught.value) == ""
+    with pytest.raises(RuntimeError) as elsewhere:
+        torch.ones(2) @ torch.ones(3)
+    assert custom.blamed(kind, elsewhere.value) == ""
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,7 @@ def test_the_checkpoint_of_another_run(place: Place) -> None:
         ("model.hidden=[8]", "model.hidden: [16] there, [8] here"),
         ("env.id=Acrobot-v1", 'env.id: "CartPole-v1" there, "Acrobot-v1" here'),
         ("algorithm.name=appo", 'algorithm.name: "impala" there, "appo" here'),
+        ("learner.optimiser=rmsprop", 'was trained by adam; set learner.optimiser = "adam"'),
     ):
         train = place.train("--resume", "--quiet", "--set", setting)
         assert train.ends() == BAD, train.text()
