@@ -1,6 +1,7 @@
 """A sampler process, put together. It needs an address; the run comes from the broker."""
 
 import asyncio
+import functools
 import logging
 import os
 import socket
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 import zmq
 
-from actors.envs.convert import EnvError
 from actors.faults import Faults
 from actors.gather import Gather
 from actors.metrics import ActorMetrics
@@ -18,11 +18,8 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
-from broker.endpoints import EndpointError
 from broker.journal import Journal
-from broker.link import RefusedError
-from launch import config, process
-from learner.weights import WeightsError
+from launch import config, guard, process
 
 log = logging.getLogger(__name__)
 
@@ -104,17 +101,7 @@ def build(end: ActorEnd, run: config.Run, *, seed: int, metrics: ActorMetrics) -
 
 def guarded(broker: str, **options: Any) -> int:
     """`sample`, with every expected failure as one line and its exit status."""
-    try:
-        return sample(broker, **options)
-    except BaseExceptionGroup as group:
-        expected = (EnvError, RefusedError, config.ConfigError, WeightsError, ValueError)
-        ours, other = group.split(expected)
-        if ours is None or other is not None:
-            raise
-        log.error("%s", process.exit_line(ours))
-    except (EndpointError, config.ConfigError, process.PortError) as error:
-        log.error("%s", error)
-    return process.YOUR_INPUT
+    return guard.guarded(functools.partial(sample, broker, **options))
 
 
 def default_name() -> str:

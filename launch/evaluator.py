@@ -8,6 +8,7 @@ It asks for no credit and nobody waits for it. It runs with low priority: sample
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -26,14 +27,11 @@ from actors.evaluator import Scores
 from actors.policy import Policy
 from broker import endpoints
 from broker.blobs import Blob
-from broker.endpoints import EndpointError
 from broker.evaluator_end import LAST_S, EvaluatorEnd
-from broker.link import RefusedError
-from launch import config, interval, process, toml
+from launch import config, guard, interval, process, toml
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
 from learner.spaces import Spaces
-from learner.weights import WeightsError
 
 log = logging.getLogger(__name__)
 
@@ -248,24 +246,10 @@ def _rounded(value: float | None) -> float | None:
 
 def guarded(broker: str, **options: Any) -> int:
     """`evaluate`, with every expected failure as one line and its exit status."""
-    status = _status(broker, **options)
+    status = guard.guarded(functools.partial(evaluate, broker, **options))
     if os.nice(0) >= _NICE:
         # All is written and said. To take an interpreter down is work, for which a busy machine
         # would let us wait for seconds at this priority.
         logging.shutdown()
         os._exit(status)
     return status
-
-
-def _status(broker: str, **options: Any) -> int:
-    try:
-        return evaluate(broker, **options)
-    except BaseExceptionGroup as group:
-        expected = (EnvError, RefusedError, config.ConfigError, WeightsError, ValueError)
-        ours, other = group.split(expected)
-        if ours is None or other is not None:
-            raise
-        log.error("%s", process.exit_line(ours))
-    except (EndpointError, config.ConfigError, process.PortError) as error:
-        log.error("%s", error)
-    return process.YOUR_INPUT

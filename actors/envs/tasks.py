@@ -3,6 +3,7 @@
 A step takes microseconds. All but `cartpole_positions` pay 1.0 for an episode played without fault.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,7 @@ _STEPS = 20  # of an episode, where its length is fixed
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
-class _Questions(gymnasium.Env[Any, Any]):
+class _Questions(gymnasium.Env[Any, Any], ABC):
     """Every step shows a question and pays up to 1 / 20 for the answer."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
@@ -37,12 +38,13 @@ class _Questions(gymnasium.Env[Any, Any]):
         self._shown = self._question()
         return self._shown, paid, self._step == _STEPS, False, {}
 
+    @abstractmethod
     def _question(self) -> Any:
-        raise NotImplementedError
+        """What is shown next."""
 
+    @abstractmethod
     def _paid(self, action: Any) -> float:
         """0 to 1, for an answer to what is shown."""
-        raise NotImplementedError
 
 
 class Multi(_Questions):

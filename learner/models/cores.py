@@ -4,6 +4,8 @@ What the inputs add is computed for all rows at once; only the product with the 
 to row. All of it is float32: eight bits would lose what is to be remembered.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,7 +13,7 @@ from torch.nn import functional
 from learner.models.layers import exact, linear
 
 
-class Core(nn.Module):
+class Core(nn.Module, ABC):
     """From inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units].
 
     The gates' order, and with it every weight, is that of torch.nn.LSTM and torch.nn.GRU.
@@ -42,9 +44,9 @@ class Core(nn.Module):
                 outputs.append(output)
             return torch.stack(outputs), memory
 
+    @abstractmethod
     def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """One row: the output, which is the state that is multiplied, and the whole memory."""
-        raise NotImplementedError
 
 
 class Lstm(Core):

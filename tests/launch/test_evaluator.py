@@ -1,6 +1,7 @@
 """What an evaluator does with its scores, and when it plays: without a broker, on short walks."""
 
 import asyncio
+import functools
 import json
 import math
 import threading
@@ -20,7 +21,7 @@ from actors.envs.make import probe
 from actors.evaluator import StoppedError
 from broker.blobs import Blob
 from broker.evaluator_end import EvaluatorEnd
-from launch import config
+from launch import config, guard
 from launch import evaluator as launch_evaluator
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.evaluator import Evaluator
@@ -339,9 +340,11 @@ def test_it_says_once_that_no_broker_answers(
 def test_wrong_options_are_refused_before_it_connects(
     given: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    status = launch_evaluator._status(
-        "ipc:///nobody", name="", out=None, sets=given, metrics_host="", metrics_port=None
-    )
+    refused = functools.partial(
+        launch_evaluator.evaluate, "ipc:///nobody",
+        name="", out=None, sets=given, metrics_host="", metrics_port=None,
+    )  # fmt: skip
+    status = guard.guarded(refused)
     assert status == 2
     (said,) = caplog.messages
     assert said.startswith(words)
