@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from launch import audit
-from tests.system import figures
 
 # Far above what anything here takes on a busy machine; only a hang reaches it.
 LONG_S = 30.0
@@ -242,11 +241,6 @@ class Place:
                 continue
         for process in self._started:
             process.popen.wait()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in figures.lines:
-        terminalreporter.write_line(line)
 
 
 @pytest.fixture
