@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from actors.stepping.stepper import Frame
 from broker.actor_end import ActorEnd
+from broker.steady import steady
 from broker.wire import Outcome
 
 _WAITS = ("credit", "weights", "env", "gather")
@@ -30,7 +31,7 @@ class ActorMetrics(Collector):
         self.replies_s = 0.0  # the part of it that ran in environments' own threads
         self._began = 0.0  # when sampling began; 0 = not yet
         self._frame: Frame | None = None
-        self._end: ActorEnd | None = None
+        self._end: ActorEnd | None = None  # None until the sampler is put together
         self.weights_version = Gauge(
             "headrace_actor_weights_version", "Version it acts with", registry=registry
         )
@@ -45,8 +46,10 @@ class ActorMetrics(Collector):
         self._failures = {where: failures.labels(where) for where in _FAILURES}
         registry.register(self)
 
-    def sent(self, steps: int, ended: int, nbytes: int, end: ActorEnd) -> None:
+    def watch(self, end: ActorEnd) -> None:
         self._end = end
+
+    def sent(self, steps: int, ended: int, nbytes: int, end: ActorEnd) -> None:
         self.env_steps += steps
         self.episodes += ended
         self.raw_bytes += nbytes
@@ -123,12 +126,17 @@ class ActorMetrics(Collector):
             value = self._end.outbox.outcomes[outcome] if self._end else 0
             outcomes.add_metric([outcome.name.lower()], value)
         yield outcomes
+        outbox = self._end.outbox if self._end else None
         yield CounterMetricFamily(
-            "headrace_actor_generated_fragments", "Unrolls finished", value=self._stat("generated")
-        )
-        yield GaugeMetricFamily(
-            "headrace_actor_unacked_fragments", "Not acknowledged", value=self._stat("unacked")
-        )
-
-    def _stat(self, name: str) -> float:
-        return self._end.stats.get(name, 0.0) if self._end else 0.0
+            "headrace_actor_generated_fragments", "Unrolls finished",
+            value=outbox.generated if outbox else 0,
+        )  # fmt: skip
+        for name, words, number in (
+            ("unacked_fragments", "Not acknowledged", len(outbox) if outbox else 0),
+            (
+                "ledger_unaccounted",
+                "Unrolls lost by our own counting",
+                steady(outbox.unaccounted) if outbox else 0,
+            ),
+        ):
+            yield GaugeMetricFamily(f"headrace_actor_{name}", words, value=number)

@@ -47,6 +47,7 @@ class Sampler:
         self.gather = gather
         self.faults = faults
         self.metrics = metrics
+        metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
         self._stacks = Stacks(stepper.spaces, frame, memory=memory, previous=previous)
         self._rollouts = [

@@ -10,8 +10,10 @@ from broker.pacing import Credit
 from broker.records import Actor, Effects, Entry, Session, Stream
 from broker.wire import MAX_ENTRIES, Outcome, Range, ranges
 
-# Dead incarnations remembered for dedup, the oldest forgotten first.
+# Dead incarnations remembered for dedup, their streams and seqs; the oldest are forgotten first.
 _MOST_DEAD = 4096
+_MOST_DEAD_STREAMS = 65536
+_MOST_DEAD_SEQS = 1 << 20
 
 
 class Book:
@@ -39,6 +41,9 @@ class Book:
         self.nbytes = 0  # of their buffers
         self.received = 0  # distinct unrolls that ever were here
         self.copies = 0  # further arrivals of those
+        # Seqs of one stream from its floor on that may be remembered: far above what credit leaves
+        # an honest one.
+        self.window = 4096 + 2 * (max_lag + 1) * batch
         self.redelivered = 0
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
@@ -76,7 +81,8 @@ class Book:
         self._remove(entry)
         self.credit.end()
         self.outcomes[outcome] += 1
-        entry.stream.settled[entry.unroll.seq] = outcome
+        if entry.unroll.seq >= entry.stream.floor:  # else nobody asks, and nothing would forget it
+            entry.stream.settled[entry.unroll.seq] = outcome
         self.ack(entry.stream, entry.unroll.seq, outcome)
 
     def ack(self, stream: Stream, seq: int, outcome: Outcome) -> None:
@@ -119,12 +125,17 @@ class Book:
             self.credit.leave(stream)
 
     def forget_dead(self) -> None:
-        if len(self.actors) <= _MOST_DEAD:
-            return
+        """Now and then: it looks at all of them."""
         dead = [a for a in self.actors.values() if not a.alive]
-        for actor in dead[: max(0, len(dead) - _MOST_DEAD)]:
+        count, streams = len(dead), sum(len(a.streams) for a in dead)
+        seqs = [sum(len(stream.settled) for stream in a.streams.values()) for a in dead]
+        left = sum(seqs)
+        for actor, own in zip(dead, seqs, strict=True):
+            if count <= _MOST_DEAD and streams <= _MOST_DEAD_STREAMS and left <= _MOST_DEAD_SEQS:
+                return
             if not any(stream.present for stream in actor.streams.values()):
                 del self.actors[actor.inc]
+                count, streams, left = count - 1, streams - len(actor.streams), left - own
 
     def dispatch(self, effects: Effects) -> None:
         while self.queue:

@@ -1,4 +1,4 @@
-"""The run's [broker] and [pacing] sections."""
+"""The run's [broker], [security] and [pacing] sections."""
 
 from typing import Annotated
 
@@ -27,6 +27,36 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     attempts: Annotated[
         int, Meta(ge=1, le=100, description="deliveries before an unroll is given up as poison")
     ] = 3
+    peers: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="most peers at once; further ones are refused")
+    ] = 10_000
+    streams: Annotated[int, Meta(ge=1, le=65536, description="most streams of one sampler")] = 1024
+    peer_messages_s: Annotated[
+        float, Meta(gt=0, description="messages a second of one peer; bursts of one second")
+    ] = 20_000.0
+    peer_mb_s: Annotated[float, Meta(gt=0, description="MiB a second of one peer; the same")] = (
+        4_000.0
+    )
+    messages_s: Annotated[
+        float, Meta(gt=0, description="messages a second of all peers together; the same")
+    ] = 200_000.0
+    mb_s: Annotated[
+        float, Meta(gt=0, description="MiB a second of all peers together; the same")
+    ] = 16_000.0
+    hello_s: Annotated[
+        float, Meta(gt=0, description="HELLOs a second of one peer; bursts of ten")
+    ] = 5.0
+
+
+class SecurityConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may take part: SECURITY.md. Without keys the broker listens on this machine only."""
+
+    curve: Annotated[
+        bool, Meta(description="every connection is encrypted, and only known keys are let in")
+    ] = False
+    keys: Annotated[
+        str, Meta(description="the folder of `headrace keygen`; relative to where one stands")
+    ] = "keys"
 
 
 class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):

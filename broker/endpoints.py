@@ -4,10 +4,14 @@ import socket as unix
 
 import zmq
 
+from broker import security
+from broker.keys import Key
+from broker.loopback import is_loopback
 from broker.wire import MAX_BUFFER_BYTES
 
 # Messages queued for one peer before a send says "no room": more than any window of ours.
 _HIGH_WATER = 1024
+_SUBSCRIPTION_BYTES = 1024
 # A peer that vanished without closing (power, cable) is noticed by TCP, so that its descriptor is
 # freed. Not by ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process when their timer fires on a
 # connection whose peer died while our queue was full (tests/broker/test_endpoints.py).
@@ -32,7 +36,26 @@ def check(endpoint: str) -> str:
 
 
 def _port(text: str) -> bool:
-    return text == "*" or (text.isdecimal() and int(text) < 65536)
+    return text == "*" or (
+        # No other alphabet's digits, and not so many that reading them is refused.
+        len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536
+    )
+
+
+def check_bind(endpoint: str, *, guarded: bool) -> str:
+    """Without keys, and without being told that it is meant so, only this machine gets in."""
+    check(endpoint)
+    if guarded or _stays_here(endpoint):
+        return endpoint
+    raise EndpointError(
+        f"listening on {endpoint} without keys would let anybody who reaches it take part; make"
+        " keys (headrace keygen keys) and set security.curve = true, or say --insecure"
+    )
+
+
+def _stays_here(endpoint: str) -> bool:
+    host = endpoint.partition("://")[2].rpartition(":")[0]
+    return endpoint.startswith("ipc://") or is_loopback(host)
 
 
 def _answers(path: str) -> bool:
@@ -56,28 +79,64 @@ def seen_from(broker: str, announce: str) -> str:
     return f"{broker.rpartition(':')[0]}:{announce.rpartition(':')[2]}"
 
 
-def router(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    socket = _socket(context, zmq.ROUTER)
+def router(
+    context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
+) -> "zmq.Socket[bytes]":
+    """With a key it is a CURVE server: make the Gate first."""
+    socket = _server(context, zmq.ROUTER, key)
     socket.set(zmq.ROUTER_MANDATORY, 1)  # without it a full or unknown peer drops silently
     return socket
 
 
-def publisher(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    socket = _socket(context, zmq.XPUB)
+def publisher(
+    context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
+) -> "zmq.Socket[bytes]":
+    socket = _server(context, zmq.XPUB, key)
     socket.set(zmq.XPUB_VERBOSE, 1)  # every subscriber is seen, so each gets the current version
+    # All that ever comes in here is a handshake and "everything". Each byte of a topic is kept as a
+    # node of a tree, for as long as its subscriber stays: 1 MiB of topic took 30 MB of memory.
+    socket.set(zmq.MAXMSGSIZE, _SUBSCRIPTION_BYTES)
     return socket
 
 
-def dealer(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    socket = _socket(context, zmq.DEALER)
+def dealer(
+    context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
+) -> "zmq.Socket[bytes]":
+    socket = _client(context, zmq.DEALER, key)
     # Only to a broker that is there: what waits in a pipe to nobody would be lost with it.
     socket.set(zmq.IMMEDIATE, 1)
     return socket
 
 
-def subscriber(context: "zmq.Context[zmq.Socket[bytes]]") -> "zmq.Socket[bytes]":
-    socket = _socket(context, zmq.SUB)
+def subscriber(
+    context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
+) -> "zmq.Socket[bytes]":
+    socket = _client(context, zmq.SUB, key)
     socket.set(zmq.SUBSCRIBE, b"")
+    # A lost announcement comes again with the next beat; nothing waits for this one to be back.
+    socket.set(zmq.RECONNECT_IVL, 500)
+    return socket
+
+
+def _server(
+    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, key: Key | None
+) -> "zmq.Socket[bytes]":
+    socket = _socket(context, kind)
+    if key is not None:
+        security.serve(socket, key)
+    return socket
+
+
+def _client(
+    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, key: Key | None
+) -> "zmq.Socket[bytes]":
+    socket = _socket(context, kind)
+    if key is not None:
+        security.join(socket, key)
+    # Jitter is libzmq's: up to the same again. A broker that is not there costs a refused packet,
+    # so coming back soon is cheap; handshakes that fail are paced by the link (handshake.py).
+    socket.set(zmq.RECONNECT_IVL, 100)
+    socket.set(zmq.RECONNECT_IVL_MAX, 2000)
     return socket
 
 
@@ -91,8 +150,6 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
     socket.set(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_IDLE_S)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_INTERVAL_S)
     socket.set(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
-    socket.set(zmq.RECONNECT_IVL, 100)
-    socket.set(zmq.RECONNECT_IVL_MAX, 2000)
     return socket
 
 

@@ -2,25 +2,22 @@
 streams, so it takes part in no credit, and nobody waits for its weights."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import zmq
 
-from broker import introduction
-from broker.blobs import Blob, Fetch
+from broker import introduction, keys
+from broker.blobs import Blob
 from broker.link import Link
+from broker.subscriber import Subscriber
 from broker.wire import (
-    Acting,
     Announce,
     Buffer,
     Bye,
     Chunk,
-    Get,
     Hello,
-    Malformed,
     Message,
     Payload,
     Ping,
@@ -30,8 +27,6 @@ from broker.wire import (
     encode,
 )
 
-log = logging.getLogger(__name__)
-
 # It stays so long after the run is over: the last weights come in and are played.
 LAST_S = 30.0
 
@@ -40,22 +35,24 @@ class EvaluatorEnd:
     """The evaluator's Peer. The evaluator waits on `news` and then looks at what it needs."""
 
     def __init__(
-        self, endpoint: str, *, name: str, inc: int, context: "zmq.Context[zmq.Socket[bytes]]"
+        self,
+        endpoint: str,
+        *,
+        name: str,
+        inc: int,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        key: keys.Key | None = None,
     ) -> None:
         self.inc = inc
-        self.link = Link(endpoint, self, context, subscribe=True)
+        self.link = Link(endpoint, self, context, subscribe=True, key=key)
         self.news = asyncio.Event()  # the run, weights or the end came in
-        self.run: dict[str, Any] | None = None  # the shared run, once a broker welcomed us
-        self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
         self.over = ""  # why the run is complete; "" = it is not
         self.stats: dict[str, float] = {}  # sent along with every beat
         self.learner: dict[str, float] = {}  # what rank 0 last said of itself
         self._said_at = 0.0  # when it said so
         self._name = name
         self._spaces = ("", "")  # digest, words
-        self._acting = -1  # version that was taken last
-        self._fetch = Fetch()
-        self._broker = 0  # incarnation we spoke with last
+        self.weights = Subscriber(self.link)
 
     def open(self, spaces: tuple[str, str]) -> None:
         """The environment is known: a learner of another one is told apart."""
@@ -63,18 +60,26 @@ class EvaluatorEnd:
         self.link.greet()
 
     @property
+    def run(self) -> dict[str, Any] | None:
+        """The shared run, once a broker welcomed us."""
+        return self.weights.run
+
+    @property
+    def blob(self) -> Blob | None:
+        """Newest weights that arrived and were not taken yet."""
+        return self.weights.blob
+
+    @property
     def fetching(self) -> bool:
         """Newer weights are on their way."""
-        return self._fetch.busy
+        return self.weights.fetching
 
     def take_blob(self) -> Blob | None:
-        blob, self.blob = self.blob, None
-        return blob
+        return self.weights.take()
 
     def acts_with(self, version: int, digest: str) -> None:
         """The broker announces what is newer until it hears of it."""
-        self._acting = version
-        self.link.send(encode(Acting(version, digest)))
+        self.weights.acts_with(version, digest)
 
     def clock(self) -> float | None:
         """Seconds of the run, by the learner's clock; None = it has said nothing yet."""
@@ -96,29 +101,17 @@ class EvaluatorEnd:
 
     def greet(self) -> list[Payload]:
         digest, words = self._spaces
-        hello = Hello("evaluator", self._name, self.inc, spaces=digest, version=self._acting)
+        hello = Hello("evaluator", self._name, self.inc, spaces=digest, version=self.weights.acting)
         return encode(hello, introduction.encode(introduction.Introduction(spaces=words)))
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        if self.run is None:
-            run = introduction.unpack(body[0])
-            if not isinstance(run, dict):
-                raise Malformed("run")
-            self.run = run
-            log.info("welcome: run %s at %s", welcome.run, self.link.endpoint)
-        if welcome.broker_inc != self._broker:
-            self._broker = welcome.broker_inc
-            self._fetch.reset(welcome.version)
+        self.weights.welcomed(welcome, body)
         self.news.set()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         match message:
-            case Announce():
-                self._ask(self._fetch.on_announce(message))
-            case Chunk() if buffers:
-                blob, more = self._fetch.on_chunk(message, buffers[0])
-                self._ask(more)
-                self.blob = blob or self.blob
+            case Announce() | Chunk():
+                self.weights.handle(message, buffers)
             case Status() if buffers:
                 self._heard(introduction.unpack(buffers[0]))
                 return
@@ -127,7 +120,7 @@ class EvaluatorEnd:
         self.news.set()
 
     def beats(self) -> list[list[Payload]]:
-        self._ask(self._fetch.again())
+        self.weights.beat()
         return [encode(Ping((), self.stats)), encode(Watch())]
 
     def _heard(self, status: Any) -> None:
@@ -135,7 +128,3 @@ class EvaluatorEnd:
         said = [one for one in learners if one] if isinstance(learners, list) else []
         if said and isinstance(said[0], dict) and said[0] != self.learner:
             self.learner, self._said_at = said[0], time.monotonic()
-
-    def _ask(self, gets: Sequence[Get]) -> None:
-        for get in gets:
-            self.link.send(encode(get))

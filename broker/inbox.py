@@ -15,11 +15,13 @@ from broker.wire import MAX_ENTRIES, Deliver, Done, LearnerPing, ranges
 Key = tuple[int, int, int]  # incarnation, stream, seq
 # Streams remembered, the longest silent forgotten first: a sampler that died never sends again.
 _MOST_STREAMS = 65536
+# Tags below it, and the end of a range of them, are integers of the wire.
+_MOST_TAG = 1 << 63
 
 
 class Verdict(Enum):
     NEW = auto()  # put it into a batch
-    HELD = auto()  # the copy of one that is here; nothing to do
+    HELD = auto()  # the copy of one that is here, or no lease at all; nothing to do
     TRAINED = auto()  # used before: NACK as duplicate, the broker acknowledges it as trained
 
 
@@ -38,6 +40,8 @@ class Inbox:
 
     def deliver(self, message: Deliver) -> Verdict:
         key = (message.inc, message.stream, message.seq)
+        if not 0 <= message.tag < _MOST_TAG or self._held.get(message.tag, key) != key:
+            return Verdict.HELD  # a name that cannot be answered, or that another unroll has
         old = self._tags.get(key)
         self.received += old is None
         self._max_tag = max(self._max_tag, message.tag)
@@ -52,20 +56,26 @@ class Inbox:
         self._tags[key] = message.tag
         return Verdict.NEW if old is None else Verdict.HELD
 
+    def __len__(self) -> int:
+        """Unrolls held."""
+        return len(self._held)
+
     def tag_of(self, key: Key) -> int:
         return self._tags[key]
 
-    def trained(self, keys: Iterable[Key], *, version: int, free: int) -> Done:
-        """An optimiser step used them: remember, and say so."""
+    def trained(self, keys: Iterable[Key], *, version: int, free: int) -> list[Done]:
+        """An optimiser step used them: remember, and say so. One message when they lie together;
+        with several ranks they do not, and a header holds only so many ranges."""
         tags = []
         for key in keys:
             self._window(key[0], key[1]).add(key[2])
             tags.append(self._release(key))
-        return Done(self.inc, version, self.received + free, ranges(sorted(tags)))
+        want = self.received + free
+        return [Done(self.inc, version, want, part) for part in _headers(ranges(sorted(tags)))]
 
-    def give_up(self, keys: Iterable[Key]) -> tuple[tuple[int, int], ...]:
-        """Leases that end without a step; returns their tags for a NACK."""
-        return ranges(sorted(self._release(key) for key in keys))
+    def give_up(self, keys: Iterable[Key]) -> list[tuple[tuple[int, int], ...]]:
+        """Leases that end without a step; returns their tags, for one NACK each."""
+        return _headers(ranges(sorted(self._release(key) for key in keys)))
 
     def held(self) -> tuple[tuple[int, int, int, int], ...]:
         """For HELLO: (tag, incarnation, stream, seq)."""
@@ -108,3 +118,8 @@ class Inbox:
                 del self._trained[next(iter(self._trained))]
         self._trained[inc, stream] = window  # last in order: the longest silent comes first
         return window
+
+
+def _headers(tags: tuple[tuple[int, int], ...]) -> list[tuple[tuple[int, int], ...]]:
+    """As many as fit one header each; at least one, so that `want` and version are always said."""
+    return [tags[at : at + MAX_ENTRIES] for at in range(0, max(1, len(tags)), MAX_ENTRIES)]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from broker import introduction
-from broker.blobs import Blob
+from broker import introduction, keys
+from broker.blobs import Blob, Kept
 from broker.inbox import Inbox, Key, Verdict
 from broker.journal import Journal
 from broker.link import Link
@@ -51,14 +51,21 @@ class LearnerEnd:
         free: Callable[[], int],
         journal: Journal,
         context: "zmq.Context[zmq.Socket[bytes]]",
+        key: keys.Key | None = None,
     ) -> None:
         self.inc = inc
-        self.link = Link(endpoint, self, context)
+        self.link = Link(endpoint, self, context, key=key)
         self.inbox = Inbox(inc=inc)
         self.version = 0  # trained up to
         self.welcome_version: int | None = None  # where the broker says we continue
         self.stats: dict[str, float] = {}  # sent along with every beat
+        # Unrolls, each counted once however often its Deliver came. What was delivered is trained,
+        # nacked or held, at every moment.
+        self.delivered = 0
+        self.trained_unrolls = 0
         self.rejected = 0
+        self.given_back = 0  # there was no room
+        self.duplicates = 0  # delivered again after they had been trained on
         self._hello = (name, rank, world)
         self._run = run
         self._shared = shared
@@ -68,21 +75,43 @@ class LearnerEnd:
         self._free = free  # unrolls that fit into batches now, beyond those held
         self._journal = journal
         self._blob: Blob | None = None  # the weights everybody should have
+        self._kept = Kept()  # those and some before, for Gets that are under way
+        self._known = -1  # newest weights that the broker says it has whole
+        journal.joins("learner", inc, name)
+
+    @property
+    def heard(self) -> bool:
+        """The broker has what we published last."""
+        return self._blob is None or self._known >= self._blob.announce.version
+
+    def unaccounted(self) -> int:
+        """delivered - trained - nacked - held; anything but 0 is our bug."""
+        nacked = self.rejected + self.given_back
+        return self.delivered - self.trained_unrolls - nacked - len(self.inbox)
+
+    def begins(self, version: int) -> None:
+        """Trained up to this version: 0, or what a checkpoint says."""
+        self.version = version
+        self._journal.begins(version)
 
     def trained(self, keys: Sequence[Key], *, version: int) -> None:
         """An optimiser step used these unrolls."""
         self.version = max(self.version, version)
-        self._journal.trained(list(keys), version)
-        self.link.send(encode(self.inbox.trained(keys, version=self.version, free=self._free())))
+        self._journal.trained(keys, version)
+        self.trained_unrolls += len(keys)
+        for done in self.inbox.trained(keys, version=self.version, free=self._free()):
+            self.link.send(encode(done))
 
     def reject(self, keys: Sequence[Key], reason: str) -> None:
         """A whole batch that cannot be used, or one unroll."""
+        self._journal.rejected(keys)
         self.rejected += len(keys)
         self._nack(self.inbox.give_up(keys), Outcome.REJECTED, reason)
 
     def publish(self, blob: Blob) -> None:
         """New weights. Announce, and send the first chunk unasked."""
         self._blob = blob
+        self._kept.add(blob)
         self._announce(blob)
 
     def leave(self, *, final: bool, text: str) -> None:
@@ -103,11 +132,13 @@ class LearnerEnd:
         return encode(hello, introduction.encode(body))
 
     def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
+        self._known = -1  # it may be another broker
         if welcome.version > self.version and self._blob is not None:
             # Samplers act with what an older learner called newer. Ours are the newest there are,
             # and must be called so: credit may ask for that version before our next step.
             blob = self._blob
             self._blob = Blob.of(welcome.version, blob.announce.layout, blob.body)
+            self._kept.add(self._blob)
         self.version = max(self.version, welcome.version)
         self.welcome_version = welcome.version
         if self._blob is not None:
@@ -117,11 +148,13 @@ class LearnerEnd:
         match message:
             case Deliver():
                 self._delivered(message, buffers)
-            case LearnerPong() if self._blob is not None:
-                if message.weights < self._blob.announce.version:
-                    self._announce(self._blob)
-            case Get() if self._blob is not None and message.version == self._blob.announce.version:
-                for chunk, body in self._blob.chunks(message):
+            case LearnerPong():
+                self._known = message.weights
+                if self._blob is not None and not self.heard:
+                    # Its chunks may be on their way still: what is missing will be asked for.
+                    self.link.send(encode(self._blob.announce))
+            case Get():
+                for chunk, body in self._kept.chunks(message):
                     self.link.send(encode(chunk, body))
 
     def beats(self) -> list[list[Payload]]:
@@ -133,9 +166,15 @@ class LearnerEnd:
         key = (message.inc, message.stream, message.seq)
         tags = ((message.tag, message.tag + 1),)
         if verdict is Verdict.TRAINED:
-            self._nack(tags, Outcome.DUPLICATE, "trained before")
+            self.duplicates += 1
+            self._nack([tags], Outcome.DUPLICATE, "trained before")
         elif verdict is Verdict.NEW:
+            self.delivered += 1
             if self._free() <= 0:
+                # It was on its way when our last HELLO was said, and the broker counts from there.
+                # Counted by us alone, we would want one too many until the next HELLO.
+                self.inbox.received -= 1
+                self.given_back += 1
                 self._nack(self.inbox.give_up([key]), Outcome.ABANDONED, "no room")
                 return
             reason = self._accept(message, buffers)
@@ -143,8 +182,11 @@ class LearnerEnd:
                 log.warning("unroll of %s refused: %s", message.actor, reason)
                 self.reject([key], reason)
 
-    def _nack(self, tags: tuple[tuple[int, int], ...], outcome: Outcome, reason: str) -> None:
-        self.link.send(encode(Nack(self.inc, tags, outcome, reason[:200])))
+    def _nack(
+        self, parts: Sequence[tuple[tuple[int, int], ...]], outcome: Outcome, reason: str
+    ) -> None:
+        for tags in parts:
+            self.link.send(encode(Nack(self.inc, tags, outcome, reason[:200])))
 
     def _announce(self, blob: Blob) -> None:
         announce: Announce = blob.announce

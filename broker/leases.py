@@ -1,11 +1,15 @@
 """Who holds which unroll, pure: learner sessions and their leases."""
 
-from collections.abc import Sequence
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from broker.records import Entry, Session
 
-# A forged range may not hold the loop for long.
-_MOST_TAGS = 65536
+# A tag so far above ours will not be reached by counting. A higher one is no reason to jump: a few
+# such jumps, and no tag would fit a message.
+_NEAR = 1 << 32
 
 
 class Leases:
@@ -38,15 +42,16 @@ class Leases:
         """A new lease, or one that a learner says it holds since before our restart."""
         if tag is None:
             tag = self._next_tag
+            self._next_tag += 1
             session.given += 1
-        self.never_again(tag)
         entry.tag, entry.session = tag, session.inc
         entry.attempt += 1
         session.leases[tag] = entry
 
-    def never_again(self, tag: int) -> None:
-        """A learner holds something by this tag; no lease of ours may be called so."""
-        self._next_tag = max(self._next_tag, tag + 1)
+    def never_again(self, tags: Sequence[int]) -> None:
+        """A learner holds something by these tags; no lease of ours may be called so."""
+        far = self._next_tag + _NEAR
+        self._next_tag = max([self._next_tag, *(tag + 1 for tag in tags if tag < far)])
 
     def release(self, entry: Entry) -> None:
         session = self.session(entry.session)
@@ -59,13 +64,41 @@ class Leases:
         session = self.session(inc)
         if session is None:
             return []
-        wanted = (tag for lo, hi in tags for tag in range(lo, min(hi, lo + _MOST_TAGS)))
-        return [session.leases[tag] for tag in wanted if tag in session.leases]
+        # Each once, whatever the ranges say, and no more work than there are leases.
+        named, leases = _Tags(tags), session.leases
+        if len(named) > len(leases):
+            return [leases[tag] for tag in sorted(leases) if tag in named]
+        return [leases[tag] for tag in named if tag in leases]
 
     def lost(self, inc: int, held: Sequence[tuple[int, int]], max_tag: int) -> list[Entry]:
         """Leases up to max_tag that the learner does not hold: lost on the way, in order."""
         session = self.session(inc)
         if session is None:
             return []
-        here = {tag for lo, hi in held for tag in range(lo, min(hi, lo + _MOST_TAGS))}
+        here = _Tags(held)
         return [e for tag, e in session.leases.items() if tag <= max_tag and tag not in here]
+
+
+class _Tags:
+    """Half-open ranges as somebody named them, in any order: is a tag among them?"""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+        for lo, hi in sorted(ranges):
+            if self._highs and lo <= self._highs[-1]:
+                self._highs[-1] = max(self._highs[-1], hi)
+            elif hi > lo:
+                self._lows.append(lo)
+                self._highs.append(hi)
+
+    def __len__(self) -> int:
+        """Or what len can say of it: a range may be wider than any count of ours."""
+        return min(sum(self._highs) - sum(self._lows), sys.maxsize)
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(map(range, self._lows, self._highs))
+
+    def __contains__(self, tag: int) -> bool:
+        at = bisect_right(self._lows, tag) - 1
+        return at >= 0 and tag < self._highs[at]

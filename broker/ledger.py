@@ -15,10 +15,16 @@ from collections.abc import Iterable, Sequence
 
 from broker.book import Book
 from broker.records import Actor, Effects, Entry, Session, Stream
+from broker.versions import Versions
 from broker.wire import Outcome, Payload, Range, Unroll, ranges
 
 # A forged range may not hold the loop for long; honest ones are far shorter.
 _MOST_SEQS = 4096
+# All ranges of one PING together; what lies beyond waits until those before are settled.
+_MOST_LOOKED_AT = 16384
+
+
+_FORGET_EVERY_S = 1.0
 
 
 class BeyondCreditError(ValueError):
@@ -31,13 +37,12 @@ class Ledger:
     def __init__(self, book: Book, *, lease_s: float) -> None:
         self.book = book
         self.lease_s = lease_s
-        self.rolled_back = 0  # trained, then undone by a learner that came back from a checkpoint
+        self.versions = Versions(book.credit)
         self.over = False  # the learner said the run is complete
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
         self._dispatch_from: float | None = None
-        # Incarnation of the latest rank 0; 0 = none came yet, so nobody knows our version.
-        self._first_rank = 0
+        self._forget_at = 0.0  # the next look at all that is remembered of the dead
 
     # ---- samplers -------------------------------------------------------------------------------
 
@@ -48,10 +53,13 @@ class Ledger:
         streams: Iterable[tuple[int, int, int, int, tuple[tuple[int, int], ...]]],
         *,
         now: float,
+        user: str = "",
     ) -> None:
         """A sampler joins, or joins again: adopt what it says about its streams."""
         actor = self.book.actors.pop(inc, None) or Actor(inc=inc, name=name)
         self.book.actors[inc] = actor
+        if actor.user is None:
+            actor.user = user
         actor.seen, actor.alive, actor.name = now, True, name
         for number, floor, following, started, unacked in streams:
             stream = self.book.stream(actor, number)
@@ -60,15 +68,21 @@ class Ledger:
             for seq in range(floor, min(following, floor + _MOST_SEQS)):
                 if seq not in open_ and not stream.known(seq):
                     stream.settled[seq] = Outcome.TRAINED  # or so: a broker before us knew
-            absent = sum(1 for seq in open_ if not stream.known(seq))
-            ahead = sum(1 for seq in (*stream.present, *stream.settled) if seq >= following)
             # Credit that this broker gave stays given: a LIMIT may be on its way while a second
             # HELLO comes in, and a PING repeats it if it got lost.
             limit = max(started, following, stream.limit if stream.joined else 0)
+            # Nobody can have trained what was not started yet.
+            for seq in [seq for seq in stream.settled if seq >= limit]:
+                del stream.settled[seq]
+            absent = sum(1 for seq in open_ if not stream.known(seq))
+            ahead = sum(1 for seq in (*stream.present, *stream.settled) if seq >= following)
             self.book.credit.join(stream, arrived=following - absent + ahead, started=limit)
             actor.granted.add(number)
         self.book.touched[inc] = actor
-        self.book.forget_dead()
+
+    @property
+    def rolled_back(self) -> int:
+        return self.versions.rolled_back
 
     def heard(self, inc: int, now: float) -> bool:
         """Any message of a sampler; False = unknown or thought dead, it must say HELLO."""
@@ -85,6 +99,8 @@ class Ledger:
         if stream is None or unroll.seq >= stream.limit:
             raise BeyondCreditError(f"{actor.name}: seq {unroll.seq} of stream {unroll.stream}")
         stream.forget_below(min(unroll.floor, unroll.seq))
+        if unroll.seq - stream.floor > self.book.window:
+            raise BeyondCreditError(f"{actor.name}: the floor of stream {unroll.stream} stands")
         if stream.known(unroll.seq):
             self._copy(stream, unroll, buffers, nbytes)
             return False
@@ -101,11 +117,14 @@ class Ledger:
         """A sampler's PING: acknowledge again what is settled, name what is not here."""
         actor = self.book.actors[inc]
         lost: dict[int, list[int]] = {}
+        left = _MOST_LOOKED_AT
         for number, lo, hi in unacked:
             stream = actor.streams.get(number)
-            if stream is None:
+            if stream is None or lo < 0:
                 continue
-            for seq in range(lo, min(hi, lo + _MOST_SEQS)):
+            most = min(_MOST_SEQS, left)
+            left -= max(0, min(hi - lo, most))
+            for seq in range(lo, min(hi, lo + most)):
                 outcome = stream.outcome_of(seq)
                 if outcome is not None:
                     self.book.ack(stream, seq, outcome)
@@ -115,22 +134,24 @@ class Ledger:
         self.book.touched[inc] = actor
         return tuple((n, lo, hi) for n, seqs in lost.items() for lo, hi in ranges(seqs))
 
-    def actor_bye(self, inc: int, abandoned: Sequence[Range]) -> None:
+    def actor_bye(self, inc: int, abandoned: Sequence[Range], *, last: bool = True) -> None:
         """A sampler leaves: its credit returns; what it gives up ends here, unless it is leased."""
         actor = self.book.actors.get(inc)
         if actor is None:
             return
         for number, lo, hi in abandoned:
             stream = actor.streams.get(number)
-            for seq in range(lo, min(hi, lo + _MOST_SEQS)) if stream is not None else ():
-                assert stream is not None
+            if stream is None or lo < 0:
+                continue
+            for seq in range(lo, min(hi, lo + _MOST_SEQS, stream.limit)):  # others never started
                 entry = stream.present.get(seq)
                 if entry is None and not stream.known(seq):
                     entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
                     self.book.take(entry)
                 if entry is not None and entry.tag < 0:
                     self.book.settle(entry, Outcome.ABANDONED)
-        self.book.bury(actor)
+        if last:
+            self.book.bury(actor)
 
     # ---- learners -------------------------------------------------------------------------------
 
@@ -145,12 +166,14 @@ class Ledger:
         trained: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]],
         held: Sequence[tuple[int, int, int, int]],
         now: float,
+        acted: int = -1,
+        published: int = -1,
     ) -> int:
         """A rank joins; returns the version it must continue at. Versions never go backwards."""
-        for old in [
-            s for s in self.book.leases.sessions.values() if s.rank >= world or s.rank == rank
-        ]:
-            if old.inc != inc:
+        for old in list(self.book.leases.sessions.values()):
+            if (old.inc, old.rank) != (inc, rank) and (
+                old.inc == inc or old.rank == rank or old.rank >= world
+            ):
                 self.book.drop(old)
         session = self.book.leases.session(inc)
         if session is None:
@@ -160,14 +183,15 @@ class Ledger:
         for actor_inc, number, done in trained:
             self._mark_trained(actor_inc, number, done)
         self._adopt(session, held)
-        if rank == 0:
-            self._begin(inc, version)
-        self.book.credit.version = max(self.book.credit.version, version)
+        told = self.versions.hello(
+            session, version, self.book.leases.sessions.values(), acted=acted, published=published
+        )
         if len(self.book.leases.sessions) >= world:
             self._dispatch_from = now
         elif self._dispatch_from is None:
             self._dispatch_from = now + self.lease_s
-        return self.book.credit.version
+        self.book.forget_dead()
+        return told
 
     def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
         """Any message of a learner; False = it must say HELLO."""
@@ -176,14 +200,21 @@ class Ledger:
             return False
         session.seen = now
         session.want = max(session.want, want)
-        # Any rank: all step together, and what one of them trained must count by the version
-        # from the moment its DONE takes it out of the book.
-        self.book.credit.version = max(self.book.credit.version, version)
+        self.versions.heard(session, version)
         return True
+
+    def may_publish(self, inc: int, version: int) -> bool:
+        """Weights come from rank 0, and no newer than it can have trained: one version that is far
+        too high would make all later ones look old."""
+        session = self.book.leases.session(inc)
+        if session is None or session.rank:
+            return False
+        return version <= self.versions.newest_of(session)
 
     def done(self, inc: int, tags: Sequence[tuple[int, int]]) -> int:
         """An optimiser step used these leases; returns how many this session really held."""
         entries = self.book.leases.of(inc, tags)
+        self._trained(inc, len(entries))
         for entry in entries:
             self.book.settle(entry, Outcome.TRAINED)
         return len(entries)
@@ -199,7 +230,13 @@ class Ledger:
                 self.book.requeue(entry)
             else:
                 trained = outcome is Outcome.DUPLICATE
+                self._trained(inc, int(trained))
                 self.book.settle(entry, Outcome.TRAINED if trained else Outcome.REJECTED)
+
+    def _trained(self, inc: int, count: int) -> None:
+        session = self.book.leases.session(inc)
+        if session is not None:
+            session.trained += count
 
     def held(self, inc: int, tags: Sequence[tuple[int, int]], max_tag: int) -> None:
         """A learner's beat: what it should hold and does not got lost; deliver it again."""
@@ -218,14 +255,16 @@ class Ledger:
         entry.attempt -= 1
         self.book.requeue(entry)
 
-    def learner_bye(self, inc: int, *, final: bool) -> None:
-        """A rank leaves cleanly; final: the run is complete."""
+    def learner_bye(self, inc: int, *, final: bool) -> bool:
+        """A rank leaves cleanly; final: the run is complete. False = it had left before."""
         session = self.book.leases.session(inc)
-        if session is not None:
-            for entry in session.leases.values():
-                entry.attempt -= 1  # it says goodbye: nothing went wrong with these
-            self.book.drop(session)
-            self.over = self.over or final
+        if session is None:
+            return False
+        for entry in session.leases.values():
+            entry.attempt -= 1  # it says goodbye: nothing went wrong with these
+        self.book.drop(session)
+        self.over = self.over or final
+        return True
 
     # ---- time, and what to send -----------------------------------------------------------------
 
@@ -237,6 +276,9 @@ class Ledger:
         for session in list(self.book.leases.sessions.values()):
             if now - session.seen > self.lease_s:
                 self.book.drop(session)
+        if now >= self._forget_at:
+            self._forget_at = now + _FORGET_EVERY_S
+            self.book.forget_dead()
         return dead
 
     def pump(self, now: float) -> Effects:
@@ -244,7 +286,7 @@ class Ledger:
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
             self.book.dispatch(effects)
-        if self._first_rank and not self.over:
+        if self.versions.first_rank and not self.over:
             self.book.grant()
         self.book.collect(effects)
         return effects
@@ -274,6 +316,8 @@ class Ledger:
         stream = self.book.known_to(inc, number)
         for lo, hi in done:
             start = max(lo, stream.floor)
+            if stream.joined:
+                hi = min(hi, stream.limit)  # the others were not even started
             for seq in range(start, min(hi, start + _MOST_SEQS)):
                 entry = stream.present.get(seq)
                 if entry is not None:
@@ -288,22 +332,16 @@ class Ledger:
         said = {tag for tag, *_ in held}
         for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
             self.book.redeliver(lost)
+        self.book.leases.never_again([tag for tag, *_ in held])
         for tag, inc, number, seq in held:
-            self.book.leases.never_again(tag)
             stream = self.book.known_to(inc, number)
             if stream.outcome_of(seq) is not None or tag in session.leases:
                 continue
+            if stream.joined and seq >= stream.limit:
+                continue  # it was not even started
             entry = stream.present.get(seq)
             if entry is None:
                 entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
                 self.book.take(entry)
             if entry.tag < 0:
                 self.book.leases.lease(session, entry, tag)
-
-    def _begin(self, inc: int, version: int) -> None:
-        """A learner begins: pacing counts from its version, above any we have seen."""
-        credit = self.book.credit
-        if inc != self._first_rank and version < credit.version:
-            self.rolled_back += (credit.version - version) * credit.batch
-            credit.version += 1
-        self._first_rank = inc

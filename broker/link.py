@@ -4,7 +4,8 @@
                                                |
                                                +-- RESYNC (the broker restarted) --> greet
 
-What a peer says and does is its Peer object's business; the link only carries.
+What a peer says and does is its Peer object's business; the link only carries. Handshakes that fail
+(wrong keys) come in by a monitor of the socket, which is read at every beat.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from typing import Final, Protocol
 
 import zmq
 
-from broker import endpoints
+from broker import endpoints, security
+from broker.handshake import Handshakes, failure
+from broker.keys import Key
 from broker.mailbox import Mailbox
 from broker.wire import (
     Announce,
@@ -35,8 +38,11 @@ log = logging.getLogger(__name__)
 
 # Say so when nobody answered for this long; go on trying.
 _PATIENCE_S: Final = 5.0
+# Each HELLO that is not answered doubles it: a broker that is late must not be made later.
 _GREET_EVERY_S: Final = 0.2
+_GREET_MOST_S: Final = 2.0
 _BACKOFF_S: Final = (0.05, 5.0)
+_SUBSCRIBE_AGAIN_S: Final = 5.0
 
 
 class RefusedError(Exception):
@@ -67,16 +73,20 @@ class Link:
         context: "zmq.Context[zmq.Socket[bytes]]",
         *,
         subscribe: bool = False,
+        key: Key | None = None,
     ) -> None:
         self.subscribe = subscribe  # listen to weight announcements too
         self.endpoint = endpoints.check(endpoint)
         self.peer = peer
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
+        self._key = key  # None = the broker is one without keys
+        self._handshakes = Handshakes(self.endpoint, key)
         self._context = context
         self._mail: Mailbox | None = None
         self._heard = 0.0  # when the broker last said anything
         self._greeted = 0.0  # when we last said HELLO
+        self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
         self._complained = False  # told the user once that nobody answers
         self._announce = asyncio.Event()  # set when there is an address to subscribe to
         self._subscribed = ""
@@ -102,34 +112,43 @@ class Link:
         pause, longest = _BACKOFF_S
         started = time.monotonic()
         while True:
-            with Mailbox(endpoints.dealer(self._context)) as mail:
+            with Mailbox(endpoints.dealer(self._context, self._key)) as mail:
+                monitor = security.listen(mail.socket)
                 mail.socket.connect(self.endpoint)
                 self._mail = mail
                 try:
-                    if await self._talk(mail, started):
+                    if await self._talk(mail, monitor, started):
                         pause = _BACKOFF_S[0]
                 finally:
                     self._mail = None
+                    security.unlisten(mail.socket, monitor)
             self.reconnects += 1
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            away = max(pause, self._handshakes.pause_s())
+            await asyncio.sleep(away * random.uniform(0.5, 1.0))
             pause = min(2 * pause, longest)
             started = time.monotonic()
 
-    async def _talk(self, mail: Mailbox, started: float) -> bool:
-        """Until silence; True when the broker ever answered.
+    async def _talk(self, mail: Mailbox, monitor: "zmq.Socket[bytes]", started: float) -> bool:
+        """Until silence, or handshakes that fail; True when the broker ever answered.
 
         Consumes the broker's messages, produces beats, waits for either a message or the next beat.
         """
         self._heard = started
+        self._unanswered = 0
         answered = False
         beat_at = 0.0
         while True:
             now = time.monotonic()
             if now >= beat_at:
+                if self._locked_out(monitor):
+                    self.welcome = None
+                    return answered
                 beat_at = now + self._beat(mail, now - started if not answered else 0.0)
             for frames in await mail.receive(max(0.0, beat_at - time.monotonic())):
                 self._heard = time.monotonic()
-                answered = True
+                if not answered:
+                    answered = True
+                    self._handshakes.succeeded()
                 self._dispatch([frame.buffer for frame in frames])
             lease_s = self.welcome.lease_s if self.welcome is not None else 2 * _PATIENCE_S
             if time.monotonic() - self._heard > lease_s:
@@ -138,17 +157,30 @@ class Link:
                 self.welcome = None
                 return answered
 
+    def _locked_out(self, monitor: "zmq.Socket[bytes]") -> bool:
+        """Did handshakes fail, so that this socket will not do? RefusedError = none ever will."""
+        out = False
+        for event in security.failures(monitor):
+            out |= self._handshakes.failed(failure(*event))
+        if out:
+            if fatal := self._handshakes.fatal():
+                raise RefusedError(fatal)
+            if line := self._handshakes.line(time.monotonic()):
+                self._complained = True
+                log.warning("%s", line)
+        return out
+
     def _beat(self, mail: Mailbox, waited_s: float) -> float:
         """Greet or beat; returns the seconds to the next."""
         if self.welcome is None:
-            mail.send(self.peer.greet())
+            self._unanswered += mail.send(self.peer.greet())
             if waited_s > _PATIENCE_S and not self._complained:
                 self._complained = True
                 log.warning(
                     "no broker answers at %s after %.0f s; still trying"
                     " (start one with: headrace broker --run RUN)", self.endpoint, waited_s,
                 )  # fmt: skip
-            return _GREET_EVERY_S
+            return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
         for frames in self.peer.beats():
             mail.send(frames)
         return self.welcome.beat_s
@@ -166,12 +198,14 @@ class Link:
         match message:
             case Welcome():
                 self._complained = False
+                self._unanswered = 0
                 self.welcome = message
                 self._subscribed = endpoints.seen_from(self.endpoint, message.announce)
                 self._announce.set()
                 self.peer.welcomed(message, buffers)
             case Refuse():
-                raise RefusedError(f"the broker at {self.endpoint} refused: {message.text}")
+                told = f"the broker at {self.endpoint} refused: {message.text}"
+                raise RefusedError(told + (f" (our key: {self._key.path})" if self._key else ""))
             case Resync():
                 # Each message that the new broker does not know brings one; one answer will do.
                 if time.monotonic() - self._greeted > _GREET_EVERY_S:
@@ -182,23 +216,31 @@ class Link:
                 pass  # an answer to somebody we were before
 
     async def _announce_loop(self) -> None:
-        """Weight announcements; of several that wait only the newest is handed on."""
+        """One SUB after another: libzmq gives up where a handshake is refused. What is not heard
+        meanwhile comes with the beat."""
         await self._announce.wait()
-        with Mailbox(endpoints.subscriber(self._context)) as mail:
-            address = self._subscribed
-            mail.socket.connect(address)
-            while True:
-                newest: Announce | None = None
-                for frames in await mail.receive(1.0):
-                    try:
-                        message, _ = decode([frame.buffer for frame in frames])
-                    except WireError:
-                        continue
-                    if isinstance(message, Announce):
-                        newest = message
-                if newest is not None and self.welcome is not None:
-                    self.peer.handle(newest, ())
-                if self._subscribed != address:  # the broker came back at another port
-                    mail.socket.disconnect(address)
-                    address = self._subscribed
-                    mail.socket.connect(address)
+        while True:
+            with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
+                monitor = security.listen(mail.socket)
+                address = self._subscribed
+                mail.socket.connect(address)
+                try:
+                    while self._subscribed == address and not any(security.failures(monitor)):
+                        await self._hear(mail)
+                finally:
+                    security.unlisten(mail.socket, monitor)
+            if self._subscribed == address:  # else the broker came back at another port
+                await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
+
+    async def _hear(self, mail: Mailbox) -> None:
+        """Weight announcements; of several that wait only the newest is handed on."""
+        newest: Announce | None = None
+        for frames in await mail.receive(1.0):
+            try:
+                message, _ = decode([frame.buffer for frame in frames])
+            except WireError:
+                continue
+            if isinstance(message, Announce):
+                newest = message
+        if newest is not None and self.welcome is not None:
+            self.peer.handle(newest, ())

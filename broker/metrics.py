@@ -13,12 +13,15 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from broker.door import REASONS
 from broker.roster import ROLES
+from broker.steady import steady
 from broker.wire import TYPES, Message, Outcome
 
 if TYPE_CHECKING:
     from broker.server import Server
 
+_MOST_LAG = 1000
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
@@ -29,9 +32,7 @@ class BrokerMetrics(Collector):
         self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)
         self.bytes: Counter[str] = Counter()  # dir
         self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
-        self.errors: Counter[str] = Counter(
-            malformed=0, protocol=0, credit=0, unknown=0, unexpected=0
-        )
+        self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
         self.peer_full = 0
         self.lags: Counter[int] = Counter()  # versions between acting and dispatch
@@ -41,8 +42,13 @@ class BrokerMetrics(Collector):
             buckets=[0.0001 * 4**n for n in range(8)],
             registry=registry,
         )
+        self.unsaid = 0  # lines that the log was spared
         self._server: Server | None = None
         registry.register(self)
+
+    def lag(self, versions: int) -> None:
+        """Of one unroll at dispatch. A sampler may say anything: a bounded set is counted."""
+        self.lags[min(max(versions, 0), _MOST_LAG)] += 1
 
     def watch(self, server: "Server") -> None:
         self._server = server
@@ -62,6 +68,9 @@ class BrokerMetrics(Collector):
                 messages.add_metric([way, name], self.messages[way, kind])
         yield messages
         yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", self.bytes)
+        yield CounterMetricFamily(
+            "headrace_broker_unsaid_lines", "Lines that the log was spared", value=self.unsaid
+        )
         yield CounterMetricFamily(
             "headrace_broker_fragment_bytes",
             "Bytes of unrolls that came in",
@@ -97,6 +106,11 @@ class BrokerMetrics(Collector):
         for name, words, value in (
             ("received", "Distinct unrolls that arrived", book.received),
             ("redeliveries", "Leases that ended without an answer", book.redelivered),
+            (
+                "moved_sessions",
+                "Peers that went on from another connection",
+                server.reception.moved,
+            ),
             ("rolled_back_fragments", "Trained, undone by an older checkpoint", ledger.rolled_back),
         ):
             yield CounterMetricFamily(f"headrace_broker_{name}", words, value=value)
@@ -116,13 +130,16 @@ class BrokerMetrics(Collector):
                 server.roster.behind(server.weights.version),
             ),
             ("weights_refused_chunks", "Chunks with a wrong hash", server.weights.refused),
-            ("ledger_unaccounted", "Unrolls lost by our own counting", ledger.unaccounted()),
+            ("ledger_unaccounted", "Unrolls lost by our own counting", steady(ledger.unaccounted)),
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
         sessions = GaugeMetricFamily("headrace_broker_sessions", "Live peers", labels=["role"])
         for role in ROLES:
             sessions.add_metric([role], len(server.roster.of(role)))
         yield sessions
+        if (gate := server.gate) is not None:
+            shaken = Counter({"accepted": gate.accepted, **gate.refused})
+            yield _counter("headrace_broker_handshakes", "By outcome", "outcome", shaken)
 
 
 def _counter(name: str, words: str, label: str, values: Counter[str]) -> CounterMetricFamily:

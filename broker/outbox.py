@@ -101,18 +101,21 @@ class Outbox:
                 own.limit = max(own.limit, upto)
                 own.floor_version = max(own.floor_version, version)
 
-    def on_ack(self, ack: Ack) -> list[tuple[int, int]]:
-        """Settles unrolls; returns (stream, seq) of those that were waiting for it."""
-        settled = []
+    def on_ack(self, ack: Ack) -> list[Range]:
+        """Settles unrolls; returns those that were waiting for it."""
+        settled: list[Range] = []
         for number, lo, hi in ack.ranges:
             if not 0 <= number < len(self._streams):
                 continue
             unacked = self._streams[number].unacked
-            for seq in range(lo, min(hi, lo + 65536)):
-                if unacked.pop(seq, None) is not None:
-                    self.outcomes[Outcome(ack.outcome)] += 1
-                    settled.append((number, seq))
+            known = [seq for seq in range(lo, min(hi, lo + 65536)) if unacked.pop(seq, None)]
+            self.outcomes[Outcome(ack.outcome)] += len(known)
+            settled += [(number, first, end) for first, end in ranges(known)]
         return settled
+
+    def unaccounted(self) -> int:
+        """generated - settled - here; anything but 0 is our bug."""
+        return self.generated - sum(self.outcomes.values()) - len(self)
 
     def resend(self, missing: Sequence[Range]) -> list[list[Payload]]:
         """Frames of what the broker does not have."""

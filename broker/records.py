@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.wire import Outcome, Payload, Range, Unroll
+from broker.wire import Deliver, Outcome, Payload, Range, Unroll
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +19,15 @@ class Entry:
     session: int = 0  # learner incarnation that holds the lease
     home: int = 0  # learner that may have it or may have trained it; while it lives, none else may
     gone: bool = False  # settled or forgotten; the queue skips it
+
+    def deliver(self, actor: str) -> Deliver:
+        """The lease, as its learner hears of it."""
+        unroll = self.unroll
+        return Deliver(
+            self.tag, self.attempt, actor, unroll.inc, unroll.stream, unroll.seq, unroll.floor,
+            unroll.version_min, unroll.version_max, unroll.steps, unroll.digest, unroll.ended,
+            unroll.episodes,
+        )  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +71,7 @@ class Actor:
 
     inc: int
     name: str
+    user: str | None = None  # whose key said it first; None = only a learner spoke of it
     alive: bool = True
     seen: float = 0.0
     streams: dict[int, Stream] = field(default_factory=dict)
@@ -78,6 +88,8 @@ class Session:
     world: int
     want: int  # deliveries since its HELLO that it is ready for
     given: int = 0  # deliveries since its HELLO
+    began: int = 0  # the version that its latest HELLO was told
+    trained: int = 0  # leases that it said DONE for since
     seen: float = 0.0
     leases: dict[int, Entry] = field(default_factory=dict)  # by tag
 

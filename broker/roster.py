@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any
 
+from broker import said as say
+from broker.door import Budget
 from broker.introduction import Introduction
 from broker.wire import Hello, Refusal
 
@@ -23,6 +26,8 @@ class Peer:
     spaces: str = ""  # digest; "" = it has not made its environment yet
     said: str = ""  # the same in words
     acting: int = -1  # actor, evaluator: version it proved to act with
+    user: str = ""  # "role:name" of its key; "" = there are no keys
+    budget: Budget = field(default_factory=Budget)
     stats: dict[str, float] = field(default_factory=dict)
 
 
@@ -31,6 +36,7 @@ class Roster:
 
     def __init__(self, run: str, differs: Callable[[dict[str, Any]], str | None]) -> None:
         self.run = run
+        self.most_ranks = 1  # unrolls of a batch: a rank beyond would have none
         self.differs = differs  # names the first key in which a peer's run is another
         self.spaces = ("", "")  # digest and words, as the learner says them
         self._peers: dict[bytes, Peer] = {}
@@ -48,12 +54,21 @@ class Roster:
         old = self._routes.get(peer.inc)
         if old is not None:
             self._peers.pop(old, None)
+        before = self._peers.get(peer.route)
+        if before is not None:  # another incarnation on the same connection: there is one at a time
+            self._routes.pop(before.inc, None)
         self._peers[peer.route] = peer
         self._routes[peer.inc] = peer.route
         return old is None
 
     def forget(self, inc: int) -> None:
         self._peers.pop(self._routes.pop(inc, b""), None)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def everybody(self) -> list[Peer]:
+        return list(self._peers.values())
 
     def of(self, role: str) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.role == role]
@@ -65,11 +80,15 @@ class Roster:
     def sums(self) -> dict[str, float]:
         """How many samplers there are, and what all of them say they did."""
         actors = self.of("actor")
-        sums: dict[str, float] = {}
-        for peer in actors:
-            for key, value in peer.stats.items():
-                sums[key] = sums.get(key, 0.0) + value
-        return {**sums, "count": len(actors)}
+        return {**say.total([peer.stats for peer in actors]), "count": len(actors)}
+
+    def acted(self) -> int:
+        """The version that the samplers act with, by the word of most of them; -1 = none does.
+
+        One that lies, or comes back from long ago, moves it no further than to its neighbour's.
+        """
+        acting = [peer.acting for peer in self.of("actor") if peer.acting >= 0]
+        return median_low(acting) if acting else -1
 
     def silent(self, since: float) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.seen < since]
@@ -78,24 +97,56 @@ class Roster:
         """Samplers that have not proved to act with these weights."""
         return sum(1 for peer in self.of("actor") if peer.acting < version)
 
+    def contradicts(self, hello: Hello) -> bool:
+        """A learner of another environment than the learners that are here: a rank that only says
+        so would send all samplers home. Rank 0 may: it replaces who was here."""
+        here = (peer for peer in self.of("learner") if peer.inc != hello.inc)
+        return hello.rank > 0 and any(peer.spaces != hello.spaces for peer in here)
+
     def foreign(self) -> list[Peer]:
         """Samplers and evaluators of another environment than the learner's."""
         return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
 
-    def objection(self, hello: Hello, said: Introduction) -> tuple[Refusal, str] | None:
-        """Why this peer may not join; the words are for its user."""
+    def objection(
+        self, hello: Hello, said: Introduction, user: str = "", owner: str | None = None
+    ) -> tuple[Refusal, str] | None:
+        """Why this peer may not join; the words are for its user. `owner`: who said that
+        incarnation before and is gone; whoever is here is asked by itself."""
         if hello.role not in ROLES:
-            return Refusal.IDENTITY, f"no role is called {hello.role!r}"
+            return Refusal.IDENTITY, f"no role is called {say.words(hello.role)!r}"
+        stranger = self._impostor(hello, user, owner)
+        if stranger:
+            return Refusal.IDENTITY, stranger
         if hello.run not in ("", self.run):
             return Refusal.RUN, f"the broker runs {self.run!r}, you were started for {hello.run!r}"
         difference = self.differs(said.shared) if said.shared is not None else None
         if difference is not None:
             return Refusal.RUN, f"your run is another: {difference} (there = at the broker)"
-        if hello.role == "learner" and not 0 <= hello.rank < hello.world:
-            return Refusal.RANK, f"rank {hello.rank} of {hello.world}"
+        if hello.role == "learner" and not 0 <= hello.rank < hello.world <= self.most_ranks:
+            return Refusal.RANK, (
+                f"rank {hello.rank} of {hello.world}; a batch has {self.most_ranks} unrolls"
+            )
+        if hello.role == "learner" and self.contradicts(hello):
+            return Refusal.SPACES, self.space_words(said.spaces)
         if hello.role in _PLAYERS and self._other_spaces(hello.spaces):
             return Refusal.SPACES, self.space_words(said.spaces)
         return None
+
+    def _impostor(self, hello: Hello, user: str, owner: str | None) -> str:
+        """What is wrong with who it says it is.
+
+        Without keys whoever knows an incarnation may take its place: a reconnect looks just so. It
+        is 63 random bits that only its broker and the learners hear.
+        """
+        if user and hello.role not in ("watcher", user.partition(":")[0]):
+            return f"the key is one of {user!r}; it cannot speak as {hello.role}"
+        here = self._peers.get(self._routes.get(hello.inc, b""))
+        if here is not None and here.role != hello.role:
+            return f"a {here.role} has this incarnation; start again"
+        first = owner if here is None else here.user
+        if first is not None and first != user and hello.role != "watcher":
+            return "this incarnation belongs to another key; start again"
+        return ""
 
     def space_words(self, theirs: str) -> str:
         return f"the run's environment has {self.spaces[1]}; yours has {theirs}"

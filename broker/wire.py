@@ -12,35 +12,42 @@ Errors, all WireError: Malformed (the sender is at fault: refuse, count, go on) 
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import xxhash
 import zmq
-from msgspec import Meta, Struct
+from msgspec import Struct
+
+from broker.fields import (
+    MAX_ENTRIES,
+    MAX_EPISODES,
+    ActedWith,
+    Count,
+    Episodes,
+    Inc,
+    Name,
+    Range,
+    Ranges,
+    Rank,
+    Role,
+    Version,
+    ranges,
+)
+
+__all__ = ["MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Range", "ranges"]
 
 PROTOCOL: Final = 1
 MAGIC: Final = b"HR"
 MAX_HEADER: Final = 4096
 MAX_BUFFERS: Final = 32
 MAX_BUFFER_BYTES: Final = 64 << 20
-# Entries in one list of a control message; more travel in further messages: headers stay small.
-MAX_ENTRIES: Final = 64
-# Episodes named in one unroll: the mean of the last hundred needs no more.
-MAX_EPISODES: Final = 128
 
 _PREFIX: Final = struct.Struct("!2sBBHHII")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # What the broker passes on without looking: a buffer, or the frame it came in.
 Payload: TypeAlias = Buffer | zmq.Frame
-# (stream, first seq, seq after the last): half-open, as Python counts.
-Range: TypeAlias = tuple[int, int, int]
-# A DELIVER names the sampler beside the fields of its unroll, and all of that must fit one header.
-Name: TypeAlias = Annotated[str, Meta(max_length=200)]
-Episodes: TypeAlias = Annotated[tuple[tuple[float, int], ...], Meta(max_length=MAX_EPISODES)]
-# Nothing that we count reaches 2**53; more would only serve to overflow a sum.
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class WireError(ValueError):
@@ -90,14 +97,14 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class Hello(Message, frozen=True):
     """Any peer -> broker, first and again after RESYNC. Buffer 0: msgpack Introduction."""
 
-    role: str  # actor, learner, watcher or evaluator
+    role: Role  # actor, learner, watcher or evaluator
     name: Name
-    inc: int  # random 63 bits per process start
+    inc: Inc  # random 63 bits per process start
     run: str = ""  # "" = whatever the broker runs
     spaces: str = ""  # digest of the spaces; "" = not known yet
-    rank: int = 0
-    world: int = 1
-    version: int = 0  # actor: acting with; learner: trained up to
+    rank: Rank = 0
+    world: Rank = 1
+    version: Version = 0  # actor: acting with; learner: trained up to
 
 
 class Welcome(Message, frozen=True):
@@ -121,15 +128,15 @@ class Refuse(Message, frozen=True):
 class Unroll(Message, frozen=True):
     """Actor -> broker, buffers: the unroll's fields."""
 
-    inc: int
+    inc: Inc
     stream: Count
     seq: Count
     floor: Count  # every seq below is settled for the sampler; nobody need remember it
-    version_min: int
-    version_max: int
-    steps: int  # live steps, dead ones left out
+    version_min: ActedWith
+    version_max: ActedWith
+    steps: Count  # live steps, dead ones left out
     digest: int  # xxh3-64 over the buffers
-    ended: int = 0  # episodes that ended in here
+    ended: Count = 0  # episodes that ended in here
     episodes: Episodes = ()  # (return, length) of the latest of them
 
 
@@ -149,7 +156,7 @@ class Ack(Message, frozen=True):
 class Ping(Message, frozen=True):
     """Actor, evaluator -> broker, every beat: what is not acknowledged."""
 
-    unacked: tuple[Range, ...]
+    unacked: Ranges
     stats: dict[str, float]
 
 
@@ -182,9 +189,9 @@ class Deliver(Message, frozen=True):
 class Done(Message, frozen=True):
     """Learner -> broker: an optimiser step used these leases."""
 
-    inc: int
-    version: int
-    want: int  # absolute: unrolls this session is ready to have been given
+    inc: Inc
+    version: Version
+    want: Count  # absolute: unrolls this session is ready to have been given
     tags: tuple[tuple[int, int], ...]  # half-open ranges
 
 
@@ -195,7 +202,7 @@ class Nack(Message, frozen=True):
     ABANDONED gives them back untouched.
     """
 
-    inc: int
+    inc: Inc
     tags: tuple[tuple[int, int], ...]
     outcome: Outcome
     reason: str
@@ -204,9 +211,9 @@ class Nack(Message, frozen=True):
 class LearnerPing(Message, frozen=True):
     """Learner -> broker, every beat: leases held, so that a lost DELIVER or DONE is noticed."""
 
-    inc: int
-    version: int
-    want: int
+    inc: Inc
+    version: Version
+    want: Count
     max_tag: int
     held: tuple[tuple[int, int], ...]
     stats: dict[str, float]
@@ -223,18 +230,18 @@ class LearnerPong(Message, frozen=True):
 class Announce(Message, frozen=True):
     """Weights: learner -> broker on the DEALER, broker -> all on the XPUB."""
 
-    version: int
+    version: Version
     layout: str
     digest: str  # xxh3-128 over the body
-    size: int
-    chunk: int
+    size: Count
+    chunk: Count
     hashes: bytes  # 8 bytes a chunk, xxh3-64
 
 
 class Get(Message, frozen=True):
     """Weights: send chunks [lo, hi) of that version."""
 
-    version: int
+    version: Version
     lo: Count
     hi: Count
 
@@ -242,24 +249,24 @@ class Get(Message, frozen=True):
 class Chunk(Message, frozen=True):
     """Weights: one chunk; buffer 0 is its bytes."""
 
-    version: int
+    version: Version
     index: Count
 
 
 class Acting(Message, frozen=True):
     """WACK, actor -> broker: I act with this version; digest recomputed from the loaded module."""
 
-    version: int
+    version: Version
     digest: str
 
 
 class Bye(Message, frozen=True):
     """Either way, a clean end. final (learner, broker): the run is over, nothing is trained."""
 
-    inc: int
+    inc: Inc
     final: bool
     text: str
-    abandoned: tuple[Range, ...] = ()
+    abandoned: Ranges = ()
 
 
 class Resync(Message, frozen=True):
@@ -319,7 +326,8 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
         raise Malformed("header size")
     if buffers != len(frames) - 2 or buffers > MAX_BUFFERS:
         raise Malformed("buffer count")
-    if any(len(buffer) > MAX_BUFFER_BYTES for buffer in frames[2:]):
+    bodies = frames[2:]
+    if bodies and max(map(len, bodies)) > MAX_BUFFER_BYTES:
         raise Malformed("buffer size")
     if _check(header, tag, buffers) != check:
         raise Malformed("header hash")
@@ -327,20 +335,9 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
         message = _DECODERS[tag].decode(header)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise Malformed("header fields") from error
-    return message, frames[2:]
+    return message, bodies
 
 
 def _check(header: Buffer, tag: int, buffers: int) -> int:
     """Seeded, so that a flipped type or count does not pass for another message."""
     return xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers)
-
-
-def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
-    out: list[tuple[int, int]] = []
-    for number in numbers:
-        if out and out[-1][1] == number:
-            out[-1] = (out[-1][0], number + 1)
-        else:
-            out.append((number, number + 1))
-    return tuple(out)

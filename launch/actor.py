@@ -18,8 +18,8 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
-from broker.journal import Journal
-from launch import config, guard, process
+from launch import config, guard, keyring, limits, process
+from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
 
@@ -33,17 +33,22 @@ def sample(
     ledger: Path | None,
     metrics_host: str,
     metrics_port: int | None,
+    key: Path | None = None,
 ) -> int:
     """Until SIGTERM, or until the run is over."""
+    limits.for_peer("a sampler")
+    own_key = keyring.from_file(key, "actor")
 
     async def main() -> int:
         inc = process.incarnation()
-        journal = Journal(ledger, f"actor-{inc}.log")
+        journal = open_journal(ledger, "actor", inc)
         registry = process.registry()
         metrics = ActorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            end = ActorEnd(broker, name=name, inc=inc, context=context, journal=journal)
+            end = ActorEnd(
+                broker, name=name, inc=inc, context=context, journal=journal, key=own_key
+            )
             port = process.serve_metrics(
                 registry,
                 host=metrics_host,

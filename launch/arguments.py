@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from actors.config import STEPPINGS
+from broker.keys import ROLES
 from launch import config, learner_options, process
 
 BENCHES = (
-    "broker", "throughput", "vector", "solve", "lockstep", "atari", "sampler", "learn", "all",
+    "broker", "throughput", "vector", "solve", "lockstep", "atari", "curve", "crowd", "sampler",
+    "learn", "all",
 )  # fmt: skip
 _LISTED = f"a TOML file, or one of: {', '.join(config.shipped())}"
 _FOLDER = "the run's folder, as headrace train wrote it"
@@ -35,6 +37,9 @@ def parser() -> argparse.ArgumentParser:
     _train(commands.add_parser("train", help="everything on this machine, until solved"))
     _play(commands.add_parser("play", help="episodes with what a run has learnt; a video of them"))
     _export(commands.add_parser("export", help="what a run has learnt as an ONNX file"))
+    report = commands.add_parser("report", help="a page about a run, with its pictures")
+    report.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
+    report.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
     _broker(commands.add_parser("broker", help="the run's broker, alone"))
     learner_options.arguments(
         commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
@@ -44,6 +49,10 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("evaluate", help="an evaluator, alone; the run comes from the broker")
     )
     _replay(commands.add_parser("replay", help="train again on what a run recorded, and compare"))
+    _keygen(commands.add_parser("keygen", help="keys for the broker and for who may connect"))
+    audit = commands.add_parser("audit", help="what became of every unroll, from all ledgers")
+    audit.add_argument("folder", type=Path, metavar="RUN_DIR", help="its folder, or the ledger's")
+    _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
@@ -102,6 +111,11 @@ def _broker(broker: argparse.ArgumentParser) -> None:
     _sets(broker)
     broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
     broker.add_argument("--report", type=Path, help="write the final numbers here as JSON")
+    broker.add_argument("--ledger", type=Path, help="write what became of unrolls into this folder")
+    broker.add_argument(
+        "--insecure", action="store_true", help="listen beyond this machine even without keys"
+    )
+    _key(broker, "broker.key in the folder security.keys")
     _metrics(broker)
 
 
@@ -112,6 +126,7 @@ def _actor(actor: argparse.ArgumentParser) -> None:
     actor.add_argument("--groups", type=int, help="groups of environments; default: the run's")
     actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
     actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
+    _key(actor, "none")
     _metrics(actor)
 
 
@@ -123,6 +138,7 @@ def _evaluate(evaluate: argparse.ArgumentParser) -> None:
     )
     evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
     evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
+    _key(evaluate, "none")
     _metrics(evaluate)
 
 
@@ -132,11 +148,27 @@ def _replay(replay: argparse.ArgumentParser) -> None:
     )
 
 
+def _keygen(keygen: argparse.ArgumentParser) -> None:
+    keygen.add_argument("folder", type=Path, metavar="FOLDER", help="made if it is not there")
+    for role in ROLES:
+        keygen.add_argument(
+            f"--{role}", action="append", default=[], metavar="NAME",
+            help=f"a key of its own for this {role}; may be said again",
+        )  # fmt: skip
+
+
+def _doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument("--run", help=f"this run too: {_LISTED}")
+    _sets(doctor)
+    doctor.add_argument("--broker", help="this broker too: its address")
+    _key(doctor, "the watcher's in the folder security.keys")
+
+
 def _bench(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("what", choices=BENCHES)
     bench.add_argument(
         "names", nargs="*", metavar="NAME",
-        help=f"sampler: {_LISTED}; learn: which gates, default: every one",
+        help=f"sampler: {_LISTED}; learn: which gates, default: every one; crowd: how many",
     )  # fmt: skip
     _sets(bench)
 
@@ -151,6 +183,10 @@ def _sets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
     )
+
+
+def _key(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--key", type=Path, metavar="FILE", help=f"its key; default: {default}")
 
 
 def _metrics(parser: argparse.ArgumentParser) -> None:

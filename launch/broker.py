@@ -1,5 +1,6 @@
 """The broker process, put together."""
 
+import functools
 import json
 import logging
 from pathlib import Path
@@ -9,42 +10,74 @@ import zmq
 
 from broker import endpoints
 from broker.book import Book
+from broker.endpoints import EndpointError
+from broker.journal import Journal
+from broker.keys import BROKER, Key
 from broker.ledger import Ledger
+from broker.memory import MemoryExceededError
 from broker.metrics import BrokerMetrics
 from broker.roster import Roster
+from broker.security import Gate
 from broker.server import Server
-from launch import config, process
+from broker.written import WrittenBook
+from launch import compare, config, keyring, limits, process
+from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
 
 
 def serve(
-    run: config.Run, *, bind: str, metrics_host: str, metrics_port: int | None, report: Path | None
-) -> int:
-    """Until SIGTERM."""
-    return process.run_async(
-        lambda: _serve(
-            run, bind=bind, metrics_host=metrics_host, metrics_port=metrics_port, report=report
-        )
-    )
+    run: config.Run, *, bind: str, metrics_host: str, metrics_port: int | None,
+    report: Path | None, key: Path | None = None, insecure: bool = False,
+    ledger: Path | None = None,
+) -> int:  # fmt: skip
+    """Until SIGTERM; every expected failure is one line and its exit status."""
+    try:
+        run = limits.for_broker(run)
+        return process.run_async(
+            lambda: _serve(
+                run, bind=bind, metrics_host=metrics_host, metrics_port=metrics_port,
+                report=report, key=key, insecure=insecure, ledger=ledger,
+            )
+        )  # fmt: skip
+    except (EndpointError, config.ConfigError, process.PortError) as error:
+        log.error("%s", error)
+        return process.YOUR_INPUT
+    except ExceptionGroup as group:
+        if group.subgroup(MemoryExceededError) is None:
+            raise
+        log.error("%s", process.exit_line(group))
+        return process.OUR_FAULT
 
 
 async def _serve(
-    run: config.Run, *, bind: str, metrics_host: str, metrics_port: int | None, report: Path | None
-) -> int:
+    run: config.Run, *, bind: str, metrics_host: str, metrics_port: int | None,
+    report: Path | None, key: Path | None = None, insecure: bool = False,
+    ledger: Path | None = None,
+) -> int:  # fmt: skip
     inc = process.incarnation()
     shared = config.shared(run)
     registry = process.registry()
     metrics = BrokerMetrics(registry)
+    own_key = _own_key(run, key)
+    journal = None if ledger is None else open_journal(ledger, "broker", inc)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        router, publisher = endpoints.router(context), endpoints.publisher(context)
-        address = endpoints.bind(router, endpoints.check(bind))
+        # Before the sockets: they ask it from their first connection on.
+        gate = None if own_key is None else _gate(run, context)
+        router, publisher = (
+            endpoints.router(context, own_key),
+            endpoints.publisher(context, own_key),
+        )
+        if gate is not None:
+            gate.watch(router)
+            gate.watch(publisher)
+        guarded = insecure or gate is not None
+        address = endpoints.bind(router, endpoints.check_bind(bind, guarded=guarded))
+        # Beside a port that was chosen for us the next one need not be free.
+        beside = endpoints.announce_endpoint(bind if bind.startswith("tcp:") else address)
         announce = endpoints.bind(
-            # Beside a port that was chosen for us the next one need not be free.
-            publisher,
-            run.broker.announce
-            or endpoints.announce_endpoint(bind if bind.startswith("tcp:") else address),
+            publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
         )
         # Before the event loop watches the sockets: a taken port must still let go of them.
         port = process.serve_metrics(
@@ -52,28 +85,52 @@ async def _serve(
         )
         server = Server(
             run.broker,
-            Ledger(_book(run, inc), lease_s=run.broker.lease_s),
+            Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),
             metrics,
             inc=inc,
             shared=config.for_peers(run),
-            roster=Roster(run.run.name, lambda other: config.first_difference(shared, other)),
+            roster=Roster(run.run.name, lambda other: compare.first_difference(shared, other)),
             announce=announce,
             router=router,
             publisher=publisher,
+            gate=gate,
         )
         metrics.watch(server)
-        log.info("run %s at %s%s", run.run.name, address, _where(port))
+        log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             await server.run()
         finally:
             _report(server, report)
     finally:
         context.destroy(linger=500)
+        if journal is not None:
+            journal.close()
     return process.OK
 
 
-def _book(run: config.Run, inc: int) -> Book:
-    return Book(
+def _own_key(run: config.Run, given: Path | None) -> Key | None:
+    if given is not None and not run.security.curve:
+        raise config.ConfigError(
+            f"--key {given}: this run works without keys; say --set security.curve=true"
+        )
+    return keyring.key(run, BROKER, given)
+
+
+def _gate(run: config.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
+    """To begin with nobody in the folder is a slip, or a disk that is not mounted yet."""
+    gate = Gate(context, keyring.authorised(run))
+    folder = gate.authorised.folder
+    if not gate.authorised.users:
+        raise config.ConfigError(
+            f"{gate.authorised.problem or f'{folder} holds no key that may connect'};"
+            f" is it mounted? Make keys with: headrace keygen {folder.parent}"
+        )
+    return gate
+
+
+def _book(run: config.Run, inc: int, journal: Journal | None) -> Book:
+    make = Book if journal is None else functools.partial(WrittenBook, journal)
+    return make(
         batch=run.pacing.batch_unrolls,
         max_lag=run.pacing.max_lag,
         max_lag_hard=run.pacing.max_lag_hard,
@@ -102,6 +159,10 @@ def _totals(server: Server) -> dict[str, Any]:
         "unaccounted": server.ledger.unaccounted(),
         "unroll_bytes": server.metrics.unroll_bytes,
     }
+
+
+def _kept(gate: Gate | None) -> str:
+    return f", for {len(gate.authorised.users)} keys" if gate is not None else ""
 
 
 def _where(port: int | None) -> str:

@@ -1,7 +1,6 @@
 """The `headrace` command: what each command does. Imports only what the command needs."""
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +11,6 @@ try:
     from launch.folder import run_folder
 except KeyboardInterrupt:  # too early for main to say it
     raise SystemExit(3) from None
-
-log = logging.getLogger(__name__)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -73,23 +70,27 @@ def _export(given: argparse.Namespace) -> int:
     return export.export(given.folder, which=given.checkpoint, out=given.out)
 
 
+def _report(given: argparse.Namespace) -> int:
+    from launch import report
+
+    return report.report(given.folder, to=given.to)
+
+
 def _broker(given: argparse.Namespace) -> int:
-    from broker.endpoints import EndpointError
     from launch import broker
 
     process.start_logging("broker", quiet=given.log_level == "warning")
     run = config.load(given.run, given.set)
-    try:
-        return broker.serve(
-            run,
-            bind=given.bind or run.broker.bind,
-            metrics_host=given.metrics_host,
-            metrics_port=given.metrics_port,
-            report=given.report,
-        )
-    except (EndpointError, process.PortError) as error:
-        log.error("%s", error)
-        return process.YOUR_INPUT
+    return broker.serve(
+        run,
+        bind=given.bind or run.broker.bind,
+        metrics_host=given.metrics_host,
+        metrics_port=given.metrics_port,
+        report=given.report,
+        ledger=given.ledger,
+        key=given.key,
+        insecure=given.insecure,
+    )
 
 
 def _learner(given: argparse.Namespace) -> int:
@@ -110,6 +111,7 @@ def _actor(given: argparse.Namespace) -> int:
         ledger=given.ledger,
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
+        key=given.key,
     )
 
 
@@ -125,7 +127,15 @@ def _evaluate(given: argparse.Namespace) -> int:
         sets=_given(episodes=given.episodes, every_s=given.every_s),
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
+        key=given.key,
     )
+
+
+def _keygen(given: argparse.Namespace) -> int:
+    from broker.keys import ROLES
+    from launch import keygen
+
+    return keygen.keygen(given.folder, {role: getattr(given, role) for role in ROLES})
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -139,8 +149,20 @@ def _replay(given: argparse.Namespace) -> int:
     return replay.replay(given.folder)
 
 
+def _audit(given: argparse.Namespace) -> int:
+    from launch import balance
+
+    return balance.balance(given.folder)
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    from launch import doctor
+
+    return doctor.doctor(given.run, given.set, address=given.broker, key=given.key)
+
+
 def _bench(given: argparse.Namespace) -> int:
-    from launch.bench import atari, broker, cartpole, learn, lockstep, sampler
+    from launch.bench import atari, broker, cartpole, crowd, curve, learn, lockstep, sampler
 
     benches: dict[str, Callable[[], object]] = {
         "broker": broker.bench,
@@ -149,6 +171,8 @@ def _bench(given: argparse.Namespace) -> int:
         "solve": cartpole.solve,
         "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
         "atari": atari.bench,
+        "curve": curve.bench,
+        "crowd": lambda: crowd.bench(crowd.size_of(given.names)),
     }
     if given.what == "sampler":
         if len(given.names) != 1:
@@ -174,11 +198,15 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "play": _play,
     "export": _export,
+    "report": _report,
     "broker": _broker,
     "learner": _learner,
     "actor": _actor,
     "evaluate": _evaluate,
     "replay": _replay,
+    "audit": _audit,
+    "keygen": _keygen,
+    "doctor": _doctor,
     "bench": _bench,
     "config": _config,
 }

@@ -17,7 +17,7 @@ import xxhash
 from msgspec import Meta, Struct, field
 
 from actors.config import ActorConfig, EnvConfig, EvaluateConfig
-from broker.config import BrokerConfig, PacingConfig
+from broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from launch import toml
 from learner.config import (
     AlgorithmConfig,
@@ -80,6 +80,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     pacing: PacingConfig = field(default_factory=PacingConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     stop: StopSection = field(default_factory=StopSection)
@@ -202,36 +203,6 @@ def from_shared(data: dict[str, Any]) -> Run:
     return _build(data, source=source)
 
 
-def first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
-    """The first key by name whose value there (`shared` dict a) is not the one here (b)."""
-    # Compared as text: Python takes 1, 1.0 and True for equal, a digest does not.
-    there, here = (
-        {
-            f"{name}.{key}": toml.value(held)
-            for name, table in side.items()
-            for key, held in table.items()
-        }
-        for side in (a, b)
-    )
-    for place in sorted(there.keys() | here.keys()):
-        if there.get(place) != here.get(place):
-            return f"{place}: {there.get(place, 'absent')} there, {here.get(place, 'absent')} here"
-    return None
-
-
-def no_continuation(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Why what was trained by one `shared` dict cannot go on by another; None = it can."""
-    for section, keys in (("env", None), ("model", None), ("algorithm", ["name"])):
-        sides = [
-            {section: {k: v for k, v in side[section].items() if keys is None or k in keys}}
-            for side in (before, now)
-        ]
-        difference = first_difference(*sides)
-        if difference is not None:
-            return difference
-    return None
-
-
 def _locate(name_or_path: str) -> Path:
     """A path ends in .toml; anything else is the name of a shipped run."""
     listed = f"shipped runs: {', '.join(shipped())}"
@@ -343,5 +314,5 @@ def _key_hint(section: str, key: str) -> str:
 
 def _hint(name: str, known: Iterable[str]) -> str:
     names = list(known)
-    nearest = difflib.get_close_matches(name, names, n=1)
+    nearest = difflib.get_close_matches(str(name), names, n=1)
     return f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names)}"

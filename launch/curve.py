@@ -32,8 +32,17 @@ def draw(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    points = [entry for entry in history if entry.get("mean_return") is not None]
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    draw_on(axes, history, target, evaluations=evaluations)
+    axes.set(title=title)
+    axes.grid(alpha=0.3)
+    figure.savefig(to, dpi=120)
+    pyplot.close(figure)
+
+
+def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lines = ()) -> None:
+    """The curve on axes that somebody else made."""
+    points = [entry for entry in history if entry.get("mean_return") is not None]
     axes.plot(
         [p["trained_steps"] for p in points], [p["mean_return"] for p in points], linewidth=1.5,
         label="training, mean of the last 100 episodes",
@@ -51,10 +60,7 @@ def draw(
             0.01, target, f"goal {target:g}", transform=axes.get_yaxis_transform(), va="bottom"
         )
     label = "return" if steps else "return, mean of the last 100 episodes"
-    axes.set(title=title, xlabel="agent steps trained on", ylabel=label)
-    axes.grid(alpha=0.3)
-    figure.savefig(to, dpi=120)
-    pyplot.close(figure)
+    axes.set(xlabel="agent steps trained on", ylabel=label)
 
 
 def marks(

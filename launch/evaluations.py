@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broker.blobs import Blob
-from launch import config, curve
+from launch import compare, config, curve
 from learner import checkpoint, weights
 from learner.models.build import build
 from learner.spaces import Spaces
@@ -99,7 +99,7 @@ class Keep:
         if found is None:
             return -math.inf
         there: dict[str, Any] = found.state["identity"]
-        difference = config.no_continuation(there["shared"], self._identity["shared"])
+        difference = compare.no_continuation(there["shared"], self._identity["shared"])
         if difference is not None or there["spaces"] != self._identity["spaces"]:
             raise config.ConfigError(
                 f"{found.path} is of another run: {difference or 'other spaces'}"

@@ -28,7 +28,7 @@ from actors.policy import Policy
 from broker import endpoints
 from broker.blobs import Blob
 from broker.evaluator_end import LAST_S, EvaluatorEnd
-from launch import config, guard, interval, process, toml
+from launch import claim, config, guard, interval, keyring, limits, process, toml
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
 from learner.spaces import Spaces
@@ -47,10 +47,13 @@ def evaluate(
     sets: dict[str, Any],
     metrics_host: str,
     metrics_port: int | None,
+    key: Path | None = None,
 ) -> int:
     """Until SIGTERM, or until the last weights of the run are evaluated."""
     endpoints.check(broker)
     _check_given(sets)
+    limits.for_peer("an evaluator")
+    own_key = keyring.from_file(key, "evaluator")
     os.nice(_NICE)
     torch.set_num_threads(1)
 
@@ -59,7 +62,9 @@ def evaluate(
         metrics = EvaluatorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            end = EvaluatorEnd(broker, name=name, inc=process.incarnation(), context=context)
+            end = EvaluatorEnd(
+                broker, name=name, inc=process.incarnation(), context=context, key=own_key
+            )
             port = process.serve_metrics(
                 registry,
                 host=metrics_host,
@@ -73,7 +78,8 @@ def evaluate(
             context.destroy(linger=500)
         return process.OK
 
-    return process.run_async(main)
+    with contextlib.nullcontext() if out is None else claim.claim(out, "evaluator"):
+        return process.run_async(main)
 
 
 async def _evaluate(

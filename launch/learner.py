@@ -1,6 +1,7 @@
 """A learner rank, put together: `headrace learner`, or several by torchrun -m launch.learner."""
 
 import argparse
+import contextlib
 import functools
 import json
 import logging
@@ -17,8 +18,9 @@ from broker.endpoints import EndpointError
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
-from launch import config, process, unused, weight
+from launch import claim, compare, config, keyring, limits, process, unused, weight
 from launch.learner_options import Options, arguments, options_of
+from launch.ledgers import open_journal
 from learner import checkpoint
 from learner.batch import Batch
 from learner.feed import Feed
@@ -37,13 +39,10 @@ from learner.weights import layout_digest
 log = logging.getLogger(__name__)
 
 
-class ResumeError(ValueError):
-    """The folder does not fit what was asked; one line."""
-
-
 def learn(run: config.Run, options: Options) -> int:
     """Until the goal, a limit, or SIGTERM. Returns the exit status."""
     process.keep_memory()
+    limits.for_peer("a learner")
     asked = process.Asked()
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
@@ -51,10 +50,8 @@ def learn(run: config.Run, options: Options) -> int:
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
-    try:
+    with contextlib.closing(ranks), claim.claim(options.out, f"learner-{ranks.rank}"):
         return _learn(run, options, ranks, device, asked.__bool__)
-    finally:
-        ranks.close()
 
 
 def _learn(
@@ -73,15 +70,14 @@ def _learn(
     except ValueError as error:
         raise config.ConfigError(str(error)) from error
     progress = Progress()
-    windows: Any = ()
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])
-        windows = resume.state["windows"]
         log.info("continues from %s", resume.path)
-    journal = Journal(options.ledger, f"learner-{process.incarnation()}.log")
+    journal = open_journal(options.ledger, "learner", process.incarnation())
     recorder = _recorder(run, options, ranks, spaces, fresh=resume is None)
     feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder)
+    windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     try:
         if not _wait_for_broker(feed, ranks, progress, stopping):
@@ -105,7 +101,7 @@ def _learn(
                 previous=run.model.previous,
             ),
             progress=progress,
-            metrics=LearnerMetrics(registry),
+            metrics=LearnerMetrics(registry, feed),
             device=device,
             folder=options.out,
             spaces=spaces,
@@ -116,7 +112,6 @@ def _learn(
             seed=run.run.seed,
             started=options.started or process.started_at(),
         )
-        options.out.mkdir(parents=True, exist_ok=True)
         _metrics(registry, options, ranks)
         reason = ""
         try:
@@ -126,7 +121,6 @@ def _learn(
                 options.final and reason == "stopped"
             )
             feed.leave(final=final, text=_farewell(reason, progress))
-            journal.close()
             if ranks.rank == 0:
                 _report(pieces, reason)
         if reason in ("steps", "seconds") and run.stop.return_ is not None:
@@ -135,6 +129,7 @@ def _learn(
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
+        journal.close()
 
 
 def _trained(pieces: Pieces, kind: str) -> str:
@@ -188,6 +183,7 @@ def _feed(
         spaces=(spaces.digest(), str(spaces)),
         unroll_bytes=weight.unroll_bytes(run, spaces),
         journal=journal,
+        key=keyring.key(run, "learner", options.key),
     )
     return Feed(
         make_end,
@@ -219,7 +215,7 @@ def _resume(
     folder = options.out / "checkpoints"
     if not options.resume:
         if folder.exists() and any(folder.iterdir()):
-            raise ResumeError(
+            raise config.ConfigError(
                 f"{options.out} holds a run already: continue it with --resume,"
                 " or choose another folder with --out"
             )
@@ -229,16 +225,18 @@ def _resume(
         log.info("nothing to resume in %s; starting from the beginning", options.out)
         return None
     before, now = found.state["identity"], identity
-    difference = config.no_continuation(before["shared"], now["shared"])
+    difference = compare.no_continuation(before["shared"], now["shared"])
     if difference is not None:
-        raise ResumeError(
+        raise config.ConfigError(
             f"{found.path} is of another run: {difference} (there = in the checkpoint)"
         )
     if before["spaces"] != now["spaces"]:
-        raise ResumeError(f"{found.path} was trained on an environment with other spaces")
+        raise config.ConfigError(f"{found.path} was trained on an environment with other spaces")
     was = found.state["optimiser_name"]
     if was != optimiser:
-        raise ResumeError(f'{found.path} was trained by {was}; set learner.optimiser = "{was}"')
+        raise config.ConfigError(
+            f'{found.path} was trained by {was}; set learner.optimiser = "{was}"'
+        )
     return found
 
 
@@ -312,11 +310,12 @@ def guarded(run: config.Run, options: Options) -> int:
     try:
         return learn(run, options)
     except (
-        config.ConfigError, EnvError, EndpointError, RefusedError, ResumeError, process.PortError
+        config.ConfigError, EnvError, EndpointError, RefusedError, process.PortError,
+        checkpoint.CheckpointError,
     ) as error:  # fmt: skip
         log.error("%s", process.exit_line(error))
         return process.YOUR_INPUT
-    except (RanksError, DivergedError, checkpoint.CheckpointError) as error:
+    except (RanksError, DivergedError) as error:
         log.error("%s", process.exit_line(error))
         return process.OUR_FAULT
 

@@ -19,6 +19,7 @@ class Options:
     metrics_port: int | None = None
     started: float = 0.0
     record: bool = False  # write down every unroll that is trained on
+    key: Path | None = None  # None = the run's, if it works with keys
     final: bool = False  # a request to stop ends the whole run, not just this process
 
 
@@ -34,10 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, help="the run's folder; default: headrace-runs/NAME")
     parser.add_argument("--resume", action="store_true", help="continue from its checkpoints")
-    parser.add_argument("--ledger", type=Path, help="write what was trained into this folder")
+    parser.add_argument("--ledger", type=Path, help="what was trained; default: OUT/ledger")
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
     )
+    parser.add_argument(
+        "--key", type=Path, metavar="FILE",
+        help="its key; default: learner.key in security.keys, when security.curve is set",
+    )  # fmt: skip
     parser.add_argument("--metrics-host", default="127.0.0.1")
     parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -45,12 +50,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(given: argparse.Namespace, run: config.Run) -> Options:
+    out = given.out or Path("headrace-runs") / run.run.name
     return Options(
         broker=given.broker or run.broker.bind,
-        out=given.out or Path("headrace-runs") / run.run.name,
+        out=out,
         resume=given.resume,
-        ledger=given.ledger,
+        ledger=given.ledger or out / "ledger",
         record=given.record,
+        key=given.key,
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         started=given.started,

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.evaluator_end import LAST_S
-from launch import broker, config, process, unused
-from launch.children import Child, Children, GaveUpError, Plan
+from launch import claim, compare, config, keyring, process, unused
+from launch.children import Child, Children, GaveUpError
+from launch.plans import Plans
 from launch.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,20 @@ def train(
     if problem:
         log.error("%s", problem)
         return process.YOUR_INPUT
+    for role in ("broker", "learner", "actor", "watcher", *(["evaluator"] if evaluate else [])):
+        keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
+    with claim.claim(out, "train", patience_s=0.0):
+        with claim.claim(out, "learner-0"):
+            pass  # one of a run that has just been killed has ended by now
+        return _begin(run, out, resume, quiet, started, asked, evaluate=evaluate, record=record)
+
+
+def _begin(
+    run: config.Run, out: Path, resume: bool, quiet: bool, started: float, asked: process.Asked,
+    *, evaluate: bool, record: bool,
+) -> int:  # fmt: skip
+    """In a folder that is ours alone."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
         (out / "run.toml").write_text(config.effective(run))
     except OSError as error:
         log.error("cannot write the run's folder: %s; choose another with --out", error)
@@ -88,7 +101,7 @@ def _other_run(run: config.Run, out: Path) -> str:
         before = config.load(str(out / "run.toml"))
     except config.ConfigError:
         return ""  # the checkpoint itself will tell
-    difference = config.no_continuation(config.shared(before), config.shared(run))
+    difference = compare.no_continuation(config.shared(before), config.shared(run))
     if difference:
         return f"{out} is of another run: {difference} (there = in the folder)"
     was = before.learner.optimiser
@@ -106,7 +119,6 @@ class _Local:
     ) -> None:  # fmt: skip
         self.given = run
         self.out = out
-        self.resume = resume
         self.quiet = quiet
         self.started = started
         self.asked = asked  # the user wants us to end
@@ -116,7 +128,8 @@ class _Local:
         self.learner: Child
         self.broker: Child
         self.actors: list[Child] = []
-        self.evaluate, self.record = evaluate, record
+        self.evaluate = evaluate
+        self.plans = Plans(run, out, endpoint, resume=resume, record=record, started=started)
         self.evaluators: list[Child] = []  # one or none
         self.left: list[tuple[float, Child]] = []  # these that ended well, and when
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
@@ -135,74 +148,13 @@ class _Local:
 
     def _start(self) -> bool:
         """False = asked to stop before all were started."""
-        run, out, endpoint = self.given, self.out, self.endpoint
-        toml = str(out / "run.toml")
-        report = out / "broker.json"
-        self.broker = self.children.fork(
-            "broker",
-            lambda: broker.serve(
-                run, bind=endpoint, metrics_host="127.0.0.1", metrics_port=None, report=report
-            ),
-            ["broker", "--run", toml, "--bind", endpoint, "--report", str(report)],
-        )
-        plans = [self._learner_plan(toml), *map(self._actor_plan, range(run.actor.count))]
-        plans += [self._evaluator_plan()] if self.evaluate else []
-        self.learner, *rest = self.children.fork_together(plans, _import_roles)
-        self.actors, self.evaluators = rest[: run.actor.count], rest[run.actor.count :]
+        count, plans = self.given.actor.count, self.plans
+        self.broker = self.children.fork(*plans.broker())
+        wanted = [plans.learner(), *map(plans.actor, range(count))]
+        wanted += [plans.evaluator()] if self.evaluate else []
+        self.learner, *rest = self.children.fork_together(wanted, _import_roles)
+        self.actors, self.evaluators = rest[:count], rest[count:]
         return not self.asked
-
-    def _learner_plan(self, toml: str) -> Plan:
-        from launch.learner_options import Options
-
-        run, out, ledger = self.given, self.out, self.out / "ledger"
-        options = Options(
-            broker=self.endpoint, out=out, resume=self.resume, ledger=ledger,
-            started=self.started, final=True, record=self.record,
-        )  # fmt: skip
-
-        def role() -> int:
-            from launch import learner
-
-            return learner.guarded(run, options)
-
-        again = [
-            "learner", "--run", toml, "--broker", self.endpoint, "--out", str(out), "--resume",
-            "--ledger", str(ledger), "--started", str(self.started), "--final",
-            *(["--record"] if self.record else []),
-        ]  # fmt: skip
-        return Plan("learner", role, again)
-
-    def _actor_plan(self, index: int) -> Plan:
-        name, ledger = f"actor-{index}", self.out / "ledger"
-        seed = _actor_seed(self.given.run.seed, index)
-
-        def role() -> int:
-            from launch import actor
-
-            return actor.guarded(
-                self.endpoint, name=name, seed=seed, sets={}, ledger=ledger,
-                metrics_host="127.0.0.1", metrics_port=None,
-            )  # fmt: skip
-
-        again = [
-            "actor", "--broker", self.endpoint, "--name", name, "--seed", str(seed + 1000),
-            "--ledger", str(ledger),
-        ]  # fmt: skip
-        return Plan(name, role, again)
-
-    def _evaluator_plan(self) -> Plan:
-        def role() -> int:
-            from launch import evaluator
-
-            return evaluator.guarded(
-                self.endpoint, name="evaluator", out=self.out, sets={},
-                metrics_host="127.0.0.1", metrics_port=None,
-            )  # fmt: skip
-
-        again = [
-            "evaluate", "--broker", self.endpoint, "--name", "evaluator", "--out", str(self.out),
-        ]  # fmt: skip
-        return Plan("evaluator", role, again)
 
     # ---- run ------------------------------------------------------------------------------------
 
@@ -210,7 +162,7 @@ class _Local:
         """Until the learner has ended for good, or somebody asks us to stop."""
         from launch.watch import View, Watcher
 
-        watcher = Watcher(self.endpoint)
+        watcher = Watcher(self.endpoint, keyring.key(self.given, "watcher", None))
         view = View(
             run=self.given.run.name, goal=self.given.stop.return_, started=self.started,
             quiet=self.quiet,
@@ -269,7 +221,7 @@ class _Local:
 
     def _saw(self, status: dict[str, Any]) -> None:
         if status:
-            self.steps_seen.append((time.time(), status["actors"].get("env_steps", 0.0)))
+            self.steps_seen.append((time.monotonic(), status["actors"].get("env_steps", 0.0)))
 
     # ---- end ------------------------------------------------------------------------------------
 
@@ -332,8 +284,3 @@ def _import_roles() -> None:
     """What learner, samplers and evaluator share: above all torch, which takes most of a second."""
     import launch.actor
     import launch.learner  # noqa: F401
-
-
-def _actor_seed(seed: int, index: int) -> int:
-    """Environments of all samplers begin apart: environment i of a sampler adds i."""
-    return (seed * 1_000_003 + index * 100_003) % 2**31

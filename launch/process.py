@@ -18,6 +18,8 @@ import uvloop
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from broker.loopback import is_loopback
+
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -41,13 +43,15 @@ def start_logging(role: str, *, quiet: bool = False) -> None:
 
 
 def started_at() -> float:
-    """Wall clock when this process began, interpreter start included."""
+    """When this process began, interpreter start included, by `time.monotonic` of this machine: the
+    wall clock may be moved while we run.
+    """
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
-        return time.time()
-    # From the clock that the kernel stamps with: its boot time by the calendar has whole seconds.
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+        return time.monotonic()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age_s
 
 
 class Asked:
@@ -126,6 +130,11 @@ def serve_metrics(
     """
     if port is None:
         return None
+    if not is_loopback(host):
+        log.warning(
+            "metrics at %s are open to whoever reaches it; keep them behind a firewall, or leave"
+            " --metrics-host at 127.0.0.1", host,
+        )  # fmt: skip
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the standard library's name

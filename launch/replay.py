@@ -147,7 +147,7 @@ def _pieces(
         resume=None,
         stopping=lambda: feed.ended or progress.learner_steps >= until,
         seed=run.run.seed,
-        started=time.time(),
+        started=time.monotonic(),
     )
     return pieces, feed
 

@@ -28,7 +28,7 @@ def write(
         "algorithm": run.algorithm.name,
         "seed": run.run.seed,
         "stop_reason": learner.get("stop_reason", "stopped"),
-        "wall_s": round(time.time() - started, 3),
+        "wall_s": round(time.monotonic() - started, 3),
         "first_train_s": _rounded(learner.get("first_train_s")),
         "env_steps": account.env_steps,
         "trained_steps": learner.get("trained_steps", 0),

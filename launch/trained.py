@@ -14,7 +14,7 @@ import msgspec
 
 from actors.policy import Policy
 from broker.blobs import Blob
-from launch import config
+from launch import compare, config
 from learner import checkpoint
 from learner.models.build import build
 from learner.models.model import Model
@@ -97,7 +97,7 @@ def _check(found: checkpoint.Checkpoint, run: config.Run) -> None:
     """What lies in the folder was trained by this very run."""
     try:
         there: dict[str, Any] = found.state["identity"]["shared"]
-        difference = config.no_continuation(there, config.shared(run))
+        difference = compare.no_continuation(there, config.shared(run))
     except (KeyError, TypeError, AttributeError) as error:
         raise TrainedError(f"{found.path} does not say which run it is of") from error
     if difference is not None:

@@ -11,14 +11,15 @@ from rich.live import Live
 from rich.table import Table
 
 from broker import endpoints, introduction, wire
+from broker.keys import Key
 
 
 class Watcher:
     """A broker's read-only peer, without waiting: ask, and look later."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, key: Key | None = None) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = endpoints.dealer(self.context)
+        self._socket = endpoints.dealer(self.context, key)
         self._socket.connect(endpoint)
         self._inc = int.from_bytes(b"watch")
         self.status: dict[str, Any] = {}
@@ -78,7 +79,7 @@ class View:
             self._next_line = time.monotonic() + 2.0
             mean = learner.get("mean_return")
             print(  # noqa: T201
-                f"{time.time() - self._started:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
+                f"{time.monotonic() - self._started:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
                 f"  return {mean if mean is None else round(mean, 1)}"
                 f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
                 f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}",
@@ -96,7 +97,7 @@ class View:
         mean = learner.get("mean_return")
         outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
         rows = (
-            ("time", f"{time.time() - self._started:.1f} s"),
+            ("time", f"{time.monotonic() - self._started:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
             *_score(status),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),

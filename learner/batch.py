@@ -1,5 +1,6 @@
 """Unrolls become one time-major batch, in memory that is used again, and pinned for a GPU."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,13 @@ import zmq
 from numpy.typing import NDArray
 from torch import Tensor
 
+from broker.fields import MAX_VERSION
 from broker.inbox import Key
 from broker.wire import Deliver, Payload
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Field, Spaces, unroll_fields
+
+# Steps of one episode; more no run lives to see.
+_LONGEST = 1 << 53
 
 
 class Batch:
@@ -32,6 +37,7 @@ class Batch:
     ) -> None:
         self.unrolls = unrolls
         self._envs = envs
+        self._cells = length * envs  # steps of one unroll, dead ones included
         self._action = spaces.action
         self._fields = unroll_fields(
             spaces, length=length, envs=envs, memory=memory, previous=previous
@@ -67,7 +73,7 @@ class Batch:
     def place(self, message: Deliver, buffers: Sequence[Payload]) -> str:
         """Copies an unroll into the next columns; "" or why it cannot be used."""
         views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
-        reason = self._damage(message, views)
+        reason = self._damage(message, views) or _false_claim(message, self._cells)
         if reason:
             return reason
         try:
@@ -96,6 +102,8 @@ class Batch:
         for field, view in zip(self._fields, views, strict=True):
             if not field.packed and view.nbytes != field.nbytes:
                 return f"{field.name} has {view.nbytes} bytes instead of {field.nbytes}"
+            if field.packed and view.nbytes > _most_packed(field.nbytes):
+                return f"{field.name} has {view.nbytes} packed bytes for {field.nbytes}"
             digest.update(view)
         if digest.intdigest() != message.digest:
             return "its digest is wrong: the buffers are not those that were sent"
@@ -104,7 +112,7 @@ class Batch:
     def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> str:
         """What no environment of this run can have given."""
         for name, array in arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if array.dtype.kind == "f" and not _finite(array):
                 return f"{name} is not finite"
         for leaf in self._counted:
             array = arrays[f"obs.{leaf.name}"]
@@ -130,6 +138,32 @@ class Batch:
         if flags.size - np.count_nonzero(flags & DEAD) != message.steps:
             return "its live steps are miscounted"
         return ""
+
+
+def _false_claim(message: Deliver, cells: int) -> str:
+    """What its sampler says of an unroll goes into means, limits and checkpoints."""
+    low, high = message.version_min, message.version_max
+    if not 0 <= low <= high <= MAX_VERSION:
+        return f"it was acted with versions {low} to {high}"
+    if not len(message.episodes) <= message.ended <= cells:
+        return f"{message.ended} episodes ended in {cells} steps, {len(message.episodes)} are named"
+    for score, length in message.episodes:
+        if not math.isfinite(score) or not 0 <= length <= _LONGEST:
+            return f"an episode of return {score} and length {length}"
+    return ""
+
+
+def _most_packed(nbytes: int) -> int:
+    """No LZ4 block of so many bytes is longer; more would only be hashed for nothing."""
+    return nbytes + nbytes // 255 + 16
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    """As the network sees it: what float32 cannot hold is infinite there."""
+    if array.dtype.itemsize > 4:
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    return bool(np.isfinite(array).all())
 
 
 def _choices(rows: NDArray[Any], action: Action) -> NDArray[Any]:

@@ -9,6 +9,8 @@ A checkpoint is written under another name, synced and renamed, so the name alon
 finished; the hashes say that it still is what was written.
 """
 
+import contextlib
+import itertools
 import json
 import logging
 import os
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 import safetensors.torch
 import torch
 import xxhash
@@ -31,6 +34,7 @@ _STEM = re.compile(r"[a-z0-9_]+")
 # `.replaced` is the older of two checkpoints of one version; it is seen only if the process died
 # between setting it aside and putting the new one in its place.
 _FINISHED = re.compile(r"(\d{12})(\.replaced)?")
+_HALF = re.compile(r"\d{12}\.tmp")
 _TENSORS = ".safetensors"
 _STATE = "state.msgpack"
 _MANIFEST = "manifest.json"
@@ -64,9 +68,10 @@ def save(
     final = folder / f"{step_version:012d}"
     temp, aside = folder / f"{final.name}.tmp", folder / f"{final.name}.replaced"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*.tmp"):
-            shutil.rmtree(leftover)
+        _make(folder)
+        for leftover in folder.iterdir():
+            if _HALF.fullmatch(leftover.name):
+                shutil.rmtree(leftover)
         _write(temp, blobs)
         if final.exists():
             shutil.rmtree(aside, ignore_errors=True)
@@ -75,8 +80,10 @@ def save(
         _sync(folder)
     except OSError as error:
         shutil.rmtree(temp, ignore_errors=True)
-        if aside.exists() and not final.exists():
-            aside.rename(final)
+        # A disk that takes nothing any more does not take this either: `aside` counts, too.
+        with contextlib.suppress(OSError):
+            if aside.exists() and not final.exists():
+                aside.rename(final)
         raise CheckpointError(f"checkpoint {final} could not be written: {error}") from error
     _prune(folder, newest=step_version, keep=keep)
     return final
@@ -89,7 +96,11 @@ def load_latest(folder: Path) -> Checkpoint | None:
     from nothing is then a person's decision.
     """
     damaged = []
-    for path in _finished(folder):
+    try:
+        there = _finished(folder)
+    except OSError as error:
+        raise CheckpointError(f"the checkpoints in {folder} cannot be listed: {error}") from error
+    for path in there:
         try:
             return load(path)
         except CheckpointError as error:
@@ -101,6 +112,23 @@ def load_latest(folder: Path) -> Checkpoint | None:
             f"move the folder away to start anew"
         )
     return None
+
+
+def set_aside(folder: Path, *, before: Path) -> None:
+    """Renames what `load_latest` passed over before it came to that one.
+
+    It would count as one of the newest, and push out a good one. It is a person's to look at.
+    """
+    try:
+        passed_over = itertools.takewhile(lambda path: path != before, _finished(folder))
+        for path in list(passed_over):
+            to = folder / f"{path.name}.damaged"
+            while to.exists():
+                to = to.with_name(f"{to.name}+")
+            path.rename(to)
+            _log.warning("damaged checkpoint %s is now %s", path.name, to)
+    except OSError as error:
+        _log.warning("the damaged checkpoints in %s stay where they are: %s", folder, error)
 
 
 def load(path: Path) -> Checkpoint:
@@ -206,11 +234,13 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, Any]]:
     raw = (path / _MANIFEST).read_bytes()
     try:
         facts = json.loads(raw)
-        schema, version, files = facts["schema"], facts["version"], facts["files"]
-    except (ValueError, KeyError, TypeError) as error:
+        schema = facts["schema"]
+        if schema != SCHEMA:
+            raise _DamageError(f"{_MANIFEST} has schema {schema}, this program reads {SCHEMA}")
+        version = msgspec.convert(facts["version"], int)
+        files = msgspec.convert(facts["files"], dict[str, dict[str, int | str]])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _DamageError(f"{_MANIFEST} cannot be read: {error!r}") from error
-    if schema != SCHEMA:
-        raise _DamageError(f"{_MANIFEST} has schema {schema}, this program reads {SCHEMA}")
     if raw != _manifest(version, files):
         raise _DamageError(f"{_MANIFEST} is not what was written")
     if path.name[:12] != f"{version:012d}":
@@ -218,16 +248,26 @@ def _read_manifest(path: Path) -> tuple[int, dict[str, Any]]:
     for name in files:
         if name != _STATE and not _STEM.fullmatch(name.removesuffix(_TENSORS)):
             raise _DamageError(f"{_MANIFEST} names an unknown file {name!r}")
+    if _STATE not in files:
+        raise _DamageError(f"{_MANIFEST} names no {_STATE}")
     return version, files
 
 
 def _read(file: Path, entry: dict[str, Any]) -> bytes:
     blob = file.read_bytes()
-    if len(blob) != entry["size"]:
-        raise _DamageError(f"{file.name} has {len(blob)} bytes of {entry['size']}")
-    if xxhash.xxh3_128_hexdigest(blob) != entry["xxh3_128"]:
+    if len(blob) != entry.get("size"):
+        raise _DamageError(f"{file.name} has {len(blob)} bytes of {entry.get('size')}")
+    if xxhash.xxh3_128_hexdigest(blob) != entry.get("xxh3_128"):
         raise _DamageError(f"{file.name} has the right size and the wrong content")
     return blob
+
+
+def _make(folder: Path) -> None:
+    """With every folder above it that is missing; a power cut takes none of them back."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
 
 
 def _write(folder: Path, blobs: dict[str, bytes]) -> None:
@@ -259,9 +299,13 @@ def _finished(folder: Path) -> list[Path]:
 
 def _prune(folder: Path, *, newest: int, keep: int) -> None:
     """Leaves `newest` and the keep - 1 before it; anything above `newest` is not ours to judge."""
-    before = [path for path in _finished(folder) if int(path.name[:12]) < newest]
-    replaced = [path for path in _finished(folder) if path.suffix]
-    for path in {*before[keep - 1 :], *replaced}:
+    try:
+        there = _finished(folder)
+    except OSError as error:
+        _log.warning("old checkpoints in %s could not be listed: %s", folder, error)
+        return
+    before = [path for path in there if int(path.name[:12]) < newest]
+    for path in {*before[keep - 1 :], *(path for path in there if path.suffix)}:
         try:
             shutil.rmtree(path)
         except OSError as error:

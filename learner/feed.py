@@ -29,6 +29,11 @@ from learner.record import Recorder
 
 log = logging.getLogger(__name__)
 
+# A goodbye waits so long for the broker to have the last weights, and asks so often. They are a
+# moment's work for a broker that lives.
+_LAST_WEIGHTS_S = 5.0
+_ASK_EVERY_S = 0.1
+
 Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
 
 
@@ -113,6 +118,7 @@ class Feed:
         if self._thread.is_alive() and self._error is None:
 
             async def goodbye() -> None:
+                await self._until_heard()
                 self.end.leave(final=final, text=text)
                 await asyncio.sleep(0.05)  # let the sockets take it
                 self._task.cancel()
@@ -146,7 +152,7 @@ class Feed:
         try:
             self.end = self._make_end(accept=self._accept, free=self._room, context=context)
             version, windows = self._start_from
-            self.end.version = version
+            self.end.begins(version)
             self.end.inbox.restore([(inc, stream, spans) for inc, stream, spans in windows])
             self._started.set()
             async with asyncio.TaskGroup() as group:
@@ -159,6 +165,16 @@ class Feed:
         while self.end.welcome_version is None:  # noqa: ASYNC110  # once, at the start
             await asyncio.sleep(0.01)
         self._welcomed.set()
+
+    async def _until_heard(self) -> None:
+        """The broker has the last weights whole; it gives them to whoever evaluates them, and with
+        us the only other copy would go. Without an answering broker nobody waits."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LAST_WEIGHTS_S
+        while not self.end.heard and self.end.link.welcome is not None and loop.time() < deadline:
+            for frames in self.end.beats():
+                self.end.link.send(frames)
+            await asyncio.sleep(_ASK_EVERY_S)
 
     def _accept(self, message: Deliver, buffers: Sequence[Payload]) -> str:
         batch = self._filling

@@ -1,7 +1,13 @@
 """Every learner metric, declared once. Per rank; written once a step."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Iterator
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker.steady import steady
+from learner.feed import Feed
 from learner.progress import Progress
 
 PHASES = ("wait", "upload", "train", "publish", "checkpoint")
@@ -11,7 +17,10 @@ _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 class LearnerMetrics:
     """One per rank."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, feed: Feed | None = None) -> None:
+        if feed is not None:
+            registry.register(LeaseMetrics(feed))
+
         def counter(name: str, words: str, *labels: str) -> Counter:
             return Counter(f"headrace_learner_{name}", words, labels, registry=registry)
 
@@ -65,3 +74,38 @@ class LearnerMetrics:
         mean = progress.mean_return()
         if mean is not None:
             self.mean_return.set(mean)
+
+
+class LeaseMetrics(Collector):
+    """What became of the unrolls that the broker delivered to this rank. Read at a scrape."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing is asked before there is an end to ask."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        end = self._feed.end
+        fragments = CounterMetricFamily(
+            "headrace_learner_fragments", "Unrolls delivered, by what came of it",
+            labels=["outcome"],
+        )  # fmt: skip
+        for outcome, count in (
+            ("trained", end.trained_unrolls),
+            ("rejected", end.rejected),
+            ("abandoned", end.given_back),
+            ("duplicate", end.duplicates),
+        ):
+            fragments.add_metric([outcome], count)
+        yield fragments
+        yield CounterMetricFamily(
+            "headrace_learner_delivered_fragments", "Unrolls delivered, copies left out",
+            value=end.delivered,
+        )  # fmt: skip
+        for name, words, value in (
+            ("held_fragments", "Unrolls delivered and not trained", len(end.inbox)),
+            ("ledger_unaccounted", "Unrolls lost by our own counting", steady(end.unaccounted)),
+        ):
+            yield GaugeMetricFamily(f"headrace_learner_{name}", words, value=value)

@@ -67,5 +67,5 @@ class Pieces:
     resume: Checkpoint | None
     stopping: Callable[[], bool]  # somebody asked us to end
     seed: int  # of the dice that shuffle and pick
-    started: float  # wall clock of the process that the user started
+    started: float  # when the process that the user started began, by time.monotonic
     first_train_s: float | None = None

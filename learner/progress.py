@@ -1,6 +1,5 @@
 """What the learner has done so far: counted here, shown everywhere, saved in every checkpoint."""
 
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
@@ -105,6 +104,3 @@ class Progress:
         self.lengths.extend(own.pop("lengths"))
         for key, value in own.items():
             setattr(self, key, value)
-
-    def seconds_since(self, start: float) -> float:
-        return time.time() - start

@@ -169,7 +169,7 @@ def entries(path: Path) -> Iterator[Entry]:
                 return
             try:
                 yield decoder.decode(body)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return
 
 

@@ -1,7 +1,10 @@
 """The train loop's whole state, to disk and back."""
 
+import errno
 import logging
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -57,6 +60,17 @@ def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
         p.target.load_state_dict(tensors["target"])
     if p.ranks.rank == 0:  # the others throw new dice: theirs are not in the checkpoint
         checkpoint.restore_rng(tensors["rng"])
+        checkpoint.set_aside(p.folder / "checkpoints", before=p.resume.path)
+
+
+def append(path: Path, line: str) -> None:
+    """A whole line, or OSError and none of it: a full disk takes half of one, and what is written
+    once there is room again would stand behind that half."""
+    with path.open("ab", buffering=0) as file:
+        before, whole = file.tell(), line.encode() + b"\n"
+        if file.write(whole) < len(whole):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _plain(window: Any) -> list[Any]:

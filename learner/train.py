@@ -29,7 +29,7 @@ from learner.models.model import Output
 from learner.models.precision import autocast
 from learner.pieces import Pieces
 from learner.ranks import Facts
-from learner.saving import restore, save
+from learner.saving import append, restore, save
 from learner.upload import Upload, sample_of
 from learner.uses import Sample, uses_of
 from learner.weights import FlatWeights
@@ -146,7 +146,7 @@ def train(p: Pieces) -> str:
         p.feed.trained(batch, version=version)
         batch = None
         if p.first_train_s is None:
-            p.first_train_s = time.time() - p.started
+            p.first_train_s = time.monotonic() - p.started
             p.progress.mark(now)
         _count(p, facts, lags, began_step, uploaded, trained)
         if now - shown_at > _SHOW_EVERY_S:
@@ -159,7 +159,7 @@ def train(p: Pieces) -> str:
             )
         if p.progress.reached(p.goal.return_):
             if p.progress.solved_at_s is None:
-                p.progress.solved_at_s = time.time() - p.started
+                p.progress.solved_at_s = time.monotonic() - p.started
                 p.progress.solved_at_steps = p.progress.trained_steps
             reason = "return"
             break
@@ -286,7 +286,7 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
     p.metrics.show(p.progress, stats, time.time())
     mean = p.progress.mean_return()
     line = {
-        "t": round(time.time() - p.started, 3),
+        "t": round(time.monotonic() - p.started, 3),
         "version": p.progress.version,
         "trained_steps": p.progress.trained_steps,
         "episodes": p.progress.episodes,
@@ -297,15 +297,14 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
     p.feed.stats({name: float(value) for name, value in line.items() if value is not None})
     if p.ranks.rank == 0:
         try:
-            with (p.folder / "history.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append(p.folder / "history.jsonl", json.dumps(line))
         except OSError as error:  # a full disk must not stop the run
             log.error("a line of the history is missing: %s", error)
 
 
 def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:
     stop = p.stopping()
-    late = p.goal.seconds is not None and time.time() - p.started >= p.goal.seconds
+    late = p.goal.seconds is not None and time.monotonic() - p.started >= p.goal.seconds
     if batch is None:
         return Facts(False, stop, late, save)
     return Facts(True, stop, late, save, batch.steps, batch.ended, tuple(batch.episodes))

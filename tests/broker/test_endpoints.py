@@ -67,3 +67,27 @@ def test_announcements_go_next_door() -> None:
     assert endpoints.announce_endpoint("ipc:///run/b") == "ipc:///run/b.pub"
     seen = endpoints.seen_from("tcp://10.0.0.1:5755", "tcp://0.0.0.0:5756")
     assert seen == "tcp://10.0.0.1:5756"
+
+
+@pytest.mark.parametrize(
+    "here",
+    ["tcp://127.0.0.1:5755", "tcp://127.9.9.9:*", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///b"],
+)
+def test_this_machine_needs_no_keys(here: str) -> None:
+    assert endpoints.check_bind(here, guarded=False) == here
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    ["tcp://*:5755", "tcp://0.0.0.0:1", "tcp://10.0.0.1:1", "tcp://[::]:1", "tcp://eth0:1",
+     "tcp://node7.example:1", "tcp://[2001:db8::1]:1"],
+)  # fmt: skip
+def test_beyond_it_only_with_keys_or_if_told_so(beyond: str) -> None:
+    assert endpoints.check_bind(beyond, guarded=True) == beyond
+    with pytest.raises(endpoints.EndpointError, match="or say --insecure"):
+        endpoints.check_bind(beyond, guarded=False)
+
+
+def test_what_is_no_address_is_none_with_keys_either() -> None:
+    with pytest.raises(endpoints.EndpointError, match="is no address"):
+        endpoints.check_bind("nowhere", guarded=True)

@@ -33,7 +33,7 @@ from broker.metrics import BrokerMetrics
 from broker.outbox import Outbox
 from broker.roster import Roster
 from broker.server import Server
-from broker.wire import Ack, Buffer, Deliver, Outcome, Payload, Welcome, decode
+from broker.wire import Ack, Buffer, Deliver, Outcome, Payload, Range, Welcome, decode
 
 Windows: TypeAlias = tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
 BEAT, LEASE = 1.0, 6.0
@@ -174,9 +174,9 @@ class Audited(Outbox):
         super().__init__(inc=inc, streams=streams)
         self.ends: dict[tuple[int, int], Outcome] = {}
 
-    def on_ack(self, ack: Ack) -> list[tuple[int, int]]:
+    def on_ack(self, ack: Ack) -> list[Range]:
         settled = super().on_ack(ack)
-        for key in settled:
+        for key in [(stream, seq) for stream, lo, hi in settled for seq in range(lo, hi)]:
             assert key not in self.ends, "acknowledged twice"
             self.ends[key] = ack.outcome
         return settled
@@ -254,7 +254,7 @@ class Group:
         self.ranks = [Rank(self, rank) for rank in range(world.plan.ranks)]
         version, windows = self.saved
         for rank, window in zip(self.ranks, windows, strict=True):
-            rank.end.version = version
+            rank.end.begins(version)
             rank.end.inbox.restore(window)
 
     @property
@@ -349,6 +349,8 @@ class World:
                 self.server.roster.forget(peer.inc)
             self.server._pump()
         assert self.server.ledger.unaccounted() == 0
+        assert not any(actor.end.outbox.unaccounted() for actor in self.actors)
+        assert not any(rank.end.unaccounted() for rank in self.group.ranks)
 
     # ---- faults ---------------------------------------------------------------------------------
 
@@ -529,7 +531,7 @@ def test_a_sampler_from_a_future_that_was_lost_gets_the_weights(
     assert world.server is not None
     for actor in world.actors:
         actor.end.acts_with(10**6, "then")
-        actor.end._fetch.reset(0)
+        actor.end.weights.starts_from(0)
     assert goes_on(world)
     assert all(actor.end.acting < 10**6 for actor in world.actors)
 
@@ -543,7 +545,7 @@ def test_a_learner_told_to_go_on_higher_calls_its_weights_so(
     world.go(LEASE)  # nothing is open that could make a step by itself
     world.kill_broker(0.0)
     for actor in world.actors:
-        actor.end.acting = 1000
+        actor.end.weights.acting = 1000
     for rank in world.group.ranks:
         rank.disconnect(2.5)  # the samplers' HELLO comes first
     world.go(LEASE)

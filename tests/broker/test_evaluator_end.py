@@ -10,7 +10,7 @@ from broker.blobs import Blob
 from broker.evaluator_end import EvaluatorEnd
 from broker.introduction import pack
 from broker.link import RefusedError
-from broker.wire import Buffer, Bye, Get, Message, Ping, Status, Unroll, decode, encode
+from broker.wire import Buffer, Bye, Get, Message, Ping, Status, Unroll, Welcome, decode, encode
 from tests.broker import test_ends
 from tests.broker.test_ends import BEAT, ENDPOINT, LEASE, SPACES, Actor, Plan, Process, World, check
 
@@ -129,8 +129,8 @@ def test_a_lost_chunk_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> Non
     blob = Blob.of(3, "layout", b"body")
     end.handle(blob.announce, ())
     assert end.fetching
-    end.beats()
-    end.beats()
+    for _ in range(3):  # since the last beat it has begun, and then it waits for two
+        end.beats()
     assert asked == [Get(3, 0, 1), Get(3, 0, 1)]
     chunk, body = blob.first()
     end.handle(chunk, [body])
@@ -191,6 +191,50 @@ def test_at_the_end_it_knows_of_the_last_weights_before_the_farewell(
     assert end.over
     assert "Announce" in order[: order.index("Bye")]
     assert world.evaluators[0].taken[-1] == last
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_last_weights_come_from_a_broker_that_has_them_whole(
+    waits: bool, watched: Callable[[Plan], Watched]
+) -> None:
+    """They are many chunks. A learner that does not wait takes the rest of them with it."""
+    world = calm(watched)
+    world.drain = True
+    world.go(LEASE)
+    rank, evaluator = world.group.ranks[0], world.evaluators[0]
+    world.group.step = lambda: None  # type: ignore[method-assign]
+    last, body = world.group.version + 1, bytes(20 << 20)
+    blob = Blob.of(last, "layout", b"w%d" % last + body)
+    evaluator.end.take_blob = lambda: None  # type: ignore[method-assign]  # it stays for us to see
+    rank.end.publish(blob)
+    assert not rank.end.heard
+    if waits:
+        for _ in range(200):
+            world.go(0.1)
+            if rank.end.heard:
+                break
+        assert rank.end.heard
+        assert world.server is not None
+        assert world.server.weights.version == last
+    rank.end.leave(final=True, text="solved")
+    rank.turn()
+    world.group.turn = lambda: None  # type: ignore[method-assign]  # its process is gone
+    world.go(LEASE)
+    assert evaluator.end.over
+    arrived = evaluator.end.blob
+    assert (arrived is not None and arrived.announce.version == last) == waits
+
+
+def test_another_broker_has_not_heard_what_the_one_before_had(
+    watched: Callable[[Plan], Watched],
+) -> None:
+    world = calm(watched)
+    world.drain = True
+    world.go(2 * LEASE)
+    end = world.group.ranks[0].end
+    assert end.heard
+    end.welcomed(Welcome(99, "run", BEAT, LEASE, "tcp://broker:2", 0), ())
+    assert not end.heard
 
 
 def test_another_environment_is_refused(watched: Callable[[Plan], Watched]) -> None:

@@ -18,7 +18,7 @@ def test_held_trained_and_never_again() -> None:
     assert inbox.deliver(unroll(10, 0)) is Verdict.NEW
     assert inbox.deliver(unroll(11, 1)) is Verdict.NEW
     assert inbox.tag_of((5, 0, 1)) == 11
-    done = inbox.trained([(5, 0, 0), (5, 0, 1)], version=3, free=4)
+    (done,) = inbox.trained([(5, 0, 0), (5, 0, 1)], version=3, free=4)
     assert (done.inc, done.version, done.want, done.tags) == (1, 3, 6, ((10, 12),))
     assert inbox.deliver(unroll(12, 0)) is Verdict.TRAINED
     assert inbox.windows() == ((5, 0, ((0, 2),)),)
@@ -30,14 +30,14 @@ def test_the_newest_lease_counts_and_a_copy_takes_no_place() -> None:
     inbox.deliver(unroll(10, 0))
     assert inbox.deliver(unroll(20, 0)) is Verdict.HELD
     assert inbox.received == 1
-    assert inbox.trained([(5, 0, 0)], version=1, free=0).tags == ((20, 21),)
+    assert inbox.trained([(5, 0, 0)], version=1, free=0)[0].tags == ((20, 21),)
 
 
 def test_given_up_is_not_trained() -> None:
     inbox = Inbox(inc=1)
     inbox.deliver(unroll(10, 0))
     inbox.deliver(unroll(11, 1))
-    assert inbox.give_up([(5, 0, 1), (5, 0, 0)]) == ((10, 12),)
+    assert inbox.give_up([(5, 0, 1), (5, 0, 0)]) == [((10, 12),)]
     assert inbox.deliver(unroll(12, 0)) is Verdict.NEW
     assert inbox.windows() == ()
 
@@ -59,6 +59,40 @@ def test_a_beat_that_cannot_name_all_says_how_far_it_speaks() -> None:
     assert len(ping.held) == MAX_ENTRIES
     assert ping.max_tag == ping.held[-1][1] - 1
     assert len(bytes(encode(ping)[1])) <= MAX_HEADER  # type: ignore[arg-type]
+
+
+def test_a_batch_whose_tags_lie_apart_takes_more_than_one_message() -> None:
+    """With two ranks every other tag is the other's: more ranges than one header holds."""
+    inbox = Inbox(inc=2**62)
+    keys = [(5, 0, number) for number in range(1000)]
+    for number in range(1000):
+        inbox.deliver(unroll(2**62 + 2 * number, number))
+    done = inbox.trained(keys[:500], version=7, free=3)
+    assert all(len(bytes(encode(part)[1])) <= MAX_HEADER for part in done)  # type: ignore[arg-type]
+    assert {(part.version, part.want) for part in done} == {(7, 1003)}
+    assert sum((part.tags for part in done), ()) == tuple(
+        (2**62 + 2 * n, 2**62 + 2 * n + 1) for n in range(500)
+    )
+    given = inbox.give_up(keys[500:])
+    assert sum(map(len, given)) == 500 and max(map(len, given)) <= MAX_ENTRIES
+    assert inbox.held() == ()
+
+
+def test_a_step_is_said_even_when_it_used_nothing_that_is_held() -> None:
+    (done,) = Inbox(inc=1).trained([], version=7, free=3)
+    assert (done.version, done.want, done.tags) == (7, 3, ())
+
+
+def test_a_tag_names_one_unroll() -> None:
+    """Whatever a broker says: an answer by this tag must mean what it meant."""
+    inbox = Inbox(inc=1)
+    inbox.deliver(unroll(10, 0))
+    assert inbox.deliver(unroll(10, 1)) is Verdict.HELD
+    for tag in (-1, 2**63, 2**64 - 1):  # no range of it could be packed
+        assert inbox.deliver(unroll(tag, 2)) is Verdict.HELD
+    assert inbox.held() == ((10, 5, 0, 0),)
+    (done,) = inbox.trained([(5, 0, 0)], version=1, free=1)
+    assert (done.want, done.tags) == (1, ((10, 11),))
 
 
 def test_another_broker_counts_from_where_it_likes() -> None:
@@ -115,9 +149,9 @@ def test_tags_and_keys_agree(moves: list[tuple[int, str]]) -> None:
                 held[seq] = tag
         elif seq in held and move == "train":
             tag = held.pop(seq)
-            assert inbox.trained([key], version=1, free=1).tags == ((tag, tag + 1),)
+            assert inbox.trained([key], version=1, free=1)[0].tags == ((tag, tag + 1),)
             trained.add(seq)
         elif seq in held:
             tag = held.pop(seq)
-            assert inbox.give_up([key]) == ((tag, tag + 1),)
+            assert inbox.give_up([key]) == [((tag, tag + 1),)]
     assert sorted(inbox.held()) == sorted((tag, 5, 0, seq) for seq, tag in held.items())

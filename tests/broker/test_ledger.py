@@ -767,6 +767,7 @@ def test_what_many_samplers_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPa
     for inc in range(1, 100):
         join(one, inc, now=0.0)
         one.actor_bye(inc, ())
+        one.tick(float(inc))
     assert len(one.book.actors) <= 7
 
 

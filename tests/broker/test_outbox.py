@@ -61,9 +61,8 @@ def test_an_acknowledgement_counts_once() -> None:
     box = outbox(9, 9)
     put(box, 0), put(box, 0), put(box, 1)
     assert box.on_ack(ack((0, 0, 2), (1, 0, 1), (5, 0, 1), outcome=Outcome.STALE)) == [
-        (0, 0),
-        (0, 1),
-        (1, 0),
+        (0, 0, 2),
+        (1, 0, 1),
     ]
     assert box.on_ack(ack((0, 0, 2))) == []
     assert box.on_ack(ack((0, 0, 2**50))) == []  # forged: must not hold the loop

@@ -102,7 +102,7 @@ def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
             ("tcp://a:1",),
             {
                 "name": "eve", "out": None, "sets": {"episodes": 4},
-                "metrics_host": "127.0.0.1", "metrics_port": None,
+                "metrics_host": "127.0.0.1", "metrics_port": None, "key": None,
             },
         )
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.config import EnvConfig
-from launch import config, toml
+from launch import compare, config, toml
 from launch.config import ConfigError, Run
 
 
@@ -225,23 +225,23 @@ class TestShared:
         one = config.load("cartpole", ["run.seed=1", "learner.lr=0.1", "actor.count=9"])
         other = config.load("cartpole", ["run.seed=2"])
         assert config.shared_digest(one) == config.shared_digest(other)
-        assert config.first_difference(config.shared(one), config.shared(other)) is None
+        assert compare.first_difference(config.shared(one), config.shared(other)) is None
 
     def test_the_first_difference_is_named(self) -> None:
         there = config.shared(config.load("cartpole"))
         here = config.shared(config.load("cartpole", ["algorithm.gamma=0.98", "unroll.envs=8"]))
-        assert config.first_difference(there, here) == "algorithm.gamma: 0.99 there, 0.98 here"
+        assert compare.first_difference(there, here) == "algorithm.gamma: 0.99 there, 0.98 here"
 
     def test_a_key_only_one_side_knows_is_a_difference(self) -> None:
         there, here = {"env": {"id": "a"}}, {"env": {"id": "a", "new": 1}}
-        assert config.first_difference(there, here) == "env.new: absent there, 1 here"
+        assert compare.first_difference(there, here) == "env.new: absent there, 1 here"
 
     def test_the_digest_and_the_difference_agree_on_what_equal_means(self) -> None:
         whole, real = (
             config.load("cartpole", [f"env.kwargs={{a = {number}}}"]) for number in ("1", "1.0")
         )
         assert config.shared_digest(whole) != config.shared_digest(real)
-        assert config.first_difference(config.shared(whole), config.shared(real)) is not None
+        assert compare.first_difference(config.shared(whole), config.shared(real)) is not None
 
     def test_what_this_version_does_not_share_is_refused(self) -> None:
         data = config.shared(config.load("cartpole"))

@@ -69,7 +69,9 @@ def journals(out: Path) -> None:
 
 
 def write(out: Path, sampled: list[tuple[float, float]] | None = None) -> dict[str, Any]:
-    result = summary.write(RUN, out, started=time.time() - 8.0, tree=Tree(), sampled=sampled or [])
+    result = summary.write(
+        RUN, out, started=time.monotonic() - 8.0, tree=Tree(), sampled=sampled or []
+    )
     assert json.loads((out / "summary.json").read_text()) == result
     return result
 

@@ -1,5 +1,6 @@
 """Images in batches: packed on the way, bounded when they are unpacked; categories in range."""
 
+import tracemalloc
 from typing import Any
 
 import lz4.block
@@ -73,9 +74,11 @@ def test_images_lie_in_their_columns_with_their_history() -> None:
         (b"", "obs.eye is no LZ4 block of 10240 bytes"),
         (b"\xff" * 50, "obs.eye is no LZ4 block of 10240 bytes"),
         (lz4.block.compress(bytes(10239), store_size=False), "unpacks to 10239 bytes"),
-        # One byte too many, and a bomb of 64 MiB in 260 kB: neither gets more room than declared.
+        # One byte too many, and a bomb of 2 MiB in 8 kB: neither gets more room than declared.
         (lz4.block.compress(bytes(10241), store_size=False), "no LZ4 block of 10240 bytes"),
-        (lz4.block.compress(bytes(64 << 20), store_size=False), "no LZ4 block of 10240 bytes"),
+        (lz4.block.compress(bytes(2 << 20), store_size=False), "no LZ4 block of 10240 bytes"),
+        # No block is longer than what it packs: this one is not even looked at.
+        (lz4.block.compress(bytes(64 << 20), store_size=False), "263182 packed bytes for 10240"),
     ],
 )
 def test_what_does_not_unpack_to_the_declared_size_is_refused(eye: bytes, words: str) -> None:
@@ -130,3 +133,23 @@ def test_what_travels_for_row_0_alone_lies_in_its_columns() -> None:
         assert own.tensors[name].shape == shape
         expected = np.concatenate([arrays[name] for arrays in sent], axis=1)
         np.testing.assert_array_equal(own.tensors[name].numpy(), expected)
+
+
+def test_noise_that_no_packing_makes_smaller_is_taken() -> None:
+    own = batch()
+    assert len(packed(unroll()["obs.eye"])) > 10240
+    assert own.place(*message(unroll())) == ""
+
+
+@pytest.mark.parametrize("size", [2 << 20, 8 << 20])
+def test_a_bomb_gets_no_more_memory_than_the_spaces_say(size: int) -> None:
+    own, bomb = batch(), lz4.block.compress(bytes(size), store_size=False)[:10200]
+    deliver, buffers = message(unroll(), bomb)
+    own.place(deliver, buffers)
+    tracemalloc.start()
+    try:
+        assert "no LZ4 block" in own.place(deliver, buffers)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 10240

@@ -1,6 +1,7 @@
 """Unrolls into batches: what is refused, where each number lies, and the pool of the receiver."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -182,6 +183,11 @@ class TestLayout:
 class FakeLink:
     def __init__(self, error: Exception | None) -> None:
         self.error = error
+        self.welcome: object | None = object()
+        self.sent: list[Any] = []
+
+    def send(self, frames: Any) -> None:
+        self.sent.append(frames)
 
     async def run(self) -> None:
         if self.error is not None:
@@ -201,6 +207,7 @@ class FakeEnd:
         self.inbox = Inbox(inc=1)
         self.link = FakeLink(error)
         self.version = 0
+        self.heard = True  # the broker has what was published last
         self.welcome_version: int | None = None
         self.stats: dict[str, float] = {}
         self.done: list[Any] = []
@@ -215,6 +222,13 @@ class FakeEnd:
     def _note(self, *fact: Any) -> None:
         self.threads.add(threading.current_thread().name)
         self.done.append(fact)
+
+    def begins(self, version: int) -> None:
+        self.version = version
+
+    def beats(self) -> list[list[bytes]]:
+        self._note("beat")
+        return [[b"beat"]]
 
     def trained(self, keys: Sequence[Key], *, version: int) -> None:
         self.inbox.trained(keys, version=version, free=self.free())
@@ -331,6 +345,35 @@ class TestFeed:
         receiver.feed.leave(final=True, text="solved")
         receiver.feed.leave(final=False, text="again")
         assert receiver.end.done == [("left", True, "solved")]
+
+    def test_leaving_waits_until_the_broker_has_the_last_weights(self, receiver: Receiver) -> None:
+        """It gives them to whoever evaluates them when the learner is gone."""
+        end = receiver.end
+        end.heard = False
+        send, sends = end.link.send, itertools.count(1)
+
+        def answer(frames: Any) -> None:
+            send(frames)
+            end.heard = next(sends) == 3
+
+        end.link.send = answer  # type: ignore[method-assign]
+        receiver.feed.leave(final=True, text="solved")
+        assert end.done == [("beat",)] * 3 + [("left", True, "solved")]
+
+    def test_leaving_waits_only_for_a_broker_that_is_there(self, receiver: Receiver) -> None:
+        receiver.end.heard = False
+        receiver.end.link.welcome = None
+        receiver.feed.leave(final=True, text="solved")
+        assert receiver.end.done == [("left", True, "solved")]
+
+    def test_leaving_does_not_wait_for_ever(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("learner.feed._LAST_WEIGHTS_S", 0.3)
+        receiver.end.heard = False
+        receiver.feed.leave(final=True, text="solved")
+        assert receiver.end.done[-1] == ("left", True, "solved")
+        assert len(receiver.end.done) > 2
 
 
 @pytest.mark.parametrize("error", [RefusedError("another run"), EndpointError("no address")])

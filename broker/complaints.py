@@ -1,0 +1,28 @@
+"""What peers make the broker say: counted always, said as often as a log can bear."""
+
+import logging
+import time
+
+from broker.door import Door
+from broker.metrics import BrokerMetrics
+
+log = logging.getLogger(__name__)
+
+
+class Complaints:
+    """One broker's."""
+
+    def __init__(self, door: Door, metrics: BrokerMetrics) -> None:
+        self._door = door
+        self._metrics = metrics
+
+    def about(self, reason: str, words: str, *others: object) -> None:
+        """A message was dropped for that reason."""
+        self._metrics.errors[reason] += 1
+        self.say(words, *others)
+
+    def say(self, words: str, *others: object, level: int = logging.WARNING) -> None:
+        if self._door.loud(time.monotonic()):
+            log.log(level, words, *others)
+        else:
+            self._metrics.unsaid += 1

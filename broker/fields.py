@@ -1,0 +1,41 @@
+"""The types that fields of messages may have, with their bounds: what is beyond is no message."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
+
+# Entries in one list of a control message; more travel in further messages: headers stay small.
+MAX_ENTRIES: Final = 64
+# Episodes named in one unroll: the mean of the last hundred needs no more.
+MAX_EPISODES: Final = 128
+# Two billion versions a year for thirty years; times the largest batch it is still below 2**53.
+MAX_VERSION: Final = 1 << 36
+
+Role: TypeAlias = Annotated[str, Meta(max_length=32)]
+# A DELIVER names the sampler beside the fields of its unroll, and all of that must fit one header.
+Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+# Nothing that we count reaches 2**53; more would only serve to overflow a sum.
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+# Of weights; -1 = none yet.
+Version: TypeAlias = Annotated[int, Meta(ge=-1, le=MAX_VERSION)]
+# Of an unroll: nobody acts without weights.
+ActedWith: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_VERSION)]
+# 63 random bits per process start.
+Inc: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Rank: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
+# (stream, first seq, seq after the last): half-open, as Python counts.
+Range: TypeAlias = tuple[int, int, int]
+Ranges: TypeAlias = Annotated[tuple[Range, ...], Meta(max_length=MAX_ENTRIES)]
+Episodes: TypeAlias = Annotated[tuple[tuple[float, Count], ...], Meta(max_length=MAX_EPISODES)]
+
+
+def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
+    out: list[tuple[int, int]] = []
+    for number in numbers:
+        if out and out[-1][1] == number:
+            out[-1] = (out[-1][0], number + 1)
+        else:
+            out.append((number, number + 1))
+    return tuple(out)

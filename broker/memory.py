@@ -1,0 +1,78 @@
+"""The broker's memory against all that it knows of.
+
+ZeroMQ bounds messages and frames, but not the frames of one message: those of a message that never
+ends are kept as they come, where no high-water mark counts them and nobody sees them. Subscriptions
+to ever new topics are kept too. What can be seen is a process larger than all that it holds. It
+ends, before the machine has no memory left for anybody: whoever looks after it (systemd) starts it
+again in seconds, and nothing is lost, because all that a broker holds is at its peers as well.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_MIB: Final = 1 << 20
+# Interpreter, metrics, buffers of sockets, the messages of one turn of the loop.
+_SLACK: Final = 256 * _MIB
+# Of one peer: its connection, its streams, what waits to be sent to it.
+_PEER: Final = 128 * 1024
+
+
+class MemoryExceededError(RuntimeError):
+    """There is more in memory than anything we hold; the text is for the log."""
+
+
+def resident() -> int:
+    """Bytes of this process in memory; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def trim() -> None:
+    """glibc keeps what was freed (launch/process.py asks it to); now the kernel has it back."""
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if give_back is not None:
+        give_back(0)
+
+
+class MemoryWatch:
+    """Made when the broker starts; `check` is for every tick."""
+
+    def __init__(
+        self,
+        *,
+        queue_bytes: int,
+        resident: Callable[[], int] = resident,
+        trim: Callable[[], None] = trim,
+    ) -> None:
+        self._resident = resident
+        self._trim = trim
+        # What this process needs before anybody comes, and the unrolls that it may hold: half as
+        # much again for the gaps between them.
+        self._base = resident() + queue_bytes + queue_bytes // 2
+
+    def limit(self, *, weights: int, peers: int) -> int:
+        """The most that an honest run needs. Weights: the version that is whole, the one that comes
+        in, and one that a slow peer still has in its pipe."""
+        return self._base + 3 * weights + peers * _PEER + _SLACK
+
+    def check(self, *, weights: int, peers: int) -> None:
+        """MemoryExceededError when this process is larger, though all that was freed is gone."""
+        limit = self.limit(weights=weights, peers=peers)
+        if self._resident() <= limit:
+            return
+        self._trim()
+        here = self._resident()
+        if here > limit:
+            raise MemoryExceededError(
+                f"{here // _MIB} MB are in memory and no honest run needs more than"
+                f" {limit // _MIB}: a peer sends a message that never ends, or subscribes without"
+                " end; start again, nothing is lost; let only peers with keys in"
+                " (security.curve), and see SECURITY.md"
+            )

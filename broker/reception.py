@@ -1,0 +1,122 @@
+"""HELLO: who may come in, and what the ledger hears of it. And whose key was withdrawn goes out.
+
+With keys a connection's user is "role:name"; the role must be the one that HELLO says, and an
+incarnation belongs to the user that said it first. Without keys every user is "".
+"""
+
+import zmq
+
+from broker import said
+from broker.door import Budget, Door
+from broker.introduction import Introduction
+from broker.ledger import Ledger
+from broker.roster import Peer, Roster
+from broker.security import Gate
+from broker.wire import Hello, Refusal
+
+
+def user_of(frame: zmq.Frame) -> str:
+    """Whose key the connection came with, as the Gate told libzmq."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
+
+
+class Reception:
+    """One broker's. No sockets: the server says what is decided here."""
+
+    def __init__(self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None) -> None:
+        self._ledger = ledger
+        self._roster = roster
+        self._door = door
+        self._gate = gate
+        self.moved = 0  # HELLOs of an incarnation that was here, from another connection
+        roster.most_ranks = ledger.book.credit.batch
+
+    def objection(self, hello: Hello, intro: Introduction, user: str) -> tuple[Refusal, str] | None:
+        """Why it may not come in, in words for its user: the key, the room, what it says it is."""
+        if self._gate is not None and not self._gate.allowed(user):
+            return Refusal.IDENTITY, f"the key of {said.words(user)!r} was withdrawn"
+        crowded = self._door.crowded(
+            len(self._roster), known=bool(self._roster.route(hello.inc)), streams=len(intro.streams)
+        )
+        if crowded:
+            return Refusal.IDENTITY, crowded
+        actor = self._ledger.book.actors.get(hello.inc)
+        return self._roster.objection(hello, intro, user, actor.user if actor is not None else None)
+
+    def join(
+        self,
+        route: bytes,
+        hello: Hello,
+        intro: Introduction,
+        *,
+        user: str,
+        budget: Budget,
+        now: float,
+    ) -> tuple[Peer, str]:
+        """Its place in the roster, and in words what is new about it."""
+        self._door.known(route)
+        moved = self._roster.route(hello.inc) not in (b"", route)
+        self.moved += moved
+        peer = Peer(
+            route, hello.role, said.words(hello.name), hello.inc, now, hello.spaces, intro.spaces,
+            hello.version, user, budget,
+        )  # fmt: skip
+        new = self._roster.join(peer)
+        return peer, "joins" if new else "goes on from another connection" if moved else ""
+
+    def enter(
+        self, peer: Peer, hello: Hello, intro: Introduction, *, published: int
+    ) -> tuple[int, list[Peer]]:
+        """The version to continue at, and who must go because its environment is another."""
+        if peer.role == "learner":
+            return self._learner(peer, hello, intro, published)
+        version = self._ledger.book.credit.version
+        if peer.role == "actor" and peer.spaces and intro.streams:
+            self._ledger.actor_hello(
+                peer.inc, peer.name, intro.streams, now=peer.seen, user=peer.user
+            )
+            if not self._ledger.versions.first_rank:
+                # It may have newer weights than a broker that lost its memory, and keeps them.
+                version = max(version, hello.version)
+        return version, []
+
+    def _learner(
+        self, peer: Peer, hello: Hello, intro: Introduction, published: int
+    ) -> tuple[int, list[Peer]]:
+        self._roster.spaces = (hello.spaces, intro.spaces)
+        self._ledger.book.unroll_bytes = intro.unroll_bytes
+        self._door.sizes(intro.unroll_bytes)
+        foreign = self._roster.foreign()
+        for other in foreign:
+            self._ledger.actor_bye(other.inc, ())
+            self._roster.forget(other.inc)
+        version = self._ledger.learner_hello(
+            peer.inc, rank=hello.rank, world=hello.world, version=hello.version, want=intro.want,
+            trained=intro.trained, held=intro.held, now=peer.seen, acted=self._roster.acted(),
+            published=published,
+        )  # fmt: skip
+        return version, foreign
+
+    def alive(self, peer: Peer, now: float) -> bool:
+        """Heard now; False = the ledger gave it up meanwhile."""
+        peer.seen = now
+        if peer.role == "actor" and peer.spaces:
+            return self._ledger.heard(peer.inc, now)
+        if peer.role == "learner":
+            return self._ledger.learner_heard(peer.inc, now)
+        return True
+
+    def withdrawn(self) -> list[Peer]:
+        """Every tick: whose key is no longer in the folder is out, and what it held is free."""
+        gate = self._gate
+        if gate is None:
+            return []
+        out = [peer for peer in self._roster.everybody() if not gate.allowed(peer.user)]
+        for peer in out:
+            self._ledger.actor_bye(peer.inc, ())
+            self._ledger.learner_bye(peer.inc, final=False)
+            self._roster.forget(peer.inc)
+        return out

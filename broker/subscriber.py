@@ -1,0 +1,81 @@
+"""A peer's weights: announced, fetched chunk by chunk, verified, and kept until they are taken."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from broker import introduction
+from broker.blobs import Blob, Fetch
+from broker.link import Link
+from broker.wire import (
+    Acting,
+    Announce,
+    Buffer,
+    Chunk,
+    Get,
+    Malformed,
+    Message,
+    Welcome,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Subscriber:
+    """The part of a sampler's and an evaluator's Peer that gets the run and its weights."""
+
+    def __init__(self, link: Link) -> None:
+        self.run: dict[str, Any] | None = None  # the shared run, once a broker welcomed us
+        self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
+        self.acting = -1  # version that the peer acts with
+        self._link = link
+        self._fetch = Fetch()
+        self._broker = 0  # incarnation we spoke with last
+
+    @property
+    def fetching(self) -> bool:
+        """Newer weights are on their way."""
+        return self._fetch.busy
+
+    def take(self) -> Blob | None:
+        blob, self.blob = self.blob, None
+        return blob
+
+    def acts_with(self, version: int, digest: str) -> None:
+        """Proof that the weights arrived: the digest of what the module holds now."""
+        self.acting = version
+        self._link.send(encode(Acting(version, digest)))
+
+    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        if self.run is None:
+            run = introduction.unpack(body[0]) if body else None
+            if not isinstance(run, dict):
+                raise Malformed("run")
+            self.run = run
+            log.info("welcome: run %s at %s", welcome.run, self._link.endpoint)
+        if welcome.broker_inc != self._broker:
+            self._broker = welcome.broker_inc
+            self.starts_from(welcome.version)
+
+    def starts_from(self, version: int) -> None:
+        """Another broker: its weights count, though they may be older than ours."""
+        self._fetch.reset(version)
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
+        """What is neither an announcement nor a chunk is not for us."""
+        match message:
+            case Announce():
+                self._ask(self._fetch.on_announce(message))
+            case Chunk() if buffers:
+                blob, more = self._fetch.on_chunk(message, buffers[0])
+                self._ask(more)
+                self.blob = blob or self.blob
+
+    def beat(self) -> None:
+        """Asks again for what did not come."""
+        self._ask(self._fetch.again())
+
+    def _ask(self, gets: Sequence[Get]) -> None:
+        for get in gets:
+            self._link.send(encode(get))

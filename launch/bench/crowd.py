@@ -1,0 +1,160 @@
+"""Many simulated samplers at one real broker: do all get in and get their share, at what cost?
+
+All samplers connect at one moment, while there is no learner: what the broker holds then is what a
+connection costs. Then a learner comes, and all send as fast as credit lets them.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from launch import config
+from launch.bench import report
+from launch.bench.latency import Latencies
+from launch.bench.simulated import Learner, Samplers
+from launch.bench.stage import Load, Stage
+
+_MAX_LAG = 2
+
+
+def size_of(words: Sequence[str]) -> int:
+    """`headrace bench crowd [SAMPLERS]`."""
+    if not words:
+        return 1000
+    if len(words) > 1 or not words[0].isdecimal() or not 10 <= int(words[0]) <= 20_000:
+        raise config.ConfigError(
+            f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000"
+        )
+    return int(words[0])
+
+
+def bench(
+    samplers: int,
+    *,
+    processes: int = 10,
+    size: int = 1024,
+    seconds: float = 30.0,
+    weights: int = 4096,
+) -> dict[str, Any]:
+    report.parameters(
+        samplers=samplers, processes=processes, bytes=size, batch=samplers, max_lag=_MAX_LAG,
+        weights_bytes=weights, seconds=seconds,
+    )  # fmt: skip
+    figures = measure(
+        samplers=samplers, processes=processes, size=size, seconds=seconds, weights=weights
+    )
+    report.result("crowd", figures)
+    return figures
+
+
+def measure(
+    *, samplers: int, processes: int, size: int, seconds: float, weights: int
+) -> dict[str, Any]:
+    # One unroll of each sampler to a step: weights go out to all of them as often.
+    with Stage(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as stage:
+        broker = stage.broker("--ledger", stage.ledger)
+        base = Load.of(broker)
+        gate = stage.folder / "gate"
+        crowd = [
+            stage.start(
+                Samplers(
+                    stage.address, str(stage.folder / f"samplers-{n}.json"), bytes=size,
+                    count=samplers // processes + (n < samplers % processes),
+                    weights=weights > 0, gate=str(gate), ledger=stage.ledger, drain_s=30.0,
+                    every_s=0.5,
+                )
+            )
+            for n in range(processes)
+        ]  # fmt: skip
+        for pid in crowd:
+            stage.report(pid)
+        began = time.monotonic()
+        gate.touch()
+        stage.until(lambda: _welcomed(stage, crowd) == samplers, "every sampler is welcomed")
+        connected = max(one["welcomed"] for one in _all(stage, crowd)) - began
+        time.sleep(2.0)  # whatever it allocates comes to rest
+        idle = Load.of(broker)
+        learner = stage.start(
+            Learner(
+                stage.address, stage.run, str(stage.folder / "learner.json"), bytes=size,
+                weights_bytes=weights, ledger=stage.ledger,
+            )
+        )  # fmt: skip
+        stage.until(
+            lambda: all(one["settled"] for one in _all(stage, crowd)), "every sampler is answered"
+        )
+        loaded = _loaded(stage, broker, crowd, learner, seconds)
+        stage.end(crowd)
+        stage.end([learner])
+        hellos = sum(stage.report(pid)["hellos"] for pid in crowd)
+        stage.end([broker])  # only then is its ledger whole
+        account = stage.account()
+        return {
+            "samplers": samplers,
+            "connected_s": round(connected, 2),
+            "idle_kb_each": _each(idle, base, samplers),
+            "loaded_kb_each": _each(loaded.pop("load"), base, samplers),
+            "descriptors": loaded.pop("descriptors"),
+            **loaded,
+            "hellos_each": round(hellos / samplers, 2),
+            "generated": account.generated,
+            **account.outcomes,
+            "lost": account.in_flight,
+            "twice": account.twice,
+            "unaccounted": account.unaccounted(),
+            "exact": account.exact(),
+        }
+
+
+def _loaded(
+    stage: Stage, broker: int, crowd: Sequence[int], learner: int, seconds: float
+) -> dict[str, Any]:
+    """The crowd at work; the first seconds, in which the flow settles, are left out."""
+    time.sleep(min(3.0, seconds / 4))
+    before, settled, latencies = Load.of(broker), _settled(stage, crowd), _latencies(stage, crowd)
+    first, began, most = stage.report(learner), time.monotonic(), before
+    while time.monotonic() < began + seconds:
+        time.sleep(min(1.0, seconds / 4))
+        most = max(most, Load.of(broker), key=lambda load: load.pss_kb)
+    after, last, lasted = Load.of(broker), stage.report(learner), time.monotonic() - began
+    shares = [b - a for a, b in zip(settled, _settled(stage, crowd), strict=True)]
+    took = Latencies(_latencies(stage, crowd).counts - latencies.counts)
+    return {
+        "load": most,
+        "descriptors": max(after.descriptors, most.descriptors),
+        "unrolls_per_s": round((last["trained"] - first["trained"]) / (last["at"] - first["at"])),
+        "broker_cpu": round((after.cpu_s - before.cpu_s) / lasted, 2),
+        "jain": round(jain(shares), 4),
+        "shares": [min(shares), max(shares)],
+        "ack_p50_ms": round(1e3 * took.quantile(0.5), 1),
+        "ack_p99_ms": round(1e3 * took.quantile(0.99), 1),
+    }
+
+
+def jain(shares: Sequence[float]) -> float:
+    """1 = all have the same, 1 / n = one has all."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+def _each(load: Load, base: Load, samplers: int) -> float:
+    return round((load.pss_kb - base.pss_kb) / samplers, 1)
+
+
+def _all(stage: Stage, crowd: Sequence[int]) -> list[dict[str, Any]]:
+    return [one for pid in crowd for one in stage.report(pid).get("samplers", [])]
+
+
+def _welcomed(stage: Stage, crowd: Sequence[int]) -> int:
+    return sum(1 for one in _all(stage, crowd) if one["welcomed"] is not None)
+
+
+def _settled(stage: Stage, crowd: Sequence[int]) -> list[int]:
+    return [one["settled"] for one in _all(stage, crowd)]
+
+
+def _latencies(stage: Stage, crowd: Sequence[int]) -> Latencies:
+    found = Latencies()
+    for pid in crowd:
+        found.merge(stage.report(pid)["latencies"])
+    return found

@@ -1,0 +1,1 @@
+"""What `headrace doctor` looks at: one small function for each question."""

@@ -1,0 +1,34 @@
+"""Which key a role of a run works with; what is wrong with one is a ConfigError."""
+
+from pathlib import Path
+
+from broker import keys
+from broker.keys import Key, KeyFileError
+from launch import config
+
+
+def key(run: config.Run, role: str, given: Path | None) -> Key | None:
+    """The one given by --key, or the run's; None = this run works without keys."""
+    if given is None and not run.security.curve:
+        return None
+    return from_file(given or path(run, role), role)
+
+
+def path(run: config.Run, role: str) -> Path:
+    """Where the run has it."""
+    return Path(run.security.keys) / f"{role}.key"
+
+
+def authorised(run: config.Run) -> Path:
+    """Where the broker finds who may connect."""
+    return Path(run.security.keys) / keys.AUTHORISED
+
+
+def from_file(given: Path | None, role: str) -> Key | None:
+    """A role that has its run from the broker knows of no key but the one given."""
+    if given is None:
+        return None
+    try:
+        return keys.read(given, role)
+    except KeyFileError as error:
+        raise config.ConfigError(str(error)) from error
