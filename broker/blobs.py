@@ -6,17 +6,25 @@
 A version is whole and right, or it is not there.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
 
+from broker.fields import MAX_VERSION
 from broker.wire import Announce, Buffer, Chunk, Get
 
-CHUNK_BYTES = 1 << 20
+# Small enough for a slow line: a peer whose chunk takes longer than a lease takes us for dead.
+CHUNK_BYTES = 1 << 17
 MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
+_KEPT, _KEPT_BYTES = 32, 16 << 20  # versions that a holder keeps at most; the newest always
+_MOST_CHUNKS = 400  # beyond, they are larger
 # Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
-WINDOW = 8
+WINDOW = 64
+# Beats without a chunk before it is asked for again. On a slow line it may be on its way still, and
+# would come twice: so each time that nothing came the next wait is twice as long.
+_PATIENCE = (2, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +39,11 @@ class Blob:
         view = memoryview(body).cast("B")
         if len(view) > MAX_BYTES:
             raise ValueError(f"weights of {len(view)} bytes; at most {MAX_BYTES} travel")
-        parts = [view[at : at + CHUNK_BYTES] for at in range(0, len(view), CHUNK_BYTES)]
+        size = max(CHUNK_BYTES, -(-len(view) // _MOST_CHUNKS))
+        parts = [view[at : at + size] for at in range(0, len(view), size)]
         hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
         digest = xxhash.xxh3_128_hexdigest(view)
-        return cls(Announce(version, layout, digest, len(view), CHUNK_BYTES, hashes), view)
+        return cls(Announce(version, layout, digest, len(view), size, hashes), view)
 
     def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
         """What a Get asks for, as far as it exists."""
@@ -47,7 +56,29 @@ class Blob:
         return Chunk(self.announce.version, 0), self._part(0)
 
     def _part(self, index: int) -> memoryview:
-        return self.body[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+        """Cut as it was announced: the hashes are of these pieces."""
+        size = self.announce.chunk
+        return self.body[index * size : (index + 1) * size]
+
+
+class Kept:
+    """The newest version and some before it: while versions follow each other quickly, a Get for
+    one is still on its way when the next is here already."""
+
+    def __init__(self) -> None:
+        self._blobs: deque[Blob] = deque(maxlen=_KEPT)  # the newest last
+
+    def add(self, blob: Blob) -> None:
+        self._blobs.append(blob)
+        while sum(len(kept.body) for kept in self._blobs) > max(_KEPT_BYTES, len(blob.body)):
+            self._blobs.popleft()
+
+    def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
+        """What a Get is answered with."""
+        for blob in reversed(self._blobs):
+            if blob.announce.version == get.version:
+                return blob.chunks(get)
+        return []
 
 
 def count(announce: Announce) -> int:
@@ -64,49 +95,67 @@ class Fetch:
         self._next: Announce | None = None  # announced while another is on its way
         self._body = bytearray()
         self._have: set[int] = set()
+        self._spoilt: set[int] = set()  # chunks that came wrong and were asked for, this beat
         self._asked = 0  # chunks below were asked for
-        self._moved = False  # a chunk came in since the last beat
+        self._moved = False  # a chunk came in since the last beat, of whatever version
+        self._patience = _PATIENCE[0]  # beats
+        self._waited = 0  # beats without a chunk
+
+    @property
+    def nbytes(self) -> int:
+        """Of the version that comes in, or that is whole."""
+        return len(self._body)
 
     @property
     def busy(self) -> bool:
         return self._current is not None
 
     def on_announce(self, announce: Announce) -> list[Get]:
-        """Begin with it, or keep it for when the one on its way is whole."""
+        """Begin with it, or keep it for when the one on its way is whole: where versions come
+        faster than the line carries one, none would ever be."""
         if not _sane(announce) or announce.version <= self.version:
             return []
-        if self._current is not None and announce.version <= self._current.version:
+        current = self._current
+        # The same version with another content: its publisher died and a new one says it anew.
+        if current is not None and (announce.version < current.version or announce == current):
             return []
-        if self._current is not None and 2 * len(self._have) > count(self._current):
-            self._next = newest([announce, *filter(None, [self._next])])
-            return []
-        return self._begin(announce)
+        if current is None or (announce.version == current.version and not self._late()):
+            return self._begin(announce)
+        self._next = newest([announce, *filter(None, [self._next])])
+        return []
 
     def on_chunk(self, chunk: Chunk, body: Buffer) -> tuple[Blob | None, list[Get]]:
         """A whole blob when this was the last chunk, and what to ask for now."""
         current = self._current
         if current is None or chunk.version != current.version:
+            # What we gave up is still coming, and what we asked for stands behind it.
+            self._moved |= current is not None and chunk.version < current.version
             return None, []
         if not 0 <= chunk.index < count(current):
             self.refused += 1
             return None, []
         if not self._store(current, chunk.index, body):
             self.refused += 1
-            return None, [Get(current.version, chunk.index, chunk.index + 1)]
+            return None, self._once_more(chunk)
         self._moved = True
         if len(self._have) < count(current):
             return None, self._ask(current)
         self._current = None
+        self._patience = max(_PATIENCE[0], self._patience - 1)
         blob = self._whole(current)  # before the body of the following one takes its place
         following, self._next = self._next, None
-        return blob, self._begin(following) if following is not None else []
+        newer = following is not None and following.version > self.version
+        return blob, self._begin(following) if following is not None and newer else []
 
     def again(self) -> list[Get]:
-        """Every beat. One without progress asks for what is missing, window by window, or turns to
-        the following version: who sends may have dropped this one for it."""
+        """Every beat. After some without progress it asks for what is missing, window by window, or
+        turns to the following version: who sends may have dropped this one for it."""
         moved, self._moved = self._moved, False
-        if self._current is None or moved:
+        self._spoilt.clear()
+        self._waited = 0 if moved else self._waited + 1
+        if self._current is None or self._waited < self._patience:
             return []
+        self._waited, self._patience = 0, min(2 * self._patience, _PATIENCE[1])
         if self._next is not None:
             return self._begin(self._next)
         absent = [at for at in range(self._asked) if at not in self._have][:WINDOW]
@@ -116,6 +165,7 @@ class Fetch:
         """Another broker, at this version: what was half here is gone, and if it begins below us
         (broker and learner both came back from older state) its weights are the newer ones."""
         self._current = self._next = None
+        self._patience = _PATIENCE[0]
         if version < self.version:
             self.version = -1
 
@@ -123,9 +173,14 @@ class Fetch:
         self._current, self._next = announce, None
         self._body = bytearray(announce.size)
         self._have.clear()
+        self._spoilt.clear()
         self._asked = 0
         self._moved = True
         return self._ask(announce)
+
+    def _late(self) -> bool:
+        """More than half is here."""
+        return self._current is not None and 2 * len(self._have) > count(self._current)
 
     def _ask(self, announce: Announce) -> list[Get]:
         """The next window, once the one before is here."""
@@ -134,6 +189,14 @@ class Fetch:
         lo = self._asked
         self._asked = min(count(announce), lo + WINDOW)
         return [Get(announce.version, lo, self._asked)]
+
+    def _once_more(self, chunk: Chunk) -> list[Get]:
+        """A wrong chunk is asked for at once, and then only by the beat: from a holder whose copy
+        is wrong it would come as fast as the wire carries it."""
+        if chunk.index in self._spoilt or chunk.index in self._have:
+            return []
+        self._spoilt.add(chunk.index)
+        return [Get(chunk.version, chunk.index, chunk.index + 1)]
 
     def _store(self, announce: Announce, index: int, body: Buffer) -> bool:
         at = index * announce.chunk
@@ -155,7 +218,8 @@ class Fetch:
 
 def _sane(announce: Announce) -> bool:
     return (
-        0 < announce.size <= MAX_BYTES
+        0 <= announce.version <= MAX_VERSION
+        and 0 < announce.size <= MAX_BYTES
         and 0 < announce.chunk <= 64 * CHUNK_BYTES
         and len(announce.hashes) == 8 * count(announce)
     )

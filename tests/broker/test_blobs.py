@@ -5,10 +5,12 @@ from collections import deque
 
 import msgspec
 import pytest
+import xxhash
 
 from broker import blobs
 from broker.blobs import Blob, Fetch
-from broker.wire import Announce, Get
+from broker.fields import MAX_VERSION
+from broker.wire import Announce, Chunk, Get
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +28,10 @@ def blob(version: int, size: int = 1000) -> Blob:
 
 def pull(fetch: Fetch, source: Blob, gets: list[Get]) -> Blob | None:
     """Answer every request until there is none; returns the newest whole blob."""
-    waiting, newest = deque(gets), None
+    waiting, newest, turns = deque(gets), None, 0
     while waiting:
+        turns += 1
+        assert turns < 10_000, "asked for again and again, as fast as it comes"
         for chunk, part in source.chunks(waiting.popleft()):
             whole, more = fetch.on_chunk(chunk, part)
             newest = whole or newest
@@ -53,12 +57,12 @@ def test_small_weights_need_no_second_round_trip() -> None:
 
 
 def test_a_window_at_a_time() -> None:
-    source, fetch = blob(1, 64 * 20), Fetch()
+    source, fetch = blob(1, 64 * (2 * blobs.WINDOW + 4)), Fetch()
     (get,) = fetch.on_announce(source.announce)
     assert (get.lo, get.hi) == (0, blobs.WINDOW)
     *early, last = source.chunks(get)
     assert all(fetch.on_chunk(*chunk) == (None, []) for chunk in early)
-    assert fetch.on_chunk(*last) == (None, [Get(1, 8, 16)])
+    assert fetch.on_chunk(*last) == (None, [Get(1, blobs.WINDOW, 2 * blobs.WINDOW)])
 
 
 def test_lost_and_doubled_chunks() -> None:
@@ -109,6 +113,84 @@ def test_a_wrong_digest_of_right_chunks() -> None:
     assert pull(fetch, source, fetch.on_announce(source.announce)) is not None
 
 
+def test_a_holder_whose_copy_is_wrong_is_asked_once_a_beat() -> None:
+    """Not as fast as the wire carries it."""
+    source, fetch = blob(4, 640), Fetch()
+    fetch.on_announce(source.announce)
+    right = source.chunks(Get(4, 0, 10))
+    wrong = bytes(64)
+    for chunk, part in right[1:]:
+        fetch.on_chunk(chunk, part)
+    asked = sum(len(fetch.on_chunk(right[0][0], wrong)[1]) for _ in range(50))
+    assert (asked, fetch.refused) == (1, 50)
+    for _ in range(20):
+        asked += len(fetch.again())
+        assert sum(len(fetch.on_chunk(right[0][0], wrong)[1]) for _ in range(50)) <= 1
+    assert fetch.version == -1 and asked == 4  # after 2 beats, 4 and 8 more
+    whole = pull(fetch, source, [Get(4, 0, 1)])
+    assert whole is not None and bytes(whole.body) == body(4, 640)
+
+
+def test_a_holder_cuts_as_it_was_announced() -> None:
+    """Else every piece that it passes on has another hash than it says."""
+    wide = Blob.of(1, "layout", body(1))
+    parts = [body(1)[at : at + 100] for at in range(0, 1000, 100)]
+    hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
+    announce = msgspec.structs.replace(wide.announce, chunk=100, hashes=hashes)
+    first, second = Fetch(), Fetch()
+    whole = pull(first, Blob(announce, wide.body), first.on_announce(announce))
+    assert whole is not None
+    again = pull(second, whole, second.on_announce(whole.announce))
+    assert again is not None and bytes(again.body) == body(1)
+
+
+@pytest.mark.parametrize("chunks", range(1, 8))
+def test_a_publisher_killed_in_the_middle(chunks: int) -> None:
+    """The learner that takes its place trained otherwise and calls that by the same version."""
+    fetch, first = Fetch(), blob(3, 64 * 8)
+    begun(fetch, first, chunks)
+    other = Blob.of(3, "layout", body(99, 64 * 8))
+    gets = fetch.on_announce(other.announce)
+    for _ in range(6):
+        gets = gets + fetch.again()
+    whole = pull(fetch, other, gets)
+    assert whole is not None and bytes(whole.body) == body(99, 64 * 8)
+    assert (fetch.version, fetch.busy, fetch.refused) == (3, False, 0)
+
+
+def test_of_two_contents_of_one_version_the_first_that_is_whole_stays() -> None:
+    fetch, first, other = Fetch(), blob(3, 64 * 8), Blob.of(3, "layout", body(99, 64 * 8))
+    begun(fetch, first, 7)
+    assert fetch.on_announce(other.announce) == []  # more than half is here
+    whole, gets = fetch.on_chunk(*first.chunks(Get(3, 7, 8))[0])
+    assert whole is not None and bytes(whole.body) == body(3, 64 * 8) and gets == []
+    assert not fetch.busy and fetch.on_announce(other.announce) == []
+
+
+def test_a_thousand_publishers_killed_in_the_middle() -> None:
+    """Bits flip on the way too: what is taken is what some publisher had, and versions rise."""
+    rng, fetch, loads = random.Random(13), Fetch(), 0
+    for number in range(1000):
+        source = blob(number // 2 + number % 2 * 500_000, 64 * rng.randint(1, 12))
+        source = Blob.of(number // 2, "layout", bytes(source.body))
+        waiting = deque(fetch.on_announce(source.announce) + fetch.again() + fetch.again())
+        for _ in range(rng.randrange(40)):
+            if not waiting:
+                waiting.extend(fetch.again())
+            for chunk, part in source.chunks(waiting.popleft()) if waiting else ():
+                sent = bytearray(part)
+                if rng.random() < 0.2:
+                    sent[rng.randrange(len(sent))] ^= 1 << rng.randrange(8)
+                before = fetch.version
+                whole, gets = fetch.on_chunk(chunk, sent)
+                waiting.extend(gets)
+                if whole is not None:
+                    assert bytes(whole.body) == bytes(source.body)
+                    assert before < whole.announce.version == fetch.version
+                    loads += 1
+    assert loads > 100 and fetch.refused > 100
+
+
 def test_chunks_nobody_asked_for() -> None:
     source, fetch = blob(2), Fetch()
     chunk, part = source.first()
@@ -125,6 +207,9 @@ def test_chunks_nobody_asked_for() -> None:
 @pytest.mark.parametrize(
     "forged",
     [
+        {"version": -1},
+        {"version": MAX_VERSION + 1},
+        {"version": 2**64 - 1},
         {"size": 0},
         {"size": -5},
         {"size": blobs.MAX_BYTES + 1},
@@ -154,11 +239,46 @@ def begun(fetch: Fetch, source: Blob, chunks: int) -> None:
         fetch.on_chunk(*chunk)
 
 
-def test_a_newer_version_early_in_a_transfer_takes_over() -> None:
-    fetch = Fetch()
-    begun(fetch, blob(1, 64 * 8), 3)
-    whole = pull(fetch, blob(2), fetch.on_announce(blob(2).announce))
-    assert whole is not None and bytes(whole.body) == body(2)
+def test_a_newer_version_waits_for_the_end_of_a_transfer() -> None:
+    """However little of it is here: what was asked for is on its way."""
+    fetch, first = Fetch(), blob(1, 64 * 8)
+    begun(fetch, first, 0)
+    assert fetch.on_announce(blob(2).announce) == []
+    whole = pull(fetch, first, [Get(1, 0, 8)])
+    assert whole is not None and bytes(whole.body) == body(1, 64 * 8)
+    assert fetch.busy
+
+
+def test_versions_faster_than_the_line_carries_one() -> None:
+    """A version takes 40 beats there, and each beat brings a newer one. Nothing comes twice for
+    long, and there are always weights that are whole now and then."""
+    fetch, pipe, kept = Fetch(), deque[tuple[Chunk, memoryview]](), blobs.Kept()
+    loads = carried = 0
+    for beat in range(4000):
+        source = blob(beat, 64 * 4)
+        kept.add(source)
+        gets = fetch.on_announce(source.announce) + fetch.again()
+        if beat % 10 == 9 and pipe:
+            carried += 1
+            whole, more = fetch.on_chunk(*pipe.popleft())
+            loads += whole is not None
+            gets += more
+        for get in gets:
+            pipe += kept.chunks(get)
+    assert fetch.refused == 0 and len(pipe) <= 12
+    assert loads >= 0.8 * carried / 4
+
+
+def test_a_holder_keeps_the_newest_and_what_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "_KEPT_BYTES", 2500)
+    kept = blobs.Kept()
+    for version in range(5):
+        kept.add(blob(version))
+    assert [bool(kept.chunks(Get(version, 0, 1))) for version in range(6)] == [
+        False, False, False, True, True, False,
+    ]  # fmt: skip
+    kept.add(blob(5, 9000))
+    assert [bool(kept.chunks(Get(version, 0, 1))) for version in range(6)] == [False] * 5 + [True]
 
 
 def test_a_newer_version_late_in_a_transfer_waits_for_its_end() -> None:
@@ -176,8 +296,9 @@ def test_a_transfer_whose_source_moved_on_gives_way() -> None:
     fetch = Fetch()
     begun(fetch, blob(1, 64 * 8), 7)
     fetch.on_announce(blob(2).announce)
-    assert fetch.again() == []  # it moved since the last beat
-    whole = pull(fetch, blob(2), fetch.again())
+    beats = [fetch.again() for _ in range(3)]
+    assert beats[:2] == [[]] * 2  # it moved since the last beat, and then has patience
+    whole = pull(fetch, blob(2), beats[2])
     assert whole is not None and fetch.version == 2
 
 

@@ -1,0 +1,86 @@
+"""Target: a whole broker without sockets, given any sequence of messages from four routes."""
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import zmq
+from prometheus_client import CollectorRegistry
+
+from broker import introduction, server, wire
+from broker.book import Book
+from broker.config import BrokerConfig
+from broker.ledger import Ledger
+from broker.metrics import BrokerMetrics
+from broker.roster import Roster
+from broker.server import Server
+from launch import compare
+from tests.fuzz import shaping
+from tests.fuzz.reading import Reader
+
+_RUN: dict[str, Any] = {"run": {"name": "small"}, "env": {"id": "x", "kwargs": {"a": [1]}}}
+ROUTES = (b"\0aaaa", b"\0bbbb", b"\0cccc", b"\0dddd")
+
+
+class Mail:
+    """Stands for a Mailbox: takes all that is sent, and sees that it is a message."""
+
+    def __init__(self, socket: object) -> None:
+        self.socket = socket
+
+    def send(self, frames: Sequence[wire.Payload]) -> bool:
+        at = next(n for n, frame in enumerate(frames) if bytes(_plain(frame))[:2] == b"HR")
+        wire.decode([_plain(frame) for frame in frames[at:]])
+        return True
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Nothing."""
+
+
+def _plain(frame: wire.Payload) -> wire.Buffer:
+    return frame.buffer if isinstance(frame, zmq.Frame) else frame
+
+
+def made() -> Server:
+    book = Book(
+        batch=2, max_lag=2, max_lag_hard=64, queue_bytes=1 << 20, attempts=3, first_tag=1 << 32
+    )
+    nowhere: Any = None
+    with mock.patch.object(server, "Mailbox", Mail):
+        own = Server(
+            BrokerConfig(), Ledger(book, lease_s=10.0), BrokerMetrics(CollectorRegistry()),
+            inc=99, shared=_RUN, announce="tcp://x:1",
+            roster=Roster("small", lambda other: compare.first_difference(_RUN, other)),
+            router=nowhere, publisher=nowhere,
+        )  # fmt: skip
+    own.metrics.watch(own)
+    return own
+
+
+def receive(own: Server, route: bytes, frames: Sequence[bytes]) -> None:
+    own._receive([zmq.Frame(route), *map(zmq.Frame, frames)])
+    own._pump()
+    assert own.ledger.unaccounted() == 0
+
+
+def honest(at: int) -> list[bytes]:
+    """A learner first, then samplers of two streams each."""
+    role = "actor" if at else "learner"
+    hello = wire.Hello(role, "n", at + 1, spaces="s")
+    streams = tuple((number, 0, 0, 0, ()) for number in range(2))
+    said = introduction.Introduction(spaces="s", streams=streams)
+    if at == 0:
+        said = introduction.Introduction(unroll_bytes=shaping.UNROLL_BYTES, want=8)
+    return [bytes(_plain(frame)) for frame in wire.encode(hello, introduction.encode(said))]
+
+
+def broker(data: bytes) -> None:
+    """No message may stop the broker, and its count of unrolls is exact after each."""
+    reader, own = Reader(data), made()
+    for at in range(reader.byte() % 5):
+        receive(own, ROUTES[at], honest(at))
+    while reader.left > 0:
+        at = reader.byte() % len(ROUTES)
+        receive(own, ROUTES[at], shaping.message(reader, inc=at + 1))
+    own.status()
+    list(own.metrics.collect())

@@ -1,0 +1,88 @@
+"""Targets: a checkpoint's files."""
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import xxhash
+from safetensors import SafetensorError
+
+from learner import checkpoint
+from tests.fuzz.reading import Reader
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="headrace-fuzz-")
+_SAVED = checkpoint.save(
+    Path(_FOLDER.name), step_version=7, tensors={"model": {"w": torch.ones(3)}},
+    state={"steps": 5}, keep=1,
+)  # fmt: skip
+_FILES = {path.name: path.read_bytes() for path in sorted(_SAVED.iterdir())}
+
+
+def damaged(data: bytes) -> None:
+    """One file with other bytes: CheckpointError, unless nothing was changed."""
+    reader = Reader(data)
+    name = reader.pick(sorted(_FILES))
+    right = _FILES[name]
+    body = bytearray(right)
+    for _ in range(reader.byte() % 4):
+        place = (reader.byte() * 256 + reader.byte()) % (len(body) + 1)
+        match reader.byte() % 3:
+            case 0:
+                body[place : place + 1] = reader.take(1)
+            case 1:
+                del body[place:]
+            case _:
+                body[place:place] = reader.take(reader.byte() % 16)
+    (_SAVED / name).write_bytes(body)
+    try:
+        with contextlib.suppress(checkpoint.CheckpointError):
+            checkpoint.load(_SAVED)
+            assert body == right
+    finally:
+        (_SAVED / name).write_bytes(right)
+
+
+def manifest(data: bytes) -> None:
+    """Any bytes as a manifest."""
+    assert not _loads(data) or data == _FILES["manifest.json"]
+
+
+def _loads(data: bytes) -> bool:
+    (_SAVED / "manifest.json").write_bytes(data)
+    try:
+        checkpoint.load(_SAVED)
+    except checkpoint.CheckpointError:
+        return False
+    finally:
+        (_SAVED / "manifest.json").write_bytes(_FILES["manifest.json"])
+    return True
+
+
+def sealed(data: bytes) -> None:
+    """A manifest whose seal is right whatever it says: of fewer files, it is as good."""
+    try:
+        facts = json.loads(data)
+        raw = checkpoint._manifest(facts["version"], facts["files"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    _loads(raw)
+
+
+def tensors(data: bytes) -> None:
+    """Any bytes as the file of tensors, with their right hash in a sealed manifest."""
+    facts = json.loads(_FILES["manifest.json"])
+    facts["files"]["model.safetensors"] = {
+        "size": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)
+    }  # fmt: skip
+    (_SAVED / "model.safetensors").write_bytes(data)
+    try:
+        manifest_bytes = checkpoint._manifest(7, facts["files"])
+        (_SAVED / "manifest.json").write_bytes(manifest_bytes)
+        # Who can forge the seal can forge the rest; the library still says no to what is no file.
+        with contextlib.suppress(checkpoint.CheckpointError, SafetensorError):
+            checkpoint.load(_SAVED)
+    finally:
+        for name, body in _FILES.items():
+            (_SAVED / name).write_bytes(body)
