@@ -168,7 +168,10 @@ class Place:
         return self.headrace("train", self.run, "--out", str(self.out), *arguments, env=env)
 
     def broker(self, *arguments: str, bind: str = "") -> Process:
-        return self.headrace("broker", "--run", self.run, "--bind", bind or self.ipc, *arguments)
+        return self.headrace(
+            "broker", "--run", self.run, "--bind", bind or self.ipc, "--ledger", str(self.ledger),
+            *arguments,
+        )  # fmt: skip
 
     def learner(self, *arguments: str, broker: str = "") -> Process:
         return self.headrace(
@@ -202,7 +205,7 @@ class Place:
 
     def trained(self) -> int:
         """Unrolls in the learners' journals."""
-        return sum(path.read_bytes().count(b"T ") for path in self.ledger.glob("learner-*.log"))
+        return audit.trained(self.ledger)
 
     def trains(self, more: int = 20) -> None:
         """Waits until so many further unrolls were trained."""

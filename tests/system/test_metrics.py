@@ -57,13 +57,13 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
         assert all(name.startswith(f"headrace_{role}_") for name in ours), ours
         assert all(families[name].documentation for name in ours)
         assert "process_cpu_seconds" in families
+        assert value(families[f"headrace_{role}_ledger_unaccounted"]) == 0
 
     # Everything that stands in a journal by now, a later scrape must have counted.
     trained = place.trained()
     counted = scrape(ports["broker"])
     outcomes = by(counted["headrace_broker_fragments"], "outcome")
     assert outcomes["trained"] >= trained - 2  # its DONE may be on the way
-    assert value(counted["headrace_broker_ledger_unaccounted"]) == 0
     assert by(counted["headrace_broker_sessions"], "role")["learner"] == 1
     assert by(counted["headrace_broker_sessions"], "role")["actor"] == 1
 
@@ -82,6 +82,12 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
     assert value(broker_counts["headrace_broker_received"]) == account.generated
     learned = scrape(ports["learner"])
     assert 2 * value(learned["headrace_learner_steps"]) == account.outcomes["trained"]
+    ends = by(learned["headrace_learner_fragments"], "outcome")
+    assert ends["trained"] == account.outcomes["trained"]
+    held = value(learned["headrace_learner_held_fragments"])
+    delivered = value(learned["headrace_learner_delivered_fragments"])
+    assert delivered == ends["trained"] + ends["rejected"] + ends["abandoned"] + held
+    assert (ends["rejected"], ends["duplicate"]) == (0, 0)
     assert learner.term() == 0
     assert broker.term() == 0
 
@@ -110,6 +116,7 @@ def test_the_samplers_counters_follow_its_journal(place: Place) -> None:
     assert value(families["headrace_actor_env_steps"]) == account.env_steps
     outcomes = by(families["headrace_actor_fragments"], "outcome")
     unacked = value(families["headrace_actor_unacked_fragments"])
+    assert value(families["headrace_actor_ledger_unaccounted"]) == 0
     assert account.generated == sum(outcomes.values()) + unacked
     assert value(families["headrace_actor_weights_version"]) > 0
     stages = by(families["headrace_actor_fragment_bytes"], "stage")

@@ -94,6 +94,15 @@ def test_a_killed_sampler_loses_only_what_it_had_not_handed_over(place: Place) -
     assert account.in_flight <= 2
 
 
+def trained_versions(place: Place) -> list[list[int]]:
+    """The versions that trained an unroll, learner by learner, the oldest learner first."""
+    found = []
+    for path in place.ledger.glob("learner-*.log"):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        found.append([int(words[4]) for words in lines if words[0] == "T"])
+    return sorted(found)
+
+
 def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     broker, learner = place.broker(), place.learner()
     actors = [place.actor(), place.actor()]
@@ -102,11 +111,7 @@ def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     learner.kill()
     saved = [json.loads(line) for line in (place.out / "history.jsonl").read_text().splitlines()]
     newest = int(place.checkpoints()[-1].name)
-    seen = max(
-        int(line.split()[4])
-        for path in place.ledger.glob("learner-*.log")
-        for line in path.read_text().splitlines()
-    )
+    seen = max(map(max, trained_versions(place)))
     assert newest < seen
     learner = place.learner("--resume")
     assert int(learner.says(r"continues from \S+/(\d+)")[1]) == newest
@@ -114,10 +119,9 @@ def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     finish(place, broker, learner, *actors)
 
     # Versions went on above everything that anybody had seen, the counters from the checkpoint.
-    journals = [path.read_text().splitlines() for path in place.ledger.glob("learner-*.log")]
-    first, second = sorted(journals, key=lambda lines: int(lines[0].split()[4]))
-    assert max(int(line.split()[4]) for line in first) == seen
-    assert min(int(line.split()[4]) for line in second) > seen
+    first, second = trained_versions(place)
+    assert max(first) == seen
+    assert min(second) > seen
     after = place.history()[len(saved) :]
     assert after[0]["version"] > seen
     # A version is 64 steps, the dead ones left out; those between `newest` and `seen` are undone.
@@ -143,12 +147,9 @@ def test_a_learner_without_a_checkpoint_starts_anew_above_what_was_seen(place: P
     finish(place, broker, learner, actor)
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
-    journals = [path.read_text().splitlines() for path in place.ledger.glob("learner-*.log")]
-    versions = sorted(
-        (min(v), max(v)) for v in [[int(line.split()[4]) for line in lines] for lines in journals]
-    )
+    first, second = trained_versions(place)
     # One above what was trained would be the number of weights that were published already.
-    assert versions[1][0] > versions[0][1] + 1
+    assert min(second) > max(first) + 1
 
 
 @pytest.mark.parametrize("role", ["broker", "learner", "actor-0"])

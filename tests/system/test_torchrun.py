@@ -42,7 +42,10 @@ def rank_of(pid: int) -> int:
 
 def journals(place: Place) -> list[int]:
     """Trained unrolls by journal."""
-    return [path.read_text().count("T ") for path in sorted(place.ledger.glob("learner-*.log"))]
+    return [
+        sum(line.startswith("T ") for line in path.read_text().splitlines())
+        for path in sorted(place.ledger.glob("learner-*.log"))
+    ]
 
 
 def test_two_ranks_train_as_one_policy(place: Place) -> None:

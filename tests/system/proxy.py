@@ -1,0 +1,143 @@
+"""A TCP proxy in front of a broker, that can reset, stall, delay and slow its connections; no root.
+
+It listens at another loopback address on the broker's own two ports, because a peer looks for the
+announcements beside the address that it was given.
+"""
+
+import asyncio
+import contextlib
+import functools
+import socket
+import struct
+import threading
+from types import TracebackType
+
+_BACK = "127.0.0.1"
+_PIECE = 16384
+_PIECES = 64  # on their way at once in each direction; then the sender must wait
+_RESET = struct.pack("ii", 1, 0)  # close without a goodbye: the other end sees a reset
+
+
+class Proxy:
+    """Runs on a thread of its own, between `with` and its end."""
+
+    def __init__(self, broker: str, *, at: str = "127.0.0.2") -> None:
+        port = int(broker.rpartition(":")[2])
+        self._front = at
+        self.endpoint = f"tcp://{at}:{port}"  # what peers connect to
+        self.connections = 0  # ever made
+        self.resets = 0  # connections that were reset
+        self.delay_s = 0.0  # of every byte, in each direction
+        self.kb_s = 0.0  # that a connection carries in each direction; 0 = as fast as it can
+        self.to_broker = 0  # bytes carried
+        self.from_broker = 0
+        self._ports = (port, port + 1)
+        self._open: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()  # cleared = nothing passes, and nobody is told
+        self._ends = asyncio.Event()
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="proxy")
+
+    def reset(self) -> int:
+        """Every connection that is open now."""
+
+        async def now() -> int:
+            both_ends = list(self._open)
+            for writer in both_ends:
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+                )
+                writer.transport.abort()
+            self.resets += len(both_ends) // 2
+            return len(both_ends) // 2
+
+        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10.0)
+
+    def stall(self) -> None:
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def flow(self) -> None:
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    # ---- the proxy's thread ---------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._flows.set()
+        async with contextlib.AsyncExitStack() as stack:
+            for port in self._ports:
+                connected = functools.partial(self._connected, port)
+                server = await asyncio.start_server(connected, self._front, port)
+                await stack.enter_async_context(server)
+            self._started.set()
+            await self._ends.wait()
+            for writer in list(self._open):
+                writer.transport.abort()
+            async with asyncio.timeout(5.0):
+                while self._open:  # noqa: ASYNC110  # their tasks end by themselves
+                    await asyncio.sleep(0.01)
+
+    async def _connected(
+        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            inner_reader, inner_writer = await asyncio.open_connection(_BACK, port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        ends = {writer, inner_writer}
+        self._open |= ends
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._carry(reader, inner_writer, inwards=True))
+                group.create_task(self._carry(inner_reader, writer, inwards=False))
+        except* OSError:
+            pass  # one end is closed, or was reset; the other follows
+        finally:
+            self._open -= ends
+            for end in ends:
+                end.transport.abort()
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, inwards: bool
+    ) -> None:
+        """One direction, until either end is closed."""
+        loop = asyncio.get_running_loop()
+        way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_PIECES)
+
+        async def take() -> None:
+            while piece := await reader.read(_PIECE):
+                await way.put((loop.time() + self.delay_s, piece))
+            raise ConnectionError("closed")
+
+        async def give() -> None:
+            while True:
+                due, piece = await way.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                if self.kb_s:
+                    await asyncio.sleep(len(piece) / (1000 * self.kb_s))
+                await self._flows.wait()
+                writer.write(piece)
+                await writer.drain()
+                self.to_broker += inwards * len(piece)
+                self.from_broker += (not inwards) * len(piece)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(take())
+            group.create_task(give())
+
+    def __enter__(self) -> "Proxy":
+        self._thread.start()
+        assert self._started.wait(10.0), f"cannot listen at {self.endpoint}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._ends.set)
+        self._thread.join(10.0)
