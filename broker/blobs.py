@@ -18,7 +18,7 @@ from broker.wire import Announce, Buffer, Chunk, Get
 # Small enough for a slow line: a peer whose chunk takes longer than a lease takes us for dead.
 CHUNK_BYTES = 1 << 17
 MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
-_KEPT, _KEPT_BYTES = 32, 16 << 20  # versions that a holder keeps at most; the newest always
+_KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
 _MOST_CHUNKS = 400  # beyond, they are larger
 # Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
 WINDOW = 64

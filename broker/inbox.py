@@ -15,6 +15,9 @@ from broker.wire import MAX_ENTRIES, Deliver, Done, LearnerPing, ranges
 Key = tuple[int, int, int]  # incarnation, stream, seq
 # Streams remembered, the longest silent forgotten first: a sampler that died never sends again.
 _MOST_STREAMS = 65536
+# Second copies come within a few beats; one that comes later is counted as if it took a place, and
+# what is given beyond our room goes back.
+_MOST_COUNTED = 16384
 # Tags below it, and the end of a range of them, are integers of the wire.
 _MOST_TAG = 1 << 63
 
@@ -30,9 +33,10 @@ class Inbox:
 
     def __init__(self, *, inc: int) -> None:
         self.inc = inc
-        # Deliveries since the last HELLO: what `want` counts from. A second copy of one that is
-        # held took no place of its own.
+        # Deliveries since the last HELLO: what `want` counts from. A second copy took no place of
+        # its own, whether the first is held or was trained on meanwhile.
         self.received = 0
+        self._counted: dict[Key, None] = {}  # the latest of these, in order
         self._held: dict[int, Key] = {}  # by tag
         self._tags: dict[Key, int] = {}
         self._max_tag = -1
@@ -43,7 +47,8 @@ class Inbox:
         if not 0 <= message.tag < _MOST_TAG or self._held.get(message.tag, key) != key:
             return Verdict.HELD  # a name that cannot be answered, or that another unroll has
         old = self._tags.get(key)
-        self.received += old is None
+        if old is None and key not in self._counted:
+            self._count(key)
         self._max_tag = max(self._max_tag, message.tag)
         window = self._window(message.inc, message.stream)
         if message.seq in window:
@@ -80,6 +85,7 @@ class Inbox:
     def held(self) -> tuple[tuple[int, int, int, int], ...]:
         """For HELLO: (tag, incarnation, stream, seq)."""
         self.received = 0
+        self._counted.clear()
         # Another broker may count from below: only what is held says how far it has delivered.
         self._max_tag = max(self._held, default=-1)
         return tuple((tag, *key) for tag, key in self._held.items())
@@ -104,6 +110,12 @@ class Inbox:
             window = self._window(inc, stream)
             for lo, hi in spans:
                 window.update(range(lo, hi))
+
+    def _count(self, key: Key) -> None:
+        self.received += 1
+        self._counted[key] = None
+        if len(self._counted) > _MOST_COUNTED:
+            del self._counted[next(iter(self._counted))]
 
     def _release(self, key: Key) -> int:
         tag = self._tags.pop(key)

@@ -1,6 +1,7 @@
 """How a learner rank speaks with the broker: leases in, outcomes and weights out."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -76,6 +77,7 @@ class LearnerEnd:
         self._journal = journal
         self._blob: Blob | None = None  # the weights everybody should have
         self._kept = Kept()  # those and some before, for Gets that are under way
+        self._quiet_until = 0.0  # no further line about refused unrolls before then
         self._known = -1  # newest weights that the broker says it has whole
         journal.joins("learner", inc, name)
 
@@ -179,8 +181,16 @@ class LearnerEnd:
                 return
             reason = self._accept(message, buffers)
             if reason:
-                log.warning("unroll of %s refused: %s", message.actor, reason)
+                self._complain(message.actor, reason)
                 self.reject([key], reason)
+
+    def _complain(self, sampler: str, reason: str) -> None:
+        """A flood of bad unrolls is counted one by one, and said once a second."""
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + 1.0
+            more = f" ({self.rejected} refused before)" if self.rejected else ""
+            log.warning("unroll of %s refused: %s%s", sampler, reason, more)
 
     def _nack(
         self, parts: Sequence[tuple[tuple[int, int], ...]], outcome: Outcome, reason: str

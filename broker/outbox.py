@@ -108,7 +108,9 @@ class Outbox:
             if not 0 <= number < len(self._streams):
                 continue
             unacked = self._streams[number].unacked
-            known = [seq for seq in range(lo, min(hi, lo + 65536)) if unacked.pop(seq, None)]
+            known = [seq for seq in unacked if lo <= seq < hi]
+            for seq in known:
+                del unacked[seq]
             self.outcomes[Outcome(ack.outcome)] += len(known)
             settled += [(number, first, end) for first, end in ranges(known)]
         return settled
@@ -123,7 +125,7 @@ class Outbox:
         for number, lo, hi in missing:
             if 0 <= number < len(self._streams):
                 unacked = self._streams[number].unacked
-                out += [unacked[seq] for seq in range(lo, min(hi, lo + 65536)) if seq in unacked]
+                out += [sent for seq, sent in unacked.items() if lo <= seq < hi]
         return [encode(unroll, *buffers) for unroll, buffers in out]
 
     def introduction(

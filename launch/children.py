@@ -56,6 +56,7 @@ class Children:
 
     def __init__(self) -> None:
         self.all: list[Child] = []
+        self._unseen: list[Child] = []  # ended while others were waited for; the next reap tells
 
     def fork(self, name: str, role: Callable[[], int], again: Sequence[str]) -> Child:
         """A child that runs `role` and exits with what it returns."""
@@ -95,7 +96,11 @@ class Children:
         return born
 
     def reap(self) -> list[Child]:
-        """Children that have ended since the last call."""
+        """Children that have ended since the last call, also while others were waited for."""
+        ended, self._unseen = self._unseen + self._look(), []
+        return ended
+
+    def _look(self) -> list[Child]:
         ended = []
         for child in self.all:
             if child.status is None:
@@ -132,7 +137,9 @@ class Children:
     def wait(self, children: Sequence[Child], *, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while any(child.status is None for child in children) and time.monotonic() < deadline:
-            if not self.reap():
+            ended = self._look()
+            self._unseen += [child for child in ended if child not in children]
+            if not ended:
                 time.sleep(0.01)
 
     def alive(self) -> list[int]:

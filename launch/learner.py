@@ -3,11 +3,9 @@
 import argparse
 import contextlib
 import functools
-import json
 import logging
 import os
 import sys
-import time
 from typing import Any
 
 import torch
@@ -18,7 +16,17 @@ from broker.endpoints import EndpointError
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
-from launch import claim, compare, config, keyring, limits, process, unused, weight
+from launch import (
+    claim,
+    compare,
+    config,
+    keyring,
+    learner_report,
+    limits,
+    process,
+    unused,
+    weight,
+)  # fmt: skip
 from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
 from learner import checkpoint
@@ -122,7 +130,7 @@ def _learn(
             )
             feed.leave(final=final, text=_farewell(reason, progress))
             if ranks.rank == 0:
-                _report(pieces, reason)
+                learner_report.write(pieces, reason)
         if reason in ("steps", "seconds") and run.stop.return_ is not None:
             return process.LIMIT
         return process.OK
@@ -275,34 +283,6 @@ def _farewell(reason: str, progress: Progress) -> str:
         "stopped": "stopped by request",
     }
     return f"{words.get(reason, 'the learner failed')} after {progress.trained_steps} steps"
-
-
-def _report(pieces: Pieces, reason: str) -> None:
-    progress = pieces.progress
-    report = {
-        "stop_reason": reason or "failed",
-        "first_train_s": pieces.first_train_s,
-        "trained_steps": progress.trained_steps,
-        "learner_steps": progress.learner_steps,
-        "version": progress.version,
-        "trained_steps_per_s": progress.rate(),
-        "episodes": progress.episodes,
-        "mean_return": progress.mean_return(),
-        "solved_at_s": progress.solved_at_s,
-        "solved_at_steps": progress.solved_at_steps,
-        "lag": progress.lag(),
-        "nonfinite": progress.nonfinite,
-        "reuse": progress.reuse(),
-        "device": str(pieces.device),
-        "world": pieces.ranks.world,
-        "ended_at": time.time(),
-    }
-    path = pieces.folder / "learner.json"
-    try:
-        path.write_text(json.dumps(report))
-    except OSError as error:  # a full disk must not make a bad end of a good one
-        log.error("the learner's report is not written: %s", error)
-        process.discard(path)
 
 
 def guarded(run: config.Run, options: Options) -> int:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # For what a role opens itself: files, journals, metrics connections, the event loop.
 _OWN = 64
 _WORKERS = 4096
-_BROKER_OWN = 256
+_BROKER_OWN = 64
 # Two connections of each, and a fifth more for those that are being replaced.
 _EACH_PEER = 2.4
 

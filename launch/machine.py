@@ -6,6 +6,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from launch import process
+
 _PACKAGES = ("headrace", "torch", "numpy", "gymnasium", "pyzmq")
 
 
@@ -15,9 +17,7 @@ def describe() -> dict[str, Any]:
 
     return {
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": process.cores(),
         "memory_gb": _memory_gb(),
         "gpus": [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())],
         "system": f"{platform.system()} {platform.release()}",

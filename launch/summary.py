@@ -49,11 +49,14 @@ def write(
         },
         "trained_twice": account.twice,
         "unaccounted": account.unaccounted(),
+        "rolled_back": account.rolled_back,
         "nonfinite_steps": learner.get("nonfinite", 0),
         "wire_bytes_per_step": _per_step(broker, account),
         "cpu_s": round(Tree.cpu_s(), 2),
         "peak_rss_mb": round(tree.peak_mb, 1),
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
+        "phase_seconds": learner.get("phase_seconds", {}),
+        "machine": learner.get("machine", {}),
     }
     (out / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
     history = curve.read(out / "history.jsonl")

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from broker import endpoints, introduction, wire
 from broker.keys import Key
+from launch import process
 
 
 class Watcher:
@@ -21,7 +22,7 @@ class Watcher:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = endpoints.dealer(self.context, key)
         self._socket.connect(endpoint)
-        self._inc = int.from_bytes(b"watch")
+        self._inc = process.incarnation()
         self.status: dict[str, Any] = {}
 
     def ask(self) -> None:

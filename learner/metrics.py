@@ -59,6 +59,10 @@ class LearnerMetrics:
             registry=registry,
         )
 
+    def phase_seconds(self) -> dict[str, float]:
+        """Where this process's time went."""
+        return {name: round(_value(counter), 3) for name, counter in self.phase.items()}
+
     def show(self, progress: Progress, stats: dict[str, float], now: float) -> None:
         """The gauges that only a person reads; a few times a second is enough."""
         for part, value in stats.items():
@@ -109,3 +113,8 @@ class LeaseMetrics(Collector):
             ("ledger_unaccounted", "Unrolls lost by our own counting", steady(end.unaccounted)),
         ):
             yield GaugeMetricFamily(f"headrace_learner_{name}", words, value=value)
+
+
+def _value(counter: Counter) -> float:
+    samples = (sample for family in counter.collect() for sample in family.samples)
+    return float(next(sample.value for sample in samples if sample.name.endswith("_total")))

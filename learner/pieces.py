@@ -68,4 +68,5 @@ class Pieces:
     stopping: Callable[[], bool]  # somebody asked us to end
     seed: int  # of the dice that shuffle and pick
     started: float  # when the process that the user started began, by time.monotonic
+    history_gap: bool = False  # its latest line could not be written, and that was said
     first_train_s: float | None = None

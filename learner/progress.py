@@ -4,6 +4,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
+# Larger ones count as this: what a sampler says of its versions must not grow every checkpoint.
+_LARGEST_LAG = 10_000
 # Training episodes that the mean return is over.
 LAST = 100
 
@@ -33,7 +35,7 @@ class Progress:
         self.version = version
         self.trained_steps += steps
         self.trained_unrolls += len(lags)
-        self.lags.update(lags)
+        self.lags.update(min(max(lag, 0), _LARGEST_LAG) for lag in lags)
 
     def used(self, unrolls: float) -> None:
         """An optimiser step was taken on so many unrolls."""

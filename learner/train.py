@@ -298,8 +298,11 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
     if p.ranks.rank == 0:
         try:
             append(p.folder / "history.jsonl", json.dumps(line))
+            p.history_gap = False
         except OSError as error:  # a full disk must not stop the run
-            log.error("a line of the history is missing: %s", error)
+            if not p.history_gap:
+                log.error("the history has a gap from here: %s", error)
+            p.history_gap = True
 
 
 def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:

@@ -151,26 +151,43 @@ def test_who_was_let_in_waits_until_its_key_is_back(
 
 
 @pytest.mark.parametrize(
-    ("key", "at", "words"),
+    ("key", "at", "words", "or_else"),
     [
-        (keys.make("actor", "x", BROKER.public)._replace(path="x.key"), BROKER, "key in x.key"),
-        (None, BROKER, "give one with --key FILE"),
-        (NODE, None, "works without keys, and we have the key in node7.key"),
+        (
+            keys.make("actor", "x", BROKER.public)._replace(path="x.key"),
+            BROKER, "key in x.key", "",
+        ),
+        (None, BROKER, "give one with --key FILE", "it may want a key, give one with --key FILE"),
+        (
+            NODE, None, "works without keys, and we have the key in node7.key",
+            "or it works without keys",
+        ),
     ],
     ids=["unknown", "none", "needless"],
-)
+)  # fmt: skip
 def test_who_was_never_let_in_ends(
-    folder: Path, key: Key | None, at: Key | None, words: str
-) -> None:
+    folder: Path, key: Key | None, at: Key | None, words: str, or_else: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Or it says what it may be, and tries on: when both ends break off at the same moment ZeroMQ
+    does not tell why."""
+
     async def story() -> None:
         async with broker(folder, at), linked(folder, key):
-            await asyncio.sleep(LONG_S)
+            while not or_else or or_else not in caplog.text:
+                await asyncio.sleep(0.01)
+            raise TriesOnError
 
     with pytest.raises(ExceptionGroup) as group:
-        asyncio.run(story())
+        asyncio.run(asyncio.wait_for(story(), LONG_S))
     refusal = next(iter(leaves(group.value)))
-    assert isinstance(refusal, RefusedError)
-    assert words in str(refusal)
+    if not isinstance(refusal, TriesOnError):
+        assert isinstance(refusal, RefusedError)
+        assert words in str(refusal)
+
+
+class TriesOnError(Exception):
+    """It said why it may be refused, and goes on."""
 
 
 def leaves(error: BaseException) -> list[BaseException]:

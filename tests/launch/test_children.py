@@ -61,6 +61,20 @@ def test_a_child_ends_with_what_its_role_returns() -> None:
     assert "RuntimeError: no such thing" in errors
 
 
+def test_who_ends_while_another_is_waited_for_is_told_of_later() -> None:
+    told, _ = run(
+        """
+        early = children.fork("early", lambda: 2, [])
+        dead(early)
+        other = children.fork("other", lambda: 0, [])
+        children.wait([other], timeout_s=20.0)
+        tell([child.name for child in children.reap()])
+        tell(children.reap())
+        """
+    )
+    assert told == [["early"], []]
+
+
 def test_nothing_of_a_child_unwinds_into_the_parents_code() -> None:
     told, errors = run(
         """

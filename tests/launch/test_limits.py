@@ -29,7 +29,7 @@ def broker(*arguments: object) -> str:
 
 
 def test_the_soft_limit_is_raised_as_far_as_needed() -> None:
-    assert broker(200, 4096, "broker.peers=1000") == "peers 1000 soft 2656\n"
+    assert broker(200, 4096, "broker.peers=1000") == "peers 1000 soft 2464\n"
 
 
 def test_a_soft_limit_that_suffices_stays() -> None:
@@ -39,17 +39,17 @@ def test_a_soft_limit_that_suffices_stays() -> None:
 def test_more_peers_than_there_can_be_are_refused_with_advice() -> None:
     said = broker(1024, 4096, "broker.peers=2000")
     assert said == (
-        "refused: a broker of 2000 peers needs 5056 descriptors and may open 4096: raise the limit"
-        " by `ulimit -n 5056` as root, or LimitNOFILE=5056 in its unit, or set"
-        " broker.peers = 1600\n"
+        "refused: a broker of 2000 peers needs 4864 descriptors and may open 4096: raise the limit"
+        " by `ulimit -n 4864` as root, or LimitNOFILE=4864 in its unit, or set"
+        " broker.peers = 1680\n"
     )
 
 
 def test_the_default_is_a_limit_and_not_a_wish() -> None:
     first, second = broker(1024, 4096).splitlines()
-    assert first.startswith("4096 descriptors are allowed, enough for 1600 peers at once")
-    assert second == "peers 1600 soft 4096"
+    assert first.startswith("4096 descriptors are allowed, enough for 1680 peers at once")
+    assert second == "peers 1680 soft 4096"
 
 
 def test_where_no_peer_fits_even_the_default_is_refused() -> None:
-    assert "refused: a broker of 10000 peers needs 24256" in broker(200, 200)
+    assert "refused: a broker of 10000 peers needs 24064" in broker(60, 60)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from launch import broker, learner, process, summary
+from launch import broker, learner_report, process, summary
 from launch.children import Child, GaveUpError
 from launch.config import Run
 from launch.local import _Local
@@ -92,9 +92,9 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
     (tmp_path / "learner.json").mkdir()
     pieces = SimpleNamespace(
         progress=Progress(), folder=tmp_path, first_train_s=None, device="cpu",
-        ranks=SimpleNamespace(world=1),
+        ranks=SimpleNamespace(world=1), metrics=SimpleNamespace(phase_seconds=dict),
     )  # fmt: skip
-    learner._report(cast(Any, pieces), "steps")
+    learner_report.write(cast(Any, pieces), "steps")
     server = SimpleNamespace(
         status=dict,
         ledger=SimpleNamespace(

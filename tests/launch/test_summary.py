@@ -115,7 +115,10 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         },
         "trained_twice": 1,
         "unaccounted": 0,
+        "rolled_back": 0,
         "nonfinite_steps": 0,
+        "phase_seconds": {},
+        "machine": {},
         "wire_bytes_per_step": 20.5,
     }
 

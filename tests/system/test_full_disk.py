@@ -59,7 +59,7 @@ def test_a_disk_that_is_full_for_a_while(place: Place) -> None:
         assert checkpoint.load(old)
         until(lambda: trained() > before + 500, "training on a full disk")
         if figures.LONG:  # the page that it has takes lines for some seconds more
-            learner.says("a line of the history is missing")
+            learner.says("the history has a gap from here")
         learner.says("the journal ends here")
         failed, ok, lines = saves("failed"), saves("ok"), len(place.history())
         ballast.unlink()

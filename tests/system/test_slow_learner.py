@@ -77,7 +77,8 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     )  # fmt: skip
     assert slow_rate < 0.2 * full_rate
     assert 0.8 * LIMIT_MB < most_bytes / 2**20 <= LIMIT_MB
-    assert most_mb <= base_mb + 1.2 * LIMIT_MB
+    # Beside the unrolls it keeps some versions of the weights, 8 MiB of them at most.
+    assert most_mb <= base_mb + 1.2 * LIMIT_MB + 8
     assert min(waits) > 0.5 * SECONDS
     assert (outcomes["stale"], outcomes["shed"], found.untrue(), found.twice()) == (0, 0, 0, 0)
     assert lost == set()
