@@ -15,6 +15,8 @@ from tests.system.figures import LONG, pick, say
 from tests.system.liars import Attack, Tap
 from tests.system.test_metrics import by, port_of, scrape, value
 
+pytestmark = pytest.mark.alone
+
 RUN = """
 [run]
 name = "attacked"

@@ -7,9 +7,13 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from launch.bench.simulated import Learner, Samplers
 from launch.bench.stage import Stage
 from tests.system.figures import pick, say
+
+pytestmark = pytest.mark.alone
 
 RESTARTS = pick(5, 100)
 SAMPLERS = pick(100, 200)

@@ -1,7 +1,11 @@
 """Many samplers at one broker: all get in at once, all get their share, and each costs little."""
 
+import pytest
+
 from launch.bench import crowd
 from tests.system.figures import LONG, pick, say
+
+pytestmark = pytest.mark.alone
 
 
 def test_a_crowd_gets_in_at_once_and_every_one_gets_its_share() -> None:

@@ -3,11 +3,15 @@
 import signal
 import time
 
+import pytest
+
 from tests.system.chaos import RUN, System
 from tests.system.conftest import Place
 from tests.system.figures import pick, say
 from tests.system.tally import tally
 from tests.system.watching import held, trained_per_s
+
+pytestmark = pytest.mark.alone
 
 SECONDS = pick(10.0, 300.0)
 LIMIT_MB = 48.0
