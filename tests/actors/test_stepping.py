@@ -292,7 +292,7 @@ def test_threads_are_no_use_to_python_that_computes_however_uneven_its_steps() -
 @pytest.mark.parametrize(
     ("stepping", "config", "kind"),
     [
-        ("auto", CARTPOLE, Inline),
+        pytest.param("auto", CARTPOLE, Inline, marks=pytest.mark.alone),  # it measures
         ("vector", CARTPOLE, Inline),
         ("threads", CARTPOLE, Threads),
         ("processes", CARTPOLE, Processes),

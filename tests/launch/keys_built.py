@@ -156,7 +156,7 @@ def learning(run: config.Run, folder: Path) -> Any:
 
     stand_ins = {
         "Ranks": ranks, "Feed": feed, "train": train, "_wait_for_broker": lambda *_: True,
-        "_metrics": lambda *_: None, "_report": lambda *_: None,
+        "_metrics": lambda *_: None, "learner_report": mock.Mock(),
     }  # fmt: skip
     threads = mock.Mock()
     with contextlib.ExitStack() as patches:

@@ -123,7 +123,7 @@ def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", give((1024, 4096)))
     found = only(machine.descriptors, subject("broker.peers=5000"))
-    assert found.level == WARN and "5,000 need 12256: ulimit -n 12256" in found.words
+    assert found.level == WARN and "5,000 need 12064: ulimit -n 12064" in found.words
     assert only(machine.descriptors, subject("broker.peers=1600")).level == OK
     assert only(machine.descriptors, subject()).level == OK  # nobody asked for that many
     monkeypatch.setattr(resource, "getrlimit", give((200, 200)))

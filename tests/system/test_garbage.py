@@ -142,5 +142,6 @@ def test_well_formed_lies(place: Place) -> None:
         until(lambda: answered(stranger), "the status")
     place.trains(50)
     assert broker.popen.poll() is None
+    until(place.history, "a line of the history")
     assert place.history()[-1]["version"] < 1 << 30
     finish(place, actor, learner, broker)

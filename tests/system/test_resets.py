@@ -26,7 +26,7 @@ def test_every_connection_is_reset_each_second(place: Place, tcp: str) -> None:
             trial.faults += 1
         trial.healed()
         trial.end("resets", connections=proxy.resets, idle_s=idle)
-    assert idle <= pick(4, 20)
+    assert idle <= pick(7, 30)  # a HELLO and its answer need a good part of such a second
 
 
 def test_connections_stand_still(place: Place, tcp: str) -> None:

@@ -114,5 +114,5 @@ def test_a_cancelled_reader_loses_nothing(
         lost_by_the_library=_MESSAGES - len(set(naive)),
     )  # fmt: skip
     assert got == list(range(_MESSAGES))
-    assert cancelled > 100
+    assert cancelled > 20
     assert len(set(naive)) < _MESSAGES
