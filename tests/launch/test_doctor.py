@@ -126,7 +126,7 @@ def test_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.level == WARN and "5,000 need 12064: ulimit -n 12064" in found.words
     assert only(machine.descriptors, subject("broker.peers=1600")).level == OK
     assert only(machine.descriptors, subject()).level == OK  # nobody asked for that many
-    monkeypatch.setattr(resource, "getrlimit", give((200, 200)))
+    monkeypatch.setattr(resource, "getrlimit", give((60, 60)))
     assert only(machine.descriptors, subject()).level == BAD
     assert limits.fitting_peers() == 0
 
