@@ -1,7 +1,6 @@
 """Environments by name, and everything that can be wrong with the name or the environment."""
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from actors.config import EnvConfig
 from actors.envs.convert import spaces_of
 from actors.envs.make import EnvError, make_env, make_pool, make_vector, probe
 from learner.spaces import Leaf, Spaces, discrete
+from tests.needs import missing
 
 Make = Callable[[EnvConfig], object]
 
@@ -210,9 +210,7 @@ def test_a_vector_class_that_hides_the_last_observation(
 @pytest.fixture
 def envpool() -> None:
     if importlib.util.find_spec("envpool") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(
-            "not installed: pip install 'headrace[envpool]'"
-        )
+        missing("not installed: pip install 'headrace[envpool]'")
 
 
 POLE = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 5, "batch_size": 3})

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.needs import missing
 from tests.system.conftest import Place, Process
 
 PORT = 5755
@@ -23,11 +24,6 @@ _ENTER = (
     "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', sys.argv[1], sys.executable,"
     " *sys.argv[2:]])"
 )
-
-
-def missing(line: str) -> None:
-    """Not testable on this machine; where the machine is ours that is a failure."""
-    (pytest.fail if os.environ.get("CI") else pytest.skip)(line)
 
 
 def _command(*words: str) -> None:
