@@ -26,7 +26,8 @@ def test_every_connection_is_reset_each_second(place: Place, tcp: str) -> None:
             trial.faults += 1
         trial.healed()
         trial.end("resets", connections=proxy.resets, idle_s=idle)
-    assert idle <= pick(7, 30)  # a HELLO and its answer need a good part of such a second
+    # Eight seconds are too few to judge by: the pause between HELLOs grows to 2 s.
+    assert idle <= pick(8, 30)
 
 
 def test_connections_stand_still(place: Place, tcp: str) -> None:
