@@ -146,9 +146,8 @@ class Link:
                 beat_at = now + self._beat(mail, now - started if not answered else 0.0)
             for frames in await mail.receive(max(0.0, beat_at - time.monotonic())):
                 self._heard = time.monotonic()
-                if not answered:
-                    answered = True
-                    self._handshakes.succeeded()
+                answered = True
+                self._handshakes.succeeded()
                 self._dispatch([frame.buffer for frame in frames])
             lease_s = self.welcome.lease_s if self.welcome is not None else 2 * _PATIENCE_S
             if time.monotonic() - self._heard > lease_s:
