@@ -161,6 +161,11 @@ class Fetch:
         absent = [at for at in range(self._asked) if at not in self._have][:WINDOW]
         return [Get(self._current.version, at, at + 1) for at in absent]
 
+    def reconnected(self) -> None:
+        """What was on its way went with the old connection: the next beat asks at once."""
+        self._moved = False
+        self._waited = self._patience = _PATIENCE[0]
+
     def reset(self, version: int) -> None:
         """Another broker, at this version: what was half here is gone, and if it begins below us
         (broker and learner both came back from older state) its weights are the newer ones."""

@@ -200,6 +200,8 @@ class Server:
         peer, news = self.reception.join(route, hello, intro, user=user, budget=budget, now=now)
         if news:
             self.complaints.say("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
+        if self.newest.came_from(peer.inc):
+            self.weights.reconnected()
         version, foreign = self.reception.enter(peer, hello, intro, published=self.weights.version)
         for other in foreign:
             self._refuse(other.route, Refusal.SPACES, self.roster.space_words(other.said))

@@ -54,6 +54,7 @@ class Subscriber:
                 raise Malformed("run")
             self.run = run
             log.info("welcome: run %s at %s", welcome.run, self._link.endpoint)
+        self._fetch.reconnected()
         if welcome.broker_inc != self._broker:
             self._broker = welcome.broker_inc
             self.starts_from(welcome.version)

@@ -302,6 +302,20 @@ def test_a_transfer_whose_source_moved_on_gives_way() -> None:
     assert whole is not None and fetch.version == 2
 
 
+def test_after_a_new_connection_the_next_beat_asks() -> None:
+    """However often in a row the line was cut before: patience is for slow lines."""
+    fetch, source = Fetch(), blob(1, 64 * 8)
+    begun(fetch, source, 3)
+    for _ in range(40):
+        fetch.again()
+    for _ in range(5):
+        fetch.reconnected()
+        gets = fetch.again()
+        assert [get.lo for get in gets] == [3, 4, 5, 6, 7]
+    whole = pull(fetch, source, gets)
+    assert whole is not None and fetch.version == 1
+
+
 def test_versions_only_rise() -> None:
     rng, fetch, seen = random.Random(3), Fetch(), [-1]
     for step in range(2000):
