@@ -18,7 +18,7 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
-from launch import config, guard, keyring, limits, process
+from launch import config, guard, keyring, limits, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ def sample(
     async def main() -> int:
         inc = process.incarnation()
         journal = open_journal(ledger, "actor", inc)
-        registry = process.registry()
+        registry = web.registry()
         metrics = ActorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             end = ActorEnd(
                 broker, name=name, inc=inc, context=context, journal=journal, key=own_key
             )
-            port = process.serve_metrics(
+            port = web.serve(
                 registry,
                 host=metrics_host,
                 port=metrics_port,

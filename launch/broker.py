@@ -20,7 +20,7 @@ from broker.roster import Roster
 from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
-from launch import compare, config, keyring, limits, process
+from launch import compare, config, keyring, limits, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def serve(
                 report=report, key=key, insecure=insecure, ledger=ledger,
             )
         )  # fmt: skip
-    except (EndpointError, config.ConfigError, process.PortError) as error:
+    except (EndpointError, config.ConfigError, web.PortError) as error:
         log.error("%s", error)
         return process.YOUR_INPUT
     except ExceptionGroup as group:
@@ -57,7 +57,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     inc = process.incarnation()
     shared = config.shared(run)
-    registry = process.registry()
+    registry = web.registry()
     metrics = BrokerMetrics(registry)
     own_key = _own_key(run, key)
     journal = None if ledger is None else open_journal(ledger, "broker", inc)
@@ -80,9 +80,7 @@ async def _serve(
             publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
         )
         # Before the event loop watches the sockets: a taken port must still let go of them.
-        port = process.serve_metrics(
-            registry, host=metrics_host, port=metrics_port, healthy=lambda: ""
-        )
+        port = web.serve(registry, host=metrics_host, port=metrics_port, healthy=lambda: "")
         server = Server(
             run.broker,
             Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),

@@ -28,7 +28,7 @@ from actors.policy import Policy
 from broker import endpoints
 from broker.blobs import Blob
 from broker.evaluator_end import LAST_S, EvaluatorEnd
-from launch import claim, config, guard, interval, keyring, limits, process, toml
+from launch import claim, config, guard, interval, keyring, limits, process, toml, web
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
 from learner.spaces import Spaces
@@ -58,14 +58,14 @@ def evaluate(
     torch.set_num_threads(1)
 
     async def main() -> int:
-        registry = process.registry()
+        registry = web.registry()
         metrics = EvaluatorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             end = EvaluatorEnd(
                 broker, name=name, inc=process.incarnation(), context=context, key=own_key
             )
-            port = process.serve_metrics(
+            port = web.serve(
                 registry,
                 host=metrics_host,
                 port=metrics_port,

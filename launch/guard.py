@@ -6,7 +6,7 @@ from collections.abc import Callable
 from actors.envs.convert import EnvError
 from broker.endpoints import EndpointError
 from broker.link import RefusedError
-from launch import config, process
+from launch import config, process, web
 from learner.weights import WeightsError
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,6 @@ def guarded(role: Callable[[], int]) -> int:
         if ours is None or other is not None:
             raise
         log.error("%s", process.exit_line(ours))
-    except (EndpointError, config.ConfigError, process.PortError) as error:
+    except (EndpointError, config.ConfigError, web.PortError) as error:
         log.error("%s", error)
     return process.YOUR_INPUT

@@ -25,6 +25,7 @@ from launch import (
     limits,
     process,
     unused,
+    web,
     weight,
 )  # fmt: skip
 from launch.learner_options import Options, arguments, options_of
@@ -91,7 +92,7 @@ def _learn(
         if not _wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
-        registry = process.registry()
+        registry = web.registry()
         pieces = Pieces(
             algorithm=run.algorithm,
             config=run.learner,
@@ -270,7 +271,7 @@ def _metrics(registry: Any, options: Options, ranks: Ranks) -> None:
     port = options.metrics_port
     if port:
         port += ranks.rank
-    port = process.serve_metrics(registry, host=options.metrics_host, port=port, healthy=lambda: "")
+    port = web.serve(registry, host=options.metrics_host, port=port, healthy=lambda: "")
     if port is not None:
         log.info("metrics at port %d", port)
 
@@ -290,7 +291,7 @@ def guarded(run: config.Run, options: Options) -> int:
     try:
         return learn(run, options)
     except (
-        config.ConfigError, EnvError, EndpointError, RefusedError, process.PortError,
+        config.ConfigError, EnvError, EndpointError, RefusedError, web.PortError,
         checkpoint.CheckpointError,
     ) as error:  # fmt: skip
         log.error("%s", process.exit_line(error))

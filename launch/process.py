@@ -1,4 +1,4 @@
-"""What every process does the same: logging, the metrics port, signals, exit statuses."""
+"""What every process does the same: logging, signals, exit statuses."""
 
 import asyncio
 import contextlib
@@ -7,28 +7,18 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-from broker.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
-
-
-class PortError(ValueError):
-    """The metrics port cannot be had; one line."""
 
 
 def start_logging(role: str, *, quiet: bool = False) -> None:
@@ -111,61 +101,6 @@ def cores() -> int:
 def incarnation() -> int:
     """Random 63 bits: this process start, and no other."""
     return int.from_bytes(os.urandom(8)) >> 1
-
-
-def registry() -> CollectorRegistry:
-    """A process's metrics, with its memory, CPU and descriptors."""
-    made = CollectorRegistry()
-    ProcessCollector(registry=made)
-    PlatformCollector(registry=made)
-    return made
-
-
-def serve_metrics(
-    metrics: CollectorRegistry, *, host: str, port: int | None, healthy: Callable[[], str]
-) -> int | None:
-    """/metrics and /healthz on a thread; port 0 takes a free one, None serves nothing.
-
-    `healthy` returns "" or what is wrong. Returns the port.
-    """
-    if port is None:
-        return None
-    if not is_loopback(host):
-        log.warning(
-            "metrics at %s are open to whoever reaches it; keep them behind a firewall, or leave"
-            " --metrics-host at 127.0.0.1", host,
-        )  # fmt: skip
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # the standard library's name
-            if self.path == "/metrics":
-                self._answer(200, generate_latest(metrics), CONTENT_TYPE_LATEST)
-            elif self.path == "/healthz":
-                wrong = healthy()
-                self._answer(503 if wrong else 200, (wrong or "ok").encode() + b"\n", "text/plain")
-            else:
-                self._answer(404, b"/metrics or /healthz\n", "text/plain")
-
-        def _answer(self, status: int, body: bytes, kind: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are not events."""
-
-    try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except (OSError, OverflowError) as error:
-        raise PortError(
-            f"cannot serve metrics at {host}:{port}: {getattr(error, 'strerror', None) or error};"
-            " choose another with --metrics-port, 0 takes a free one"
-        ) from error
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return int(server.server_address[1])
 
 
 def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from actors.envs.make import probe
-from launch import config, process
+from launch import config, process, web
 from learner import checkpoint
 from learner.batch import Batch
 from learner.checkpoint import Checkpoint, TensorGroups
@@ -138,7 +138,7 @@ def _pieces(
         target=target,
         gap=None,
         progress=progress,
-        metrics=LearnerMetrics(process.registry()),
+        metrics=LearnerMetrics(web.registry()),
         device=device,
         folder=folder,
         spaces=spaces,

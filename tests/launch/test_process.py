@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from launch import arguments, process
+from launch import arguments, web
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_metrics_open_to_others_are_warned_of(
     host: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert process.serve_metrics(
-            process.registry(), host=host, port=0, healthy=lambda: ""
+        assert web.serve(
+            web.registry(), host=host, port=0, healthy=lambda: ""
         )  # fmt: skip
     assert ("open to whoever reaches it" in caplog.text) == warned

@@ -1,0 +1,93 @@
+"""The small HTTP server of every process, on a thread: /metrics, /healthz, and what a role adds."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from broker.loopback import is_loopback
+
+log = logging.getLogger(__name__)
+
+# Content type and body; called in a thread of the server.
+Page = Callable[[], tuple[str, bytes]]
+
+
+class PortError(ValueError):
+    """The metrics port cannot be had; one line."""
+
+
+def registry() -> CollectorRegistry:
+    """A process's metrics, with its memory, CPU and descriptors."""
+    made = CollectorRegistry()
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    return made
+
+
+def serve(
+    metrics: CollectorRegistry,
+    *,
+    host: str,
+    port: int | None,
+    healthy: Callable[[], str],
+    pages: Mapping[str, Page] | None = None,
+) -> int | None:
+    """Port 0 takes a free one, None serves nothing. `healthy` returns "" or what is wrong; `pages`
+    are further paths. Returns the port."""
+    if port is None:
+        return None
+    if not is_loopback(host):
+        log.warning(
+            "metrics at %s are open to whoever reaches it; keep them behind a firewall, or leave"
+            " --metrics-host at 127.0.0.1", host,
+        )  # fmt: skip
+
+    def health() -> tuple[int, str, bytes]:
+        wrong = healthy()
+        return 503 if wrong else 200, "text/plain", (wrong or "ok").encode() + b"\n"
+
+    def answer(path: str) -> tuple[int, str, bytes]:
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, generate_latest(metrics)
+        if path == "/healthz":
+            return health()
+        page = (pages or {}).get(path)
+        if page is None:
+            known = " ".join(("/metrics", "/healthz", *(pages or {})))
+            return 404, "text/plain", f"there are: {known}\n".encode()
+        return 200, *page()
+
+    try:
+        server = ThreadingHTTPServer((host, port), _handler(answer))
+    except (OSError, OverflowError) as error:
+        raise PortError(
+            f"cannot serve metrics at {host}:{port}: {getattr(error, 'strerror', None) or error};"
+            " choose another with --metrics-port, 0 takes a free one"
+        ) from error
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return int(server.server_address[1])
+
+
+def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30.0  # one that says nothing does not keep its thread
+
+        def do_GET(self) -> None:  # the standard library's name
+            status, kind, body = answer(self.path.partition("?")[0])
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are not events."""
+
+    return Handler
