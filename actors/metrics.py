@@ -3,17 +3,17 @@
 import time
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from actors.stepping.stepper import Frame
 from broker.actor_end import ActorEnd
+from broker.buckets import STEP_S, Buckets
 from broker.steady import steady
+from broker.summed import histogram
+from broker.tallies import FAILURES, WAITS
 from broker.wire import Outcome
-
-_WAITS = ("credit", "weights", "env", "gather")
-_FAILURES = ("make", "reset", "step", "time-out", "death", "values")
 
 
 class ActorMetrics(Collector):
@@ -23,7 +23,7 @@ class ActorMetrics(Collector):
         self.env_steps = 0
         self.episodes = 0
         self.raw_bytes = 0
-        self.waits = dict.fromkeys(_WAITS, 0.0)  # seconds, by what for
+        self.waits = dict.fromkeys(WAITS, 0.0)  # seconds, by what for
         self.waiting_s = 0.0  # all of them together
         self.calls = 0  # of the network
         self.rows = 0  # it was called for
@@ -39,33 +39,69 @@ class ActorMetrics(Collector):
         self.last_unroll = Gauge(
             "headrace_actor_last_fragment_timestamp_seconds", "When it sent one", registry=registry
         )
-        failures = Counter(
-            "headrace_actor_env_failures", "Environments restarted, by why", ["where"],
-            registry=registry,
-        )  # fmt: skip
-        self._failures = {where: failures.labels(where) for where in _FAILURES}
+        self.weights_taken = Gauge(
+            "headrace_actor_weights_timestamp_seconds", "When it took them", registry=registry
+        )
+        self.failures = dict.fromkeys(FAILURES, 0)  # environments restarted, by where
+        self.steps = Buckets(STEP_S)  # seconds of an environment's step, mean of an unroll
+        self._spent_before = (0.0, 0)  # inside the environments, and steps, at the last unroll
         registry.register(self)
 
     def watch(self, end: ActorEnd) -> None:
         self._end = end
+        end.say = self.figures
 
-    def sent(self, steps: int, ended: int, nbytes: int, end: ActorEnd) -> None:
+    def sent(self, steps: int, ended: int, nbytes: int) -> None:
+        """An unroll is on its way."""
         self.env_steps += steps
         self.episodes += ended
         self.raw_bytes += nbytes
         self.last_unroll.set(time.time())
-        end.stats = {
+        self._measure_steps()
+
+    def acts_with(self, version: int) -> None:
+        self.weights_version.set(version)
+        self.weights_taken.set(time.time())
+
+    def figures(self) -> dict[str, float]:
+        """For the broker, every beat. What is 0 is left out: it hears a thousand a second."""
+        end = self._end
+        if end is None:
+            return {}
+        outbox = end.outbox
+        said = {
             "env_steps": float(self.env_steps),
             "episodes": float(self.episodes),
-            "generated": float(end.outbox.generated),
-            "unacked": float(len(end.outbox)),
+            "generated": float(outbox.generated),
+            "unacked": float(len(outbox)),
             "bytes": float(end.bytes_sent),
+            "raw_bytes": float(self.raw_bytes),
+            "reconnects": float(end.link.reconnects),
+            "unaccounted": float(outbox.unaccounted()),
+            **{f"out_{outcome.name.lower()}": float(n) for outcome, n in outbox.outcomes.items()},
+            **{f"fail_{where}": float(n) for where, n in self.failures.items()},
             **self.costs(),
+            **end.acks.figures("ack"),
+            **self.steps.figures("step"),
         }
+        return {name: value for name, value in said.items() if value}
 
     def runs(self, frame: Frame) -> None:
         """The environments begin."""
         self._frame, self._began = frame, time.monotonic()
+
+    def _env_s(self) -> float:
+        return float(self._frame.spent.sum()) if self._frame is not None else 0.0
+
+    def _measure_steps(self) -> None:
+        """What is spent is known for all environments together, so the mean since the last unroll
+        is what can be told of it."""
+        if self._frame is not None:
+            spent, steps = self._env_s(), self.env_steps
+            before, then = self._spent_before
+            if steps > then:
+                self.steps.add((spent - before) / (steps - then))
+                self._spent_before = (spent, steps)
 
     def acted(self, rows: int, seconds: float) -> None:
         """Who calls it holds the network: there may be several threads."""
@@ -83,13 +119,13 @@ class ActorMetrics(Collector):
         self.waiting_s += seconds
 
     def failed(self, where: str) -> None:
-        self._failures[where].inc()
+        self.failures[where] += 1
 
     def costs(self) -> dict[str, float]:
         """Where the time went since the environments began, in seconds."""
         return {
             "wall_s": time.monotonic() - self._began if self._began else 0.0,
-            "env_s": float(self._frame.spent.sum()) if self._frame is not None else 0.0,
+            "env_s": self._env_s(),
             "inference_s": self.inference_s,
             "replies_s": self.replies_s,
             "calls": float(self.calls),
@@ -101,7 +137,7 @@ class ActorMetrics(Collector):
         for name, words, value in (
             ("env_steps", "Agent steps, dead ones left out", self.env_steps),
             ("episodes", "Episodes that ended", self.episodes),
-            ("env_seconds", "Inside the environments, added up", self.costs()["env_s"]),
+            ("env_seconds", "Inside the environments, added up", self._env_s()),
             ("inference_seconds", "Inside the network", self.inference_s),
             ("inference_calls", "Of the network", self.calls),
             ("inference_rows", "Observations it was called for", self.rows),
@@ -126,6 +162,18 @@ class ActorMetrics(Collector):
             value = self._end.outbox.outcomes[outcome] if self._end else 0
             outcomes.add_metric([outcome.name.lower()], value)
         yield outcomes
+        failures = CounterMetricFamily(
+            "headrace_actor_env_failures", "Environments restarted, by why", labels=["where"]
+        )
+        for where, count in self.failures.items():
+            failures.add_metric([where], count)
+        yield failures
+        yield histogram(
+            "headrace_actor_env_step_seconds", "Of an environment's step, mean of an unroll",
+            self.steps,
+        )  # fmt: skip
+        if self._end is not None:
+            yield from _link(self._end)
         outbox = self._end.outbox if self._end else None
         yield CounterMetricFamily(
             "headrace_actor_generated_fragments", "Unrolls finished",
@@ -140,3 +188,16 @@ class ActorMetrics(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"headrace_actor_{name}", words, value=number)
+
+
+def _link(end: ActorEnd) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "headrace_actor_reconnects", "Connections begun anew", value=end.link.reconnects
+    )
+    yield histogram(
+        "headrace_actor_ack_seconds", "From sending an unroll to its acknowledgement", end.acks
+    )
+    yield GaugeMetricFamily(
+        "headrace_actor_last_ack_timestamp_seconds", "When an acknowledgement came",
+        value=end.last_ack,
+    )  # fmt: skip

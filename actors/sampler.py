@@ -112,7 +112,7 @@ class Sampler:
         if blob is not None:
             with self._network:
                 digest = self.policy.load(blob)
-            self.metrics.weights_version.set(self.policy.version)
+            self.metrics.acts_with(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
 
     def _failed(self, failure: Failure) -> None:
@@ -153,7 +153,7 @@ class Sampler:
             group, versions=done.versions, steps=done.steps, digest=done.digest, ended=done.ended,
             episodes=done.episodes, buffers=done.buffers,
         )  # fmt: skip
-        self.metrics.sent(done.steps, done.ended, sum(map(len, done.buffers)), self.end)
+        self.metrics.sent(done.steps, done.ended, sum(map(len, done.buffers)))
 
     def _open(self, group: int) -> bool:
         """Begins an unroll, if there is credit for it or one is to be played again."""

@@ -1,13 +1,15 @@
 """How a sampler speaks with the broker: its unrolls out, credit and weights in."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
 from broker import introduction, keys
 from broker.blobs import Blob
+from broker.buckets import ACK_S, Buckets
 from broker.journal import Journal
 from broker.link import Link
 from broker.outbox import Outbox
@@ -24,6 +26,7 @@ from broker.wire import (
     Message,
     Payload,
     Pong,
+    Range,
     Welcome,
     encode,
 )
@@ -48,12 +51,21 @@ class ActorEnd:
         self.outbox = Outbox(inc=inc, streams=0)
         self.news = asyncio.Event()  # credit, weights, acknowledgements or the end came in
         self.over = ""  # why the run is complete; "" = it is not
-        self.stats: dict[str, float] = {}  # sent along with every beat
+        self.say: Callable[[], dict[str, float]] = dict  # what is sent along with every beat
+        self.port = 0  # where its metrics are served; 0 = nowhere
         self.bytes_sent = 0
+        self.acks = Buckets(ACK_S)  # from sending to the acknowledgement
+        self.last_ack = 0.0  # when one came, since 1970; 0 = none yet
+        self._sent: dict[tuple[int, int], float] = {}  # (stream, seq) -> when; not acknowledged
         self._spaces = ("", "")  # digest, words
         self.weights = Subscriber(self.link)
         self._journal = journal
         journal.joins("actor", inc, name)
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Its own figures, as they are now."""
+        return {**self.say(), "clock": time.time()}
 
     @property
     def run(self) -> dict[str, Any] | None:
@@ -93,6 +105,7 @@ class ActorEnd:
             episodes=episodes, buffers=buffers,
         )  # fmt: skip
         seq = self.outbox.last(stream)
+        self._sent[stream, seq] = time.monotonic()
         self._journal.generated(self.inc, stream, seq, steps)
         self.bytes_sent += sum(len(frame) for frame in frames)
         self.link.send(frames)
@@ -107,6 +120,7 @@ class ActorEnd:
     def leave(self, text: str) -> None:
         """Clean exit; what is open is abandoned and said so."""
         gone = self.outbox.abandon()
+        self._sent.clear()
         self._journal.given_up(self.inc, gone)
         # A full list says that another follows, so the last one is never full.
         for at in range(0, len(gone) + 1, MAX_ENTRIES):
@@ -119,7 +133,9 @@ class ActorEnd:
         hello = Hello("actor", self.name, self.inc, spaces=self._spaces[0], version=self.acting)
         return encode(
             hello,
-            introduction.encode(introduction.Introduction(spaces=self._spaces[1], streams=streams)),
+            introduction.encode(
+                introduction.Introduction(spaces=self._spaces[1], streams=streams, port=self.port)
+            ),
         )
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
@@ -133,6 +149,7 @@ class ActorEnd:
             case Ack():
                 settled = self.outbox.on_ack(message)
                 self._journal.acknowledged(self.inc, settled, message.outcome)
+                self._settled(settled)
             case Pong():
                 for frames in self.outbox.resend(message.missing):
                     self.link.send(frames)
@@ -151,3 +168,9 @@ class ActorEnd:
         if not self._spaces[0]:
             return []
         return [encode(ping) for ping in self.outbox.pings(self.stats)]
+
+    def _settled(self, settled: Sequence[Range]) -> None:
+        now, self.last_ack = time.monotonic(), time.time()
+        for stream, lo, hi in settled:
+            for seq in range(lo, hi):
+                self.acks.add(now - self._sent.pop((stream, seq), now))

@@ -5,6 +5,7 @@ Every unroll enters by `take` and ends by `settle`; nothing else counts.
 
 from collections import Counter, deque
 
+from broker.buckets import Buckets
 from broker.leases import Leases
 from broker.pacing import Credit
 from broker.records import Actor, Effects, Entry, Session, Stream
@@ -45,6 +46,8 @@ class Book:
         # an honest one.
         self.window = 4096 + 2 * (max_lag + 1) * batch
         self.redelivered = 0
+        self.now = 0.0  # the latest moment that anybody told the ledger
+        self.ages = Buckets([0.01 * 2**n for n in range(14)])  # seconds from arriving to the end
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
 
@@ -62,6 +65,7 @@ class Book:
         return self.stream(actor, number)
 
     def take(self, entry: Entry) -> None:
+        entry.since = self.now
         entry.stream.present[entry.unroll.seq] = entry
         self.received += 1
         self.entries += 1
@@ -79,6 +83,7 @@ class Book:
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         """The one place where an unroll ends."""
         self._remove(entry)
+        self.ages.add(self.now - entry.since)
         self.credit.end()
         self.outcomes[outcome] += 1
         if entry.unroll.seq >= entry.stream.floor:  # else nobody asks, and nothing would forget it
@@ -136,6 +141,15 @@ class Book:
             if not any(stream.present for stream in actor.streams.values()):
                 del self.actors[actor.inc]
                 count, streams, left = count - 1, streams - len(actor.streams), left - own
+
+    def oldest_s(self) -> float:
+        """Age of what has been here longest: the head of the queue, or of a session's leases. The
+        thread that serves metrics asks too, so it looks at copies."""
+        queue = self.queue.copy()
+        heads = [queue[0]] if queue else []
+        for session in list(self.leases.sessions.values()):
+            heads += list(session.leases.values())[:1]
+        return max((self.now - entry.since for entry in heads), default=0.0)
 
     def dispatch(self, effects: Effects) -> None:
         while self.queue:

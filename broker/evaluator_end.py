@@ -48,6 +48,7 @@ class EvaluatorEnd:
         self.news = asyncio.Event()  # the run, weights or the end came in
         self.over = ""  # why the run is complete; "" = it is not
         self.stats: dict[str, float] = {}  # sent along with every beat
+        self.port = 0  # where its metrics are served; 0 = nowhere
         self.learner: dict[str, float] = {}  # what rank 0 last said of itself
         self._said_at = 0.0  # when it said so
         self._name = name
@@ -102,7 +103,9 @@ class EvaluatorEnd:
     def greet(self) -> list[Payload]:
         digest, words = self._spaces
         hello = Hello("evaluator", self._name, self.inc, spaces=digest, version=self.weights.acting)
-        return encode(hello, introduction.encode(introduction.Introduction(spaces=words)))
+        return encode(
+            hello, introduction.encode(introduction.Introduction(spaces=words, port=self.port))
+        )
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         self.weights.welcomed(welcome, body)
@@ -121,10 +124,10 @@ class EvaluatorEnd:
 
     def beats(self) -> list[list[Payload]]:
         self.weights.beat()
-        return [encode(Ping((), self.stats)), encode(Watch())]
+        return [encode(Ping((), {**self.stats, "clock": time.time()})), encode(Watch())]
 
     def _heard(self, status: Any) -> None:
         learners = status.get("learners") if isinstance(status, dict) else None
         said = [one for one in learners if one] if isinstance(learners, list) else []
-        if said and isinstance(said[0], dict) and said[0] != self.learner:
+        if said and isinstance(said[0], dict) and said[0].get("t") != self.learner.get("t"):
             self.learner, self._said_at = said[0], time.monotonic()

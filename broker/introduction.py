@@ -11,6 +11,7 @@ from broker.fields import Count, Inc
 from broker.wire import Buffer, Malformed
 
 Tag: TypeAlias = Annotated[int, Meta(ge=0)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Spans: TypeAlias = tuple[tuple[Count, Count], ...]
 
 # Seqs that one HELLO may make us look at: of a stream, of all, and of all that a learner trained.
@@ -33,6 +34,7 @@ class Introduction(Struct, frozen=True):
     trained: tuple[tuple[Inc, Count, Spans], ...] = ()
     held: tuple[tuple[Tag, Inc, Count, Count], ...] = ()
     want: Count = 0  # learner: unrolls it can take at once
+    port: Port = 0  # where its metrics can be had, at the address it connects from; 0 = nowhere
 
 
 def encode(said: Introduction) -> bytes:

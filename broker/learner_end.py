@@ -53,6 +53,7 @@ class LearnerEnd:
         journal: Journal,
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
+        port: int = 0,
     ) -> None:
         self.inc = inc
         self.link = Link(endpoint, self, context, key=key)
@@ -60,6 +61,7 @@ class LearnerEnd:
         self.version = 0  # trained up to
         self.welcome_version: int | None = None  # where the broker says we continue
         self.stats: dict[str, float] = {}  # sent along with every beat
+        self.port = port  # where its metrics are served; 0 = nowhere
         # Unrolls, each counted once however often its Deliver came. What was delivered is trained,
         # nacked or held, at every moment.
         self.delivered = 0
@@ -130,6 +132,7 @@ class LearnerEnd:
         body = introduction.Introduction(
             shared=self._shared, spaces=self._spaces[1], unroll_bytes=self._unroll_bytes,
             trained=self.inbox.windows(), held=self.inbox.held(), want=self._free(),
+            port=self.port,
         )  # fmt: skip
         return encode(hello, introduction.encode(body))
 
@@ -160,7 +163,8 @@ class LearnerEnd:
                     self.link.send(encode(chunk, body))
 
     def beats(self) -> list[list[Payload]]:
-        ping = self.inbox.ping(version=self.version, free=self._free(), stats=self.stats)
+        stats = {**self.stats, "clock": time.time()}
+        ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
         return [encode(ping)]
 
     def _delivered(self, message: Deliver, buffers: Sequence[Buffer]) -> None:

@@ -22,7 +22,7 @@ class Leases:
         self._next_tag = first_tag
 
     def __len__(self) -> int:
-        return sum(len(session.leases) for session in self.sessions.values())
+        return sum(len(session.leases) for session in list(self.sessions.values()))
 
     def session(self, inc: int) -> Session | None:
         return next((s for s in self.sessions.values() if s.inc == inc), None)

@@ -86,6 +86,7 @@ class Ledger:
 
     def heard(self, inc: int, now: float) -> bool:
         """Any message of a sampler; False = unknown or thought dead, it must say HELLO."""
+        self.book.now = now
         actor = self.book.actors.get(inc)
         if actor is None or not actor.alive:
             return False
@@ -195,6 +196,7 @@ class Ledger:
 
     def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
         """Any message of a learner; False = it must say HELLO."""
+        self.book.now = now
         session = self.book.leases.session(inc)
         if session is None:
             return False

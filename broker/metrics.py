@@ -1,5 +1,6 @@
 """Every broker metric, declared once. Read from the ledger at a scrape: counting is free."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,15 +14,18 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from broker.buckets import Buckets
 from broker.door import REASONS
-from broker.roster import ROLES
+from broker.roster import ROLES, Peer
 from broker.steady import steady
+from broker.summed import histogram, summed
 from broker.wire import TYPES, Message, Outcome
 
 if TYPE_CHECKING:
     from broker.server import Server
 
 _MOST_LAG = 1000
+_LATE_BEATS = 2.5
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
@@ -36,6 +40,7 @@ class BrokerMetrics(Collector):
         self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
         self.peer_full = 0
         self.lags: Counter[int] = Counter()  # versions between acting and dispatch
+        self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in
         self.loop_lag = Histogram(
             "headrace_broker_loop_lag_seconds",
             "How late the event loop woke up",
@@ -50,13 +55,24 @@ class BrokerMetrics(Collector):
         """Of one unroll at dispatch. A sampler may say anything: a bounded set is counted."""
         self.lags[min(max(versions, 0), _MOST_LAG)] += 1
 
+    def count(self, way: str, kind: type[Message], size: int) -> None:
+        """Every message that comes in or goes out."""
+        self.messages[way, kind] += 1
+        self.bytes[way] += size
+        if way == "in":
+            self.sizes.add(size)
+
     def watch(self, server: "Server") -> None:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
-        if self._server is not None:
-            yield from self._ledger(self._server)
+        yield histogram("headrace_broker_message_bytes", "Of messages that came in", self.sizes)
+        if (server := self._server) is not None:
+            yield from self._ledger(server)
+            yield from self._peers(server)
+            yield from self._weights(server)
+            yield from summed("headrace_samplers", server.tallies, server.roster.of("actor"))
 
     def _traffic(self) -> Iterator[Metric]:
         messages = CounterMetricFamily(
@@ -120,26 +136,69 @@ class BrokerMetrics(Collector):
             ("leased_fragments", "Unrolls at learners", leased),
             ("queue_bytes", "Bytes of all unrolls held", book.nbytes),
             ("queue_limit_bytes", "Most bytes that may be held", book.queue_bytes),
+            ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
+            ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
+            ("max_lag_versions", "How far sampling may be ahead, by the run", book.credit.max_lag),
             ("version", "The learner's version", book.credit.version),
-            ("weights_version", "Newest weights whole and verified", server.weights.version),
-            (
-                "weights_lagging_actors",
-                "Samplers not acting with them",
-                server.roster.behind(server.weights.version),
-            ),
-            ("weights_refused_chunks", "Chunks with a wrong hash", server.weights.refused),
             ("ledger_unaccounted", "Unrolls lost by our own counting", steady(ledger.unaccounted)),
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
+        yield histogram(
+            "headrace_broker_fragment_age_seconds", "From arriving to how it ended", book.ages
+        )
+
+    def _peers(self, server: "Server") -> Iterator[Metric]:
+        now, beat_s = time.monotonic(), server.config.beat_s
         sessions = GaugeMetricFamily("headrace_broker_sessions", "Live peers", labels=["role"])
+        late = GaugeMetricFamily(
+            "headrace_broker_late_peers", "Peers that missed two beats", labels=["role"]
+        )
         for role in ROLES:
-            sessions.add_metric([role], len(server.roster.of(role)))
-        yield sessions
+            peers = server.roster.of(role)
+            sessions.add_metric([role], len(peers))
+            late.add_metric([role], sum(1 for peer in peers if is_late(peer, beat_s, now)))
+        yield from (sessions, late)
+        skews = [peer.skew_s for peer in server.roster.everybody()]
+        yield GaugeMetricFamily(
+            "headrace_broker_clock_skew_seconds", "Largest difference of a peer's clock from ours",
+            value=max(skews, default=0.0),
+        )  # fmt: skip
         if (gate := server.gate) is not None:
             shaken = Counter({"accepted": gate.accepted, **gate.refused})
             yield _counter("headrace_broker_handshakes", "By outcome", "outcome", shaken)
+
+    def _weights(self, server: "Server") -> Iterator[Metric]:
+        spread, weights, roster = server.shipping.spread, server.weights, server.roster
+        yield CounterMetricFamily(
+            "headrace_broker_weights_published", "Versions whole and verified here",
+            value=spread.published,
+        )  # fmt: skip
+        yield histogram(
+            "headrace_broker_weights_ready_seconds", "From here to a sampler acting with them",
+            spread.ready,
+        )  # fmt: skip
+        for name, words, number in (
+            ("version", "Newest weights whole and verified", weights.version),
+            ("lagging_actors", "Samplers not acting with them", roster.behind(weights.version)),
+            ("behind_versions", "Newest, less the oldest acted with", behind(server)),
+            ("refused_chunks", "Chunks with a wrong hash", weights.refused),
+            ("bytes", "Of the newest", spread.nbytes),
+            ("published_timestamp_seconds", "When the newest were whole", spread.published_at),
+        ):
+            yield GaugeMetricFamily(f"headrace_broker_weights_{name}", words, value=float(number))
+
+
+def is_late(peer: Peer, beat_s: float, now: float) -> bool:
+    """It missed two beats. A watcher has none: it asks when it likes."""
+    return peer.role != "watcher" and now - peer.seen > _LATE_BEATS * beat_s
+
+
+def behind(server: "Server") -> int:
+    """Versions between the newest weights and the oldest that a sampler acts with."""
+    oldest = server.roster.oldest()
+    return max(0, server.weights.version - oldest) if oldest >= 0 else 0
 
 
 def _counter(name: str, words: str, label: str, values: Counter[str]) -> CounterMetricFamily:

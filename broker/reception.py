@@ -23,6 +23,14 @@ def user_of(frame: zmq.Frame) -> str:
         return ""
 
 
+def address_of(frame: zmq.Frame) -> str:
+    """Where the connection comes from; inside one machine there is no address."""
+    try:
+        return str(frame.get("Peer-Address")) or "127.0.0.1"
+    except zmq.ZMQError:
+        return "127.0.0.1"
+
+
 class Reception:
     """One broker's. No sockets: the server says what is decided here."""
 
@@ -53,6 +61,7 @@ class Reception:
         intro: Introduction,
         *,
         user: str,
+        address: str,
         budget: Budget,
         now: float,
     ) -> tuple[Peer, str]:
@@ -64,6 +73,10 @@ class Reception:
             route, hello.role, said.words(hello.name), hello.inc, now, hello.spaces, intro.spaces,
             hello.version, user, budget,
         )  # fmt: skip
+        if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
+            peer.target = (
+                f"[{address}]:{intro.port}" if ":" in address else f"{address}:{intro.port}"
+            )
         new = self._roster.join(peer)
         return peer, "joins" if new else "goes on from another connection" if moved else ""
 

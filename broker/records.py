@@ -18,6 +18,7 @@ class Entry:
     tag: int = -1  # of the current lease; -1 = queued
     session: int = 0  # learner incarnation that holds the lease
     home: int = 0  # learner that may have it or may have trained it; while it lives, none else may
+    since: float = 0.0  # when it arrived
     gone: bool = False  # settled or forgotten; the queue skips it
 
     def deliver(self, actor: str) -> Deliver:

@@ -29,6 +29,8 @@ class Peer:
     user: str = ""  # "role:name" of its key; "" = there are no keys
     budget: Budget = field(default_factory=Budget)
     stats: dict[str, float] = field(default_factory=dict)
+    skew_s: float = 0.0  # how far its clock is from ours
+    target: str = ""  # where its metrics are, host:port; "" = it serves none
 
 
 class Roster:
@@ -68,14 +70,15 @@ class Roster:
         return len(self._peers)
 
     def everybody(self) -> list[Peer]:
+        """A copy in one step: the thread that serves metrics asks too."""
         return list(self._peers.values())
 
     def of(self, role: str) -> list[Peer]:
-        return [peer for peer in self._peers.values() if peer.role == role]
+        return [peer for peer in self.everybody() if peer.role == role]
 
     def players(self) -> list[Peer]:
         """Who makes environments: samplers and evaluators."""
-        return [peer for peer in self._peers.values() if peer.role in _PLAYERS]
+        return [peer for peer in self.everybody() if peer.role in _PLAYERS]
 
     def sums(self) -> dict[str, float]:
         """How many samplers there are, and what all of them say they did."""
@@ -91,7 +94,11 @@ class Roster:
         return median_low(acting) if acting else -1
 
     def silent(self, since: float) -> list[Peer]:
-        return [peer for peer in self._peers.values() if peer.seen < since]
+        return [peer for peer in self.everybody() if peer.seen < since]
+
+    def oldest(self) -> int:
+        """The oldest version that a sampler acts with; -1 = none acts."""
+        return min((peer.acting for peer in self.of("actor") if peer.acting >= 0), default=-1)
 
     def behind(self, version: int) -> int:
         """Samplers that have not proved to act with these weights."""

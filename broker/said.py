@@ -10,7 +10,7 @@ import msgspec
 from broker.wire import Unroll
 
 # Numbers of one peer that are kept; the rest is left out.
-MOST_NUMBERS: Final = 64
+MOST_NUMBERS: Final = 96
 _MOST_NAME: Final = 64
 # Beyond it a sum of many is no number any more.
 _MOST: Final = 1e300

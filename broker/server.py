@@ -25,12 +25,14 @@ from broker.ledger import BeyondCreditError, Ledger
 from broker.mailbox import Mailbox
 from broker.memory import MemoryWatch
 from broker.metrics import BrokerMetrics
-from broker.newest import Newest
-from broker.reception import Reception, user_of
+from broker.post import Post
+from broker.reception import Reception, address_of, user_of
 from broker.roster import ROLES, Peer, Roster
 from broker.security import Gate
+from broker.shipping import Shipping
+from broker.tallies import Tallies
 from broker.view import View
-from broker.wire import Buffer, Message, Outcome, Payload, Refusal
+from broker.wire import Buffer, Message, Outcome, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -65,27 +67,32 @@ class Server:
         self.memory = MemoryWatch(queue_bytes=ledger.book.queue_bytes)
         self.announce = announce  # where weight announcements go out
         self.reception = Reception(ledger, roster, self.door, gate)
-        self.newest = Newest()
-        self.weights = self.newest.fetch
-        self.complaints = Complaints(self.door, metrics)
-        self.view = View(ledger, roster, self.weights)
-        self.status = self.view.status  # numbers for whoever looks
         self._router = Mailbox(router)
+        self._post = Post(self._router, metrics)
         self._xpub = Mailbox(publisher)
+        self.complaints = Complaints(self.door, metrics)
+        self.shipping = Shipping(
+            ledger, self.door, self.complaints, self._post, announce=self._publish
+        )
+        self.weights = self.shipping.newest.fetch
+        self.tallies = Tallies()
+        self.began = time.monotonic()
+        self.view = View(self)
+        self.status = self.view.status  # numbers for whoever looks
         # Who may say it, and what it does.
         samplers, players, learners = {"actor"}, {"actor", "evaluator"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
             wire.Unroll: (samplers, self._unroll),
             wire.Ping: (players, self._ping),
-            wire.Acting: (players, self._acting),
+            wire.Acting: (players, self.shipping.acting),
             wire.Bye: (anyone, self._bye),
             wire.Done: (learners, self._done),
             wire.Nack: (learners, self._nack),
             wire.LearnerPing: (learners, self._learner_ping),
-            wire.Announce: (learners, self._announced),
-            wire.Chunk: (learners, self._chunk),
-            wire.Get: (anyone, self._get),
+            wire.Announce: (learners, self.shipping.announced),
+            wire.Chunk: (learners, self.shipping.chunk),
+            wire.Get: (anyone, self.shipping.get),
             wire.Watch: (anyone, self._watch),
         }
 
@@ -115,8 +122,9 @@ class Server:
             joined = False
             for frames in await self._xpub.receive(3600.0):
                 joined |= bytes(frames[0].buffer[:1]) == b"\x01"
-            if joined and self.newest.blob is not None:
-                self._xpub.send(wire.encode(self.newest.blob.announce))
+            blob = self.shipping.newest.blob
+            if joined and blob is not None:
+                self._publish(blob.announce)
 
     async def _tick_loop(self) -> None:
         pause = self.config.beat_s / 4
@@ -156,9 +164,9 @@ class Server:
             other = isinstance(error, wire.OtherProtocol)
             self.metrics.errors["protocol" if other else "malformed"] += 1
             if other and self.door.answers(budget, now):
-                self._refuse(route, Refusal.PROTOCOL, str(error))
+                self._post.refuse(route, Refusal.PROTOCOL, str(error))
             return
-        self._count("in", message, size)
+        self.metrics.count("in", type(message), size)
         kind = type(message)
         if not self.door.fits(message, views, size):
             self.complaints.about("size", "a %s of %d bytes", kind.__name__, size)
@@ -167,7 +175,7 @@ class Server:
         elif peer is None or not (self.reception.alive(peer, now) or kind is wire.Bye):
             self.metrics.errors["unknown"] += 1
             if self.door.answers(budget, now):
-                self._send(route, wire.Resync(self.inc))
+                self._post.send(route, wire.Resync(self.inc))
         else:
             roles, handler = self._handlers.get(kind, _NOBODY)
             if handler is None or peer.role not in roles:
@@ -195,16 +203,18 @@ class Server:
         if objection is not None:
             who = said.words(f"{hello.role} {hello.name}")
             self.complaints.say("refused %s: %s", who, said.words(objection[1], 1000))
-            self._refuse(route, *objection)
+            self._post.refuse(route, *objection)
             return
-        peer, news = self.reception.join(route, hello, intro, user=user, budget=budget, now=now)
+        peer, news = self.reception.join(
+            route, hello, intro, user=user, address=address_of(frame), budget=budget, now=now
+        )
         if news:
             self.complaints.say("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
-        if self.newest.came_from(peer.inc):
+        if self.shipping.newest.came_from(peer.inc):
             self.weights.reconnected()
         version, foreign = self.reception.enter(peer, hello, intro, published=self.weights.version)
         for other in foreign:
-            self._refuse(other.route, Refusal.SPACES, self.roster.space_words(other.said))
+            self._post.refuse(other.route, Refusal.SPACES, self.roster.space_words(other.said))
         self._welcome(peer, version)
 
     # ---- one method a message -------------------------------------------------------------------
@@ -226,23 +236,27 @@ class Server:
     def _ping(self, peer: Peer, message: wire.Ping, _: Sequence[Buffer]) -> None:
         if not peer.spaces:
             return
-        peer.stats = said.numbers(message.stats)
+        self._says(peer, message.stats)
         lost = self.ledger.missing(peer.inc, message.unacked) if peer.role == "actor" else ()
         self.door.charge(peer.budget, messages=door.work(message.unacked))
         missing = lost[: wire.MAX_ENTRIES]
-        self._send(peer.route, wire.Pong(self.inc, self.ledger.book.credit.version, missing))
-        if peer.acting != self.weights.version and self.newest.blob is not None:
-            self._send(peer.route, self.newest.blob.announce)  # an announcement got lost
+        self._post.send(peer.route, wire.Pong(self.inc, self.ledger.book.credit.version, missing))
+        if peer.acting != self.weights.version and self.shipping.newest.blob is not None:
+            self._post.send(
+                peer.route, self.shipping.newest.blob.announce
+            )  # an announcement got lost
         if self.ledger.over:
-            self._send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
+            self._post.send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
 
-    def _acting(self, peer: Peer, message: wire.Acting, _: Sequence[Buffer]) -> None:
-        blob = self.newest.blob
-        known = blob is not None and message.version == blob.announce.version
-        if known and blob is not None and message.digest != blob.announce.digest:
-            self.complaints.say("%s: other weights than version %d", peer.name, message.version)
-            return
-        peer.acting = message.version
+    def _says(self, peer: Peer, stats: dict[str, float]) -> None:
+        """Its own figures, with every beat."""
+        peer.stats = said.numbers(stats)
+        peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
+        if peer.role == "actor":
+            age_s = peer.seen - self.began
+            self.tallies.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
+        elif peer.role == "learner":
+            self.view.learnt(peer.stats)
 
     def _bye(self, peer: Peer, message: wire.Bye, _: Sequence[Buffer]) -> None:
         last = peer.role != "actor" or len(message.abandoned) < wire.MAX_ENTRIES
@@ -259,9 +273,11 @@ class Server:
     def _farewell(self, bye: wire.Bye) -> None:
         text = said.words(bye.text)
         for player in self.roster.players() if bye.final else ():
-            if player.role == "evaluator" and self.newest.blob is not None:
-                self._send(player.route, self.newest.blob.announce)  # they evaluate the last ones
-            self._send(player.route, wire.Bye(self.inc, True, text))
+            if player.role == "evaluator" and self.shipping.newest.blob is not None:
+                self._post.send(
+                    player.route, self.shipping.newest.blob.announce
+                )  # they evaluate the last ones
+            self._post.send(player.route, wire.Bye(self.inc, True, text))
 
     def _done(self, peer: Peer, message: wire.Done, _: Sequence[Buffer]) -> None:
         self.ledger.done(peer.inc, message.tags)
@@ -272,40 +288,21 @@ class Server:
             self.ledger.nack(peer.inc, message.tags, Outcome(message.outcome))
 
     def _learner_ping(self, peer: Peer, message: wire.LearnerPing, _: Sequence[Buffer]) -> None:
-        peer.stats = said.numbers(message.stats)
+        self._says(peer, message.stats)
         self.ledger.held(peer.inc, message.held, message.max_tag)
         self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
-        for get in self.newest.again(peer.inc):
-            self._send(peer.route, get)
+        self._post.send_all(peer.route, self.shipping.newest.again(peer.inc))
         version = self.ledger.book.credit.version
-        self._send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
-
-    def _announced(self, peer: Peer, message: wire.Announce, _: Sequence[Buffer]) -> None:
-        if not self.ledger.may_publish(peer.inc, message.version):
-            self.complaints.about("identity", "%s may not publish so", peer.name)
-            return
-        for get in self.newest.announced(peer.inc, message):
-            self._send(peer.route, get)
-
-    def _chunk(self, peer: Peer, message: wire.Chunk, buffers: Sequence[Buffer]) -> None:
-        if not self.newest.came_from(peer.inc):
-            self.metrics.errors["identity"] += 1
-            return
-        blob, more = self.newest.chunk(message, buffers[0] if buffers else b"")
-        for get in more:
-            self._send(peer.route, get)
-        if blob is not None:
-            self._xpub.send(wire.encode(blob.announce))
-
-    def _get(self, peer: Peer, message: wire.Get, _: Sequence[Buffer]) -> None:
-        for chunk, body in self.newest.wanted(message):
-            self.door.charge(peer.budget, nbytes=len(body))
-            self._send(peer.route, chunk, body)
+        self._post.send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
 
     def _watch(self, peer: Peer, _message: wire.Watch, _: Sequence[Buffer]) -> None:
-        self._send(peer.route, wire.Status(), self.view.packed(time.monotonic()))
+        self._post.send(peer.route, wire.Status(), self.view.packed(time.monotonic()))
 
     # ---- sending --------------------------------------------------------------------------------
+
+    def _publish(self, announce: wire.Announce) -> None:
+        """To all who subscribed."""
+        self._xpub.send(wire.encode(announce))
 
     def _pump(self) -> None:
         effects = self.ledger.pump(time.monotonic())
@@ -314,35 +311,17 @@ class Server:
             self.metrics.lag(self.ledger.book.credit.version - unroll.version_min)
             deliver = entry.deliver(self.ledger.book.actors[unroll.inc].name)
             route = self.roster.route(entry.session)
-            if not self._send(route, deliver, *(entry.buffers or ())):
+            if not self._post.send(route, deliver, *(entry.buffers or ())):
                 self.ledger.undelivered(entry)
         for inc, outcome, ranges in effects.acks:
-            self._send(self.roster.route(inc), wire.Ack(outcome, ranges))
+            self._post.send(self.roster.route(inc), wire.Ack(outcome, ranges))
         for inc, grants in effects.limits:
-            self._send(self.roster.route(inc), wire.Limit(grants))
-
-    def _send(self, route: bytes, message: Message, *buffers: Payload) -> bool:
-        frames = [route, *wire.encode(message, *buffers)]
-        sent = self._router.send(frames)
-        if sent:
-            self._count("out", message, sum(map(len, frames)))
-        else:
-            self.metrics.peer_full += 1
-        return sent
+            self._post.send(self.roster.route(inc), wire.Limit(grants))
 
     def _welcome(self, peer: Peer, version: int) -> None:
         welcome = wire.Welcome(
             self.inc, self.roster.run, self.config.beat_s, self.config.lease_s,
             self.announce, version,
         )  # fmt: skip
-        if not self._send(peer.route, welcome, self._shared):
+        if not self._post.send(peer.route, welcome, self._shared):
             self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC
-
-    def _refuse(self, route: bytes, code: Refusal, text: str) -> None:
-        self.metrics.refused[code.name.lower()] += 1
-        # The words of two environments may be long; what counts stands in front.
-        self._send(route, wire.Refuse(code, text[:1000]))
-
-    def _count(self, way: str, message: Message, size: int) -> None:
-        self.metrics.messages[way, type(message)] += 1
-        self.metrics.bytes[way] += size

@@ -1,25 +1,29 @@
 """The run's numbers for whoever watches, made at most a few times a second however many ask."""
 
-from typing import Any, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from broker import introduction
-from broker.blobs import Fetch
-from broker.ledger import Ledger
-from broker.roster import Roster
+from broker.metrics import behind, is_late
+from broker.roster import Peer
+from broker.trend import Trend
+
+if TYPE_CHECKING:
+    from broker.server import Server
 
 # It takes a look at every peer: no sooner again than after so many seconds.
 _EVERY_S: Final = 0.1
 # Learners and evaluators that are shown.
 _MOST_SHOWN: Final = 64
+_MOST_LATE: Final = 20
 
 
 class View:
     """One broker's."""
 
-    def __init__(self, ledger: Ledger, roster: Roster, weights: Fetch) -> None:
-        self._ledger = ledger
-        self._roster = roster
-        self._weights = weights
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._curve = Trend()  # (steps trained on, mean return)
         self._packed = b""
         self._until = float("-inf")  # the packed one is fresh before
 
@@ -29,20 +33,54 @@ class View:
             self._packed, self._until = introduction.pack(self.status()), now + _EVERY_S
         return self._packed
 
+    def learnt(self, stats: dict[str, float]) -> None:
+        """A learner's beat: the curve goes on."""
+        if "mean_return" in stats and "trained_steps" in stats:
+            self._curve.add(stats["trained_steps"], stats["mean_return"])
+
     def status(self) -> dict[str, Any]:
-        book, roster = self._ledger.book, self._roster
+        """May be asked by another thread: every table is copied before it is walked."""
+        server, now = self._server, time.monotonic()
+        book, roster, weights = server.ledger.book, server.roster, server.weights
+        leased = len(book.leases)
         return {
             "run": roster.run,
+            "uptime_s": now - server.began,
+            "beat_s": server.config.beat_s,
             "version": book.credit.version,
-            "weights": self._weights.version,
-            "queued": book.entries - len(book.leases),
-            "leased": len(book.leases),
+            "weights": weights.version,
+            "weights_bytes": server.shipping.spread.nbytes,
+            "behind_versions": behind(server),
+            "max_lag": book.credit.max_lag,
+            "batch_unrolls": book.credit.batch,
+            "queued": book.entries - leased,
+            "queued_bytes": book.nbytes,
+            "queue_limit_bytes": book.queue_bytes,
+            "leased": leased,
             "running": book.credit.running,
             "received": book.received,
-            "outcomes": {o.name.lower(): n for o, n in book.outcomes.items()},
+            "outcomes": {o.name.lower(): n for o, n in book.outcomes.copy().items()},
             "duplicates": book.copies,
-            "actors": {"behind": roster.behind(self._weights.version), **roster.sums()},
-            "learners": [peer.stats for peer in roster.of("learner")[:_MOST_SHOWN]],
-            "evaluators": [peer.stats for peer in roster.of("evaluator")[:_MOST_SHOWN]],
-            "over": self._ledger.over,
+            "unaccounted": server.ledger.unaccounted(),
+            "actors": {"behind": roster.behind(weights.version), **roster.sums()},
+            "samplers": {
+                name: server.tallies.totals[name] for name in ("env_steps", "episodes", "generated")
+            },
+            "learners": [_said(peer, now) for peer in roster.of("learner")[:_MOST_SHOWN]],
+            "evaluators": [_said(peer, now) for peer in roster.of("evaluator")[:_MOST_SHOWN]],
+            "late": self._late(now),
+            "curve": self._curve.points(),
+            "over": server.ledger.over,
         }
+
+    def _late(self, now: float) -> list[dict[str, Any]]:
+        beat_s = self._server.config.beat_s
+        late = [peer for peer in self._server.roster.everybody() if is_late(peer, beat_s, now)]
+        return [
+            {"role": peer.role, "name": peer.name, "silent_s": round(now - peer.seen, 3)}
+            for peer in late[:_MOST_LATE]
+        ]
+
+
+def _said(peer: Peer, now: float) -> dict[str, Any]:
+    return {"name": peer.name, "silent_s": round(now - peer.seen, 3), **peer.stats}

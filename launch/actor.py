@@ -42,7 +42,7 @@ def sample(
     async def main() -> int:
         inc = process.incarnation()
         journal = open_journal(ledger, "actor", inc)
-        registry = web.registry()
+        registry = web.registry("actor")
         metrics = ActorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
@@ -57,6 +57,7 @@ def sample(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
+            end.port = web.told(metrics_host, port, broker)
             await _sample(end, seed=seed, sets=sets, metrics=metrics)
         finally:
             context.destroy(linger=500)

@@ -57,7 +57,8 @@ async def _serve(
 ) -> int:  # fmt: skip
     inc = process.incarnation()
     shared = config.shared(run)
-    registry = web.registry()
+    registry = web.registry("broker")
+    web.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     metrics = BrokerMetrics(registry)
     own_key = _own_key(run, key)
     journal = None if ledger is None else open_journal(ledger, "broker", inc)

@@ -58,7 +58,7 @@ def evaluate(
     torch.set_num_threads(1)
 
     async def main() -> int:
-        registry = web.registry()
+        registry = web.registry("evaluator")
         metrics = EvaluatorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
@@ -73,6 +73,7 @@ def evaluate(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
+            end.port = web.told(metrics_host, port, broker)
             await _evaluate(end, out=out, sets=sets, metrics=metrics)
         finally:
             context.destroy(linger=500)

@@ -85,14 +85,19 @@ def _learn(
         log.info("continues from %s", resume.path)
     journal = open_journal(options.ledger, "learner", process.incarnation())
     recorder = _recorder(run, options, ranks, spaces, fresh=resume is None)
-    feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder)
+    registry = web.registry("learner")
+    port = _metrics(registry, run, options, ranks)
+    feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port)
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     try:
         if not _wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
-        registry = web.registry()
+        metrics = LearnerMetrics(registry, feed)
+        metrics.begins(
+            rank=ranks.rank, world=ranks.world, checkpoint_every_s=run.checkpoint.every_s
+        )
         pieces = Pieces(
             algorithm=run.algorithm,
             config=run.learner,
@@ -110,7 +115,7 @@ def _learn(
                 previous=run.model.previous,
             ),
             progress=progress,
-            metrics=LearnerMetrics(registry, feed),
+            metrics=metrics,
             device=device,
             folder=options.out,
             spaces=spaces,
@@ -121,7 +126,6 @@ def _learn(
             seed=run.run.seed,
             started=options.started or process.started_at(),
         )
-        _metrics(registry, options, ranks)
         reason = ""
         try:
             reason = _trained(pieces, run.model.kind)
@@ -174,6 +178,7 @@ def _feed(
     device: torch.device,
     journal: Journal,
     recorder: Recorder | None,
+    port: int,
 ) -> Feed:
     length, envs = run.unroll.length, run.unroll.envs
     make_batch = functools.partial(
@@ -193,6 +198,7 @@ def _feed(
         unroll_bytes=weight.unroll_bytes(run, spaces),
         journal=journal,
         key=keyring.key(run, "learner", options.key),
+        port=port,
     )
     return Feed(
         make_end,
@@ -267,13 +273,16 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _metrics(registry: Any, options: Options, ranks: Ranks) -> None:
+def _metrics(registry: Any, run: config.Run, options: Options, ranks: Ranks) -> int:
+    """The port that the broker may tell Prometheus; 0 = none."""
+    web.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     port = options.metrics_port
     if port:
         port += ranks.rank
     port = web.serve(registry, host=options.metrics_host, port=port, healthy=lambda: "")
     if port is not None:
         log.info("metrics at port %d", port)
+    return web.told(options.metrics_host, port, options.broker)
 
 
 def _farewell(reason: str, progress: Progress) -> str:

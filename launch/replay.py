@@ -138,7 +138,7 @@ def _pieces(
         target=target,
         gap=None,
         progress=progress,
-        metrics=LearnerMetrics(web.registry()),
+        metrics=LearnerMetrics(web.registry("replay")),
         device=device,
         folder=folder,
         spaces=spaces,

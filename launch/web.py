@@ -1,11 +1,14 @@
 """The small HTTP server of every process, on a thread: /metrics, /healthz, and what a role adds."""
 
 import logging
+import platform
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
+from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.loopback import is_loopback
@@ -20,12 +23,33 @@ class PortError(ValueError):
     """The metrics port cannot be had; one line."""
 
 
-def registry() -> CollectorRegistry:
-    """A process's metrics, with its memory, CPU and descriptors."""
+def registry(role: str) -> CollectorRegistry:
+    """A process's metrics, with what it is, its memory, CPU and descriptors."""
     made = CollectorRegistry()
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
+    build = Info("headrace_build", "What runs here", registry=made)
+    build.info({"role": role, "version": _version(), "python": platform.python_version()})
     return made
+
+
+def says_run(metrics: CollectorRegistry, *, run: str, algorithm: str, env: str) -> None:
+    """Once the run is known."""
+    known = Info("headrace_run", "The run that it works for", registry=metrics)
+    known.info({"run": run, "algorithm": algorithm, "env": env})
+
+
+def told(host: str, port: int | None, broker: str) -> int:
+    """The port that the broker may give to Prometheus; 0 = nobody else could reach it."""
+    local = broker.startswith("ipc:") or is_loopback(urlsplit(broker).hostname or "")
+    return port or 0 if local or not is_loopback(host) else 0
+
+
+def _version() -> str:
+    try:
+        return metadata.version("headrace")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"
 
 
 def serve(

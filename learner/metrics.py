@@ -1,7 +1,9 @@
 """Every learner metric, declared once. Per rank; written once a step."""
 
+import time
 from collections.abc import Iterator
 
+import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,7 +12,7 @@ from broker.steady import steady
 from learner.feed import Feed
 from learner.progress import Progress
 
-PHASES = ("wait", "upload", "train", "publish", "checkpoint")
+PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
@@ -45,7 +47,12 @@ class LearnerMetrics:
         self.gap = gauge("logprob_gap", "Recorded against recomputed for the same version, largest")
         self.queue = gauge("batch_queue_fragments", "Unrolls received and not trained")
         self.last_step = gauge("last_step_timestamp_seconds", "When it ended")
-        self.last_checkpoint = gauge("last_checkpoint_timestamp_seconds", "When it was written")
+        self.checkpoint_interval = gauge("checkpoint_interval_seconds", "By the run")
+        self.rank = gauge("rank", "Of this process")
+        self.world = gauge("world", "Ranks that train together")
+        self.last_checkpoint = gauge(
+            "last_checkpoint_timestamp_seconds", "When it was written, or training began"
+        )
         self.step_seconds = Histogram(
             "headrace_learner_step_seconds",
             "Upload to optimiser step",
@@ -58,6 +65,13 @@ class LearnerMetrics:
             buckets=_LAG_BUCKETS,
             registry=registry,
         )
+
+    def begins(self, *, rank: int, world: int, checkpoint_every_s: float) -> None:
+        """What does not change; the first checkpoint is due an interval from now."""
+        self.rank.set(rank)
+        self.world.set(world)
+        self.checkpoint_interval.set(checkpoint_every_s)
+        self.last_checkpoint.set(time.time())
 
     def phase_seconds(self) -> dict[str, float]:
         """Where this process's time went."""
@@ -104,6 +118,14 @@ class LeaseMetrics(Collector):
         ):
             fragments.add_metric([outcome], count)
         yield fragments
+        yield CounterMetricFamily(
+            "headrace_learner_reconnects", "Connections begun anew", value=end.link.reconnects
+        )
+        if torch.cuda.is_available():
+            yield GaugeMetricFamily(
+                "headrace_learner_gpu_memory_bytes", "Held by tensors on its GPU",
+                value=torch.cuda.memory_allocated(),
+            )  # fmt: skip
         yield CounterMetricFamily(
             "headrace_learner_delivered_fragments", "Unrolls delivered, copies left out",
             value=end.delivered,

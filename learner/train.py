@@ -99,6 +99,7 @@ def train(p: Pieces) -> str:
         made: list[Targets] = []  # by ppo, of the whole batch
         whole = Norm(steps=max(1, facts.steps), world=p.ranks.world, reduce=p.ranks.total)
         for sample in uses.samples(fresh, functools.partial(targets_of, p, made, norm=whole)):
+            forward = time.perf_counter()
             with autocast(p.device.type, p.config.precision, p.model):
                 output: Output = network(sample.obs, sample.memory, sample.begins)
                 target = forward_target(p, sample)
@@ -111,8 +112,12 @@ def train(p: Pieces) -> str:
                 target=target,
                 norm=whole if sample is fresh else norm_of(p, sample),
             )
+            backward = time.perf_counter()
             optimiser.zero_grad(set_to_none=True)
-            p.ranks.collective(loss.total.backward)
+            p.ranks.collective(loss.total.backward)  # the ranks' gradients are averaged meanwhile
+            optimise_from = time.perf_counter()
+            p.metrics.phase["forward"].inc(backward - forward)
+            p.metrics.phase["backward"].inc(optimise_from - backward)
             grad_norm = optimise.clip(p.config, parameters)
             # The gradients are the same on every rank by now, so every rank decides alike.
             if not bool(torch.isfinite(grad_norm)):
@@ -120,6 +125,7 @@ def train(p: Pieces) -> str:
                 break
             optimiser.step()
             taken += 1
+            p.metrics.phase["optimise"].inc(time.perf_counter() - optimise_from)
             vs = loss.vs if vs is None else vs
             p.progress.used(sample.unrolls)
             if after_step(p, loss):
@@ -319,7 +325,6 @@ def _count(
     p.metrics.steps.inc()
     p.metrics.samples.inc(facts.steps)
     p.metrics.phase["upload"].inc(uploaded - began)
-    p.metrics.phase["train"].inc(trained - uploaded)
     p.metrics.step_seconds.observe(trained - began)
     for lag in lags:
         p.metrics.lag.observe(lag)

@@ -468,7 +468,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], World]:
         world = World(plan)
         fake = type("Mail", (RouterMail,), {"world": world})
         monkeypatch.setattr(server_module, "Mailbox", fake)
-        clock = SimpleNamespace(monotonic=lambda: world.now)
+        clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now)
         monkeypatch.setattr(server_module, "time", clock)
         monkeypatch.setattr(link_module, "time", clock)
         return world

@@ -109,7 +109,7 @@ def served(run: config.Run, _: Path) -> Any:
         found["credit"] = vars(server.ledger.book.credit)
         found["lease_s"] = server.ledger.lease_s
         found["door"] = _plain(vars(server.door))
-        server._send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
+        server._post.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
         server._welcome(SimpleNamespace(route=b""), 0)
         raise Stop
 

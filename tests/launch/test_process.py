@@ -24,6 +24,6 @@ def test_metrics_open_to_others_are_warned_of(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert web.serve(
-            web.registry(), host=host, port=0, healthy=lambda: ""
+            web.registry("actor"), host=host, port=0, healthy=lambda: ""
         )  # fmt: skip
     assert ("open to whoever reaches it" in caplog.text) == warned

@@ -54,7 +54,9 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
         assert get(port, "/elsewhere")[0] == 404
         families = scrape(port)
         ours = {name for name in families if not name.startswith(FROM_THE_CLIENT)}
-        assert all(name.startswith(f"headrace_{role}_") for name in ours), ours
+        known = (f"headrace_{role}_", "headrace_build", "headrace_run")
+        known += ("headrace_samplers_",) if role == "broker" else ()
+        assert all(name.startswith(known) for name in ours), ours
         assert all(families[name].documentation for name in ours)
         assert "process_cpu_seconds" in families
         assert value(families[f"headrace_{role}_ledger_unaccounted"]) == 0
@@ -70,6 +72,10 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
     # The sampler stops and drains; then all three agree to the last unroll.
     samples = scrape(ports["learner"])
     assert value(samples["headrace_learner_samples"]) > 0
+    assert value(counted["headrace_samplers_env_steps"]) > 0
+    assert by(counted["headrace_samplers_fragments"], "outcome")["trained"] > 0
+    ready = counted["headrace_broker_weights_ready_seconds"].samples
+    assert any(sample.name.endswith("_count") and sample.value > 0 for sample in ready)
     assert actor.term() == 0
     account = place.account()
     settled = account.generated - account.in_flight

@@ -1,0 +1,58 @@
+"""What all samplers together did, from what each says of itself at every beat. Pure.
+
+A sampler says totals since it began; the broker adds up what they grew by. So its own totals never
+fall when a sampler leaves, and one that comes back is not counted twice. Names are a closed set:
+what a peer makes up is not kept.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from broker import buckets
+from broker.wire import Outcome
+
+WAITS: Final = ("credit", "weights", "env", "gather")
+FAILURES: Final = ("make", "reset", "step", "time-out", "death", "values")
+OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
+
+# Every name that a sampler may say and that only grows.
+GROWING: Final = (
+    "env_steps", "episodes", "generated", "bytes", "raw_bytes", "env_s", "inference_s", "replies_s",
+    "calls", "rows", "reconnects",
+    *(f"wait_{phase}_s" for phase in WAITS),
+    *(f"out_{outcome}" for outcome in OUTCOMES),
+    *(f"fail_{where}" for where in FAILURES),
+    *buckets.names("ack", buckets.ACK_S),
+    *buckets.names("step", buckets.STEP_S),
+)  # fmt: skip
+
+# Samplers that left and may come back.
+_MOST_GONE: Final = 1024
+# More than this in one beat is no honest figure.
+_MOST: Final = 1e15
+
+
+class Tallies:
+    """One broker's, or one node's."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, float] = dict.fromkeys(GROWING, 0.0)
+        self._last: OrderedDict[int, Mapping[str, float]] = OrderedDict()  # by incarnation
+
+    def add(self, inc: int, stats: Mapping[str, float], *, here: int, age_s: float) -> None:
+        """One sampler's beat. `here`: how many there are. `age_s`: how long we count already; what
+        a sampler did before that was counted by somebody else."""
+        before = self._last.pop(inc, None)
+        if before is None:
+            before = {} if stats.get("wall_s", 0.0) <= age_s else stats
+        for name, value in stats.items():
+            grown = value - before.get(name, 0.0)
+            if 0.0 < grown < _MOST and name in self.totals:
+                self.totals[name] += grown
+        self._last[inc] = stats
+        while len(self._last) > here + _MOST_GONE:
+            self._last.popitem(last=False)
+
+    def counts(self, name: str, edges: tuple[float, ...]) -> list[float]:
+        return buckets.counts_of(name, edges, self.totals)
