@@ -1,6 +1,7 @@
 """The types that fields of messages may have, with their bounds: what is beyond is no message."""
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
@@ -15,6 +16,9 @@ MAX_VERSION: Final = 1 << 36
 Role: TypeAlias = Annotated[str, Meta(max_length=32)]
 # A DELIVER names the sampler beside the fields of its unroll, and all of that must fit one header.
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+# Of an error: in bytes it fits a header, whatever it is written in.
+MOST_TEXT_BYTES: Final = 3000
+Text: TypeAlias = Annotated[str, Meta(max_length=MOST_TEXT_BYTES)]
 # Nothing that we count reaches 2**53; more would only serve to overflow a sum.
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 # Of weights; -1 = none yet.
@@ -28,6 +32,28 @@ Rank: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Range: TypeAlias = tuple[int, int, int]
 Ranges: TypeAlias = Annotated[tuple[Range, ...], Meta(max_length=MAX_ENTRIES)]
 Episodes: TypeAlias = Annotated[tuple[tuple[float, Count], ...], Meta(max_length=MAX_EPISODES)]
+
+
+class Outcome(IntEnum):
+    """How an unroll ended. Every unroll gets exactly one, and the sampler is told."""
+
+    TRAINED = 0  # an optimiser step used it
+    STALE = 1  # older than max_lag_hard versions
+    SHED = 2  # the broker had no room and said so
+    DUPLICATE = 3  # this copy; the unroll itself has another outcome
+    REJECTED = 4  # the learner could not use it: shape, digest, non-finite
+    POISON = 5  # given to a learner too often without an answer
+    ABANDONED = 6  # the sampler left before it was acknowledged
+
+
+class Refusal(IntEnum):
+    """Why a HELLO was refused; the text says what differs and what to do."""
+
+    RUN = 0
+    SPACES = 1
+    PROTOCOL = 2
+    RANK = 3
+    IDENTITY = 4
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

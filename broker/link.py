@@ -18,9 +18,11 @@ from typing import Final, Protocol
 import zmq
 
 from broker import endpoints, security
+from broker.fields import MOST_TEXT_BYTES
 from broker.handshake import Handshakes, failure
 from broker.keys import Key
 from broker.mailbox import Mailbox
+from broker.troubles import Reports
 from broker.wire import (
     Announce,
     Buffer,
@@ -29,9 +31,11 @@ from broker.wire import (
     Payload,
     Refuse,
     Resync,
+    Trouble,
     Welcome,
     WireError,
     decode,
+    encode,
 )
 
 log = logging.getLogger(__name__)
@@ -51,6 +55,8 @@ class RefusedError(Exception):
 
 class Peer(Protocol):
     """What speaks through a link."""
+
+    inc: int
 
     def greet(self) -> list[Payload]:
         """The HELLO, as things stand now."""
@@ -80,6 +86,7 @@ class Link:
         self.peer = peer
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
+        self.reports: Reports | None = None  # errors that the broker hears of at the next beat
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)
         self._context = context
@@ -182,7 +189,17 @@ class Link:
             return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
         for frames in self.peer.beats():
             mail.send(frames)
+        self._report(mail)
         return self.welcome.beat_s
+
+    def _report(self, mail: Mailbox) -> None:
+        """What cannot be sent waits for the next beat."""
+        if self.reports is None:
+            return
+        for text, count in self.reports.take():
+            short = text.encode(errors="replace")[:MOST_TEXT_BYTES].decode(errors="ignore")
+            if not mail.send(encode(Trouble(self.peer.inc, short, count))):
+                self.reports.add(text, count)
 
     def _dispatch(self, frames: Sequence[Buffer]) -> None:
         try:

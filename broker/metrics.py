@@ -160,6 +160,8 @@ class BrokerMetrics(Collector):
             sessions.add_metric([role], len(peers))
             late.add_metric([role], sum(1 for peer in peers if is_late(peer, beat_s, now)))
         yield from (sessions, late)
+        told = Counter({role: server.troubles.totals[role] for role in ROLES if role != "watcher"})
+        yield _counter("headrace_broker_troubles", "Errors that peers reported", "role", told)
         skews = [peer.skew_s for peer in server.roster.everybody()]
         yield GaugeMetricFamily(
             "headrace_broker_clock_skew_seconds", "Largest difference of a peer's clock from ours",

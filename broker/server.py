@@ -31,6 +31,7 @@ from broker.roster import ROLES, Peer, Roster
 from broker.security import Gate
 from broker.shipping import Shipping
 from broker.tallies import Tallies
+from broker.troubles import Troubles
 from broker.view import View
 from broker.wire import Buffer, Message, Outcome, Refusal
 
@@ -76,6 +77,7 @@ class Server:
         )
         self.weights = self.shipping.newest.fetch
         self.tallies = Tallies()
+        self.troubles = Troubles()
         self.began = time.monotonic()
         self.view = View(self)
         self.status = self.view.status  # numbers for whoever looks
@@ -94,6 +96,7 @@ class Server:
             wire.Chunk: (learners, self.shipping.chunk),
             wire.Get: (anyone, self.shipping.get),
             wire.Watch: (anyone, self._watch),
+            wire.Trouble: (anyone - {"watcher"}, self._trouble),
         }
 
     async def run(self) -> None:
@@ -294,6 +297,10 @@ class Server:
         self._post.send_all(peer.route, self.shipping.newest.again(peer.inc))
         version = self.ledger.book.credit.version
         self._post.send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
+
+    def _trouble(self, peer: Peer, message: wire.Trouble, _: Sequence[Buffer]) -> None:
+        if self.troubles.add(peer.role, peer.name, message.text, message.count, peer.seen):
+            self.complaints.say("%s %s: %s", peer.role, peer.name, said.words(message.text, 2000))
 
     def _watch(self, peer: Peer, _message: wire.Watch, _: Sequence[Buffer]) -> None:
         self._post.send(peer.route, wire.Status(), self.view.packed(time.monotonic()))

@@ -69,6 +69,7 @@ class View:
             "learners": [_said(peer, now) for peer in roster.of("learner")[:_MOST_SHOWN]],
             "evaluators": [_said(peer, now) for peer in roster.of("evaluator")[:_MOST_SHOWN]],
             "late": self._late(now),
+            "troubles": server.troubles.shown(now),
             "curve": self._curve.points(),
             "over": server.ledger.over,
         }

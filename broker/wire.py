@@ -11,7 +11,6 @@ Errors, all WireError: Malformed (the sender is at fault: refuse, count, go on) 
 
 import struct
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Final, TypeAlias
 
 import msgspec
@@ -27,15 +26,18 @@ from broker.fields import (
     Episodes,
     Inc,
     Name,
+    Outcome,
     Range,
     Ranges,
     Rank,
+    Refusal,
     Role,
+    Text,
     Version,
     ranges,
 )
 
-__all__ = ["MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Range", "ranges"]
+__all__ = ["MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Outcome", "Range", "Refusal", "ranges"]
 
 PROTOCOL: Final = 1
 MAGIC: Final = b"HR"
@@ -66,28 +68,6 @@ class OtherProtocol(WireError):  # noqa: N818
             f"protocol {theirs} there, protocol {PROTOCOL} here: upgrade the older side"
         )
         self.theirs = theirs
-
-
-class Outcome(IntEnum):
-    """How an unroll ended. Every unroll gets exactly one, and the sampler is told."""
-
-    TRAINED = 0  # an optimiser step used it
-    STALE = 1  # older than max_lag_hard versions
-    SHED = 2  # the broker had no room and said so
-    DUPLICATE = 3  # this copy; the unroll itself has another outcome
-    REJECTED = 4  # the learner could not use it: shape, digest, non-finite
-    POISON = 5  # given to a learner too often without an answer
-    ABANDONED = 6  # the sampler left before it was acknowledged
-
-
-class Refusal(IntEnum):
-    """Why a HELLO was refused; the text says what differs and what to do."""
-
-    RUN = 0
-    SPACES = 1
-    PROTOCOL = 2
-    RANK = 3
-    IDENTITY = 4
 
 
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -283,9 +263,17 @@ class Status(Message, frozen=True):
     """Broker -> watcher. Buffer 0: msgpack of numbers to show."""
 
 
+class Trouble(Message, frozen=True):
+    """Any peer -> broker: errors in its log. Those of one kind are one, the first of them whole."""
+
+    inc: Inc
+    text: Text
+    count: Count
+
+
 TYPES: Final[tuple[type[Message], ...]] = (
     Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
-    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status,
+    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble,
 )  # fmt: skip
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)

@@ -95,9 +95,7 @@ def _learn(
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
         metrics = LearnerMetrics(registry, feed)
-        metrics.begins(
-            rank=ranks.rank, world=ranks.world, checkpoint_every_s=run.checkpoint.every_s
-        )
+        metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
         pieces = Pieces(
             algorithm=run.algorithm,
             config=run.learner,

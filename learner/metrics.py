@@ -66,7 +66,7 @@ class LearnerMetrics:
             registry=registry,
         )
 
-    def begins(self, *, rank: int, world: int, checkpoint_every_s: float) -> None:
+    def begins(self, rank: int, world: int, checkpoint_every_s: float) -> None:
         """What does not change; the first checkpoint is due an interval from now."""
         self.rank.set(rank)
         self.world.set(world)

@@ -455,6 +455,26 @@ def test_what_brings_no_buffers_brings_none(honest: Broker) -> None:
     assert honest.pump() == []
 
 
+def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
+    honest: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    honest.hears(A, wire.Trouble(1, "environment 3 failed", 2))
+    honest.hears(A, wire.Trouble(1, "environment 4 failed", 1))
+    (shown,) = honest.server.status()["troubles"]
+    assert (shown["role"], shown["name"], shown["count"]) == ("actor", "a1", 3)
+    assert shown["text"] == "environment 3 failed"
+    assert [record.getMessage() for record in caplog.records].count(
+        "actor a1: environment 3 failed"
+    ) == 1
+    honest.hears(A, wire.Trouble(2, "of another", 1))
+    assert honest.errors["identity"] == 1
+    for n in range(10_000):
+        honest.hears(A, wire.Trouble(1, "x" * (n % 1000) + chr(97 + n % 26), 1 << 53))
+        Broker.now += 0.01
+    assert len(honest.server.status()["troubles"]) == 20
+    assert honest.server.troubles.totals["actor"] < 10**11
+
+
 @pytest.mark.parametrize("role", ["actor", "watcher", "evaluator", "learner"])
 def test_an_introduction_has_a_size(role: str) -> None:
     one = Broker(streams=4)

@@ -16,7 +16,8 @@ from broker.keys import Key
 from broker.link import Link, RefusedError
 from broker.mailbox import Mailbox
 from broker.security import Gate
-from broker.wire import Announce, Buffer, Message, Payload, Welcome
+from broker.troubles import Reports
+from broker.wire import Announce, Buffer, Message, Payload, Trouble, Welcome
 
 LONG_S = 20.0
 BROKER = keys.make("broker")
@@ -28,6 +29,7 @@ class Peer:
     """Says HELLO, and notes what it hears."""
 
     def __init__(self) -> None:
+        self.inc = 1
         self.welcomes = 0
         self.heard: list[Message] = []
 
@@ -45,8 +47,10 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def broker(folder: Path, key: Key | None = BROKER) -> AsyncIterator["zmq.Socket[bytes]"]:
-    """Welcomes whoever gets in; gives its publisher."""
+async def broker(
+    folder: Path, key: Key | None = BROKER, told: list[Message] | None = None
+) -> AsyncIterator["zmq.Socket[bytes]"]:
+    """Welcomes whoever gets in; gives its publisher. `told` fills with what it hears."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = Gate(context, folder / "authorised") if key is not None else None
     router, publisher = endpoints.router(context, key), endpoints.publisher(context, key)
@@ -59,6 +63,8 @@ async def broker(folder: Path, key: Key | None = BROKER) -> AsyncIterator["zmq.S
             while True:
                 for frames in await mail.receive(1.0):
                     mail.send([frames[0].bytes, *welcome])
+                    if told is not None:
+                        told.append(wire.decode([frame.buffer for frame in frames[1:]])[0])
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -219,3 +225,21 @@ def test_a_broker_with_another_key_is_spoken_of_and_left_in_peace(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(story())
+
+
+def test_errors_go_to_the_broker_with_the_beat(tmp_path: Path) -> None:
+    """The longest text that there can be, in the widest letters, still fits a message."""
+    told: list[Message] = []
+
+    async def main() -> None:
+        async with broker(tmp_path, None, told), linked(tmp_path, None) as (link, _):
+            link.reports = Reports()
+            for number in range(3):
+                link.reports.add(f"environment {number} failed")
+            link.reports.add("\U0001f40d" * 5000)
+            await until(lambda: sum(isinstance(one, Trouble) for one in told) == 2)
+
+    asyncio.run(main())
+    first, long = [one for one in told if isinstance(one, Trouble)]
+    assert (first.inc, first.text, first.count) == (1, "environment 0 failed", 3)
+    assert long.text.startswith("\U0001f40d" * 700)

@@ -42,6 +42,7 @@ MESSAGES: tuple[Message, ...] = (
     wire.Resync(BIG),
     wire.Watch(),
     wire.Status(),
+    wire.Trouble(BIG, "an error", 3),
 )
 
 

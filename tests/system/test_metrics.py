@@ -54,7 +54,7 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
         assert get(port, "/elsewhere")[0] == 404
         families = scrape(port)
         ours = {name for name in families if not name.startswith(FROM_THE_CLIENT)}
-        known = (f"headrace_{role}_", "headrace_build", "headrace_run")
+        known: tuple[str, ...] = (f"headrace_{role}_", "headrace_build", "headrace_run")
         known += ("headrace_samplers_",) if role == "broker" else ()
         assert all(name.startswith(known) for name in ours), ours
         assert all(families[name].documentation for name in ours)
