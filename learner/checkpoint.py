@@ -34,7 +34,7 @@ _STEM = re.compile(r"[a-z0-9_]+")
 # `.replaced` is the older of two checkpoints of one version; it is seen only if the process died
 # between setting it aside and putting the new one in its place.
 _FINISHED = re.compile(r"(\d{12})(\.replaced)?")
-_HALF = re.compile(r"\d{12}\.tmp")
+_HALF = re.compile(r"\d{12}\.(tmp|gone)")
 _TENSORS = ".safetensors"
 _STATE = "state.msgpack"
 _MANIFEST = "manifest.json"
@@ -74,7 +74,8 @@ def save(
                 shutil.rmtree(leftover)
         _write(temp, blobs)
         if final.exists():
-            shutil.rmtree(aside, ignore_errors=True)
+            if aside.exists():
+                _remove(aside)
             final.rename(aside)
         temp.rename(final)
         _sync(folder)
@@ -297,6 +298,15 @@ def _finished(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (-int(path.name[:12]), len(path.name)))
 
 
+def _remove(path: Path) -> None:
+    """Killed in the middle of it, we leave nothing that looks finished."""
+    going = path.with_name(f"{path.name[:12]}.gone")
+    if going.exists():
+        shutil.rmtree(going)
+    path.rename(going)
+    shutil.rmtree(going)
+
+
 def _prune(folder: Path, *, newest: int, keep: int) -> None:
     """Leaves `newest` and the keep - 1 before it; anything above `newest` is not ours to judge."""
     try:
@@ -307,6 +317,6 @@ def _prune(folder: Path, *, newest: int, keep: int) -> None:
     before = [path for path in there if int(path.name[:12]) < newest]
     for path in {*before[keep - 1 :], *(path for path in there if path.suffix)}:
         try:
-            shutil.rmtree(path)
+            _remove(path)
         except OSError as error:
             _log.warning("old checkpoint %s could not be removed: %s", path, error)

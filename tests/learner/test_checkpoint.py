@@ -161,7 +161,8 @@ def test_everything_is_durable_before_it_has_a_name_and_before_anything_is_remov
         "sync 000000000003.tmp",
         "rename 000000000003.tmp",
         f"sync {tmp_path.name}",
-        "remove 000000000001",
+        "rename 000000000001",
+        "remove 000000000001.gone",
     ]
 
 
@@ -326,6 +327,33 @@ def test_what_cannot_be_listed_after_a_save_is_pruned_another_time(
     assert names(tmp_path) == ["000000000003", "000000000004"]
 
 
+def test_killed_while_an_old_one_is_removed_it_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Nothing of ours runs after it."""
+
+    def half(path: Path, ignore_errors: bool = False) -> None:  # noqa: ARG001
+        first, *_ = sorted(path.iterdir()) if path.exists() else [None]
+        if first is not None:
+            first.unlink()
+            raise Killed
+
+    for version in range(3):
+        save(tmp_path, version, keep=3)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoint.shutil, "rmtree", half)
+        save(tmp_path, 3, keep=3)
+    finished = [path for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert len(finished) == 3
+    for path in finished:
+        checkpoint.load(path)
+    save(tmp_path, 4, keep=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{version:012d}" for version in (2, 3, 4)
+    ]
+
+
 def test_an_old_one_that_cannot_be_removed_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -334,13 +362,13 @@ def test_an_old_one_that_cannot_be_removed_does_not_keep_the_others(
     rmtree = shutil.rmtree
 
     def refuse(path: Path, **options: Any) -> None:
-        if path.name == "000000000001":
+        if path.name == "000000000001.gone":
             refuse_everything()
         rmtree(path, **options)
 
     monkeypatch.setattr(shutil, "rmtree", refuse)
     save(tmp_path, 5, keep=2)
-    assert names(tmp_path) == ["000000000001", "000000000004", "000000000005"]
+    assert names(tmp_path) == ["000000000001.gone", "000000000004", "000000000005"]
     assert "000000000001 could not be removed" in caplog.text
 
 
