@@ -1,4 +1,4 @@
-"""Alerts and recording rules: Prometheus takes them, they fire when they should, and all is explained."""
+"""Alerts and recording rules: Prometheus takes them, they fire as they should, all is explained."""
 
 import re
 import shutil
