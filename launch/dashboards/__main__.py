@@ -22,7 +22,7 @@ def files() -> Iterator[tuple[Path, str]]:
 
 
 def main() -> int:
-    if not GRAFANA.is_dir():  # an installed wheel carries the files, ready made
+    if not (GRAFANA / "prometheus.yml").is_file():  # a wheel carries the files ready made
         print(f"{GRAFANA} is not there; run it in a checkout", file=sys.stderr)  # noqa: T201
         return 2
     for path, text in files():

@@ -95,7 +95,6 @@ def rendered(board: Board) -> dict[str, Any]:
         "timezone": "browser",
         "links": [_LINK],
         "templating": {"list": _VARIABLES},
-        "annotations": {"list": [_ALERTS]},
         "panels": _placed(board),
     }
 
@@ -183,16 +182,11 @@ _JOBS: Final = 'label_values(up{role="broker"}, job)'
 _VARIABLES: Final[list[dict[str, Any]]] = [
     {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus"},
     {
-        "type": "query", "name": "job", "label": "Run", "datasource": SOURCE, "definition": _JOBS,
+        "type": "query", "name": "job", "label": "Run", "datasource": SOURCE,
         "query": {"query": _JOBS, "refId": "job"}, "refresh": 2, "sort": 1, "multi": False,
         "includeAll": False,
     },
 ]  # fmt: skip
-
-_ALERTS: Final[dict[str, Any]] = {
-    "name": "Alerts", "enable": True, "iconColor": "red", "datasource": SOURCE,
-    "expr": 'ALERTS{job="$job", alertstate="firing"}', "titleFormat": "{{alertname}}",
-}  # fmt: skip
 
 _REDUCED: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _OPTIONS: Final[dict[Kind, dict[str, Any]]] = {

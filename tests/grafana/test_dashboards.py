@@ -2,7 +2,7 @@
 
 import json
 import re
-from pathlib import Path
+import tomllib
 from typing import Any
 
 import pytest
@@ -121,8 +121,13 @@ def test_an_unknown_metric_would_be_seen() -> None:
     assert named("job:headrace_typo:p50 > 1") == set()
 
 
-def test_the_wheel_carries_all_of_it() -> None:
-    """By pyproject.toml; what is built is tried where wheels are built."""
-    text = (GRAFANA.parent / "pyproject.toml").read_text()
-    assert '[tool.hatch.build.targets.wheel.force-include]\ngrafana = "launch/_grafana"' in text
-    assert Path(GRAFANA / "README.md").is_file()
+def test_grafana_is_told_how_often_prometheus_scrapes() -> None:
+    """$__rate_interval is made from it: with another number lines have holes, or are flat."""
+    source = (GRAFANA / "provisioning/datasources/prometheus.yaml").read_text()
+    scrapes = re.search(r"scrape_interval: (\w+)", (GRAFANA / "prometheus.yml").read_text())
+    assert scrapes and f"timeInterval: {scrapes[1]} " in source
+
+
+def test_a_wheel_carries_all_of_it() -> None:
+    wheel = tomllib.loads((GRAFANA.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert wheel["targets"]["wheel"]["force-include"] == {"grafana": "launch/_grafana"}

@@ -23,7 +23,6 @@ from tests.system.test_metrics import get, port_of, scrape
 
 # What a small run without keys, without a GPU and without nodes does not have.
 NOT_HERE = {"headrace_broker_handshakes_total", "headrace_learner_gpu_memory_bytes"}
-DATA_SHARE = 0.95
 
 
 class Prometheus:
@@ -144,29 +143,22 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
     want = {"broker": 1, "learner": 1, "actor": 2, "evaluator": 1}
     until(lambda: prometheus.up() == want, f"all targets: {want}")
 
-    # Every expression is taken; nearly all that can have data have some.
+    # Every expression is taken, and all that can have data have some.
     asked = expressions()
-    expected = {where: query for where, query in asked.items() if not not_expected(query)}
+    lacking = {where: query for where, query in asked.items() if not not_expected(query)}
     for query in asked.values():
         prometheus.ask("query", query=query)
 
-    def empty() -> list[str]:
-        return [
-            where
-            for where, query in expected.items()
-            if not prometheus.ask("query", query=query)["result"]
-        ]
-
-    lacking: list[str] = []
-
-    def enough() -> bool:
-        lacking[:] = empty()
-        return len(lacking) <= (1 - DATA_SHARE) * len(expected)
+    def complete() -> bool:
+        for where, query in list(lacking.items()):
+            if prometheus.ask("query", query=query)["result"]:
+                del lacking[where]
+        return not lacking
 
     try:
-        until(enough, "data")
+        until(complete, "data")
     except AssertionError:
-        raise AssertionError(f"of {len(expected)} expressions lack data: {lacking}") from None
+        raise AssertionError(f"no data for {lacking}") from None
 
     # Rules are evaluated without an error, and a healthy run is quiet.
     def evaluated() -> bool:
