@@ -160,6 +160,10 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
     except AssertionError:
         raise AssertionError(f"no data for {lacking}") from None
 
+    # Whose sessions: the metric's own "role", not that of the target.
+    (sessions,) = prometheus.ask("query", query='headrace_broker_sessions{role="actor"}')["result"]
+    assert sessions["value"][1] == "2"
+
     # Rules are evaluated without an error, and a healthy run is quiet.
     def evaluated() -> bool:
         groups = prometheus.ask("rules")["groups"]
