@@ -2,18 +2,21 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
+from unittest.mock import patch
 
+import torch
 import zmq
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from actors.metrics import ActorMetrics
 from broker import endpoints
+from broker.actor_end import ActorEnd
 from broker.book import Book
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
@@ -26,6 +29,8 @@ from launch import config, web
 from launch.evaluations import EvaluatorMetrics
 from learner.feed import Feed
 from learner.metrics import LearnerMetrics
+
+_NOBODY = "tcp://127.0.0.1:1"
 
 
 class Described(NamedTuple):
@@ -50,6 +55,9 @@ def described() -> list[Described]:
     return asyncio.run(_described())  # a broker's sockets want a loop to be put together in
 
 
+_ENDS = {"counter": "_total", "info": "_info"}  # what a scrape adds to the names of a kind
+
+
 async def _described() -> list[Described]:
     found: dict[str, Described] = {}
     for role, make in _ROLES.items():
@@ -64,7 +72,7 @@ async def _described() -> list[Described]:
 def _of(registry: CollectorRegistry, role: str) -> Iterator[Described]:
     labelnames = _labelnames(registry)
     for family in registry.collect():
-        name = f"{family.name}_total" if family.type == "counter" else family.name
+        name = family.name + _ENDS.get(family.type, "")
         known = labelnames.get(family.name) or getattr(family, "_labelnames", None) or ()
         labels: dict[str, dict[str, None]] = {label: {} for label in known}
         for sample in family.samples:
@@ -116,12 +124,13 @@ def _broker() -> Iterator[CollectorRegistry]:
 
 @contextmanager
 def _learner() -> Iterator[CollectorRegistry]:
+    """As if there was a GPU: the page shall not depend on the machine on which it was made."""
     registry = web.registry()
-    with zmq.Context() as context:
+    with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
         end = LearnerEnd(
-            "tcp://127.0.0.1:1", name="", inc=1, rank=0, world=1, run="", shared={},
-            spaces=("", ""), unroll_bytes=1, accept=lambda *_: "", free=lambda: 0,
-            journal=Journal(None, ""), context=context,
+            _NOBODY, name="", inc=1, rank=0, world=1, run="", shared={}, spaces=("", ""),
+            unroll_bytes=1, accept=lambda *_: "", free=lambda: 0, journal=Journal(None, ""),
+            context=context,
         )  # fmt: skip
         # All that they ask a feed for is its end.
         LearnerMetrics(registry, cast(Feed, SimpleNamespace(end=end)))
@@ -129,19 +138,21 @@ def _learner() -> Iterator[CollectorRegistry]:
         context.destroy(linger=0)
 
 
-def _alone(metrics: Callable[[CollectorRegistry], Any]) -> Callable[[], Any]:
-    @contextmanager
-    def made() -> Iterator[CollectorRegistry]:
-        registry = web.registry()
-        metrics(registry)
+@contextmanager
+def _actor() -> Iterator[CollectorRegistry]:
+    registry = web.registry()
+    metrics = ActorMetrics(registry)
+    with zmq.Context() as context:
+        metrics.watch(ActorEnd(_NOBODY, name="", inc=1, context=context, journal=Journal(None, "")))
         yield registry
+        context.destroy(linger=0)
 
-    return made
+
+@contextmanager
+def _evaluator() -> Iterator[CollectorRegistry]:
+    registry = web.registry()
+    EvaluatorMetrics(registry)
+    yield registry
 
 
-_ROLES = {
-    "broker": _broker,
-    "learner": _learner,
-    "actor": _alone(ActorMetrics),
-    "evaluator": _alone(EvaluatorMetrics),
-}
+_ROLES = {"broker": _broker, "learner": _learner, "actor": _actor, "evaluator": _evaluator}
