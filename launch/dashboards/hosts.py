@@ -25,9 +25,10 @@ _PROCESSES = (
 
 _NODES = (
     lines(
-        "Samplers", "none", "That run, and that should.",
+        "Samplers", "none", "That run, that a broker knows, and that should run.",
         {
             "{{instance}} running": 'headrace_node_samplers{job="$job"}',
+            "{{instance}} welcome": 'headrace_node_samplers_welcome{job="$job"}',
             "{{instance}} wanted": 'headrace_node_samplers_wanted{job="$job"}',
         },
     ),
