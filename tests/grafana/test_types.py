@@ -1,0 +1,55 @@
+"""The dashboards against Grafana's own types."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from launch.dashboards.__main__ import GRAFANA
+from tests.needs import missing
+
+PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")
+TSC = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "dashboards.ts")
+
+
+def install(folder: Path) -> None:
+    """Both packages depend on no others."""
+    (folder / "package.json").write_text('{"private": true, "type": "module"}')
+    if shutil.which("npm") is None:
+        missing("npm, which brings Grafana's types, is not here; on Debian: apt-get install npm")
+    npm = ["npm", "install", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund"]
+    try:
+        done = subprocess.run(
+            [*npm, *PACKAGES], cwd=folder, capture_output=True, text=True, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        missing("npm brings no Grafana types within a minute: is there a network?")
+        return
+    if done.returncode:
+        missing(f"npm brings no Grafana types: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def checks(board: dict[str, Any]) -> list[str]:
+    """A dashboard as calls of the functions in types.ts; a literal's unknown keys are errors."""
+    calls = [f"dashboard({json.dumps(board)});"]
+    for panel in board["panels"]:
+        if panel["type"] != "row":
+            calls.append(f"options({json.dumps(panel['type'])}, {json.dumps(panel['options'])});")
+            custom = panel["fieldConfig"]["defaults"].get("custom")
+            if custom is not None:
+                calls.append(f"lines({json.dumps(custom)});")
+    return calls
+
+
+def test_grafana_knows_every_key_and_value(tmp_path: Path) -> None:
+    install(tmp_path)
+    text = [Path(__file__).with_name("types.ts").read_text()]
+    for path in sorted((GRAFANA / "dashboards").glob("*.json")):
+        text += [f"// {path.name}", *checks(json.loads(path.read_text()))]
+    (tmp_path / "dashboards.ts").write_text("\n".join(text))
+    done = subprocess.run(
+        ["node_modules/.bin/tsc", *TSC], cwd=tmp_path, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
