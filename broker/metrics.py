@@ -34,7 +34,7 @@ class BrokerMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)
-        self.bytes: Counter[str] = Counter()  # dir
+        self.bytes: Counter[str] = Counter({"in": 0, "out": 0})  # dir
         self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
         self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
@@ -142,6 +142,7 @@ class BrokerMetrics(Collector):
             ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
             ("max_lag_versions", "How far sampling may be ahead, by the run", book.credit.max_lag),
             ("version", "The learner's version", book.credit.version),
+            ("over", "1 = the learner said that the run is complete", int(ledger.over)),
             ("ledger_unaccounted", "Unrolls lost by our own counting", steady(ledger.unaccounted)),
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))

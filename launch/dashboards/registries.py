@@ -94,7 +94,8 @@ def _labelnames(registry: CollectorRegistry) -> dict[str, tuple[str, ...]]:
 @contextmanager
 def _broker() -> Iterator[CollectorRegistry]:
     run = config.Run()
-    registry = web.registry()
+    registry = web.registry("broker")
+    web.says_run(registry, run="", algorithm="", env="")
     metrics = BrokerMetrics(registry)
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
         gate = Gate(context, Path(folder))  # with keys: there is a metric that nobody else has
@@ -125,7 +126,8 @@ def _broker() -> Iterator[CollectorRegistry]:
 @contextmanager
 def _learner() -> Iterator[CollectorRegistry]:
     """As if there was a GPU: the page shall not depend on the machine on which it was made."""
-    registry = web.registry()
+    registry = web.registry("learner")
+    web.says_run(registry, run="", algorithm="", env="")
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
         end = LearnerEnd(
             _NOBODY, name="", inc=1, rank=0, world=1, run="", shared={}, spaces=("", ""),
@@ -140,7 +142,7 @@ def _learner() -> Iterator[CollectorRegistry]:
 
 @contextmanager
 def _actor() -> Iterator[CollectorRegistry]:
-    registry = web.registry()
+    registry = web.registry("actor")
     metrics = ActorMetrics(registry)
     with zmq.Context() as context:
         metrics.watch(ActorEnd(_NOBODY, name="", inc=1, context=context, journal=Journal(None, "")))
@@ -150,7 +152,7 @@ def _actor() -> Iterator[CollectorRegistry]:
 
 @contextmanager
 def _evaluator() -> Iterator[CollectorRegistry]:
-    registry = web.registry()
+    registry = web.registry("evaluator")
     EvaluatorMetrics(registry)
     yield registry
 

@@ -342,7 +342,7 @@ def test_killed_while_an_old_one_is_removed_it_leaves_nothing_that_looks_whole(
     for version in range(3):
         save(tmp_path, version, keep=3)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(checkpoint.shutil, "rmtree", half)
+        patch.setattr(shutil, "rmtree", half)
         save(tmp_path, 3, keep=3)
     finished = [path for path in tmp_path.iterdir() if path.name.isdigit()]
     assert len(finished) == 3
