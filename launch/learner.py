@@ -21,8 +21,10 @@ from launch import (
     compare,
     config,
     keyring,
+    learner_pulse,
     learner_report,
     limits,
+    notify,
     process,
     unused,
     web,
@@ -88,11 +90,15 @@ def _learn(
     feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder)
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
+    registry = web.registry()
+    metrics = LearnerMetrics(registry, feed)
+    watch = notify.Watch(functools.partial(learner_pulse.look, feed, progress, metrics))
     try:
+        feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
+        watch.start()
         if not _wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
-        registry = web.registry()
         pieces = Pieces(
             algorithm=run.algorithm,
             config=run.learner,
@@ -110,7 +116,7 @@ def _learn(
                 previous=run.model.previous,
             ),
             progress=progress,
-            metrics=LearnerMetrics(registry, feed),
+            metrics=metrics,
             device=device,
             folder=options.out,
             spaces=spaces,
@@ -138,6 +144,7 @@ def _learn(
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
+        watch.stop()
         journal.close()
 
 
