@@ -87,8 +87,8 @@ class Site:
             "bin": self.bin,
             "runs": "/etc/headrace",
             "home": "read-only" if self.bin.is_relative_to("/home") else "yes",
-            "metrics_host": "0.0.0.0" if self._guarded() else "127.0.0.1",
-            "node_port": 9101 if self._guarded() else 9120 + number,  # else all on one machine
+            "metrics_host": "0.0.0.0" if self._away() else "127.0.0.1",
+            "node_port": 9101 if self._away() else 9120 + number,  # all nodes are one machine
             "ranks": self.ranks,
             "learners": self.learners,
             "count": len(self.nodes),
@@ -136,8 +136,11 @@ class Site:
     def _guarded(self) -> bool:
         """With keys: whoever asked for them, or whoever is reached from other machines."""
         asked = self.keys is not None or self.run.security.curve
-        away = str(self.broker).startswith("tcp://") and not is_loopback(self._host())
-        return asked or away or self.kind in ("slurm", "kubernetes")
+        return asked or self._away() or self.kind in ("slurm", "kubernetes")
+
+    def _away(self) -> bool:
+        """Other machines reach the broker."""
+        return str(self.broker).startswith("tcp://") and not is_loopback(self._host())
 
     def _learner_command(self) -> str:
         run = self._run_file()

@@ -41,7 +41,7 @@ def units(
     try:
         site = Site(
             run, nodes=nodes_of(nodes), ranks=ranks, learners=learners, kind=kind,
-            broker=broker, keys=key_folder, bin=bin_folder or headrace_bin(),
+            broker=broker, keys=key_folder, bin=(bin_folder or headrace_bin()).absolute(),
         )  # fmt: skip
     except KeyFileError as error:
         raise config.ConfigError(str(error)) from error
