@@ -316,6 +316,8 @@ def main(given: argparse.Namespace | None = None) -> int:
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
     process.start_logging("learner", quiet=given.log_level == "warning")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        process.die_with_parent()  # else they would train on beside the next torchrun's ranks
     try:
         run = config.load(given.run, given.set)
     except config.ConfigError as error:

@@ -224,6 +224,28 @@ def test_kubernetes_own_schemas_take_the_manifest(
     assert (done.stdout + done.stderr).count(" passed for resource ") == 11
 
 
+@pytest.mark.parametrize("site", SITES)
+def test_the_pods_commands_are_true(site: str, tmp_path: Path, bin_folder: Path) -> None:
+    out = render("kubernetes", tmp_path, *SITES[site], bin_folder=bin_folder)
+    text = (out / "headrace.yaml").read_text()
+    found = []
+    for args in re.findall(r"args:\n((?: +- \S+\n)+)", text):
+        words = [line.strip().removeprefix("- ") for line in args.splitlines()]
+        learner = "launch.learner" in words
+        found.append(check(["torchrun" if learner else "headrace", *words]))
+    assert sorted(found) == ["broker", "evaluate", "learner", "node"]
+
+
+def test_a_pod_has_longer_to_end_than_it_drains(tmp_path: Path, bin_folder: Path) -> None:
+    out = render("kubernetes", tmp_path, "--set", "actor.drain_s=40", bin_folder=bin_folder)
+    text = (out / "headrace.yaml").read_text()
+    broker, learner, node, _ = map(int, re.findall(r"terminationGracePeriodSeconds: (\d+)", text))
+    (stays,) = re.findall(r'command: \[sleep, "(\d+)"\]', text)
+    assert broker > int(stays) > 40
+    assert learner > 45 + 30
+    assert node > 40
+
+
 # ---- what is wrong ------------------------------------------------------------------------------
 
 

@@ -201,10 +201,18 @@ def test_a_killed_supervisor_takes_broker_and_both_ranks_along(rack: Rack) -> No
     rack.ports()
     rack.line("supervisord -c rack/head.conf")
     supervisor = rack.supervisors["head"]
-    ranks = rack.place.folder / "rack/runs/cartpole/ledger"
-    until(lambda: len(list(ranks.glob("learner-*"))) >= 2, "two ranks", timeout_s=LONG_S)
+    ledger = rack.folder / "rack/runs/cartpole/ledger"
+    until(lambda: len(list(ledger.glob("learner-*"))) >= 2, "two ranks", timeout_s=LONG_S)
     family = rack.children(supervisor.pid)
     assert len(family) == 5  # broker, evaluator, torchrun and its ranks
+
+    torchrun = rack.pid("head", "learner")
+    rank_pids = rack.children(torchrun)
+    assert len(rank_pids) == 2
+    os.kill(torchrun, signal.SIGKILL)
+    rack.are_gone(rank_pids, "ranks do not outlive their torchrun")
+
+    family = rack.children(supervisor.pid)
     supervisor.kill()
     rack.are_gone(family, "broker, learner and evaluator are gone")
 
