@@ -108,13 +108,7 @@ def _learn(
             feed=feed,
             model=model,
             target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
-            gap=GapCheck(
-                build(run.model, spaces, seed=0),
-                spaces,
-                keep=run.pacing.max_lag + 4,
-                envs=run.unroll.envs,
-                previous=run.model.previous,
-            ),
+            gap=_gap(run, spaces),
             progress=progress,
             metrics=metrics,
             device=device,
@@ -260,6 +254,13 @@ def _copy(run: config.Run, spaces: Spaces, model: Any, device: torch.device) -> 
     target = build(run.model, spaces, seed=run.run.seed).to(device)
     target.load_state_dict(model.state_dict())
     return target
+
+
+def _gap(run: config.Run, spaces: Spaces) -> GapCheck:
+    return GapCheck(
+        build(run.model, spaces, seed=0), spaces, keep=run.pacing.max_lag + 4,
+        envs=run.unroll.envs, previous=run.model.previous,
+    )  # fmt: skip
 
 
 def _device(name: str) -> torch.device:
