@@ -116,6 +116,11 @@ class Watch:
             return pulse.text
         return f"{pulse.text}, {(pulse.steps - before.steps) / (now - self._at):,.0f} steps/s"
 
+    def tick(self) -> None:
+        """For a role with a loop of its own, at every turn: looks when it is time."""
+        if wanted() and time.monotonic() - self._at >= self._every_s:
+            self.look()
+
     async def loop(self) -> None:
         """For a role on an event loop, and on that loop: one that hangs looks at nothing."""
         while wanted():

@@ -124,3 +124,16 @@ def test_the_status_shows_the_rate(
     clock[0], steps[0] = 12.0, 10208
     watch.look()
     assert heard()[1].splitlines()[0] == "STATUS=version 812, 5,104 steps/s"
+
+
+def test_a_tick_looks_when_it_is_time(
+    heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setenv("WATCHDOG_USEC", "8000000")
+    watch = Watch(lambda: Pulse(True, clock[0], (), False, ""))
+    for clock[0] in (100.0, 101.9, 102.0, 103.9, 104.1):
+        watch.tick()
+    said = [message.splitlines()[1] for message in heard()]
+    assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
