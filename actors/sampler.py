@@ -59,6 +59,7 @@ class Sampler:
         self._within = np.arange(frame.envs)
         self._network = threading.Lock()  # held while the policy acts or takes new weights
         self._ended = False  # no more steps
+        self.waits_for = ""  # while it can do nothing: weights, credit, env, acknowledgements
         self._parked: list[int] = []  # groups with an observation but no credit to go on
         self._going: list[int] = []  # groups that the network runs for next
         self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
@@ -99,6 +100,7 @@ class Sampler:
 
     async def drain(self, timeout_s: float) -> None:
         """No more steps; wait until everything sent is acknowledged, or there is no point."""
+        self.waits_for = "acknowledgements"
         try:
             async with asyncio.timeout(timeout_s):
                 while len(self.end.outbox) and not self.end.over:
@@ -256,8 +258,9 @@ class Sampler:
 
     async def _wait(self, why: str) -> None:
         """Until news. What came since we looked has set it again, so nothing is missed."""
-        began = time.monotonic()
+        began, self.waits_for = time.monotonic(), why
         if self.end.blob is None and not self._may_go_on() and not self.end.over:
             await self.end.news.wait()
+        self.waits_for = ""
         self.end.news.clear()
         self.metrics.waited(why, time.monotonic() - began)

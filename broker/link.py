@@ -87,6 +87,7 @@ class Link:
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
         self.reports: Reports | None = None  # errors that the broker hears of at the next beat
+        self.turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)
         self._context = context
@@ -145,6 +146,7 @@ class Link:
         answered = False
         beat_at = 0.0
         while True:
+            self.turns += 1
             now = time.monotonic()
             if now >= beat_at:
                 if self._locked_out(monitor):

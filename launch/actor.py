@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
-from launch import config, guard, keyring, limits, process, web
+from launch import config, guard, keyring, limits, notify, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -70,11 +71,13 @@ def sample(
 async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
+        pulse = _Pulse(end, metrics)
+        watch = group.create_task(notify.Watch(pulse).loop(), name="notify")
         while end.run is None:
             end.news.clear()
             await end.news.wait()
         run = config.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
-        sampler = build(end, run, seed=seed, metrics=metrics)
+        pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()
             log.info("the run is over: %s", end.over)
@@ -86,7 +89,31 @@ async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: Ac
         finally:
             end.leave(end.over or "stopped")
             sampler.stepper.close()
+            watch.cancel()
             link.cancel()
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """A sampler that waits for its environments alone is at work: without their answer it hangs."""
+
+    end: ActorEnd
+    metrics: ActorMetrics
+    sampler: Sampler | None = None  # None = its environments are not made yet
+
+    def __call__(self) -> notify.Pulse:
+        sampler, outbox, link = self.sampler, self.end.outbox, self.end.link
+        waits = sampler.waits_for if sampler is not None else ""
+        text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
+        text += f"version {self.end.acting}"
+        return notify.Pulse(
+            ready=link.welcome is not None and sampler is not None,
+            moved=(self.metrics.calls, outbox.generated - len(outbox), self.end.acting),
+            turns=(link.turns,),
+            idle=sampler is None or waits not in ("", "env"),
+            text=f"{text}, waits for {waits}" if waits not in ("", "env") else text,
+            steps=self.metrics.env_steps,
+        )
 
 
 def build(end: ActorEnd, run: config.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:

@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     audit = commands.add_parser("audit", help="what became of every unroll, from all ledgers")
     audit.add_argument("folder", type=Path, metavar="RUN_DIR", help="its folder, or the ledger's")
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
+    _units(commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"))
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
@@ -162,6 +163,27 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     _sets(doctor)
     doctor.add_argument("--broker", help="this broker too: its address")
     _key(doctor, "the watcher's in the folder security.keys")
+
+
+def _units(units: argparse.ArgumentParser) -> None:
+    units.add_argument("kind", choices=("systemd", "supervisor", "slurm", "kubernetes"))
+    units.add_argument("--run", required=True, help=_LISTED)
+    _sets(units)
+    units.add_argument(
+        "--nodes", default="1", metavar="N|NAME,NAME", help="sampler machines; default: 1"
+    )
+    units.add_argument("--broker", help="its address; default: broker.bind, or the service's name")
+    units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
+    units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
+    units.add_argument(
+        "--key-folder", type=Path, metavar="DIR",
+        help="where these machines have their keys; default: security.keys",
+    )  # fmt: skip
+    units.add_argument(
+        "--bin", type=Path, metavar="DIR",
+        help="where they have headrace and torchrun; default: where this machine has them",
+    )  # fmt: skip
+    units.add_argument("--out", type=Path, metavar="DIR", help="write into it; default: print")
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:

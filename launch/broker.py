@@ -1,5 +1,6 @@
 """The broker process, put together."""
 
+import asyncio
 import functools
 import json
 import logging
@@ -20,7 +21,7 @@ from broker.roster import Roster
 from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
-from launch import compare, config, keyring, limits, process, web
+from launch import compare, config, keyring, limits, notify, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,10 @@ async def _serve(
         metrics.watch(server)
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
-            await server.run()
+            async with asyncio.TaskGroup() as group:
+                watch = notify.Watch(functools.partial(_pulse, server))
+                group.create_task(watch.loop(), name="notify")
+                await server.run()
         finally:
             _report(server, report)
     finally:
@@ -105,6 +109,14 @@ async def _serve(
         if journal is not None:
             journal.close()
     return process.OK
+
+
+def _pulse(server: Server) -> notify.Pulse:
+    """It is bound, so peers may come. It works by waiting for them: that its loop turns is seen by
+    that somebody looks, and more cannot be asked of it."""
+    book, peers = server.ledger.book, len(server.roster)
+    text = f"version {book.credit.version}, {peers} peers, {book.entries} unrolls held"
+    return notify.Pulse(ready=True, moved=book.received, turns=(), idle=True, text=text)
 
 
 def _own_key(run: config.Run, given: Path | None) -> Key | None:

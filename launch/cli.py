@@ -161,6 +161,22 @@ def _doctor(given: argparse.Namespace) -> int:
     return doctor.doctor(given.run, given.set, address=given.broker, key=given.key)
 
 
+def _units(given: argparse.Namespace) -> int:
+    from launch import units
+
+    return units.units(
+        given.kind,
+        config.load(given.run, given.set),
+        nodes=given.nodes,
+        broker=given.broker,
+        ranks=given.ranks,
+        learners=given.learners,
+        key_folder=given.key_folder,
+        bin_folder=given.bin,
+        out=given.out,
+    )
+
+
 def _bench(given: argparse.Namespace) -> int:
     from launch.bench import atari, broker, cartpole, crowd, curve, learn, lockstep, sampler
 
@@ -207,6 +223,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "keygen": _keygen,
     "doctor": _doctor,
+    "units": _units,
     "bench": _bench,
     "config": _config,
 }

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,18 @@ from actors.policy import Policy
 from broker import endpoints
 from broker.blobs import Blob
 from broker.evaluator_end import LAST_S, EvaluatorEnd
-from launch import claim, config, guard, interval, keyring, limits, process, toml, web
+from launch import (
+    claim,
+    config,
+    guard,
+    interval,
+    keyring,
+    limits,
+    notify,
+    process,
+    toml,
+    web,
+)
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
 from learner.spaces import Spaces
@@ -88,6 +100,8 @@ async def _evaluate(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
+        pulse = _Pulse(end)
+        watch = group.create_task(notify.Watch(pulse).loop(), name="notify")
         shared = await _shared(end)
         suggested = shared.get("evaluate", {})
         run = config.from_shared({**shared, "evaluate": {**suggested, **sets}})
@@ -95,10 +109,12 @@ async def _evaluate(
         spaces = probe(run.env)
         end.open((spaces.digest(), str(spaces)))
         try:
-            await Evaluator(end, run, spaces, out=out, metrics=metrics).run()
+            pulse.evaluator = Evaluator(end, run, spaces, out=out, metrics=metrics)
+            await pulse.evaluator.run()
             log.info("the run is over: %s", end.over)
         finally:
             end.leave(end.over or "stopped")
+            watch.cancel()
             link.cancel()
 
 
@@ -147,6 +163,7 @@ class Evaluator:
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
         self._began = time.monotonic()
+        self.game: Game | None = None  # the evaluation that is being played
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
@@ -187,6 +204,7 @@ class Evaluator:
     async def _play(self) -> Scores:
         """At the end of the run it is left for the last weights, if there are newer ones."""
         game = Game(self._policy, self._run, self._spaces, tell=self._end.news.set)
+        self.game = game
         game.start()
         try:
             while not game.done:
@@ -196,6 +214,7 @@ class Evaluator:
                 await self._news(min(1.0, self._left()))
             return game.result()
         finally:
+            self.game = None
             game.stop()
 
     async def _news(self, seconds: float) -> None:
@@ -245,6 +264,28 @@ class Evaluator:
         if clock is None:
             clock = time.monotonic() - self._began
         return clock if self._keep is None else self._keep.moment(clock)
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """An evaluation must go on; between two of them there is no work."""
+
+    end: EvaluatorEnd
+    evaluator: Evaluator | None = None  # None = its environment is not known yet
+
+    def __call__(self) -> notify.Pulse:
+        link, mean = self.end.link, self.end.stats.get("mean")
+        game = self.evaluator.game if self.evaluator is not None else None
+        text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
+        if mean is not None:
+            text += f"version {self.end.stats['version']:.0f}: return {mean:.2f}; "
+        return notify.Pulse(
+            ready=link.welcome is not None and self.evaluator is not None,
+            moved=game.moved if game is not None else None,
+            turns=(link.turns,),
+            idle=game is None,
+            text=text + ("waits for weights" if game is None else "plays"),
+        )
 
 
 def _rounded(value: float | None) -> float | None:

@@ -27,7 +27,7 @@ class Game:
         self._policy, self._run, self._spaces, self._tell = policy, run, spaces, tell
         self._loop = asyncio.get_running_loop()
         self._stopped = False
-        self._moved = time.monotonic()  # when it last asked whether it should go on
+        self.moved = time.monotonic()  # when it last asked whether it should go on
         self._outcome: Scores | BaseException | None = None
         self._thread = threading.Thread(target=self._play, name="game", daemon=True)
 
@@ -40,7 +40,7 @@ class Game:
 
     def check(self) -> None:
         """EnvError when an environment hangs."""
-        if time.monotonic() - self._moved > self._run.actor.step_timeout_s:
+        if time.monotonic() - self.moved > self._run.actor.step_timeout_s:
             raise EnvError(
                 f"{self._run.env.id} has not answered for {self._run.actor.step_timeout_s:g} s;"
                 " if it is that slow, raise actor.step_timeout_s"
@@ -73,5 +73,5 @@ class Game:
             self._loop.call_soon_threadsafe(self._tell)
 
     def _asked(self) -> bool:
-        self._moved = time.monotonic()
+        self.moved = time.monotonic()
         return self._stopped

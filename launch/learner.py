@@ -21,8 +21,10 @@ from launch import (
     compare,
     config,
     keyring,
+    learner_pulse,
     learner_report,
     limits,
+    notify,
     process,
     unused,
     web,
@@ -90,12 +92,15 @@ def _learn(
     feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port)
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
+    metrics = LearnerMetrics(registry, feed)
+    metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
+    watch = notify.Watch(functools.partial(learner_pulse.look, feed, progress, metrics))
     try:
+        feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
+        watch.start()
         if not _wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
-        metrics = LearnerMetrics(registry, feed)
-        metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
         pieces = Pieces(
             algorithm=run.algorithm,
             config=run.learner,
@@ -105,13 +110,7 @@ def _learn(
             feed=feed,
             model=model,
             target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
-            gap=GapCheck(
-                build(run.model, spaces, seed=0),
-                spaces,
-                keep=run.pacing.max_lag + 4,
-                envs=run.unroll.envs,
-                previous=run.model.previous,
-            ),
+            gap=_gap(run, spaces),
             progress=progress,
             metrics=metrics,
             device=device,
@@ -140,6 +139,7 @@ def _learn(
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
+        watch.stop()
         journal.close()
 
 
@@ -259,6 +259,13 @@ def _copy(run: config.Run, spaces: Spaces, model: Any, device: torch.device) -> 
     return target
 
 
+def _gap(run: config.Run, spaces: Spaces) -> GapCheck:
+    return GapCheck(
+        build(run.model, spaces, seed=0), spaces, keep=run.pacing.max_lag + 4,
+        envs=run.unroll.envs, previous=run.model.previous,
+    )  # fmt: skip
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -316,6 +323,8 @@ def main(given: argparse.Namespace | None = None) -> int:
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
     process.start_logging("learner", quiet=given.log_level == "warning")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        process.die_with_parent()  # else they would train on beside the next torchrun's ranks
     try:
         run = config.load(given.run, given.set)
     except config.ConfigError as error:

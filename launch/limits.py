@@ -62,6 +62,11 @@ def for_peer(who: str) -> None:
     raise_to(_OWN + _WORKERS)
 
 
+def of_peer() -> int:
+    """Descriptors for a learner, an evaluator or a sampler, with all the workers it could have."""
+    return _OWN + _WORKERS
+
+
 def of_broker(peers: int) -> int:
     """Descriptors that a broker of so many peers needs."""
     return _BROKER_OWN + int(peers * _EACH_PEER)

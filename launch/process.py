@@ -14,6 +14,8 @@ from typing import Any
 
 import uvloop
 
+from launch import notify
+
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -63,6 +65,7 @@ class Asked:
 
     def _ask(self, *_: object) -> None:
         self._asked = True
+        notify.stopping()
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -114,9 +117,14 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            notify.stopping()
+            task.cancel()
+
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, task.cancel)
+                loop.add_signal_handler(number, stop)
         return await main()
 
     try:
