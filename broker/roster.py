@@ -68,14 +68,15 @@ class Roster:
         return len(self._peers)
 
     def everybody(self) -> list[Peer]:
+        """A copy: /metrics is read by another thread, while peers come and go."""
         return list(self._peers.values())
 
     def of(self, role: str) -> list[Peer]:
-        return [peer for peer in self._peers.values() if peer.role == role]
+        return [peer for peer in self.everybody() if peer.role == role]
 
     def players(self) -> list[Peer]:
         """Who makes environments: samplers and evaluators."""
-        return [peer for peer in self._peers.values() if peer.role in _PLAYERS]
+        return [peer for peer in self.everybody() if peer.role in _PLAYERS]
 
     def sums(self) -> dict[str, float]:
         """How many samplers there are, and what all of them say they did."""

@@ -20,8 +20,9 @@ from broker.roster import Roster
 from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
-from launch import compare, config, keyring, limits, process, web
+from launch import compare, config, keyring, limits, page, process, web
 from launch.ledgers import open_journal
+from launch.page.on_loop import OnLoop
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,11 @@ async def _serve(
             publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
         )
         # Before the event loop watches the sockets: a taken port must still let go of them.
-        port = web.serve(registry, host=metrics_host, port=metrics_port, healthy=lambda: "")
+        status = OnLoop()
+        port = web.serve(
+            registry, host=metrics_host, port=metrics_port, healthy=lambda: "",
+            pages=page.pages(status),
+        )  # fmt: skip
         server = Server(
             run.broker,
             Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),
@@ -94,6 +99,7 @@ async def _serve(
             gate=gate,
         )
         metrics.watch(server)
+        status.watch(server.status)
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             await server.run()
