@@ -1,6 +1,5 @@
 """What totals say over time: rates are their differences. A total that falls began anew."""
 
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
@@ -35,9 +34,10 @@ class Rates:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, float]]] = deque(maxlen=_MOST)
 
-    def see(self, status: Mapping[str, Any]) -> bool:
-        """True: these are another broker's totals than those before."""
-        now, values = float(status.get("uptime_s", time.monotonic())), totals(status)
+    def see(self, status: Mapping[str, Any], at: float) -> bool:
+        """True: these are another broker's totals than those before. `at`: when they came, unless
+        the broker says how long it has been up."""
+        now, values = float(status.get("uptime_s", at)), totals(status)
         other = False
         if self._seen:
             then, before = self._seen[-1]

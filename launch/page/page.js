@@ -77,7 +77,7 @@ function state(status) {
   if (status.over) return ["the run is over", "stopped"];
   if (!list(status.learners).length) return ["no learner is here", "bad"];
   if (!status.actors?.count) return ["no sampler is here", "bad"];
-  const speed = seen.rate("trained_steps");
+  const speed = seen.rate("outcome_trained");  // the broker's own count: learners tell theirs later
   if (speed > 0) return ["training", ""];
   return speed === 0 && seen.gained("received")?.seconds >= 5 ? ["nothing is being trained", "bad"] : ["starting", "stopped"];
 }
