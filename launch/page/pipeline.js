@@ -2,7 +2,7 @@
 // window's shape changes, else only its words change, so that what flows does not stutter.
 
 const DOTS = 96;  // a sampler each; of more, a dot stands for several
-const BESIDE_FROM = 640;  // narrower windows have the rooms above one another
+const BESIDE_FROM = 760;  // narrower windows have the rooms above one another
 
 class Pipeline {
   constructor(place) {
@@ -26,7 +26,7 @@ class Pipeline {
 }
 
 function beside(width) {
-  const [side, middle, height] = [0.27 * width, 0.21 * width, 138];
+  const [side, middle, height] = [0.26 * width, 0.24 * width, 138];
   const gap = (width - 2 * side - middle) / 2;
   const rooms = {
     samplers: { x: 1, y: 1, w: side, h: height },

@@ -1,0 +1,178 @@
+"""What serves the page: one file, a policy that fits it, colours that can be read, and numbers that
+another thread owns."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.book import Book
+from broker.ledger import Ledger
+from broker.newest import Newest
+from broker.roster import Peer, Roster
+from broker.view import View
+from launch import page, web
+from launch.page.on_loop import OnLoop
+from tests.launch.statuses import status
+
+
+def test_one_file_and_a_policy_that_fits_it() -> None:
+    document = page.document()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', document)
+    for tag in ("script", "style"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", document, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+    assert re.findall(r"(?:src|href)=['\"](?!#|data:|status\.json)[^'\"]*", document) == []
+    assert not re.search(
+        r"@import|url\(|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", document
+    )
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_colour_can_be_read(scheme: int) -> None:
+    """WCAG AA: 4.5 to 1 for text; 3 to 1 for what is no text."""
+    style = re.findall(r"<style>(.*?)</style>", page.document(), re.DOTALL)[0]
+    colours = dict(
+        re.findall(
+            r"--([a-z-]+): (#[0-9a-f]{6})", re.findall(r":root \{.*?\}", style, re.DOTALL)[scheme]
+        )
+    )
+    for ground in ("ground", "raised"):
+        for text in ("text", "quiet", "accent", "alarm"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+        assert contrast(colours["soft"], colours[ground]) >= 3
+    assert contrast(colours["alarm"], colours["alarm-ground"]) >= 4.5
+
+
+def contrast(one: str, other: str) -> float:
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(one), light(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_however_many_look_the_numbers_are_made_a_few_times_a_second() -> None:
+    made: list[int] = []
+
+    def count() -> dict[str, Any]:
+        made.append(1)
+        return {"received": float("nan")}
+
+    serve = page.pages(count)["/status.json"]
+    bodies = {serve() for _ in range(1000)}
+    assert bodies == {("application/json", b'{"received":null}')}
+    assert len(made) <= 3
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Threads take turns at every chance."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def crowd() -> tuple[Roster, View]:
+    roster = Roster("small", lambda _: None)
+    book = Book(batch=2, max_lag=2, max_lag_hard=9, queue_bytes=2**20, attempts=3, first_tag=1)
+    return roster, View(Ledger(book, lease_s=5.0), roster, Newest().fetch)
+
+
+async def churn(roster: Roster, ended: threading.Event) -> None:
+    """Peers that come, say what they did, and go, as fast as they can."""
+    roles = ("actor", "learner", "evaluator")
+    for at in range(10**9):
+        if ended.is_set():
+            return
+        inc = at % 701
+        stats = {f"env_steps_{at % 5}": 1.0, "env_steps": 1.0}
+        roster.join(Peer(b"%d" % inc, roles[at % 3], f"n{inc}", inc, 0.0, stats=stats))
+        roster.forget((at * 7) % 701)
+        if at % 20 == 0:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_peers_come_and_go_while_it_is_looked_at() -> None:
+    """Dicts that the loop changes are walked through for other threads, thousands of times."""
+    roster, view = crowd()
+    ended, failed, looks = threading.Event(), [], [0]
+
+    async def main() -> None:
+        status = OnLoop()
+        status.watch(view.status)
+
+        def look() -> None:
+            try:
+                for _ in range(150):
+                    found = json.loads(page.Fresh(status)())
+                    assert found["run"] == "small"
+                    assert "silent_s" not in found
+                    roster.sums()  # as /metrics does, in this thread
+                    roster.behind(3)
+                    looks[0] += 1
+            except BaseException as error:  # noqa: BLE001 (told below)
+                failed.append(repr(error))
+
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(churn(roster, ended))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+            ended.set()
+
+    asyncio.run(main())
+    assert failed == []
+    assert looks == [600]
+
+
+def test_a_loop_that_hangs_is_silent_and_then_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.page.on_loop._PATIENCE_S", 0.05)
+
+    async def main() -> None:
+        ask = OnLoop()
+        assert await asyncio.to_thread(ask) == {}, "before there is anything to tell"
+        ask.watch(lambda: {"run": "small"})
+        assert await asyncio.to_thread(ask) == {"run": "small"}
+        told: list[Any] = []
+        thread = threading.Thread(target=lambda: told.extend((ask(), ask())))
+        thread.start()
+        thread.join()  # the loop does nothing else meanwhile
+        assert 0.04 < told[0]["silent_s"] < told[1]["silent_s"]
+        assert await asyncio.to_thread(ask) == {"run": "small"}
+
+    asyncio.run(main())
+
+
+def test_after_the_loop_has_ended_there_is_no_answer() -> None:
+    async def main() -> OnLoop:
+        return OnLoop()
+
+    assert asyncio.run(main())().keys() == {"silent_s"}
+
+
+def test_it_is_served_beside_the_metrics() -> None:
+    port = web.serve(
+        web.registry(), host="127.0.0.1", port=0, healthy=lambda: "", pages=page.pages(status)
+    )
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert answer.read().decode() == page.document()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json?now", timeout=10) as answer:
+        assert json.load(answer) == json.loads(json.dumps(status()))
