@@ -156,7 +156,10 @@ def _back(status: Status, rates: Rates) -> Text:
 def _figures(status: Status) -> Iterable[tuple[str, str, bool]]:
     """(name, value, is it bad)."""
     learner: Mapping[str, Any] = next(iter(status.get("learners") or ()), {})
-    score: Mapping[str, Any] = next((e for e in status.get("evaluators") or () if "mean" in e), {})
+    score: Mapping[str, Any] = next(
+        (one for one in status.get("evaluators") or () if isinstance(one, dict) and "mean" in one),
+        {},
+    )
     lag, most = learner.get("lag"), status.get("max_lag")
     missing = unaccounted(status)
     evaluated = f", evaluation {score['mean']:,.1f}" if score else ""
@@ -217,7 +220,9 @@ def _times(one: Mapping[str, Any]) -> str:
 
 
 def _points(status: Status) -> list[float]:
-    found = [mean for _, mean in status.get("curve") or () if math.isfinite(mean or 0.0)]
+    told = (one for one in status.get("curve") or () if isinstance(one, list | tuple))
+    means = [pair[1] for pair in told if len(pair) == 2]
+    found = [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
     return found if len(found) > 1 else []
 
 
