@@ -40,7 +40,7 @@ async function ask() {
 }
 
 function again(began) {
-  clearTimeout(timer);
+  clearTimeout(timer);  // one that was set before somebody looked again
   if (document.visibilityState === "visible") timer = setTimeout(ask, Math.max(100, EVERY_MS - (performance.now() - began)));
 }
 
@@ -119,7 +119,6 @@ function drawn() {
 
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "visible") ask();
-  else clearTimeout(timer);
 });
 addEventListener("resize", drawn);
 ask();

@@ -239,7 +239,7 @@ def test_nothing_is_asked_while_nobody_looks(chrome: Browser, frozen: Frozen) ->
     )
     turn = "document.dispatchEvent(new Event('visibilitychange'))"
     chrome.get(hide.format("hidden") + turn)
-    chrome.get("new Promise((done) => setTimeout(done, 300))")  # what was under way
+    chrome.get("new Promise((done) => setTimeout(done, 1500))")  # what was under way
     asked = frozen.asked
     chrome.get("new Promise((done) => setTimeout(done, 2500))")
     assert frozen.asked == asked

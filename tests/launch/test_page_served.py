@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -93,42 +93,40 @@ def crowd() -> tuple[Roster, View]:
 
 
 async def churn(roster: Roster, ended: threading.Event) -> None:
-    """Peers that come, say what they did, and go, as fast as they can."""
+    """A crowd of peers that comes and goes, again and again, as fast as it can."""
     roles = ("actor", "learner", "evaluator")
-    for at in range(10**9):
-        if ended.is_set():
-            return
-        inc = at % 701
-        stats = {f"env_steps_{at % 5}": 1.0, "env_steps": 1.0}
-        roster.join(Peer(b"%d" % inc, roles[at % 3], f"n{inc}", inc, 0.0, stats=stats))
-        roster.forget((at * 7) % 701)
-        if at % 20 == 0:
-            await asyncio.sleep(0)
+    while not ended.is_set():
+        for inc in range(300):
+            stats = {f"env_steps_{inc % 5}": 1.0, "env_steps": 1.0}
+            roster.join(Peer(b"%d" % inc, roles[inc % 3], f"n{inc}", inc, 0.0, stats=stats))
+        await asyncio.sleep(0)
+        for inc in range(300):
+            roster.forget(inc)
+        await asyncio.sleep(0)
 
 
-@pytest.mark.usefixtures("hurried")
-def test_peers_come_and_go_while_it_is_looked_at() -> None:
-    """Dicts that the loop changes are walked through for other threads, thousands of times."""
+def beside_a_crowd(look: Callable[[OnLoop, Roster], object], times: int) -> list[str]:
+    """What failed of so many looks in each of four threads, while the crowd comes and goes."""
     roster, view = crowd()
-    ended, failed, looks = threading.Event(), [], [0]
+    failed: list[str] = []
 
     async def main() -> None:
-        status = OnLoop()
-        status.watch(view.status)
+        status, ended = OnLoop(), threading.Event()
+        loop = threading.get_ident()
 
-        def look() -> None:
+        def told() -> dict[str, Any]:
+            assert threading.get_ident() == loop, "another thread's dicts"
+            return view.status()
+
+        def looks() -> None:
             try:
-                for _ in range(150):
-                    found = json.loads(page.Fresh(status)())
-                    assert found["run"] == "small"
-                    assert "silent_s" not in found
-                    roster.sums()  # as /metrics does, in this thread
-                    roster.behind(3)
-                    looks[0] += 1
-            except BaseException as error:  # noqa: BLE001 (told below)
+                for _ in range(times):
+                    look(status, roster)
+            except Exception as error:  # noqa: BLE001 (told below)
                 failed.append(repr(error))
 
-        threads = [threading.Thread(target=look) for _ in range(4)]
+        status.watch(told)
+        threads = [threading.Thread(target=looks) for _ in range(4)]
         async with asyncio.TaskGroup() as group:
             group.create_task(churn(roster, ended))
             for thread in threads:
@@ -138,8 +136,34 @@ def test_peers_come_and_go_while_it_is_looked_at() -> None:
             ended.set()
 
     asyncio.run(main())
-    assert failed == []
-    assert looks == [600]
+    return failed
+
+
+@pytest.mark.usefixtures("hurried")
+def test_peers_come_and_go_while_the_page_is_looked_at() -> None:
+    """The numbers are made in the loop's own thread."""
+    looked: list[int] = []
+
+    def look(status: OnLoop, _: Roster) -> None:
+        found = json.loads(page.Fresh(status)())
+        assert found["run"] == "small"
+        assert "silent_s" not in found
+        looked.append(found["actors"]["count"])
+
+    assert beside_a_crowd(look, 100) == []
+    assert len(looked) == 400
+
+
+@pytest.mark.usefixtures("hurried")
+def test_peers_come_and_go_while_metrics_are_scraped() -> None:
+    """/metrics walks through the roster in a thread of its own."""
+
+    def look(_: OnLoop, roster: Roster) -> None:
+        roster.sums()
+        roster.behind(3)
+        roster.players()
+
+    assert beside_a_crowd(look, 300) == []
 
 
 def test_a_loop_that_hangs_is_silent_and_then_back(monkeypatch: pytest.MonkeyPatch) -> None:
