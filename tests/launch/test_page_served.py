@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -93,20 +94,22 @@ def crowd() -> tuple[Roster, View]:
 
 
 async def churn(roster: Roster, ended: threading.Event) -> None:
-    """A crowd of peers that comes and goes, again and again, as fast as it can."""
+    """A crowd whose half comes and goes, again and again, as fast as it can."""
     roles = ("actor", "learner", "evaluator")
+    begin = 0
     while not ended.is_set():
-        for inc in range(300):
+        for inc in range(begin, 300):
             stats = {f"env_steps_{inc % 5}": 1.0, "env_steps": 1.0}
             roster.join(Peer(b"%d" % inc, roles[inc % 3], f"n{inc}", inc, 0.0, stats=stats))
+        begin = 150
         await asyncio.sleep(0)
-        for inc in range(300):
+        for inc in range(begin, 300):
             roster.forget(inc)
         await asyncio.sleep(0)
 
 
-def beside_a_crowd(look: Callable[[OnLoop, Roster], object], times: int) -> list[str]:
-    """What failed of so many looks in each of four threads, while the crowd comes and goes."""
+def beside_a_crowd(look: Callable[[OnLoop, Roster], object]) -> list[str]:
+    """What failed of a second of looks in two threads, while the crowd comes and goes."""
     roster, view = crowd()
     failed: list[str] = []
 
@@ -119,14 +122,15 @@ def beside_a_crowd(look: Callable[[OnLoop, Roster], object], times: int) -> list
             return view.status()
 
         def looks() -> None:
+            until = time.monotonic() + 1.0
             try:
-                for _ in range(times):
+                while time.monotonic() < until:
                     look(status, roster)
             except Exception as error:  # noqa: BLE001 (told below)
                 failed.append(repr(error))
 
         status.watch(told)
-        threads = [threading.Thread(target=looks) for _ in range(4)]
+        threads = [threading.Thread(target=looks) for _ in range(2)]
         async with asyncio.TaskGroup() as group:
             group.create_task(churn(roster, ended))
             for thread in threads:
@@ -150,8 +154,8 @@ def test_peers_come_and_go_while_the_page_is_looked_at() -> None:
         assert "silent_s" not in found
         looked.append(found["actors"]["count"])
 
-    assert beside_a_crowd(look, 100) == []
-    assert len(looked) == 400
+    assert beside_a_crowd(look) == []
+    assert len(looked) > 20
 
 
 @pytest.mark.usefixtures("hurried")
@@ -159,11 +163,10 @@ def test_peers_come_and_go_while_metrics_are_scraped() -> None:
     """/metrics walks through the roster in a thread of its own."""
 
     def look(_: OnLoop, roster: Roster) -> None:
-        for _ in range(100):  # one look in a few thousand would meet a change
-            roster.of("actor")
-            roster.players()
+        roster.of("actor")
+        roster.players()
 
-    assert beside_a_crowd(look, 100) == []
+    assert beside_a_crowd(look) == []
 
 
 def test_a_loop_that_hangs_is_silent_and_then_back(monkeypatch: pytest.MonkeyPatch) -> None:
