@@ -116,10 +116,11 @@ def _wait(
     heard: Callable[[], bool] = lambda: False,
 ) -> bool:  # fmt: skip
     """Takes what comes; True = somebody wants it to end."""
-    files = () if keys is None else (keys,)
+    files = [] if keys is None else [keys]
     while not asked and not heard() and (left := until - time.monotonic()) > 0:
-        if watcher.wait(min(left, _TURN_S), *files) and os.read(files[0], 64)[:1] in _LEAVES:
-            return True
+        for typed in watcher.wait(min(left, _TURN_S), *files):
+            if os.read(typed, 64)[:1] in _LEAVES:
+                return True
         watcher.look()
     return bool(asked)
 
