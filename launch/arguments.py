@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     _keygen(commands.add_parser("keygen", help="keys for the broker and for who may connect"))
     audit = commands.add_parser("audit", help="what became of every unroll, from all ledgers")
     audit.add_argument("folder", type=Path, metavar="RUN_DIR", help="its folder, or the ledger's")
+    _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
     _units(commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"))
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
@@ -156,6 +157,16 @@ def _keygen(keygen: argparse.ArgumentParser) -> None:
             f"--{role}", action="append", default=[], metavar="NAME",
             help=f"a key of its own for this {role}; may be said again",
         )  # fmt: skip
+
+
+def _top(top: argparse.ArgumentParser) -> None:
+    top.add_argument("--broker", required=True, help="its address")
+    _key(top, "none; any of the run's will do")
+    top.add_argument(
+        "--web", type=int, nargs="?", const=8800, metavar="PORT",
+        help="serve the page there instead; default: 8800, 0 takes a free one",
+    )  # fmt: skip
+    top.add_argument("--host", default="127.0.0.1", help="of the page; default: 127.0.0.1")
 
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:

@@ -21,8 +21,9 @@ from broker.roster import Roster
 from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
-from launch import compare, config, keyring, limits, notify, process, web
+from launch import compare, config, discovery, keyring, limits, notify, page, process, web
 from launch.ledgers import open_journal
+from launch.page.on_loop import OnLoop
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ async def _serve(
     registry = web.registry("broker")
     web.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     metrics = BrokerMetrics(registry)
+    roster = Roster(run.run.name, lambda other: compare.first_difference(shared, other))
     own_key = _own_key(run, key)
     journal = None if ledger is None else open_journal(ledger, "broker", inc)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -82,20 +84,25 @@ async def _serve(
             publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
         )
         # Before the event loop watches the sockets: a taken port must still let go of them.
-        port = web.serve(registry, host=metrics_host, port=metrics_port, healthy=lambda: "")
+        status = OnLoop()
+        port = web.serve(
+            registry, host=metrics_host, port=metrics_port, healthy=lambda: "",
+            pages={**page.pages(status), "/sd": functools.partial(discovery.targets, roster)},
+        )  # fmt: skip
         server = Server(
             run.broker,
             Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),
             metrics,
             inc=inc,
             shared=config.for_peers(run),
-            roster=Roster(run.run.name, lambda other: compare.first_difference(shared, other)),
+            roster=roster,
             announce=announce,
             router=router,
             publisher=publisher,
             gate=gate,
         )
         metrics.watch(server)
+        status.watch(server.status)
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             async with asyncio.TaskGroup() as group:

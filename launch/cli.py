@@ -155,6 +155,12 @@ def _audit(given: argparse.Namespace) -> int:
     return balance.balance(given.folder)
 
 
+def _top(given: argparse.Namespace) -> int:
+    from launch import top
+
+    return top.top(given.broker, key=given.key, port=given.web, host=given.host)
+
+
 def _doctor(given: argparse.Namespace) -> int:
     from launch import doctor
 
@@ -222,6 +228,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "replay": _replay,
     "audit": _audit,
     "keygen": _keygen,
+    "top": _top,
     "doctor": _doctor,
     "units": _units,
     "bench": _bench,

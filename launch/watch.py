@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -24,6 +25,8 @@ class Watcher:
         self._socket.connect(endpoint)
         self._inc = process.incarnation()
         self.status: dict[str, Any] = {}
+        self.heard: float | None = None  # when the last status came, by time.monotonic
+        self.refused = ""  # why the broker will not have us, in its words
 
     def ask(self) -> None:
         self._send(wire.encode(wire.Watch()))
@@ -35,17 +38,40 @@ class Watcher:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            message, buffers = wire.decode(frames)
-            if isinstance(message, wire.Resync):
-                hello = wire.Hello("watcher", "view", self._inc)
-                self._send(wire.encode(hello, introduction.encode(introduction.Introduction())))
-            elif isinstance(message, wire.Status):
-                status = introduction.unpack(buffers[0])
-                self.status = status if isinstance(status, dict) else {}
+            try:
+                self._hear(*wire.decode(frames))
+            except wire.OtherProtocol as error:
+                self.refused = str(error)
+            except wire.WireError:
+                continue  # whatever it is, it is no broker's answer
+
+    def wait(self, seconds: float, *files: int) -> list[int]:
+        """Until news may have come or one of these files can be read; says which."""
+        poller = zmq.Poller()
+        for readable in (self._socket, *files):
+            poller.register(readable, zmq.POLLIN)
+        return [fd for fd, _ in poller.poll(int(1000 * seconds)) if isinstance(fd, int)]
+
+    def silent_s(self) -> float:
+        """Since the last answer; endless when there was none."""
+        return float("inf") if self.heard is None else time.monotonic() - self.heard
 
     def close(self) -> None:
         self._socket.close(0)
         self.context.term()
+
+    def _hear(self, message: wire.Message, buffers: Sequence[wire.Buffer]) -> None:
+        match message:
+            case wire.Resync():
+                hello = wire.Hello("watcher", "view", self._inc)
+                self._send(wire.encode(hello, introduction.encode(introduction.Introduction())))
+                self.ask()  # what was asked before was not answered
+            case wire.Status() if buffers:
+                status = introduction.unpack(buffers[0])
+                self.status = status if isinstance(status, dict) else {}
+                self.heard, self.refused = time.monotonic(), ""
+            case wire.Refuse():
+                self.refused = message.text
 
     def _send(self, frames: Any) -> None:
         with contextlib.suppress(zmq.Again):  # no broker yet; the next question will do

@@ -2,10 +2,12 @@
 
 import logging
 import platform
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
+from typing import Any
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
@@ -59,15 +61,17 @@ def serve(
     port: int | None,
     healthy: Callable[[], str],
     pages: Mapping[str, Page] | None = None,
+    what: str = "metrics",
+    options: tuple[str, str] = ("--metrics-host", "--metrics-port"),
 ) -> int | None:
     """Port 0 takes a free one, None serves nothing. `healthy` returns "" or what is wrong; `pages`
-    are further paths. Returns the port."""
+    are further paths; `what` is served, and these options say where. Returns the port."""
     if port is None:
         return None
     if not is_loopback(host):
         log.warning(
-            "metrics at %s are open to whoever reaches it; keep them behind a firewall, or leave"
-            " --metrics-host at 127.0.0.1", host,
+            "%s at %s: open to whoever reaches it; keep it behind a firewall, or leave"
+            " %s at 127.0.0.1", what, host, options[0],
         )  # fmt: skip
 
     def health() -> tuple[int, str, bytes]:
@@ -86,15 +90,22 @@ def serve(
         return 200, *page()
 
     try:
-        server = ThreadingHTTPServer((host, port), _handler(answer))
+        server = _Server((host, port), _handler(answer))
     except (OSError, OverflowError) as error:
         raise PortError(
-            f"cannot serve metrics at {host}:{port}: {getattr(error, 'strerror', None) or error};"
-            " choose another with --metrics-port, 0 takes a free one"
+            f"cannot serve {what} at {host}:{port}: {getattr(error, 'strerror', None) or error};"
+            f" choose another with {options[1]}, 0 takes a free one"
         ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return int(server.server_address[1])
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who leaves before the answer, as a closed window does, is no fault of ours."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:

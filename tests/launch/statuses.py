@@ -1,0 +1,63 @@
+"""What a broker may say of a run, whole and made up."""
+
+import math
+from typing import Any
+
+SCRIPT = "<script>document.title = 'broken'</script><img src=x onerror=alert(1)>"
+# Turned around, coloured, ringing, endless.
+TURNED = "\u202etxet\u202c שלום \x1b[31mred\x07\x00"
+LONG = "x" * 5000
+
+
+def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any) -> dict[str, Any]:
+    """At that second of a run; everything in it moves evenly."""
+    trained = 1205 * second + 100
+    return {
+        "run": "breakout", "version": 2 * second + 10, "weights": 2 * second + 10, "queued": 37,
+        "queued_bytes": 2.5e8, "queue_limit_bytes": 1e9, "leased": 64, "running": 912,
+        "received": trained + 124 + 101,
+        "outcomes": {"trained": trained, "stale": 120, "shed": 0, "duplicate": 0, "rejected": 4,
+                     "poison": 0, "abandoned": 0},
+        "duplicates": 7, "over": False, "uptime_s": 4000.0 + second, "beat_s": 1.0, "max_lag": 4,
+        "batch_unrolls": 64, "unaccounted": 0, "weights_bytes": 6.0 * 2**20,
+        "actors": {
+            "count": samplers, "behind": samplers // 30, "env_steps": 24000.0 * second,
+            "episodes": 900.0, "generated": 1.0, "unacked": 2.0, "bytes": 2.0 * 2**20 * second,
+            "wall_s": 100.0 * second, "inference_s": 21.0 * second, "wait_env_s": 55.0 * second,
+            "wait_credit_s": 4.0 * second, "wait_weights_s": 0.5 * second, "wait_gather_s": 0.0,
+        },
+        "samplers": {"env_steps": 24200.0 * second, "episodes": 1200.0, "generated": 10.0},
+        "learners": [
+            {"name": f"learner-{rank}", "silent_s": 0.5, "version": 2.0 * second, "t": 1.0,
+             "trained_steps": 24100.0 * second, "episodes": 12345.0, "mean_return": 312.42,
+             "lag": 1.31, "policy_loss": -0.0123, "grad_norm": 0.9, "lr": 0.00025}
+            for rank in range(ranks)
+        ],
+        "evaluators": [{"name": "ev", "silent_s": 1.0, "version": 9.0, "mean": 341.0, "low": 322.0,
+                        "high": 360.0}],
+        "late": [], "behind_versions": 1, "troubles": [],
+        "curve": [[400_000.0 * at, 340 * (1 - math.exp(-at / 60))] for at in range(240)],
+        **more,
+    }  # fmt: skip
+
+
+def hostile(second: int = 0) -> dict[str, Any]:
+    """Every text that comes from a peer is one that should do harm."""
+    late = [{"role": "actor", "name": name, "silent_s": 9.0} for name in (SCRIPT, TURNED, LONG)]
+    troubles = [
+        {"role": "actor", "name": text, "text": text, "count": 3, "ago_s": 60.0}
+        for text in (SCRIPT, TURNED, LONG)
+    ]
+    learners = [{"name": SCRIPT, SCRIPT[:64]: 1.0, "__proto__": 2.0, "trained_steps": 5.0}]
+    return status(
+        second, run=SCRIPT, late=late, troubles=troubles, learners=learners,
+        outcomes={"trained": 5, SCRIPT: 7}, evaluators=["nonsense"], curve=[[1, 2], "x", None],
+    )  # fmt: skip
+
+
+# As a broker of before, or one without any peer, says it.
+BARE: dict[str, Any] = {
+    "run": "small", "version": 0, "weights": -1, "queued": 0, "leased": 0, "running": 0,
+    "received": 0, "outcomes": {"trained": 0, "stale": 0}, "duplicates": 0,
+    "actors": {"behind": 0, "count": 0}, "learners": [], "evaluators": [], "over": False,
+}  # fmt: skip
