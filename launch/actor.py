@@ -18,7 +18,7 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
-from launch import config, guard, keyring, limits, process, web
+from launch import config, guard, keyring, limits, logs, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ def sample(
 
     async def main() -> int:
         inc = process.incarnation()
+        logs.about(inc=inc, name=name)
         journal = open_journal(ledger, "actor", inc)
         registry = web.registry()
         metrics = ActorMetrics(registry)
@@ -73,6 +74,7 @@ async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: Ac
             end.news.clear()
             await end.news.wait()
         run = config.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
+        logs.about(run=run.run.name)
         sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()

@@ -20,7 +20,7 @@ from broker.roster import Roster
 from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
-from launch import compare, config, keyring, limits, process, web
+from launch import compare, config, keyring, limits, logs, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ async def _serve(
     ledger: Path | None = None,
 ) -> int:  # fmt: skip
     inc = process.incarnation()
+    logs.about(run=run.run.name, inc=inc)
     shared = config.shared(run)
     registry = web.registry()
     metrics = BrokerMetrics(registry)

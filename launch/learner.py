@@ -23,11 +23,13 @@ from launch import (
     keyring,
     learner_report,
     limits,
+    logs,
     process,
     unused,
     web,
     weight,
 )  # fmt: skip
+from launch.arguments import log_option
 from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
 from learner import checkpoint
@@ -176,6 +178,8 @@ def _feed(
     recorder: Recorder | None,
 ) -> Feed:
     length, envs = run.unroll.length, run.unroll.envs
+    name, inc = f"learner-{ranks.rank}", process.incarnation()
+    logs.about(inc=inc, name=name)
     make_batch = functools.partial(
         Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
         pinned=device.type == "cuda", memory=run.model.memory, previous=run.model.previous,
@@ -183,8 +187,8 @@ def _feed(
     make_end = functools.partial(
         LearnerEnd,
         options.broker,
-        name=f"learner-{ranks.rank}",
-        inc=process.incarnation(),
+        name=name,
+        inc=inc,
         rank=ranks.rank,
         world=ranks.world,
         run=run.run.name,
@@ -306,14 +310,17 @@ def main(given: argparse.Namespace | None = None) -> int:
     if given is None:
         parser = argparse.ArgumentParser(prog="launch.learner")
         arguments(parser)
+        log_option(parser)
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
-    process.start_logging("learner", quiet=given.log_level == "warning")
     try:
+        form = logs.chosen(given.log)
+        logs.start("learner", quiet=given.log_level == "warning", form=form)
         run = config.load(given.run, given.set)
     except config.ConfigError as error:
         log.error("%s", error)
         return process.YOUR_INPUT
+    logs.about(run=run.run.name)
     # `headrace train` says it itself, and of several ranks one.
     if not given.final and os.environ.get("RANK", "0") == "0":
         unused.warn(run)

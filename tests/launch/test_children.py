@@ -13,7 +13,7 @@ import pytest
 
 PRELUDE = """
 import asyncio, json, os, signal, sys, time
-from launch import process
+from launch import logs, process
 from launch.children import Children, GaveUpError
 
 children = Children()
@@ -161,7 +161,7 @@ def test_what_is_started_again_says_as_much_as_before(quiet: bool) -> None:
     told, _ = run(
         f"""
         import subprocess
-        process.start_logging("train", quiet={quiet})
+        logs.start("train", quiet={quiet})
         popen, words = subprocess.Popen, []
         def start(command, **options):
             words.append(command[1:])
