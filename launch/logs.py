@@ -96,8 +96,8 @@ def report_to(reports: Reports) -> None:
 class ToStderr(logging.Handler):
     """Writes each line at once and whole, and forgets what cannot be written.
 
-    Past Python's own buffer, where the file descriptor is known: what a full disk did not take
-    would stay in there, and make a bad end (120) of a good one when the process exits.
+    Past Python's own buffer, where the file descriptor is known: only so we learn how much of a
+    line a full disk took, and nothing stays behind to come out in the middle of a later one.
     """
 
     def __init__(self, about: About, *, json: bool) -> None:

@@ -24,7 +24,7 @@ from launch.log_lines import About
 
 ABOUT = About("actor", "pong", "00000000000000ff", "node7-3")
 # Whatever a str can hold: control characters, line separators, halves of characters.
-WILD = st.text(st.characters())
+WILD = st.text(st.characters() | st.sampled_from("\n\r\0\x1b\x85\u2028\ud800\udc80\U0001f40e"))
 
 Says = Callable[..., list[str]]
 
@@ -311,9 +311,8 @@ def test_every_role_has_the_option(words: list[str]) -> None:
     [
         (["launch.cli", "broker", "--run", "nosuch"], "nosuch"),
         (["launch.learner", "nosuch", "--log", "json"], "nosuch"),
-        (["launch.cli", "actor", "--broker", "tcp://nowhere"], "tcp://nowhere"),
     ],
-    ids=["broker", "by torchrun", "actor"],
+    ids=["broker", "by torchrun"],
 )
 def test_what_is_wrong_with_the_input_is_a_line_of_that_form(words: list[str], said: str) -> None:
     done = subprocess.run(
@@ -375,14 +374,19 @@ def test_several_threads_collect(reports: Reports) -> None:
     told: list[tuple[str, int]] = []
 
     def fail(thread: int) -> None:
-        for count in range(200):
+        for count in range(500):
             log.error("%s is broken, %d times", "abcd"[thread], count)
 
     threads = [threading.Thread(target=fail, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        told += reports.take()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # let them meet
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            told += reports.take()
+    finally:
+        sys.setswitchinterval(interval)
     told += reports.take()
     for name in "abcd":
-        assert sum(count for text, count in told if text.startswith(name)) == 200
+        assert sum(count for text, count in told if text.startswith(name)) == 500
