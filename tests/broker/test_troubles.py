@@ -68,12 +68,12 @@ def test_the_table_is_bounded_printable_and_counts_all(
     said: list[tuple[str, str, tuple[str, int], int, float]],
 ) -> None:
     table, now = Troubles(), 0.0
-    model: dict[tuple[str, str], list[float]] = {}  # by kind: count, last
+    model: dict[tuple[str, str], tuple[int, float]] = {}  # by kind: count, last
     for role, name, (text, times), count, later in said:
         now, text = now + later, text * times
         table.add(role, name, text, count, now)
-        entry = model.pop((role, folded(text)), [0, 0])
-        model[role, folded(text)] = [entry[0] + min(max(count, 1), 1_000_000), now]
+        before, _ = model.pop((role, folded(text)), (0, 0.0))
+        model[role, folded(text)] = before + min(max(count, 1), 1_000_000), now
         if len(model) > MOST_KEPT:
             del model[next(iter(model))]
     shown = table.shown(now)
