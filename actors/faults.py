@@ -41,11 +41,14 @@ class Faults:
         kind = (failure.where, text.rpartition("\n")[2])
         values = failure.where == "values"
         became = "gave what nobody can learn from" if values else "failed and is restarted"
-        line = f"{self._name} {became}: {_line(failure)}"
-        if "\n" in text and kind not in self._told and len(self._told) < 100:
+        new = "\n" in text and kind not in self._told and len(self._told) < 100
+        if new:
             self._told.add(kind)
-            line = f"{line}\n{text}"
-        log.error("%s", line)
+        # It is of another process, and no exception here: launch/log_lines.py puts it in the line.
+        log.error(
+            "%s %s: %s", self._name, became, _line(failure),
+            extra={"traceback": text if new else ""},
+        )  # fmt: skip
 
 
 def _line(failure: Failure) -> str:

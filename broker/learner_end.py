@@ -11,6 +11,7 @@ from broker.blobs import Blob, Kept
 from broker.inbox import Inbox, Key, Verdict
 from broker.journal import Journal
 from broker.link import Link
+from broker.troubles import Reports
 from broker.wire import (
     Announce,
     Buffer,
@@ -54,9 +55,11 @@ class LearnerEnd:
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
         port: int = 0,
+        reports: Reports | None = None,
     ) -> None:
         self.inc = inc
         self.link = Link(endpoint, self, context, key=key)
+        self.link.reports = reports
         self.inbox = Inbox(inc=inc)
         self.version = 0  # trained up to
         self.welcome_version: int | None = None  # where the broker says we continue

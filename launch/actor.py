@@ -19,7 +19,7 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
-from launch import config, guard, keyring, limits, notify, process, web
+from launch import config, guard, keyring, limits, logs, notify, process, web
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ def sample(
 
     async def main() -> int:
         inc = process.incarnation()
+        logs.about(inc=inc, name=name)
         journal = open_journal(ledger, "actor", inc)
         registry = web.registry("actor")
         metrics = ActorMetrics(registry)
@@ -59,6 +60,7 @@ def sample(
             if port is not None:
                 log.info("metrics at port %d", port)
             end.port = web.told(metrics_host, port, broker)
+            end.link.reports = logs.reports()
             await _sample(end, seed=seed, sets=sets, metrics=metrics)
         finally:
             context.destroy(linger=500)
@@ -77,6 +79,7 @@ async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: Ac
             end.news.clear()
             await end.news.wait()
         run = config.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
+        logs.about(run=run.run.name)
         pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from actors.config import STEPPINGS
 from broker.keys import ROLES
-from launch import config, learner_options, process
+from launch import config, learner_options, logs, process
 
 BENCHES = (
     "broker", "throughput", "vector", "solve", "lockstep", "atari", "curve", "crowd", "sampler",
@@ -41,9 +41,9 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
     report.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
     _broker(commands.add_parser("broker", help="the run's broker, alone"))
-    learner_options.arguments(
-        commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
-    )
+    learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
+    learner_options.arguments(learner)
+    log_option(learner)
     _actor(commands.add_parser("actor", help="a sampler, alone; the run comes from the broker"))
     _evaluate(
         commands.add_parser("evaluate", help="an evaluator, alone; the run comes from the broker")
@@ -119,6 +119,7 @@ def _broker(broker: argparse.ArgumentParser) -> None:
     )
     _key(broker, "broker.key in the folder security.keys")
     _metrics(broker)
+    log_option(broker)
 
 
 def _actor(actor: argparse.ArgumentParser) -> None:
@@ -130,6 +131,7 @@ def _actor(actor: argparse.ArgumentParser) -> None:
     actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
     _key(actor, "none")
     _metrics(actor)
+    log_option(actor)
 
 
 def _evaluate(evaluate: argparse.ArgumentParser) -> None:
@@ -142,6 +144,7 @@ def _evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
     _key(evaluate, "none")
     _metrics(evaluate)
+    log_option(evaluate)
 
 
 def _replay(replay: argparse.ArgumentParser) -> None:
@@ -220,6 +223,15 @@ def _sets(parser: argparse.ArgumentParser) -> None:
 
 def _key(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--key", type=Path, metavar="FILE", help=f"its key; default: {default}")
+
+
+def log_option(parser: argparse.ArgumentParser) -> None:
+    """For the processes that run for days; commands for people always speak to people."""
+    parser.add_argument(
+        "--log", choices=logs.FORMS,
+        help=f"lines for people, or JSON; auto: by whether this is a terminal;"
+        f" default: {logs.VARIABLE}, else auto",
+    )  # fmt: skip
 
 
 def _metrics(parser: argparse.ArgumentParser) -> None:

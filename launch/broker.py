@@ -21,7 +21,7 @@ from broker.roster import Roster
 from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
-from launch import compare, config, discovery, keyring, limits, notify, page, process, web
+from launch import compare, config, discovery, keyring, limits, logs, notify, page, process, web
 from launch.ledgers import open_journal
 from launch.page.on_loop import OnLoop
 
@@ -58,6 +58,7 @@ async def _serve(
     ledger: Path | None = None,
 ) -> int:  # fmt: skip
     inc = process.incarnation()
+    logs.about(run=run.run.name, inc=inc)
     shared = config.shared(run)
     registry = web.registry("broker")
     web.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)

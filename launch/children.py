@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from launch import process
+from launch import logs, process
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class Children:
         child.popen = subprocess.Popen(
             [sys.executable, "-m", "launch.cli", *_level(), *child.again],
             preexec_fn=lambda: _in_child(parent),
+            env={**os.environ, logs.VARIABLE: logs.form()},
         )
         child.pid, child.status = child.popen.pid, None
 
@@ -176,7 +177,7 @@ def _become(
             time.sleep(0.001)
         _in_child(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        process.start_logging(name, quiet=_quiet())
+        logs.start(name, quiet=_quiet(), form=logs.form())
         status = role()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else process.OUR_FAULT
@@ -204,7 +205,7 @@ def _in_child(parent: int) -> None:
 
 
 def _level() -> list[str]:
-    """It says as much as the one that was forked."""
+    """It says as much as the one that was forked; how, HEADRACE_LOG tells it."""
     return ["--log-level", "warning"] if _quiet() else []
 
 

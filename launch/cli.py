@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from launch import arguments, config, process
+    from launch import arguments, config, logs, process
     from launch.folder import run_folder
 except KeyboardInterrupt:  # too early for main to say it
     raise SystemExit(3) from None
@@ -22,7 +22,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return int(_COMMANDS[given.command](given))
     except config.ConfigError as error:
-        print(f"headrace: {error}", file=sys.stderr)  # noqa: T201
+        logs.refuse(error)
         return process.YOUR_INPUT
     except BrokenPipeError:
         return process.OK  # headrace config ... | head
@@ -56,7 +56,7 @@ def _train(given: argparse.Namespace) -> int:
 def _play(given: argparse.Namespace) -> int:
     from launch import play
 
-    process.start_logging("play", quiet=True)
+    logs.start("play", quiet=True)
     return play.play(
         given.folder, which=given.checkpoint, episodes=given.episodes, greedy=not given.sampled,
         seed=given.seed, video=given.video, sets=given.set,
@@ -66,7 +66,7 @@ def _play(given: argparse.Namespace) -> int:
 def _export(given: argparse.Namespace) -> int:
     from launch import export
 
-    process.start_logging("export", quiet=True)
+    logs.start("export", quiet=True)
     return export.export(given.folder, which=given.checkpoint, out=given.out)
 
 
@@ -79,7 +79,7 @@ def _report(given: argparse.Namespace) -> int:
 def _broker(given: argparse.Namespace) -> int:
     from launch import broker
 
-    process.start_logging("broker", quiet=given.log_level == "warning")
+    logs.start("broker", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     run = config.load(given.run, given.set)
     return broker.serve(
         run,
@@ -102,7 +102,7 @@ def _learner(given: argparse.Namespace) -> int:
 def _actor(given: argparse.Namespace) -> int:
     from launch import actor
 
-    process.start_logging("actor", quiet=given.log_level == "warning")
+    logs.start("actor", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     return actor.guarded(
         given.broker,
         name=given.name or actor.default_name(),
@@ -119,7 +119,7 @@ def _evaluate(given: argparse.Namespace) -> int:
     from launch import evaluator
     from launch.actor import default_name
 
-    process.start_logging("evaluator", quiet=given.log_level == "warning")
+    logs.start("evaluator", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     return evaluator.guarded(
         given.broker,
         name=given.name or default_name(),
@@ -145,7 +145,7 @@ def _given(**options: Any) -> dict[str, Any]:
 def _replay(given: argparse.Namespace) -> int:
     from launch import replay
 
-    process.start_logging("replay")
+    logs.start("replay")
     return replay.replay(given.folder)
 
 

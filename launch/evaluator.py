@@ -29,18 +29,7 @@ from actors.policy import Policy
 from broker import endpoints
 from broker.blobs import Blob
 from broker.evaluator_end import LAST_S, EvaluatorEnd
-from launch import (
-    claim,
-    config,
-    guard,
-    interval,
-    keyring,
-    limits,
-    notify,
-    process,
-    toml,
-    web,
-)
+from launch import claim, config, guard, interval, keyring, limits, logs, notify, process, toml, web
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
 from learner.spaces import Spaces
@@ -70,13 +59,13 @@ def evaluate(
     torch.set_num_threads(1)
 
     async def main() -> int:
+        inc = process.incarnation()
+        logs.about(inc=inc, name=name)
         registry = web.registry("evaluator")
         metrics = EvaluatorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            end = EvaluatorEnd(
-                broker, name=name, inc=process.incarnation(), context=context, key=own_key
-            )
+            end = EvaluatorEnd(broker, name=name, inc=inc, context=context, key=own_key)
             port = web.serve(
                 registry,
                 host=metrics_host,
@@ -86,6 +75,7 @@ def evaluate(
             if port is not None:
                 log.info("metrics at port %d", port)
             end.port = web.told(metrics_host, port, broker)
+            end.link.reports = logs.reports()
             await _evaluate(end, out=out, sets=sets, metrics=metrics)
         finally:
             context.destroy(linger=500)
@@ -105,6 +95,7 @@ async def _evaluate(
         shared = await _shared(end)
         suggested = shared.get("evaluate", {})
         run = config.from_shared({**shared, "evaluate": {**suggested, **sets}})
+        logs.about(run=run.run.name)
         evaluator.check(run.env)
         spaces = probe(run.env)
         end.open((spaces.digest(), str(spaces)))

@@ -24,12 +24,14 @@ from launch import (
     learner_pulse,
     learner_report,
     limits,
+    logs,
     notify,
     process,
     unused,
     web,
     weight,
 )  # fmt: skip
+from launch.arguments import log_option
 from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
 from learner import checkpoint
@@ -130,7 +132,7 @@ def _learn(
             final = reason in ("return", "steps", "seconds") or (
                 options.final and reason == "stopped"
             )
-            feed.leave(final=final, text=_farewell(reason, progress))
+            feed.leave(final=final, text=learner_report.farewell(reason, progress))
             if ranks.rank == 0:
                 learner_report.write(pieces, reason)
         if reason in ("steps", "seconds") and run.stop.return_ is not None:
@@ -179,6 +181,8 @@ def _feed(
     port: int,
 ) -> Feed:
     length, envs = run.unroll.length, run.unroll.envs
+    name, inc = f"learner-{ranks.rank}", process.incarnation()
+    logs.about(inc=inc, name=name)
     make_batch = functools.partial(
         Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
         pinned=device.type == "cuda", memory=run.model.memory, previous=run.model.previous,
@@ -186,8 +190,8 @@ def _feed(
     make_end = functools.partial(
         LearnerEnd,
         options.broker,
-        name=f"learner-{ranks.rank}",
-        inc=process.incarnation(),
+        name=name,
+        inc=inc,
         rank=ranks.rank,
         world=ranks.world,
         run=run.run.name,
@@ -197,6 +201,7 @@ def _feed(
         journal=journal,
         key=keyring.key(run, "learner", options.key),
         port=port,
+        reports=logs.reports(),
     )
     return Feed(
         make_end,
@@ -290,16 +295,6 @@ def _metrics(registry: Any, run: config.Run, options: Options, ranks: Ranks) -> 
     return web.told(options.metrics_host, port, options.broker)
 
 
-def _farewell(reason: str, progress: Progress) -> str:
-    words = {
-        "return": "the return goal was reached",
-        "steps": "the step limit was reached",
-        "seconds": "the time limit was reached",
-        "stopped": "stopped by request",
-    }
-    return f"{words.get(reason, 'the learner failed')} after {progress.trained_steps} steps"
-
-
 def guarded(run: config.Run, options: Options) -> int:
     """`learn`, with every expected failure as one line and its exit status."""
     try:
@@ -320,16 +315,19 @@ def main(given: argparse.Namespace | None = None) -> int:
     if given is None:
         parser = argparse.ArgumentParser(prog="launch.learner")
         arguments(parser)
+        log_option(parser)
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
-    process.start_logging("learner", quiet=given.log_level == "warning")
     if "TORCHELASTIC_RUN_ID" in os.environ:
         process.die_with_parent()  # else they would train on beside the next torchrun's ranks
     try:
+        form = logs.chosen(given.log)
+        logs.start("learner", quiet=given.log_level == "warning", form=form)
         run = config.load(given.run, given.set)
     except config.ConfigError as error:
         log.error("%s", error)
         return process.YOUR_INPUT
+    logs.about(run=run.run.name)
     # `headrace train` says it itself, and of several ranks one.
     if not given.final and os.environ.get("RANK", "0") == "0":
         unused.warn(run)

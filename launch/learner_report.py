@@ -1,4 +1,4 @@
-"""learner.json: what a learner did, for the run's summary."""
+"""What a learner says at its end: learner.json for the summary, a line for the samplers."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import time
 
 from launch import machine, process
 from learner.pieces import Pieces
+from learner.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -39,3 +40,14 @@ def write(pieces: Pieces, reason: str) -> None:
     except OSError as error:  # a full disk must not make a bad end of a good one
         log.error("the learner's report is not written: %s", error)
         process.discard(path)
+
+
+def farewell(reason: str, progress: Progress) -> str:
+    """Why the run ends, in words for the samplers."""
+    words = {
+        "return": "the return goal was reached",
+        "steps": "the step limit was reached",
+        "seconds": "the time limit was reached",
+        "stopped": "stopped by request",
+    }
+    return f"{words.get(reason, 'the learner failed')} after {progress.trained_steps} steps"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.evaluator_end import LAST_S
-from launch import claim, compare, config, keyring, process, unused
+from launch import claim, compare, config, keyring, logs, process, unused
 from launch.children import Child, Children, GaveUpError
 from launch.plans import Plans
 from launch.tree import Tree
@@ -37,7 +37,7 @@ def train(
     """`evaluate`: an evaluator plays beside it. `record`: every batch is kept. Returns the exit
     status."""
     started, asked = process.started_at(), process.Asked()
-    process.start_logging("train", quiet=True)
+    logs.start("train", quiet=True)
     if not quiet:  # what a sampler measured and chose is worth a line beside the view
         logging.getLogger("actors.stepping.choose").setLevel(logging.INFO)
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.

@@ -1,9 +1,8 @@
-"""What every process does the same: logging, signals, exit statuses."""
+"""What every process does the same: signals, memory, exit statuses."""
 
 import asyncio
 import contextlib
 import ctypes
-import logging
 import os
 import signal
 import sys
@@ -16,22 +15,9 @@ import uvloop
 
 from launch import notify
 
-log = logging.getLogger(__name__)
-
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
-
-
-def start_logging(role: str, *, quiet: bool = False) -> None:
-    """One line per event on standard error."""
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format=f"%(asctime)s {role} %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-        stream=sys.stderr,
-        force=True,
-    )
 
 
 def started_at() -> float:

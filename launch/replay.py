@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from actors.envs.make import probe
-from launch import config, process, web
+from launch import config, logs, process, web
 from learner import checkpoint
 from learner.batch import Batch
 from learner.checkpoint import Checkpoint, TensorGroups
@@ -189,7 +189,7 @@ def _say(difference: str) -> int:
 
 
 if __name__ == "__main__":  # by torchrun
-    process.start_logging("replay")
+    logs.start("replay")
     try:
         sys.exit(replay(Path(sys.argv[1])))
     except config.ConfigError as refused:

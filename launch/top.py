@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from broker import endpoints, said
-from launch import config, keyring, page, panels, process, web
+from launch import config, keyring, logs, page, panels, process, web
 from launch.page.from_broker import FromBroker
 from launch.rates import Rates
 from launch.watch import Watcher
@@ -149,7 +149,7 @@ def _serve(watcher: Watcher, address: str, *, host: str, port: int) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads shall not take them
     try:
         _answers(watcher, address, process.Asked())
-        process.start_logging("top")
+        logs.start("top")
         found = web.serve(
             web.registry("view"), host=host, port=port, healthy=lambda: "", what="the page",
             pages=page.pages(FromBroker(watcher)), options=("--host", "--web"),

@@ -3,11 +3,15 @@
 They travel in the tests' reports, so they arrive from worker processes too.
 """
 
+import os
 from collections.abc import Generator
 
 import pytest
 
 from tests.system import figures
+
+# Tests read what processes say through pipes and files, as people would on a terminal.
+os.environ["HEADRACE_LOG"] = "human"
 
 _shown: list[str] = []  # in the order in which the tests ended
 

@@ -18,7 +18,7 @@ import zmq
 
 from broker import endpoints
 from broker.mailbox import Mailbox
-from launch import process
+from launch import logs, process
 from launch.bench import flow, report
 
 _BARE_QUEUE = 32  # messages in each of the bare side's four queues: 128; ours has 64 on their way
@@ -70,7 +70,7 @@ def _fork(role: Callable[..., object], *given: object) -> int:
     if pid == 0:
         process.die_with_parent()
         process.keep_memory()
-        process.start_logging("bench", quiet=True)
+        logs.start("bench", quiet=True)
         try:
             role(*given)
         finally:

@@ -20,7 +20,7 @@ import msgspec
 from broker.journal import Journal
 from broker.keys import Key
 from broker.link import RefusedError
-from launch import keyring, process
+from launch import keyring, logs, process
 from launch.ledgers import open_journal
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def read(report: Path) -> dict[str, Any] | None:
 def run(role: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """One line when the broker will not have it."""
     process.die_with_parent()
-    process.start_logging(role, quiet=True)
+    logs.start(role, quiet=True)
     try:
         return process.run_async(main)
     except* RefusedError as refused:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launch import audit, keygen
+from launch import audit, keygen, logs
 from launch.bench import simulated
 
 _PATIENCE_S = 300.0  # far above what anything here takes
@@ -117,8 +117,9 @@ class Stage:
     def _start(self, command: Sequence[str], said: Path) -> int:
         with said.open("ab") as sink:
             popen = subprocess.Popen(
-                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
-            )
+                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+                env={**os.environ, logs.VARIABLE: logs.HUMAN},
+            )  # fmt: skip
         self._started.append(popen)
         return popen.pid
 

@@ -13,7 +13,7 @@ import pytest
 
 PRELUDE = """
 import asyncio, json, os, signal, sys, time
-from launch import process
+from launch import logs, process
 from launch.children import Children, GaveUpError
 
 children = Children()
@@ -161,10 +161,10 @@ def test_what_is_started_again_says_as_much_as_before(quiet: bool) -> None:
     told, _ = run(
         f"""
         import subprocess
-        process.start_logging("train", quiet={quiet})
+        logs.start("train", quiet={quiet}, form="json")
         popen, words = subprocess.Popen, []
         def start(command, **options):
-            words.append(command[1:])
+            words.append([*command[1:], options["env"]["HEADRACE_LOG"]])
             return popen(["/bin/false"], **options)
         subprocess.Popen = start
         child = children.fork("child", lambda: 0, ["actor", "--name", "a"])
@@ -176,7 +176,7 @@ def test_what_is_started_again_says_as_much_as_before(quiet: bool) -> None:
         """
     )
     level = ["--log-level", "warning"] if quiet else []
-    assert told == [["-m", "launch.cli", *level, "actor", "--name", "a"]]
+    assert told == [["-m", "launch.cli", *level, "actor", "--name", "a", "json"]]
 
 
 def test_a_child_that_dies_too_often_is_given_up() -> None:

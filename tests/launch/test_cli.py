@@ -19,6 +19,7 @@ from launch import (
     export,
     learner,
     local,
+    logs,
     play,
     process,
     replay,
@@ -116,7 +117,7 @@ def test_a_role_that_is_started_again_is_as_quiet(
     calls(monkeypatch, actor, "guarded")
     calls(monkeypatch, broker, "serve")
     calls(monkeypatch, learner, "guarded")
-    logged = calls(monkeypatch, process, "start_logging")
+    logged = calls(monkeypatch, logs, "start")
     for words in (
         ["broker", "--run", "cartpole"],
         ["learner", "--run", "cartpole", "--out", str(tmp_path)],
@@ -124,7 +125,7 @@ def test_a_role_that_is_started_again_is_as_quiet(
         ["evaluate", "--broker", "tcp://a:1"],
     ):
         assert cli.main(["--log-level", level, *words]) == 0
-    assert [named for _, named in logged] == [{"quiet": level == "warning"}] * 4
+    assert [named for _, named in logged] == [{"quiet": level == "warning", "form": "human"}] * 4
 
 
 def test_an_interrupt_before_the_run_has_begun_is_no_traceback(

@@ -1,0 +1,109 @@
+"""A log record as a line. Pure.
+
+A record may bring its traceback as text, `extra={"traceback": ...}`: that of an environment comes
+from another process, and is no exception here.
+"""
+
+import datetime
+import json
+import logging
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+# Docker and Kubernetes cut lines at 16 KiB, journald at 48: what is cut is no JSON any more.
+MOST_BYTES: Final = 16_000
+# Characters of the text and of the traceback, tried in turn. One takes 12 bytes at most ("\ud83d
+# \udc0e"), so the last fits: 2 * 500 * 12, and 3 names * 64 * 12.
+_ROOMS: Final = (MOST_BYTES, 6_000, 3_000, 1_500, 500)
+_MOST_NAME: Final = 64
+_encode: Final = json.JSONEncoder(check_circular=False).encode
+
+
+@dataclass(slots=True)
+class About:
+    """Whose lines they are; "" = not known yet."""
+
+    role: str = ""
+    run: str = ""
+    inc: str = ""
+    name: str = ""
+
+
+def for_people(record: logging.LogRecord, about: About) -> str:
+    """Its traceback on lines of its own."""
+    at = time.strftime("%H:%M:%S", time.localtime(record.created))
+    error = _traceback(record)
+    line = f"{at} {about.role} {record.levelname} {said(record)}"
+    return f"{line}\n{error}" if error else line
+
+
+def for_machines(record: logging.LogRecord, about: About) -> str:
+    """One JSON object on one physical line, whatever is in the text: in ASCII even U+2028 cannot
+    break it."""
+    at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    fields = {
+        "t": at.isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "role": about.role,
+        "run": about.run[:_MOST_NAME],
+        "inc": about.inc,
+        "name": about.name[:_MOST_NAME],
+        "logger": record.name[:_MOST_NAME],
+        "text": said(record),
+    }
+    if error := _traceback(record):
+        fields["error"] = error
+    for room in _ROOMS:
+        line = _encode({name: _plain(_shortened(value, room)) for name, value in fields.items()})
+        if len(line) <= MOST_BYTES:
+            break
+    return line
+
+
+def said(record: logging.LogRecord) -> str:
+    """Its text, also of a call whose arguments do not fit it."""
+    try:
+        return record.getMessage()
+    except Exception as error:  # noqa: BLE001 - whatever the arguments' own code raises
+        kind = type(error).__name__
+        return f"{record.pathname}:{record.lineno}: this log call fails with {kind}; mend it"
+
+
+def summary(record: logging.LogRecord) -> str:
+    """Its text, with the last line of its exception where the text does not say it."""
+    text = said(record)
+    kind, error, _ = record.exc_info or (None, None, None)
+    if kind is None or error is None:
+        return text
+    words = last(kind, error)
+    return text if words in text else f"{text}: {words}"
+
+
+def last(kind: type[BaseException], error: BaseException) -> str:
+    """What a traceback ends with."""
+    return traceback.format_exception_only(kind, error)[-1].strip()
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    parts = [getattr(record, "traceback", "")]
+    if record.exc_info and record.exc_info[0] is not None:
+        parts += traceback.format_exception(*record.exc_info)
+    if record.stack_info:
+        parts.append(record.stack_info)
+    return "".join(parts).rstrip("\n")
+
+
+def _shortened(text: str, room: int) -> str:
+    """Its beginning and its end: a traceback says at its end what went wrong."""
+    gone = len(text) - room
+    if gone <= 0:
+        return text
+    half = room // 2
+    return f"{text[:half]} [{gone} characters are left out] {text[-half:]}"
+
+
+def _plain(text: str) -> str:
+    """Half a character (a file name that is no UTF-8) is no JSON for most readers."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
