@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -41,6 +42,7 @@ class ActorEnd:
         context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal,
         key: keys.Key | None = None,
+        shelf: Path | None = None,
     ) -> None:
         self.name = name
         self.inc = inc
@@ -51,7 +53,7 @@ class ActorEnd:
         self.stats: dict[str, float] = {}  # sent along with every beat
         self.bytes_sent = 0
         self._spaces = ("", "")  # digest, words
-        self.weights = Subscriber(self.link)
+        self.weights = Subscriber(self.link, shelf)
         self._journal = journal
         journal.joins("actor", inc, name)
 
@@ -69,6 +71,12 @@ class ActorEnd:
     def acting(self) -> int:
         """Version the sampler acts with."""
         return self.weights.acting
+
+    async def serve(self) -> None:
+        """The link, and the look at the machine's shelf. Ends as the link does."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.link.run(), name="link")
+            group.create_task(self.weights.borrow(self.news), name="shelf")
 
     def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
         """The environments are made: ask for credit."""

@@ -112,6 +112,23 @@ def _actor(given: argparse.Namespace) -> int:
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         key=given.key,
+        shelf=given.shelf,
+    )
+
+
+def _node(given: argparse.Namespace) -> int:
+    from launch import node
+
+    process.start_logging("node", quiet=given.log_level == "warning")
+    return node.node(
+        given.broker,
+        samplers=given.samplers,
+        name=given.name,
+        sets=_given(groups=given.groups, stepping=given.stepping),
+        ledger=given.ledger,
+        metrics_host=given.metrics_host,
+        metrics_port=given.metrics_port,
+        key=given.key,
     )
 
 
@@ -202,6 +219,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "broker": _broker,
     "learner": _learner,
     "actor": _actor,
+    "node": _node,
     "evaluate": _evaluate,
     "replay": _replay,
     "audit": _audit,
