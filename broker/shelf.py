@@ -1,6 +1,6 @@
 """Weights in shared memory: one process of a machine fetches them, all others read them there.
 
-    bytes 0..    header: magic, room of a slot, which slot is current, retired, last sign of progress
+    bytes 0..    header: magic, room of a slot, which slot is current, retired, last move
     bytes 64..   slot 0: sequence, version, size, digest, layout       bytes 256..  slot 1: the same
     bytes 4096.. the two bodies
 
@@ -136,7 +136,7 @@ class Lying(NamedTuple):
 
     version: int  # -1 = nothing yet
     digest: str
-    moved_s: float  # time.monotonic() of the writer's last sign of progress
+    moved_s: float  # time.monotonic() of the writer's last move
     attended: bool  # its writer is alive
 
 

@@ -1,5 +1,6 @@
 """What many say at once is logged once: the first to say it by name, the others by number. Pure."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -8,34 +9,37 @@ from typing import Final
 _WINDOW_S: Final = 10.0
 _MOST_KNOWN: Final = 256
 _MOST_WORDS: Final = 100
+_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
 class _Verse:
     said: float
     who: str
+    text: str
     others: int = 0
 
 
 class Chorus:
-    """`log(level, text)` writes a line."""
+    """`log(level, text)` writes a line. Lines that differ in numbers only are the same."""
 
     def __init__(self, log: Callable[[int, str], None]) -> None:
         self._log = log
         self._known: dict[tuple[int, str], _Verse] = {}
 
     def says(self, who: str, level: int, text: str, now: float) -> None:
-        known = self._known.get((level, text))
+        key = level, _NUMBER.sub("#", text)
+        known = self._known.get(key)
         if known is not None:
             known.others += 1
             return
         if len(self._known) >= _MOST_KNOWN:
             self._ends(next(iter(self._known)))
-        self._known[level, text] = _Verse(now, who)
+        self._known[key] = _Verse(now, who, text)
         self._log(level, f"{who}: {text}")
 
     def sweep(self, now: float) -> None:
-        """Who else said it, once all had time to."""
+        """How many more said it, once all had time to."""
         for key in [key for key, verse in self._known.items() if now - verse.said > _WINDOW_S]:
             self._ends(key)
 
@@ -46,7 +50,6 @@ class Chorus:
     def _ends(self, key: tuple[int, str]) -> None:
         verse = self._known.pop(key)
         if verse.others:
-            words = " ".join(key[1][:_MOST_WORDS].split())
-            self._log(
-                key[0], f"{verse.who}: said {verse.others} more times, also by others: {words}"
-            )
+            words = " ".join(verse.text[:_MOST_WORDS].split())
+            times = f"{verse.others} more time{'s' * (verse.others > 1)}"
+            self._log(key[0], f"{verse.who} and others, {times}: {words}")

@@ -38,12 +38,10 @@ class NodeMetrics(Collector):
     def told(self, index: int, said: Figures) -> None:
         """A total that falls is no total."""
         before = self._last.get(index)
-        old = before.stats if before is not None else {}
-        stats = {
-            name: max(value, old.get(name, 0.0)) if name in _COUNTED else value
-            for name, value in said.stats.items()
-            if name in _COUNTED | _NOW and math.isfinite(value) and abs(value) < _MOST
-        }
+        stats = dict(before.stats) if before is not None else {}
+        for name, value in said.stats.items():
+            if name in _COUNTED | _NOW and math.isfinite(value) and abs(value) < _MOST:
+                stats[name] = max(value, stats.get(name, 0.0)) if name in _COUNTED else value
         self._last[index] = Figures(said.pid, said.welcome, said.over, said.drain_s, stats)
 
     def ended(self, index: int) -> Figures | None:

@@ -73,7 +73,7 @@ class Nursery:
         return self._socket.fileno() if self._socket is not None else -1
 
     def start(self) -> int:
-        """A fresh interpreter: this process may have threads, which a fork would cut off. Its pid."""
+        """A fresh interpreter, as this process may have threads; its pid."""
         self.close()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -140,6 +140,7 @@ def main(fd: int) -> int:
         settings = msgspec.json.decode(orders.recv(MOST_BYTES), type=Settings)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the node decides who ends
         process.die_with_parent(settings.node)
+        process.show_as("nursery")
         # Not above: a test of this file needs none of them, and here they are imported once.
         for module in ("gymnasium", "launch.actor", "launch.relay"):
             importlib.import_module(module)
@@ -207,6 +208,7 @@ def _work(settings: Settings, order: Order) -> int:
     from launch import actor, relay, telling
 
     name = settings.name if order.index < 0 else f"{settings.name}-{order.index}"
+    process.show_as("relay" if order.index < 0 else f"sampler-{order.index}")
     process.start_logging("relay" if order.index < 0 else name, quiet=settings.quiet)
     tell = telling.Teller(Path(settings.tell))
     telling.by_way_of_the_node(tell)

@@ -62,6 +62,9 @@ class Teller:
             return False
         return True
 
+    def close(self) -> None:
+        self._socket.close()
+
     async def keep_telling(self, figures: Callable[[], Figures]) -> None:
         """For ever."""
         while True:
