@@ -72,8 +72,9 @@ def sample(
 
 
 async def _sample(
-    end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics, tell: Teller | None
-) -> None:
+    end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics,
+    tell: Teller | None = None,
+) -> None:  # fmt: skip
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
         while end.run is None:

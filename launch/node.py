@@ -171,16 +171,18 @@ class _Node:
             self._births(now)  # its last answers; what it did not answer is ordered again
             for slot in self._slots.values():
                 slot.ordered = None
-        wanting = [slot for slot in self._slots.values() if slot.wants(now)]
-        if wanting and not self._nursery.alive and now >= self._breeder.due:
-            if self._breeder.pid:
-                pause = self._breeder.died(now)
-                log.warning("what forks the samplers ended; started again in %.1f s", pause)
-            else:
-                self._breeder.born(self._nursery.start(), now)
-        for slot in wanting:
-            if self._nursery.order(Order(slot.index, slot.core)):
+            self._breed(now)
+        for slot in self._slots.values():
+            if slot.wants(now) and self._nursery.order(Order(slot.index, slot.core)):
                 slot.ordered = now
+
+    def _breed(self, now: float) -> None:
+        """The nursery, at once: a sampler that ends should not wait for its imports."""
+        if self._breeder.pid:
+            pause = self._breeder.died(now)
+            log.warning("the nursery, which forks the samplers, ended; again in %.1f s", pause)
+        elif now >= self._breeder.due:
+            self._breeder.born(self._nursery.start(), now)
 
     def _bury(self, slot: Slot, status: int, now: float) -> None:
         last = self._metrics.ended(slot.index)

@@ -10,6 +10,7 @@ what kills the nursery harms no sampler. It ends with the node.
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -149,7 +150,7 @@ def main(fd: int) -> int:
         orders.send(READY)
         while line := orders.recv(MOST_BYTES):
             order = msgspec.json.decode(line, type=Order)
-            pid = _fork(orders, lambda order=order: _work(settings, order), settings.node)
+            pid = _fork(orders, functools.partial(_work, settings, order), settings.node)
             orders.send(f"{order.index} {pid}".encode())
     return process.OK
 
