@@ -3,7 +3,7 @@ shelf, where the machine's samplers take it. It has no streams and no environmen
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
@@ -43,16 +43,16 @@ class RelayEnd:
         shelf: Shelf,
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
-        stats: Callable[[], dict[str, float]] = dict,
+        port: int = 0,
     ) -> None:
         self.inc = inc
         self.fetches = 0  # versions that came in whole
         self.nbytes = 0  # of them
+        self.port = port  # where its node serves metrics; 0 = nowhere
         self.shelf = shelf
         self.link = Link(endpoint, self, context, subscribe=True, key=key)
         self.weights = Subscriber(self.link)
         self._name = name
-        self._stats = stats  # what goes along with every beat
         self._full_until = 0.0  # there was no room; nothing is fetched before
         self._complained = False
 
@@ -85,7 +85,7 @@ class RelayEnd:
 
     def beats(self) -> list[list[Payload]]:
         self.weights.beat()
-        return [encode(Ping((), self._stats()))]
+        return [encode(Ping((), {}))]
 
     def _has_room(self, size: int) -> bool:
         """Weights that cannot be laid down are not fetched."""

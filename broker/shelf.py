@@ -77,6 +77,7 @@ class Shelf:
 
     def close(self) -> None:
         self._retire()
+        self.version = -1
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from broker import endpoints
 from launch import config, keyring, process, web
 from launch.chorus import Chorus
@@ -32,8 +34,8 @@ from launch.telling import Line, Listener
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.1
-# Beyond what the samplers may need to drain: to end.
-_MARGIN_S: Final = 5.0
+# Beyond what the samplers may need to drain: to close their environments and their workers.
+_MARGIN_S: Final = 10.0
 # The run's own default, as long as no sampler has told us the run's.
 _DRAIN_S: Final = 5.0
 _RELAY_ENDS_WITHIN_S: Final = 3.0
@@ -75,7 +77,7 @@ def node(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
-            return made.run()
+            return made.run(port or 0)
     except (config.ConfigError, endpoints.EndpointError, web.PortError) as error:
         log.error("%s", error)
         return process.YOUR_INPUT
@@ -111,7 +113,7 @@ class _Node:
         self._samplers = [slot for slot in slots.values() if slot.index != RELAY]
         self._metrics = NodeMetrics(self.registry, slots)
         self._settings = settings
-        self._nursery = Nursery(settings)
+        self._nursery = Nursery(settings)  # until there is a port to tell of
         self._breeder = Slot(RELAY)  # when the nursery itself is started again
         self._listener = listener
         self._chorus = Chorus(log.log)
@@ -122,8 +124,10 @@ class _Node:
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
 
-    def run(self) -> int:
-        """Until the run is over, somebody asks us to stop, or nothing can be done."""
+    def run(self, port: int) -> int:
+        """Until the run is over, somebody asks us to stop, or nothing can be done. `port`: where
+        the metrics are."""
+        self._nursery = Nursery(msgspec.structs.replace(self._settings, port=port))
         log.info("%d samplers for the broker at %s", len(self._samplers), self._settings.broker)
         try:
             while not self._asked and not self._ending:

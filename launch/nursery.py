@@ -30,6 +30,8 @@ from launch import process
 
 MOST_BYTES: Final = 1 << 16
 READY: Final = b"ready"
+# The node speaks to the service manager, and nobody for it.
+_THE_NODES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 # Before numpy and torch are imported: a fork keeps only one thread, so there must be no other.
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -46,6 +48,7 @@ class Settings(Struct, frozen=True):
     ledger: str | None
     key: str | None
     quiet: bool
+    port: int = 0  # where the node serves metrics; 0 = nowhere
 
 
 class Order(Struct, frozen=True):
@@ -137,6 +140,8 @@ def main(fd: int) -> int:
     """Until the node closes its end."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
+    for name in _THE_NODES:
+        os.environ.pop(name, None)
     with socket.socket(fileno=fd) as orders:
         settings = msgspec.json.decode(orders.recv(MOST_BYTES), type=Settings)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the node decides who ends
@@ -216,10 +221,12 @@ def _work(settings: Settings, order: Order) -> int:
     key = Path(settings.key) if settings.key else None
     if order.index < 0:
         return relay.guarded(
-            settings.broker, name=name, shelf=Path(settings.shelf), key=key, tell=tell
-        )
+            settings.broker, name=name, shelf=Path(settings.shelf), key=key, tell=tell,
+            port=settings.port,
+        )  # fmt: skip
     if order.core >= 0:
-        os.sched_setaffinity(0, {order.core})
+        with contextlib.suppress(OSError):  # a service manager may forbid it: as good, or nearly
+            os.sched_setaffinity(0, {order.core})
     return actor.guarded(
         settings.broker,
         name=name,

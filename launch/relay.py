@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -17,8 +18,11 @@ from launch.telling import Figures, Teller
 log = logging.getLogger(__name__)
 
 
-def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller) -> int:
-    """Until SIGTERM. It outlives the run: its node knows when all samplers are done."""
+def relay(
+    broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int
+) -> int:  # fmt: skip
+    """Until SIGTERM. It outlives the run: its node knows when all samplers are done. `port`: where
+    the node serves metrics."""
     own_key = keyring.from_file(key, "actor")
     node = os.getppid()
 
@@ -27,8 +31,9 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
         laid.reserve(0)  # so that samplers see somebody attend to it
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         end = RelayEnd(
-            broker, name=name, inc=process.incarnation(), shelf=laid, context=context, key=own_key
-        )
+            broker, name=name, inc=process.incarnation(), shelf=laid, context=context,
+            key=own_key, port=port,
+        )  # fmt: skip
 
         def figures() -> Figures:
             stats = {
@@ -53,8 +58,6 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
     return process.run_async(main)
 
 
-def guarded(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller) -> int:
+def guarded(broker: str, **options: Any) -> int:
     """`relay`, with every expected failure as one line and its exit status."""
-    return guard.guarded(
-        functools.partial(relay, broker, name=name, shelf=shelf, key=key, tell=tell)
-    )
+    return guard.guarded(functools.partial(relay, broker, **options))

@@ -75,7 +75,10 @@ def test_what_there_is_no_room_for_is_not_fetched(
     relay.shelf.reserve(0)
     reserve = relay.shelf.reserve
 
-    def full(_: int) -> None:
+    tried: list[int] = []
+
+    def full(size: int) -> None:
+        tried.append(size)
         raise ShelfError("no room for weights")
 
     monkeypatch.setattr(relay.shelf, "reserve", full)
@@ -84,6 +87,7 @@ def test_what_there_is_no_room_for_is_not_fetched(
             relay.fetches(blob(version))
             now += 5.0
     assert relay.said == []
+    assert len(tried) == 10, "every ten seconds"
     assert Reader(relay.shelf.path).look() is None
     assert caplog.messages == [
         "no room for weights; until then each sampler fetches the weights itself"

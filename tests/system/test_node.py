@@ -1,5 +1,6 @@
 """`headrace node` as processes: what it starts, keeps alive, fetches, counts, and leaves."""
 
+import contextlib
 import os
 import re
 import signal
@@ -48,10 +49,7 @@ class Machine:
 
     def pids(self) -> dict[str, int]:
         """Its children by what ps calls them: nursery, relay, sampler-0, .."""
-        return {
-            Path(f"/proc/{pid}/comm").read_text().strip(): int(pid)
-            for pid in children(self.node.pid)
-        }
+        return {name: pid for pid, name in children(self.node).items()}
 
     def kills(self, which: str) -> int:
         pid: int = until(lambda: self.pids().get(which), f"a {which}")
@@ -74,8 +72,17 @@ def node(place: Place, *words: str, broker: str = "", env: Any = None) -> Proces
     )  # fmt: skip
 
 
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+def children(process: Process) -> dict[int, str]:
+    """What ps calls them."""
+    found = {}
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has just ended
+            found[int(pid)] = Path(f"/proc/{pid}/comm").read_text().strip()
+    return found
+
+
+def named(process: Process, stem: str) -> list[int]:
+    return [pid for pid, name in children(process).items() if name.startswith(stem)]
 
 
 def number(families: dict[str, Metric], name: str, **labels: str) -> float:
@@ -100,7 +107,7 @@ def test_weights_cross_the_network_once_and_all_samplers_act_with_them(place: Pl
     assert get(machine.port, "/healthz") == (200, "ok\n")
     pids = machine.pids()
     assert len(pids) == 6
-    samplers = [pid for name, pid in pids.items() if name.startswith("sampler")]
+    samplers = named(machine.node, "sampler")
     each_mb = pss_bytes(samplers) / 4 / 2**20
     whole_mb = pss_bytes([machine.node.pid]) / 2**20
     threads = len(list(Path(f"/proc/{pids['nursery']}/task").iterdir()))
@@ -182,6 +189,30 @@ def test_killed_itself_it_leaves_nothing(place: Place) -> None:
     assert found.lost(found.journals()) == []
 
 
+def test_asked_once_it_waits_and_asked_again_it_does_not(place: Place) -> None:
+    """The learner sleeps, so nothing that samplers have sent is acknowledged."""
+    machine = Machine(place, samplers=2)
+    machine.reaches("samplers_welcome", 2)
+    place.trains(10)
+    learner = machine.learner
+    assert learner is not None
+    learner.signal(signal.SIGSTOP)
+    machine.reaches("samplers_unacked_fragments", 1)
+    machine.node.signal(signal.SIGTERM)
+    machine.node.says("waiting for [1-9]* acknowledgements")
+    family = named(machine.node, "sampler")
+    began = time.monotonic()
+    machine.node.signal(signal.SIGTERM)
+    assert machine.node.ends() == 0, machine.node.text()
+    assert time.monotonic() - began < 15, "drain_s is 20"
+    assert not set(family) & place.alive().keys()
+    learner.signal(signal.SIGCONT)
+    learner.term()
+    machine.broker.term()
+    assert tally(place.ledger).given_up, "they say what they gave up"
+    check_books(place)
+
+
 def test_the_end_of_the_run_is_its_end(place: Place) -> None:
     place.run = place.toml("run.toml", f"{RUN}\n[stop]\nsteps = 20000\n")
     broker, learner = place.broker(), place.learner()
@@ -245,13 +276,17 @@ def test_nobody_there_is_said_once_and_waited_for(place: Place) -> None:
 
 
 def test_keys_of_samplers_are_enough(place: Place) -> None:
+    """And nothing else need be said: there is one sampler for each core, on that core."""
     keygen.generate(place.folder / "keys", {})
     secured(place)
     broker, _ = place.broker("--metrics-port", "0"), place.learner()
-    started = node(place, "--samplers", "2", "--key", str(place.folder / "keys" / "actor.key"))
+    started = node(place, "--key", str(place.folder / "keys" / "actor.key"))
     port = port_of(started)
     until(lambda: number(scrape(port), "headrace_node_weights_fetches_total") > 5, "weights")
     place.trains(10)
+    cores = sorted(os.sched_getaffinity(0))
+    bound = [os.sched_getaffinity(pid) for pid in named(started, "sampler")]
+    assert sorted(map(sorted, bound)) == [[core] for core in cores], "one for each core"
     assert number(scrape(port_of(broker)), "headrace_broker_sessions", role="node") == 1
     assert started.term() == 0
 
