@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -44,6 +45,7 @@ class ActorEnd:
         context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal,
         key: keys.Key | None = None,
+        shelf: Path | None = None,
     ) -> None:
         self.name = name
         self.inc = inc
@@ -58,7 +60,7 @@ class ActorEnd:
         self.last_ack = 0.0  # when one came, since 1970; 0 = none yet
         self._sent: dict[tuple[int, int], float] = {}  # (stream, seq) -> when; not acknowledged
         self._spaces = ("", "")  # digest, words
-        self.weights = Subscriber(self.link)
+        self.weights = Subscriber(self.link, shelf)
         self._journal = journal
         journal.joins("actor", inc, name)
 
@@ -81,6 +83,12 @@ class ActorEnd:
     def acting(self) -> int:
         """Version the sampler acts with."""
         return self.weights.acting
+
+    async def serve(self) -> None:
+        """The link, and the look at the machine's shelf. Ends as the link does."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.link.run(), name="link")
+            group.create_task(self.weights.borrow(self.news), name="shelf")
 
     def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
         """The environments are made: ask for credit."""

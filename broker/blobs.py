@@ -166,6 +166,14 @@ class Fetch:
         self._moved = False
         self._waited = self._patience = _PATIENCE[0]
 
+    def came_otherwise(self, version: int) -> list[Get]:
+        """It is here, by another way: what is not newer need not come."""
+        self.version = max(self.version, version)
+        if self._current is None or self._current.version > version:
+            return []
+        following, self._current, self._next = self._next, None, None
+        return self.on_announce(following) if following is not None else []
+
     def reset(self, version: int) -> None:
         """Another broker, at this version: what was half here is gone, and if it begins below us
         (broker and learner both came back from older state) its weights are the newer ones."""

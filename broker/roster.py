@@ -10,7 +10,7 @@ from broker.door import Budget
 from broker.introduction import Introduction
 from broker.wire import Hello, Refusal
 
-ROLES = ("actor", "learner", "watcher", "evaluator")
+ROLES = ("actor", "learner", "watcher", "evaluator", "node")
 _PLAYERS = ("actor", "evaluator")
 
 
@@ -145,7 +145,9 @@ class Roster:
         Without keys whoever knows an incarnation may take its place: a reconnect looks just so. It
         is 63 random bits that only its broker and the learners hear.
         """
-        if user and hello.role not in ("watcher", user.partition(":")[0]):
+        own = user.partition(":")[0]
+        # A node fetches for samplers, with their key.
+        if user and hello.role not in ("watcher", own, "node" if own == "actor" else own):
             return f"the key is one of {user!r}; it cannot speak as {hello.role}"
         here = self._peers.get(self._routes.get(hello.inc, b""))
         if here is not None and here.role != hello.role:

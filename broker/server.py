@@ -82,7 +82,7 @@ class Server:
         self.view = View(self)
         self.status = self.view.status  # numbers for whoever looks
         # Who may say it, and what it does.
-        samplers, players, learners = {"actor"}, {"actor", "evaluator"}, {"learner"}
+        samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
             wire.Unroll: (samplers, self._unroll),
@@ -237,7 +237,7 @@ class Server:
             self.complaints.about("credit", "%s: not granted: %s", peer.name, error)
 
     def _ping(self, peer: Peer, message: wire.Ping, _: Sequence[Buffer]) -> None:
-        if not peer.spaces:
+        if not peer.spaces and peer.role != "node":
             return
         self._says(peer, message.stats)
         lost = self.ledger.missing(peer.inc, message.unacked) if peer.role == "actor" else ()

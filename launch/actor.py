@@ -21,6 +21,7 @@ from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
 from launch import config, guard, keyring, limits, logs, notify, process, web
 from launch.ledgers import open_journal
+from launch.telling import Figures, Teller
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,11 @@ def sample(
     metrics_host: str,
     metrics_port: int | None,
     key: Path | None = None,
+    shelf: Path | None = None,
+    tell: Teller | None = None,
 ) -> int:
-    """Until SIGTERM, or until the run is over."""
+    """Until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts weights;
+    `tell`: the node that it belongs to."""
     limits.for_peer("a sampler")
     own_key = keyring.from_file(key, "actor")
 
@@ -49,8 +53,9 @@ def sample(
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             end = ActorEnd(
-                broker, name=name, inc=inc, context=context, journal=journal, key=own_key
-            )
+                broker, name=name, inc=inc, context=context, journal=journal, key=own_key,
+                shelf=shelf,
+            )  # fmt: skip
             port = web.serve(
                 registry,
                 host=metrics_host,
@@ -61,7 +66,7 @@ def sample(
                 log.info("metrics at port %d", port)
             end.port = web.told(metrics_host, port, broker)
             end.link.reports = logs.reports()
-            await _sample(end, seed=seed, sets=sets, metrics=metrics)
+            await _sample(end, seed=seed, sets=sets, metrics=metrics, tell=tell)
         finally:
             context.destroy(linger=500)
             journal.close()
@@ -70,9 +75,12 @@ def sample(
     return process.run_async(main)
 
 
-async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics) -> None:
+async def _sample(
+    end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics,
+    tell: Teller | None = None,
+) -> None:  # fmt: skip
     async with asyncio.TaskGroup() as group:
-        link = group.create_task(end.link.run(), name="link")
+        link = group.create_task(end.serve(), name="link")
         pulse = _Pulse(end, metrics)
         watch = group.create_task(notify.Watch(pulse).loop(), name="notify")
         while end.run is None:
@@ -80,6 +88,8 @@ async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: Ac
             await end.news.wait()
         run = config.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
         logs.about(run=run.run.name)
+        figures = functools.partial(_figures, end, run.actor.drain_s)
+        telling = group.create_task(tell.keep_telling(figures), name="tell") if tell else None
         pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()
@@ -94,6 +104,15 @@ async def _sample(end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: Ac
             sampler.stepper.close()
             watch.cancel()
             link.cancel()
+            if tell is not None and telling is not None:
+                telling.cancel()
+                tell.tell(figures(), patience_s=0.5)
+
+
+def _figures(end: ActorEnd, drain_s: float) -> Figures:
+    """For its node."""
+    welcome = end.link.welcome is not None
+    return Figures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
 
 
 @dataclass(slots=True)

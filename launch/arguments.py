@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     learner_options.arguments(learner)
     log_option(learner)
     _actor(commands.add_parser("actor", help="a sampler, alone; the run comes from the broker"))
+    _node(commands.add_parser("node", help="a machine's samplers; one command for each machine"))
     _evaluate(
         commands.add_parser("evaluate", help="an evaluator, alone; the run comes from the broker")
     )
@@ -129,9 +130,32 @@ def _actor(actor: argparse.ArgumentParser) -> None:
     actor.add_argument("--groups", type=int, help="groups of environments; default: the run's")
     actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
     actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
+    actor.add_argument(
+        "--shelf", type=Path, metavar="PATH",
+        help="take weights from this machine's shared memory, where headrace node puts them",
+    )  # fmt: skip
     _key(actor, "none")
     _metrics(actor)
     log_option(actor)
+
+
+def _node(node: argparse.ArgumentParser) -> None:
+    node.add_argument("--broker", required=True, help="its address")
+    node.add_argument("--samplers", type=_count, help="default: one for each core it may use")
+    node.add_argument("--name", help="shown in logs; its samplers are NAME-0, ..; default: host")
+    node.add_argument("--groups", type=int, help="groups of environments; default: the run's")
+    node.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
+    node.add_argument("--ledger", type=Path, help="write what was generated into this folder")
+    _key(node, "none; a sampler's")
+    _metrics(node)
+    log_option(node)
+
+
+def _count(word: str) -> int:
+    count = int(word)
+    if not 1 <= count <= 1024:
+        raise argparse.ArgumentTypeError(f"{word} is not between 1 and 1024")
+    return count
 
 
 def _evaluate(evaluate: argparse.ArgumentParser) -> None:

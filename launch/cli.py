@@ -112,6 +112,23 @@ def _actor(given: argparse.Namespace) -> int:
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         key=given.key,
+        shelf=given.shelf,
+    )
+
+
+def _node(given: argparse.Namespace) -> int:
+    from launch import node
+
+    logs.start("node", quiet=given.log_level == "warning", form=logs.chosen(given.log))
+    return node.node(
+        given.broker,
+        samplers=given.samplers,
+        name=given.name,
+        sets=_given(groups=given.groups, stepping=given.stepping),
+        ledger=given.ledger,
+        metrics_host=given.metrics_host,
+        metrics_port=given.metrics_port,
+        key=given.key,
     )
 
 
@@ -224,6 +241,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "broker": _broker,
     "learner": _learner,
     "actor": _actor,
+    "node": _node,
     "evaluate": _evaluate,
     "replay": _replay,
     "audit": _audit,

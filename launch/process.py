@@ -15,7 +15,7 @@ import uvloop
 
 from launch import notify
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
 
@@ -60,6 +60,12 @@ def die_with_parent(parent: int | None = None) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if parent is not None and os.getppid() != parent:  # it died before we could ask
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def show_as(name: str) -> None:
+    """Linux: what ps and top call a fork, which else looks like its parent; 15 letters."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def adopt_orphans() -> bool:

@@ -42,6 +42,11 @@ def descent(pid: int) -> list[int]:
     return found
 
 
+def pss_bytes(roots: Sequence[int]) -> int:
+    """Of these processes and all below them; a page shared by n processes counts 1/n in each."""
+    return 1024 * sum(_memory_kb(pid)[0] for root in roots for pid in descent(root))
+
+
 def _memory_kb(pid: int) -> tuple[int, int]:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

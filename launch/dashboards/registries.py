@@ -27,6 +27,7 @@ from broker.security import Gate
 from broker.server import Server
 from launch import config, web
 from launch.evaluations import EvaluatorMetrics
+from launch.node_metrics import NodeMetrics
 from learner.feed import Feed
 from learner.metrics import LearnerMetrics
 
@@ -157,4 +158,17 @@ def _evaluator() -> Iterator[CollectorRegistry]:
     yield registry
 
 
-_ROLES = {"broker": _broker, "learner": _learner, "actor": _actor, "evaluator": _evaluator}
+@contextmanager
+def _node() -> Iterator[CollectorRegistry]:
+    registry = web.registry("node")
+    NodeMetrics(registry, {})
+    yield registry
+
+
+_ROLES = {
+    "broker": _broker,
+    "learner": _learner,
+    "actor": _actor,
+    "evaluator": _evaluator,
+    "node": _node,
+}

@@ -75,7 +75,8 @@ def drained(run: config.Run, _: Path) -> Any:
         run=mock.AsyncMock(side_effect=asyncio.CancelledError), drain=waits, stepper=mock.Mock()
     )
     link = SimpleNamespace(run=lambda: asyncio.sleep(60))
-    end = mock.Mock(run=config.for_peers(run), link=link, over="", outbox=[])
+    shared = config.for_peers(run)
+    end = mock.Mock(run=shared, link=link, serve=link.run, over="", outbox=[])
     with (
         mock.patch.object(actor, "build", lambda *_, **__: made),
         contextlib.suppress(asyncio.CancelledError),

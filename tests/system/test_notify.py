@@ -166,3 +166,25 @@ def test_an_environment_that_hangs_feeds_nothing(place: Place, listen: Listen) -
     actor.kill()
     assert learner.term() == 0
     assert broker.term() == 0
+
+
+def test_a_node_speaks_for_its_samplers(place: Place, listen: Listen) -> None:
+    ear = listen("node")
+    node = start(place, ear, "node", "--broker", place.ipc, "--samplers", "2")
+    ear.says("EXTEND_TIMEOUT_USEC=", 2)
+    assert "READY=1" not in ear.lines
+    broker, learner = place.broker(), place.learner()
+    ear.hears("READY=1")
+    ear.says("WATCHDOG=1", 2)
+    status(ear, r"^STATUS=[12] of 2 samplers welcome, [1-9][\d,]* steps/s$")
+    node.signal(signal.SIGSTOP)
+    before = ear.count("WATCHDOG=1")
+    time.sleep(2 * WATCHDOG_S)
+    assert ear.count("WATCHDOG=1") <= before + 1  # its samplers are silent, and do not speak for it
+    node.signal(signal.SIGCONT)
+    assert node.term() == 0
+    ear.hears("STOPPING=1")
+    asked = "EXTEND_TIMEOUT_USEC=60000000"
+    assert ear.order()[:4] == [asked, "READY=1", "WATCHDOG=1", "STOPPING=1"]
+    assert learner.term() == 0
+    assert broker.term() == 0

@@ -1,0 +1,64 @@
+"""A node's relay, put together: the weights of its machine, fetched once, laid on a shelf."""
+
+import asyncio
+import functools
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from broker.relay_end import RelayEnd
+from broker.shelf import Shelf
+from launch import guard, keyring, logs, process
+from launch.telling import Figures, Teller
+
+log = logging.getLogger(__name__)
+
+
+def relay(
+    broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int
+) -> int:  # fmt: skip
+    """Until SIGTERM. It outlives the run: its node knows when all samplers are done. `port`: where
+    the node serves metrics."""
+    own_key = keyring.from_file(key, "actor")
+    node = os.getppid()
+
+    async def main() -> int:
+        laid = Shelf(shelf)
+        laid.reserve(0)  # so that samplers see somebody attend to it
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        end = RelayEnd(
+            broker, name=name, inc=process.incarnation(), shelf=laid, context=context,
+            key=own_key, port=port,
+        )  # fmt: skip
+        end.link.reports = logs.reports()
+
+        def figures() -> Figures:
+            stats = {
+                "version": float(laid.version),
+                "bytes": float(end.nbytes),
+                "fetches": float(end.fetches),
+            }
+            return Figures(os.getpid(), end.link.welcome is not None, False, 0.0, stats)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(end.link.run(), name="link")
+                group.create_task(tell.keep_telling(figures), name="tell")
+        finally:
+            end.leave("stopped")
+            laid.close()
+            if os.getppid() != node:  # it was killed, and leaves this to us
+                shutil.rmtree(shelf.parent, ignore_errors=True)
+            context.destroy(linger=500)
+        return process.OK
+
+    return process.run_async(main)
+
+
+def guarded(broker: str, **options: Any) -> int:
+    """`relay`, with every expected failure as one line and its exit status."""
+    return guard.guarded(functools.partial(relay, broker, **options))

@@ -1,0 +1,122 @@
+"""What a node's processes tell it: figures once a second, and their log lines. By datagrams.
+
+They come from our own children, through a socket that only this user can reach; even so every one
+is bounded and checked. A figure that does not get through is not missed: the next one is a total.
+A line that does not goes to standard error instead.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+MOST_BYTES: Final = 1 << 14
+_MOST_TEXT: Final = 4000
+_EVERY_S: Final = 1.0
+# The node reads within a tenth of a second; one that does not is gone, or stopped.
+_PATIENCE_S: Final = 0.2
+
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+class Figures(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Of one process, since it began."""
+
+    pid: Number
+    welcome: bool  # a broker knows it
+    over: bool  # it was told that the run is over
+    drain_s: Annotated[float, Meta(ge=0, le=3600)]  # it may need so long to end
+    stats: dict[Annotated[str, Meta(max_length=64)], float]
+
+
+class Line(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Of its log."""
+
+    pid: Number
+    level: Annotated[int, Meta(ge=0, le=100)]
+    text: Annotated[str, Meta(max_length=_MOST_TEXT)]
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Figures | Line)
+
+
+class Teller:
+    """A child's end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+    def tell(self, said: Figures | Line, *, patience_s: float = 0.0) -> bool:
+        """False = it did not get through."""
+        self._socket.settimeout(patience_s)
+        try:
+            self._socket.sendto(msgspec.msgpack.encode(said), self._path)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def keep_telling(self, figures: Callable[[], Figures]) -> None:
+        """For ever."""
+        while True:
+            self.tell(figures())
+            await asyncio.sleep(_EVERY_S)
+
+
+class _Handler(logging.Handler):
+    """To the node; what does not get there goes where it went before."""
+
+    def __init__(self, teller: Teller, instead: list[logging.Handler]) -> None:
+        super().__init__()
+        self._teller = teller
+        self._instead = instead
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)[-_MOST_TEXT:]  # of a traceback the end says why
+        line = Line(os.getpid(), record.levelno, text)
+        if not self._teller.tell(line, patience_s=_PATIENCE_S):
+            for handler in self._instead:
+                handler.handle(record)
+
+
+def by_way_of_the_node(teller: Teller) -> None:
+    """This process's log: eight samplers that say the same should not say it eight times."""
+    root = logging.getLogger()
+    root.handlers = [_Handler(teller, root.handlers)]
+
+
+class Listener:
+    """The node's end."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self.socket.setblocking(False)
+        self.socket.bind(str(path))
+        self.nonsense = 0  # datagrams that were none of ours
+
+    def heard(self) -> list[Figures | Line]:
+        """What came, not more at a time than a moment takes."""
+        found: list[Figures | Line] = []
+        for _ in range(1000):
+            try:
+                packet = self.socket.recv(MOST_BYTES + 1)
+            except OSError:
+                break
+            try:
+                found.append(_DECODER.decode(packet))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                self.nonsense += 1
+        return found
+
+    def close(self) -> None:
+        self.socket.close()
