@@ -126,7 +126,9 @@ class ActorEnd:
         self.weights.acts_with(version, digest)
 
     def leave(self, text: str) -> None:
-        """Clean exit; what is open is abandoned and said so."""
+        """Clean exit; what is open is abandoned and said so. Its last figures go first."""
+        for frames in self.beats():
+            self.link.send(frames)
         gone = self.outbox.abandon()
         self._sent.clear()
         self._journal.given_up(self.inc, gone)

@@ -4,6 +4,8 @@ With keys a connection's user is "role:name"; the role must be the one that HELL
 incarnation belongs to the user that said it first. Without keys every user is "".
 """
 
+import ipaddress
+
 import zmq
 
 from broker import said
@@ -24,11 +26,13 @@ def user_of(frame: zmq.Frame) -> str:
 
 
 def address_of(frame: zmq.Frame) -> str:
-    """Where the connection comes from; inside one machine there is no address."""
+    """Where the connection comes from. Inside one machine libzmq says who, not where."""
     try:
-        return str(frame.get("Peer-Address")) or "127.0.0.1"
-    except zmq.ZMQError:
+        address = ipaddress.ip_address(str(frame.get("Peer-Address")))
+    except (zmq.ZMQError, ValueError):
         return "127.0.0.1"
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return f"[{plain}]" if plain.version == 6 else str(plain)
 
 
 class Reception:
@@ -74,9 +78,7 @@ class Reception:
             hello.version, user, budget,
         )  # fmt: skip
         if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
-            peer.target = (
-                f"[{address}]:{intro.port}" if ":" in address else f"{address}:{intro.port}"
-            )
+            peer.target = f"{address}:{intro.port}"
         new = self._roster.join(peer)
         return peer, "joins" if new else "goes on from another connection" if moved else ""
 

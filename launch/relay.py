@@ -48,8 +48,11 @@ def relay(
             async with asyncio.TaskGroup() as group:
                 group.create_task(end.link.run(), name="link")
                 group.create_task(tell.keep_telling(figures), name="tell")
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    end.leave("stopped")  # while there is a link
         finally:
-            end.leave("stopped")
             laid.close()
             if os.getppid() != node:  # it was killed, and leaves this to us
                 shutil.rmtree(shelf.parent, ignore_errors=True)

@@ -35,6 +35,8 @@ FAR = 1 << 35  # a version that nobody reaches
 class Frame:
     """What the server looks at of a zmq.Frame, with a key's user."""
 
+    address = "10.0.0.7"
+
     def __init__(self, data: bytes, user: str) -> None:
         self.buffer, self.bytes, self._user = memoryview(data), data, user
 
@@ -42,7 +44,7 @@ class Frame:
         return len(self.bytes)
 
     def get(self, option: str) -> str:
-        return {"User-Id": self._user, "Peer-Address": "10.0.0.7"}[option]
+        return {"User-Id": self._user, "Peer-Address": self.address}[option]
 
 
 class Broker:
@@ -473,6 +475,26 @@ def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
         Broker.now += 0.01
     assert len(honest.server.status()["troubles"]) == 20
     assert honest.server.troubles.totals["actor"] < 10**11
+
+
+@pytest.mark.parametrize(
+    ("address", "target"),
+    [
+        ("10.0.0.7", "10.0.0.7:9101"),
+        ("::ffff:10.0.0.7", "10.0.0.7:9101"),
+        ("fd00::7", "[fd00::7]:9101"),
+        ("localhost:0:0:31099", "127.0.0.1:9101"),  # what libzmq says of a pipe
+        ("", "127.0.0.1:9101"),
+    ],
+)
+def test_metrics_are_where_the_connection_comes_from(
+    monkeypatch: pytest.MonkeyPatch, address: str, target: str
+) -> None:
+    """A peer names a port and no host: Prometheus is sent nowhere else."""
+    monkeypatch.setattr(Frame, "address", address)
+    one = Broker()
+    one.hello(A, wire.Hello("actor", "a", 1, spaces="s"), Introduction(port=9101))
+    assert [peer.target for peer in one.server.roster.everybody()] == [target]
 
 
 @pytest.mark.parametrize("role", ["actor", "watcher", "evaluator", "learner"])

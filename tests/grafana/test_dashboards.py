@@ -12,7 +12,6 @@ from launch.dashboards.board import SCHEMA_VERSION, WIDTH
 from launch.dashboards.boards import BOARDS, named, recorded, shown
 from launch.dashboards.reference import AD_HOC
 from launch.dashboards.registries import Described, described
-from tests.grafana.pending import PENDING, PENDING_SERIES
 
 NAMES = [board.name for board in BOARDS]
 # Grafana's own names of units.
@@ -52,7 +51,7 @@ def test_what_is_committed_is_what_is_generated() -> None:
 
 
 def test_nobody_asks_for_a_metric_that_is_not_there(metrics: list[Described]) -> None:
-    there = {name for one in metrics for name in one.series} | PENDING_SERIES
+    there = {name for one in metrics for name in one.series}
     rules = set(re.findall(r"record: (\S+)", (GRAFANA / "recording.yaml").read_text()))
     for where, text in expressions().items():
         assert named(text) <= there, f"{where}: {named(text) - there}"
@@ -69,11 +68,6 @@ def test_every_recorded_value_is_asked_for() -> None:
     rules = set(re.findall(r"record: (\S+)", (GRAFANA / "recording.yaml").read_text()))
     asked = "\n".join(text for where, text in expressions().items() if where != "recording.yaml")
     assert rules == recorded(asked)
-
-
-def test_what_is_pending_is_not_there(metrics: list[Described]) -> None:
-    """MERGE: take those out of tests/grafana/pending.py."""
-    assert not PENDING & {one.name for one in metrics}
 
 
 def test_every_metric_is_explained(metrics: list[Described]) -> None:

@@ -16,10 +16,9 @@ import pytest
 from launch.dashboards.__main__ import GRAFANA
 from launch.dashboards.boards import BOARDS, named, recorded
 from launch.dashboards.registries import described
-from tests.grafana.pending import PENDING_SERIES
 from tests.needs import missing
 from tests.system.conftest import Place, Process, until
-from tests.system.test_metrics import get, port_of, scrape
+from tests.system.test_metrics import port_of, scrape
 
 # What a small run without keys, without a GPU and without nodes does not have.
 NOT_HERE = {"headrace_broker_handshakes_total", "headrace_learner_gpu_memory_bytes"}
@@ -81,7 +80,7 @@ def live(place: Place) -> Iterator[Live]:
     roles = [("learner", learner), *(("actor", one) for one in actors), ("evaluator", evaluator)]
     ports = [(role, port_of(process)) for role, process in roles]
     config = place.folder / "prometheus.yml"
-    config.write_text(configuration(port_of(broker), ports))
+    config.write_text(configuration(port_of(broker)))
     prometheus = Prometheus(place, config)
     try:
         yield Live(prometheus, {"broker": port_of(broker), **dict(ports)})
@@ -95,7 +94,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def configuration(broker: int, others: list[tuple[str, int]]) -> str:
+def configuration(broker: int) -> str:
     """The shipped one: its one line edited, at the pace of a test."""
     text = (GRAFANA / "prometheus.yml").read_text()
     text, edited = re.subn(
@@ -104,13 +103,6 @@ def configuration(broker: int, others: list[tuple[str, int]]) -> str:
     assert edited == 1
     text = re.sub(r"\b(\w+_interval): 10s", r"\1: 1s", text)
     text = re.sub(r"- (\w+\.yaml)", rf"- {GRAFANA}/\1", text)
-    if get(broker, "/sd")[0] == 404:
-        # MERGE: the broker tells of the others; take this branch, and `others`, out.
-        targets = "".join(
-            f'      - targets: ["127.0.0.1:{port}"]\n        labels: {{role: {role}}}\n'
-            for role, port in others
-        )
-        text = text.replace("    relabel_configs:", f"{targets}    relabel_configs:")
     return text
 
 
@@ -132,10 +124,7 @@ def not_expected(query: str) -> bool:
         made = re.search(rf"record: {rule}\n(.*?)(?=- record|\Z)", rules, re.DOTALL)
         assert made
         query += made[1]
-    return any(
-        name in PENDING_SERIES | NOT_HERE or name.startswith("headrace_node_")
-        for name in named(query)
-    )
+    return any(name in NOT_HERE or name.startswith("headrace_node_") for name in named(query))
 
 
 def test_every_panel_of_a_real_run_has_data(live: Live) -> None:

@@ -77,8 +77,6 @@ def test_the_guide_runs_as_it_stands(place: Place, shell: dict[str, str]) -> Non
             next(iter(beside.values())).says("run cartpole at tcp://127.0.0.1:5755")
             continue
         for line in lines:
-            if _is_to_come(line):
-                continue
             if "audit" in line:
                 end(beside)
                 beside = {}
@@ -103,16 +101,10 @@ def end(processes: dict[str, Process]) -> None:
             assert process.ends() == 0, process.text()
 
 
-def _is_to_come(line: str) -> bool:
-    """`headrace top` comes with another change."""
-    return line.split()[1] == "top" and " top " not in arguments.parser().format_help()
-
-
 def test_every_command_and_option_named_exists() -> None:
     for _, lines in blocks(GUIDE):
         for line in lines:
-            if not _is_to_come(line):
-                arguments.parser().parse_args(shlex.split(line, comments=True)[1:])
+            arguments.parser().parse_args(shlex.split(line, comments=True)[1:])
 
 
 def test_every_link_leads_somewhere() -> None:
