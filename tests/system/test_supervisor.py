@@ -233,7 +233,7 @@ def test_prometheus_reads_the_guides_configuration(rack: Rack) -> None:
         f"{prometheus} --config.file={file} --storage.tsdb.path={rack.folder}/tsdb"
         f" --web.listen-address=127.0.0.1:{port}"
     )
-    query = urllib.parse.quote('up{job="headrace-broker"} == 1 and headrace_broker_queue_fragments')
+    query = urllib.parse.quote('up{job="headrace", role="broker"} == 1')
 
     def answered() -> bool:
         try:
