@@ -8,7 +8,7 @@ A run may still be going. Each process writes before it tells: so samplers' jour
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,10 +107,12 @@ class _Join:
             self._count(journal)
             if journal.role is Role.SAMPLER:
                 self._generated(journal, ended=journal.ended)
-        if any(self._beyond(journal) for journal in read):
-            # What samplers that run have generated since. The rest of it is later than our view.
+        spoken = _spoken(read)
+        if any(most > self._of(stream).count for stream, most in spoken.items()):
+            # What samplers that run have generated since, as far as the others spoke of it. What
+            # came later yet is open only because we do not look at the others again.
             for journal in journals.read(folder, Role.SAMPLER):
-                self._generated(journal, ended=False)
+                self._generated(journal, ended=False, most=spoken)
         for journal in read:
             self._ends(journal)
         self._result.env_steps = sum(self._steps.values())
@@ -145,8 +147,11 @@ class _Join:
         for (unrolls,) in journal.said("W"):
             self._result.window = max(self._result.window, int(unrolls))
 
-    def _generated(self, journal: Journal, *, ended: bool) -> None:
-        """Who it is, and what there is: every seq from 0 on, or a line of it is gone."""
+    def _generated(
+        self, journal: Journal, *, ended: bool, most: Mapping[Stream, int] | None = None
+    ) -> None:
+        """Who it is, and what there is: every seq from 0 on, or a line of it is gone. `most`: the
+        seqs from there on are not looked at."""
         for role, word, *words in journal.said("P"):
             if role == "actor":
                 self._names[int(word)] = " ".join(words)
@@ -168,17 +173,10 @@ class _Join:
                     f"{journal.stem}: stream {number} of incarnation {inc} has no line about"
                     f" what it generated from {hi} to {(lo or gap) - 1}"
                 )
+            hi = hi if most is None else min(hi, most.get(stream, 0))
             if stream not in self._marks or self._marks[stream].count < hi:
                 self._marks[stream] = Marks(hi)
         self._steps[journal.stem] = journal.env_steps()
-
-    def _beyond(self, journal: Journal) -> bool:
-        """Does it speak of an unroll that we have not seen generated?"""
-        return any(
-            max(hi for _, hi in spans) > self._of(stream).count
-            for letter in "tRB"
-            for stream, _, spans in journal.spans(letter)
-        )
 
     def _ends(self, journal: Journal) -> None:
         for stream, outcome, spans in journal.spans("A"):
@@ -203,6 +201,16 @@ class _Join:
             return spans
         self._ghosts[stream] += [[max(lo, count), hi] for lo, hi in spans if hi > count]
         return [[lo, min(hi, count)] for lo, hi in spans if lo < count]
+
+
+def _spoken(read: Sequence[Journal]) -> dict[Stream, int]:
+    """Below what seq others than its sampler speak of unrolls."""
+    most: dict[Stream, int] = {}
+    for journal in read:
+        for letter in "tRB":
+            for stream, _, spans in journal.spans(letter):
+                most[stream] = max(most.get(stream, 0), *(hi for _, hi in spans))
+    return most
 
 
 def _distinct(spans: Spans) -> int:

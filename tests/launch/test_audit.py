@@ -1,5 +1,6 @@
 """The audit of journals written by hand: every unroll, every way to end, torn lines."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from broker.journal import Journal
 from broker.wire import Outcome
-from launch import audit
+from launch import audit, journals
 
 
 @pytest.fixture
@@ -154,6 +155,30 @@ def test_a_killed_sampler_leaves_at_most_what_pacing_lets_it_have_open(write: An
     assert write(actor=killed, broker="W 10\n", learner="").exact()
     account = write(actor=killed, broker="W 8\n", learner="")
     assert (account.in_flight, account.too_many, account.window) == (10, 2, 8)
+
+
+def test_a_reading_that_takes_its_time_sees_no_more_open_than_there_was(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the sampler's journal and the learner's the run goes on, and again until the
+    sampler's is looked at once more."""
+    learner = "".join(f"T 1 0 {seq} 1\n" for seq in range(5))
+    write(actor="G 1 0 0 4\nG 1 0 1 4\n", broker="W 6\n", learner=learner)
+    readings: list[int] = []
+    honest = journals.read
+
+    def slow(folder: Path, *roles: journals.Role) -> Iterator[journals.Journal]:
+        if readings:
+            text = "".join(f"G 1 0 {seq} 4\n" for seq in range(50))
+            (folder / "actor.log").write_text(text)
+        readings.append(1)
+        return iter(list(honest(folder, *roles)))
+
+    monkeypatch.setattr(journals, "read", slow)
+    account = write()
+    assert len(readings) == 2
+    assert (account.generated, account.in_flight, account.ghosts) == (5, 0, 0)
+    assert account.exact()
 
 
 def test_a_line_of_generated_unrolls_that_is_gone_is_seen(write: Any) -> None:
