@@ -4,7 +4,10 @@ All samplers connect at one moment, while there is no learner: what the broker h
 connection costs. Then a learner comes, and all send as fast as credit lets them.
 """
 
+import re
+import statistics
 import time
+import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +55,7 @@ def measure(
 ) -> dict[str, Any]:
     # One unroll of each sampler to a step: weights go out to all of them as often.
     with Stage(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as stage:
-        broker = stage.broker("--ledger", stage.ledger)
+        broker = stage.broker("--ledger", stage.ledger, "--metrics-port", "0")
         base = Load.of(broker)
         gate = stage.folder / "gate"
         crowd = [
@@ -73,7 +76,7 @@ def measure(
         stage.until(lambda: _welcomed(stage, crowd) == samplers, "every sampler is welcomed")
         connected = max(one["welcomed"] for one in _all(stage, crowd)) - began
         time.sleep(2.0)  # whatever it allocates comes to rest
-        idle = Load.of(broker)
+        idle, scrape = Load.of(broker), _scrape_ms(stage)
         learner = stage.start(
             Learner(
                 stage.address, stage.run, str(stage.folder / "learner.json"), bytes=size,
@@ -92,6 +95,7 @@ def measure(
         return {
             "samplers": samplers,
             "connected_s": round(connected, 2),
+            "metrics_idle_ms": scrape,
             "idle_kb_each": _each(idle, base, samplers),
             "loaded_kb_each": _each(loaded.pop("load"), base, samplers),
             "descriptors": loaded.pop("descriptors"),
@@ -116,6 +120,7 @@ def _loaded(
     while time.monotonic() < began + seconds:
         time.sleep(min(1.0, seconds / 4))
         most = max(most, Load.of(broker), key=lambda load: load.pss_kb)
+    scrape = _scrape_ms(stage)
     after, last, lasted = Load.of(broker), stage.report(learner), time.monotonic() - began
     shares = [b - a for a, b in zip(settled, _settled(stage, crowd), strict=True)]
     took = Latencies(_latencies(stage, crowd).counts - latencies.counts)
@@ -126,9 +131,22 @@ def _loaded(
         "broker_cpu": round((after.cpu_s - before.cpu_s) / lasted, 2),
         "jain": round(jain(shares), 4),
         "shares": [min(shares), max(shares)],
+        "metrics_loaded_ms": scrape,
         "ack_p50_ms": round(1e3 * took.quantile(0.5), 1),
         "ack_p99_ms": round(1e3 * took.quantile(0.99), 1),
     }
+
+
+def _scrape_ms(stage: Stage, times: int = 9) -> float:
+    """How long /metrics takes; the median."""
+    port = re.findall(r"metrics at port (\d+)", (stage.folder / "broker.log").read_text())[-1]
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            answer.read()
+        took.append(time.perf_counter() - began)
+    return round(1e3 * statistics.median(took), 1)
 
 
 def jain(shares: Sequence[float]) -> float:
