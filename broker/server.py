@@ -299,8 +299,10 @@ class Server:
         self._post.send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
 
     def _trouble(self, peer: Peer, message: wire.Trouble, _: Sequence[Buffer]) -> None:
+        """No error of ours: at INFO, so that `headrace train` does not say it twice."""
         if self.troubles.add(peer.role, peer.name, message.text, message.count, peer.seen):
-            self.complaints.say("%s %s: %s", peer.role, peer.name, said.words(message.text, 2000))
+            text = said.words(message.text, 2000)
+            self.complaints.say("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
 
     def _watch(self, peer: Peer, _message: wire.Watch, _: Sequence[Buffer]) -> None:
         self._post.send(peer.route, wire.Status(), self.view.packed(time.monotonic()))

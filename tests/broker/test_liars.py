@@ -460,6 +460,7 @@ def test_what_brings_no_buffers_brings_none(honest: Broker) -> None:
 def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
     honest: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     honest.hears(A, wire.Trouble(1, "environment 3 failed", 2))
     honest.hears(A, wire.Trouble(1, "environment 4 failed", 1))
     (shown,) = honest.server.status()["troubles"]

@@ -20,7 +20,7 @@ from tests.needs import missing
 from tests.system.conftest import Place, Process, until
 from tests.system.test_metrics import port_of, scrape
 
-# What a small run without keys, without a GPU and without nodes does not have.
+# What a small run without keys and without a GPU does not have.
 NOT_HERE = {"headrace_broker_handshakes_total", "headrace_learner_gpu_memory_bytes"}
 
 
@@ -66,7 +66,7 @@ class Live(NamedTuple):
 
 @pytest.fixture
 def live(place: Place) -> Iterator[Live]:
-    """Broker, learner, two samplers, evaluator, and who watches them."""
+    """Broker, learner, two samplers, evaluator, a node with a third, and who watches them."""
     if shutil.which("prometheus") is None:
         missing(
             "prometheus, which dashboards ask, is not here; on Debian: apt-get install prometheus"
@@ -77,7 +77,11 @@ def live(place: Place) -> Iterator[Live]:
     evaluator = place.headrace(
         "evaluate", "--broker", place.ipc, "--episodes", "2", "--every-s", "1", *port
     )
-    roles = [("learner", learner), *(("actor", one) for one in actors), ("evaluator", evaluator)]
+    node = place.headrace("node", "--broker", place.ipc, "--samplers", "1", *port)
+    roles = [
+        ("learner", learner), *(("actor", one) for one in actors), ("evaluator", evaluator),
+        ("node", node),
+    ]  # fmt: skip
     ports = [(role, port_of(process)) for role, process in roles]
     config = place.folder / "prometheus.yml"
     config.write_text(configuration(port_of(broker)))
@@ -124,12 +128,12 @@ def not_expected(query: str) -> bool:
         made = re.search(rf"record: {rule}\n(.*?)(?=- record|\Z)", rules, re.DOTALL)
         assert made
         query += made[1]
-    return any(name in NOT_HERE or name.startswith("headrace_node_") for name in named(query))
+    return any(name in NOT_HERE for name in named(query))
 
 
 def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
     prometheus, ports = live
-    want = {"broker": 1, "learner": 1, "actor": 2, "evaluator": 1}
+    want = {"broker": 1, "learner": 1, "actor": 2, "evaluator": 1, "node": 1}
     until(lambda: prometheus.up() == want, f"all targets: {want}")
 
     # Every expression is taken, and all that can have data have some.
@@ -151,7 +155,7 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
 
     # Whose sessions: the metric's own "role", not that of the target.
     (sessions,) = prometheus.ask("query", query='headrace_broker_sessions{role="actor"}')["result"]
-    assert sessions["value"][1] == "2"
+    assert sessions["value"][1] == "3"
 
     # Rules are evaluated without an error, and a healthy run is quiet.
     def evaluated() -> bool:

@@ -119,7 +119,6 @@ def served(run: config.Run, _: Path) -> Any:
         with (
             mock.patch.object(Server, "run", answer),
             mock.patch.object(process, "incarnation", lambda: 1),
-            contextlib.suppress(Stop),
         ):
             asyncio.run(
                 broker._serve(
@@ -127,6 +126,8 @@ def served(run: config.Run, _: Path) -> Any:
                     report=None,
                 )
             )  # fmt: skip
+    except* Stop:
+        pass
     finally:
         shutil.rmtree(folder)
     return str({**found, "credit": _plain(found["credit"])}).replace(folder, "")

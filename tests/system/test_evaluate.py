@@ -135,12 +135,12 @@ def test_by_hand_from_nothing_but_an_address(place: Place) -> None:
     alone.says(r"version \d+: return .* 3 episodes in")
     families = scrape(port_of(alone))
     ours = {name for name in families if name.startswith("headrace_")}
-    assert all(name.startswith("headrace_evaluator_") for name in ours)
+    assert all(name.startswith(("headrace_evaluator_", "headrace_build")) for name in ours)
     assert value(families["headrace_evaluator_episodes"]) == 3
     assert value(families["headrace_evaluator_return_mean"]) > 0
     at_broker = scrape(port_of(broker))
     assert by(at_broker["headrace_broker_sessions"], "role") == {
-        "actor": 1, "learner": 1, "watcher": 0, "evaluator": 1,
+        "actor": 1, "learner": 1, "watcher": 0, "evaluator": 1, "node": 0,
     }  # fmt: skip
 
     began = time.monotonic()
