@@ -90,12 +90,13 @@ def _learn(
     journal = open_journal(options.ledger, "learner", process.incarnation())
     recorder = _recorder(run, options, ranks, spaces, fresh=resume is None)
     registry = web.registry("learner")
+    metrics = LearnerMetrics(registry)
+    metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
     port = _metrics(registry, run, options, ranks)
     feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port)
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
-    metrics = LearnerMetrics(registry, feed)
-    metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
+    metrics.watch(feed)
     watch = notify.Watch(functools.partial(learner_pulse.look, feed, progress, metrics))
     try:
         feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here

@@ -19,9 +19,8 @@ _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 class LearnerMetrics:
     """One per rank."""
 
-    def __init__(self, registry: CollectorRegistry, feed: Feed | None = None) -> None:
-        if feed is not None:
-            registry.register(LeaseMetrics(feed))
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
 
         def counter(name: str, words: str, *labels: str) -> Counter:
             return Counter(f"headrace_learner_{name}", words, labels, registry=registry)
@@ -65,6 +64,10 @@ class LearnerMetrics:
             buckets=_LAG_BUCKETS,
             registry=registry,
         )
+
+    def watch(self, feed: Feed) -> None:
+        """The feed comes later than the port at which metrics are served."""
+        self._registry.register(LeaseMetrics(feed))
 
     def begins(self, rank: int, world: int, checkpoint_every_s: float) -> None:
         """What does not change; the first checkpoint is due an interval from now."""

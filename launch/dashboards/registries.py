@@ -136,7 +136,7 @@ def _learner() -> Iterator[CollectorRegistry]:
             context=context,
         )  # fmt: skip
         # All that they ask a feed for is its end.
-        LearnerMetrics(registry, cast(Feed, SimpleNamespace(end=end)))
+        LearnerMetrics(registry).watch(cast(Feed, SimpleNamespace(end=end)))
         yield registry
         context.destroy(linger=0)
 

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,20 @@ def test_what_is_damaged_is_not_folded(tmp_path: Path, caplog: pytest.LogCapture
     assert "damaged" in caplog.text
     assert (tmp_path / "actor-7.log").exists()
     assert list(tmp_path.glob("*-*.*-*.log")) == []
+
+
+def test_folding_takes_little_memory(tmp_path: Path) -> None:
+    """A role that folds keeps for ever what that took."""
+    lines = "".join(f"G 7123456789012345678 0 {seq} 16\n" for seq in range(100_000))
+    (tmp_path / "actor-7.log").write_text(lines)
+    (tmp_path / "actor-7.1.log").write_text("")
+    assert len(lines) > 3_000_000
+    del lines
+    tracemalloc.start()
+    try:
+        segments.fold(tmp_path, "actor-7", 1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "actor-7.0-0.log").exists()
+    assert most < 1_000_000
