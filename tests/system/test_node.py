@@ -214,7 +214,7 @@ def test_asked_once_it_waits_and_asked_again_it_does_not(place: Place) -> None:
 
 
 def test_the_end_of_the_run_is_its_end(place: Place) -> None:
-    place.run = place.toml("run.toml", f"{RUN}\n[stop]\nsteps = 20000\n")
+    place.run = place.toml("run.toml", f"{RUN}\n[stop]\nsteps = 3000\n")
     broker, learner = place.broker(), place.learner()
     started = node(place, "--samplers", "2")
     assert started.ends() == 0, started.text()
