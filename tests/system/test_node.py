@@ -14,7 +14,7 @@ from prometheus_client import Metric
 
 from launch import keygen
 from launch.tree import descent, pss_bytes
-from tests.system.conftest import RUN, Place, Process, until
+from tests.system.conftest import RUN, Place, Process, shared_memory, until
 from tests.system.figures import say
 from tests.system.tally import tally
 from tests.system.test_metrics import get, port_of, scrape
@@ -177,13 +177,15 @@ def test_whatever_is_killed_comes_back_and_the_others_go_on(place: Place) -> Non
 
 def test_killed_itself_it_leaves_nothing(place: Place) -> None:
     """Its samplers hear of what they sent before they end."""
+    before = shared_memory()
     machine = Machine(place, samplers=2)
     machine.reaches("samplers_welcome", 2)
     place.trains(20)
     family = descent(machine.node.pid)
+    own = {name for name in shared_memory() - before if name.startswith("headrace-node-")}
     machine.node.kill()
     until(lambda: not set(family) & place.alive().keys(), "all of them end")
-    until(lambda: not list(Path("/dev/shm").glob("headrace-node-*")), "its memory is given back")
+    until(lambda: not own & shared_memory(), "its memory is given back")
     found = tally(place.ledger)
     assert found.given_up == set(), machine.node.text()
     assert found.lost(found.journals()) == []
