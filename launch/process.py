@@ -17,6 +17,8 @@ from launch import notify
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# A parent of several threads that is killed tells its death by each of them: that is one signal.
+_ECHO_S = 1.0
 OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
 
 
@@ -110,9 +112,15 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         assert task is not None
         loop = asyncio.get_running_loop()
 
+        parent, asked_at = os.getppid(), 0.0
+
         def stop() -> None:
-            notify.stopping()
-            task.cancel()
+            nonlocal asked_at
+            echo = os.getppid() != parent and time.monotonic() - asked_at < _ECHO_S
+            asked_at = asked_at or time.monotonic()
+            if not echo:
+                notify.stopping()
+                task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:

@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from launch import guard, keyring, logs, process
 from launch.telling import Figures, Teller
 
 log = logging.getLogger(__name__)
+
+_DYING_S = 0.3
 
 
 def relay(
@@ -54,12 +57,20 @@ def relay(
                     end.leave("stopped")  # while there is a link
         finally:
             laid.close()
-            if os.getppid() != node:  # it was killed, and leaves this to us
+            if _orphaned(node):  # it was killed, and leaves this to us
                 shutil.rmtree(shelf.parent, ignore_errors=True)
             context.destroy(linger=500)
         return process.OK
 
     return process.run_async(main)
+
+
+def _orphaned(node: int) -> bool:
+    """The signal of its death may come while its last threads are still dying."""
+    until = time.monotonic() + _DYING_S
+    while os.getppid() == node and time.monotonic() < until:
+        time.sleep(0.005)
+    return os.getppid() != node
 
 
 def guarded(broker: str, **options: Any) -> int:

@@ -113,17 +113,18 @@ def test_weights_cross_the_network_once_and_all_samplers_act_with_them(place: Pl
     threads = len(list(Path(f"/proc/{pids['nursery']}/task").iterdir()))
     assert threads == 1, "a fork of a process with threads is not safe"
     machine.learner.signal(signal.SIGSTOP)  # type: ignore[union-attr]
-    before = scrape(machine.broker_port)
-    chunks = number(before, "headrace_broker_messages_total", dir="out", type="chunk")
-    acting = number(before, "headrace_broker_messages_total", dir="in", type="acting")
-    assert number(before, "headrace_broker_sessions", role="node") == 1
-    until(
-        lambda: (
-            machine.figure("weights_fetches_total") == chunks
-            and number(scrape(machine.broker_port), "headrace_broker_weights_lagging_actors") == 0
-        ),
-        "what was fetched is what was sent, and all act with it",
-    )
+
+    def still() -> dict[str, Any] | None:
+        """What was announced before the learner slept is on its way for a moment."""
+        now = scrape(machine.broker_port)
+        sent = number(now, "headrace_broker_messages_total", dir="out", type="chunk")
+        same = machine.figure("weights_fetches_total") == sent
+        return now if same and not number(now, "headrace_broker_weights_lagging_actors") else None
+
+    after = until(still, "what was fetched is what was sent, and all act with it")
+    chunks = number(after, "headrace_broker_messages_total", dir="out", type="chunk")
+    acting = number(after, "headrace_broker_messages_total", dir="in", type="acting")
+    assert number(after, "headrace_broker_sessions", role="node") == 1
     machine.learner.signal(signal.SIGCONT)  # type: ignore[union-attr]
     cpu_s = cpu(machine.node.pid)
     say(
