@@ -15,20 +15,25 @@ def test_a_gap_stays() -> None:
     assert steady(lambda: 3) == 3
 
 
-def test_beside_a_thread_that_counts() -> None:
-    """The same sum, looked at once, is wrong now and then."""
-    counters, stop = [0, 0], threading.Event()
+def test_beside_a_thread_in_the_middle_of_a_move() -> None:
+    """The first look falls between the two counters; the next comes when the move is over."""
+    counters, between, go_on = [0, 0], threading.Event(), threading.Event()
+    seen: list[int] = []
 
-    def count() -> None:
-        while not stop.is_set():
-            counters[0] += 1
-            sum(range(50))  # another thread may have its turn here
-            counters[1] += 1
+    def move() -> None:
+        counters[0] += 1
+        between.set()
+        go_on.wait()
+        counters[1] += 1
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
-        assert [steady(lambda: counters[0] - counters[1]) for _ in range(50)] == [0] * 50
-    finally:
-        stop.set()
+    def look() -> int:
+        seen.append(counters[0] - counters[1])
+        go_on.set()
         thread.join()
+        return seen[-1]
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    between.wait()
+    assert steady(look) == 0
+    assert seen == [1, 0]
