@@ -244,10 +244,9 @@ class Server:
         self.door.charge(peer.budget, messages=door.work(message.unacked))
         missing = lost[: wire.MAX_ENTRIES]
         self._post.send(peer.route, wire.Pong(self.inc, self.ledger.book.credit.version, missing))
-        if peer.acting != self.weights.version and self.shipping.newest.blob is not None:
-            self._post.send(
-                peer.route, self.shipping.newest.blob.announce
-            )  # an announcement got lost
+        blob = self.shipping.newest.blob
+        if peer.acting != self.weights.version and blob is not None:
+            self._post.send(peer.route, blob.announce)  # an announcement got lost
         if self.ledger.over:
             self._post.send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
 
@@ -274,12 +273,10 @@ class Server:
             self.roster.forget(peer.inc)
 
     def _farewell(self, bye: wire.Bye) -> None:
-        text = said.words(bye.text)
+        text, blob = said.words(bye.text), self.shipping.newest.blob
         for player in self.roster.players() if bye.final else ():
-            if player.role == "evaluator" and self.shipping.newest.blob is not None:
-                self._post.send(
-                    player.route, self.shipping.newest.blob.announce
-                )  # they evaluate the last ones
+            if player.role == "evaluator" and blob is not None:
+                self._post.send(player.route, blob.announce)  # they evaluate the last ones
             self._post.send(player.route, wire.Bye(self.inc, True, text))
 
     def _done(self, peer: Peer, message: wire.Done, _: Sequence[Buffer]) -> None:
