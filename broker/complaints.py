@@ -16,9 +16,13 @@ class Complaints:
         self._door = door
         self._metrics = metrics
 
+    def count(self, reason: str) -> None:
+        """A message was dropped for that reason; many of the same may follow, so without a word."""
+        self._metrics.errors[reason] += 1
+
     def about(self, reason: str, words: str, *others: object) -> None:
         """A message was dropped for that reason."""
-        self._metrics.errors[reason] += 1
+        self.count(reason)
         self.say(words, *others)
 
     def say(self, words: str, *others: object, level: int = logging.WARNING) -> None:

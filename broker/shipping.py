@@ -42,7 +42,7 @@ class Shipping:
 
     def chunk(self, peer: Peer, message: wire.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.newest.came_from(peer.inc):
-            self._complaints.about("identity", "%s brings what it did not announce", peer.name)
+            self._complaints.count("identity")
             return
         blob, more = self.newest.chunk(message, buffers[0] if buffers else b"")
         self._post.send_all(peer.route, more)
