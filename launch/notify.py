@@ -35,27 +35,13 @@ def send(*lines: str) -> None:
         way.sendto("\n".join(lines).encode(), address)
 
 
-def ready(text: str) -> None:
-    """Whoever is ordered after us may begin."""
-    send("READY=1", _status(text))
-
-
-def status(text: str) -> None:
-    """One line for `systemctl status`."""
-    send(_status(text))
-
-
-def alive() -> None:
-    """Not said for WatchdogSec, and we are killed and started again."""
-    send("WATCHDOG=1")
-
-
 def stopping() -> None:
     """We end in order; what is open is settled first."""
     send("STOPPING=1", _status("stopping: what is open is settled first"))
 
 
 def _status(text: str) -> str:
+    """One line for `systemctl status`."""
     return f"STATUS={' '.join(text.split())}"
 
 
@@ -89,7 +75,8 @@ class Watch:
         self._every_s = min(_LOOK_EVERY_S, dog_s / 4 or _LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Once: ready, alive, or neither."""
+        """Once. READY=1: whoever is ordered after us may begin. WATCHDOG=1: not said for
+        WatchdogSec, and we are killed and started again."""
         now, pulse = time.monotonic(), self._look()
         lines = [_status(self._text(pulse, now))]
         if pulse.ready and not self._ready:

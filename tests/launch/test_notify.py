@@ -33,15 +33,17 @@ def received(ear: socket.socket) -> list[str]:
             return found
 
 
-def test_each_word(heard: Callable[[], list[str]]) -> None:
-    notify.ready("at\nwork")
-    notify.status("version 3")
-    notify.alive()
+def test_each_line(heard: Callable[[], list[str]]) -> None:
+    notify.send("READY=1", "STATUS=at work")
     notify.stopping()
-    ready, status, alive, stopping = heard()
+    ready, stopping = heard()
     assert ready == "READY=1\nSTATUS=at work"
-    assert (status, alive) == ("STATUS=version 3", "WATCHDOG=1")
     assert stopping.startswith("STOPPING=1\nSTATUS=")
+
+
+def test_a_status_is_one_line(heard: Callable[[], list[str]]) -> None:
+    Watch(lambda: pulse()._replace(text="at\nwork")).look()
+    assert heard() == ["STATUS=at work\nREADY=1"]
 
 
 def test_the_other_ranks_of_a_machine_are_silent(
@@ -50,10 +52,10 @@ def test_the_other_ranks_of_a_machine_are_silent(
     """RANK is no matter: the second machine's first rank speaks for its own unit."""
     monkeypatch.setenv("RANK", "4")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    notify.alive()
+    notify.send("WATCHDOG=1")
     assert heard() == []
     monkeypatch.setenv("LOCAL_RANK", "0")
-    notify.alive()
+    notify.send("WATCHDOG=1")
     assert heard() == ["WATCHDOG=1"]
 
 
@@ -62,13 +64,13 @@ def test_nobody_listens(address: str | None, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
-    notify.ready("")
-    notify.alive()
+    notify.send("READY=1")
+    notify.stopping()
 
 
 def test_a_full_socket_holds_nobody_up(heard: Callable[[], list[str]]) -> None:
     for _ in range(5000):
-        notify.alive()
+        notify.send("WATCHDOG=1")
     assert 0 < len(heard()) < 5000
 
 
