@@ -1,7 +1,7 @@
 """Counts by size, cheaper than a metric: read at a scrape, or sent along with a beat. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 # What the samplers measure, and the broker adds up: the two must agree on the edges.
@@ -41,8 +41,3 @@ def cumulative(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[st
         below += count
         out.append(("+Inf" if edge == float("inf") else str(float(edge)), below))
     return out
-
-
-def counts_of(name: str, edges: Sequence[float], figures: Mapping[str, float]) -> list[float]:
-    """The counts that `figures` told."""
-    return [figures.get(f"{name}_{at}", 0.0) for at in range(len(edges) + 1)]

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_LAG = 1000
 _LATE_BEATS = 2.5
-_LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+_LAGS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
 class BrokerMetrics(Collector):
@@ -39,7 +38,7 @@ class BrokerMetrics(Collector):
         self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
         self.peer_full = 0
-        self.lags: Counter[int] = Counter()  # versions between acting and dispatch
+        self.lags = Buckets(_LAGS)  # versions between acting and dispatch
         self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in
         self.loop_lag = Histogram(
             "headrace_broker_loop_lag_seconds",
@@ -52,8 +51,8 @@ class BrokerMetrics(Collector):
         registry.register(self)
 
     def lag(self, versions: int) -> None:
-        """Of one unroll at dispatch. A sampler may say anything: a bounded set is counted."""
-        self.lags[min(max(versions, 0), _MOST_LAG)] += 1
+        """Of one unroll at dispatch. A sampler may say anything: the sum stays a figure."""
+        self.lags.add(min(max(versions, 0), _MOST_LAG))
 
     def count(self, way: str, kind: type[Message], size: int) -> None:
         """Every message that comes in or goes out."""
@@ -72,7 +71,7 @@ class BrokerMetrics(Collector):
             yield from self._ledger(server)
             yield from self._peers(server)
             yield from self._weights(server)
-            yield from summed("headrace_samplers", server.tallies, server.roster.of("actor"))
+            yield from summed(server.tallies, server.roster.of("actor"))
 
     def _traffic(self) -> Iterator[Metric]:
         messages = CounterMetricFamily(
@@ -96,22 +95,13 @@ class BrokerMetrics(Collector):
             "headrace_broker_protocol_errors", "Messages not taken", "reason", self.errors
         )
         yield _counter("headrace_broker_refusals", "Peers refused", "reason", self.refused)
-        yield self._lag()
-        yield CounterMetricFamily(
-            "headrace_broker_peer_full", "Sends a peer had no room for", value=self.peer_full
-        )
-
-    def _lag(self) -> HistogramMetricFamily:
-        lags = dict(self.lags)
-        below = [
-            (str(float(edge)), float(sum(n for lag, n in lags.items() if lag <= edge)))
-            for edge in (*_LAG_BUCKETS, float("inf"))
-        ]
-        return HistogramMetricFamily(
+        yield histogram(
             "headrace_broker_fragment_lag_versions",
             "Versions between acting and dispatch, by unroll",
-            buckets=[("+Inf" if edge == "inf" else edge, count) for edge, count in below],
-            sum_value=float(sum(lag * n for lag, n in lags.items())),
+            self.lags,
+        )
+        yield CounterMetricFamily(
+            "headrace_broker_peer_full", "Sends a peer had no room for", value=self.peer_full
         )
 
     def _ledger(self, server: "Server") -> Iterator[Metric]:

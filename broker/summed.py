@@ -1,7 +1,7 @@
-"""Metrics made from plain counts, and those of all samplers together: of a broker, or of a node."""
+"""Metrics made from plain counts, and those of all samplers together."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -13,6 +13,8 @@ from prometheus_client.core import (
 from broker import buckets
 from broker.buckets import Buckets, cumulative
 from broker.tallies import FAILURES, OUTCOMES, WAITS, Tallies
+
+_PREFIX: Final = "headrace_samplers"
 
 
 class Sampler(Protocol):
@@ -26,7 +28,7 @@ def histogram(name: str, words: str, counted: Buckets) -> HistogramMetricFamily:
     return HistogramMetricFamily(name, words, buckets=made, sum_value=counted.total)
 
 
-def summed(prefix: str, tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
+def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
     """Counters never fall; gauges are of those that are here."""
     totals = dict(tallies.totals)
     for name, words, key in (
@@ -39,7 +41,7 @@ def summed(prefix: str, tallies: Tallies, here: Sequence[Sampler]) -> Iterator[M
         ("inference_rows", "Observations it was called for", "rows"),
         ("reconnects", "Connections begun anew", "reconnects"),
     ):
-        yield CounterMetricFamily(f"{prefix}_{name}", words, value=totals[key])
+        yield CounterMetricFamily(f"{_PREFIX}_{name}", words, value=totals[key])
     for name, words, label, keys in (
         ("wait_seconds", "Waiting, by what for", "phase", {p: f"wait_{p}_s" for p in WAITS}),
         ("fragments", "Unrolls by acknowledged outcome", "outcome",
@@ -48,19 +50,19 @@ def summed(prefix: str, tallies: Tallies, here: Sequence[Sampler]) -> Iterator[M
          {where: f"fail_{where}" for where in FAILURES}),
         ("fragment_bytes", "Unroll bytes by stage", "stage", {"raw": "raw_bytes", "wire": "bytes"}),
     ):  # fmt: skip
-        yield _labelled(f"{prefix}_{name}", words, label, keys, totals)
+        yield _labelled(f"{_PREFIX}_{name}", words, label, keys, totals)
     for name, words, key in (
         ("unacked_fragments", "Not acknowledged", "unacked"),
         ("ledger_unaccounted", "Unrolls lost by their own counting", "unaccounted"),
     ):
         value = sum(sampler.stats.get(key, 0.0) for sampler in here)
-        yield GaugeMetricFamily(f"{prefix}_{name}", words, value=value)
+        yield GaugeMetricFamily(f"{_PREFIX}_{name}", words, value=value)
     for name, words, key, edges in (
         ("ack_seconds", "From sending an unroll to its acknowledgement", "ack", buckets.ACK_S),
         ("env_step_seconds", "Of an environment's step, mean of an unroll", "step", buckets.STEP_S),
     ):
         yield HistogramMetricFamily(
-            f"{prefix}_{name}", words,
+            f"{_PREFIX}_{name}", words,
             buckets=cumulative(edges, tallies.counts(key, edges)), sum_value=totals[f"{key}_sum"],
         )  # fmt: skip
 

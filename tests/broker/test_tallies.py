@@ -91,7 +91,7 @@ def test_the_metrics_of_all_samplers() -> None:
     beat(tallies, 1, env_steps=10.0, wait_env_s=2.5, out_trained=3.0, fail_step=1.0, raw_bytes=9.0)
     beat(tallies, 2, **acks.figures("ack"))
     here = [One(unacked=3.0, unaccounted=0.0), One(unacked=4.0)]
-    found = values(list(summed("headrace_samplers", tallies, here)))
+    found = values(list(summed(tallies, here)))
     assert found["headrace_samplers_env_steps_total", ""] == 10.0
     assert found["headrace_samplers_wait_seconds_total", "env"] == 2.5
     assert found["headrace_samplers_wait_seconds_total", "credit"] == 0.0
