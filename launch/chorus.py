@@ -1,15 +1,15 @@
 """What many say at once is logged once: the first to say it by name, the others by number. Pure."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from broker.troubles import kind
 
 # The others have so long to say the same.
 _WINDOW_S: Final = 10.0
 _MOST_KNOWN: Final = 256
 _MOST_WORDS: Final = 100
-_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Chorus:
         self._known: dict[tuple[int, str], _Verse] = {}
 
     def says(self, who: str, level: int, text: str, now: float) -> None:
-        key = level, _NUMBER.sub("#", text)
+        key = level, kind(text)
         known = self._known.get(key)
         if known is not None:
             known.others += 1
