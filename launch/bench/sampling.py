@@ -44,7 +44,6 @@ class Sampler(ActorEnd):
         self.acknowledged_at = 0.0  # the last time
         self._of = 0  # incarnation of the last of these
         self._latencies = latencies
-        self._put_at: dict[tuple[int, int], float] = {}
         self.say = self._says
 
     def greet(self) -> list[Payload]:
@@ -65,9 +64,8 @@ class Sampler(ActorEnd):
                 self.lives[-1] = (welcomed, now)
             for stream, lo, hi in message.ranges:
                 for seq in range(lo, hi):
-                    put_at = self._put_at.pop((stream, seq), None)
-                    if put_at is not None:
-                        self._latencies.add(now - put_at)
+                    if (sent := self._sent.get((stream, seq))) is not None:
+                        self._latencies.add(now - sent)
         super().handle(message, buffers)
 
     async def sample(self, body: bytes, stop: asyncio.Event) -> None:
@@ -121,7 +119,6 @@ class Sampler(ActorEnd):
             stream, versions=(acted, acted), steps=1, digest=0, ended=0, episodes=(),
             buffers=(body,),
         )  # fmt: skip
-        self._put_at[stream, self.outbox.last(stream)] = time.monotonic()
 
     async def _rest(self, most_s: float) -> None:
         """Until there is news, or so long; 0 = however long that takes."""
