@@ -1,0 +1,129 @@
+"""A broker's real server, without sockets, on a clock of the test's own; what peers say to it."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import zmq
+from prometheus_client import CollectorRegistry
+
+from broker import introduction, wire
+from broker.blobs import Blob
+from broker.book import Book
+from broker.config import BrokerConfig
+from broker.introduction import Introduction
+from broker.ledger import Ledger
+from broker.metrics import BrokerMetrics
+from broker.roster import Roster
+from broker.server import Server
+from broker.wire import Message, Payload, Unroll
+
+A, B, L, M, W = b"sampler a", b"sampler b", b"learner", b"other learner", b"watcher"
+NOTHING = Introduction()
+FAR = 1 << 35  # a version that nobody reaches
+
+
+class Frame:
+    """What the server looks at of a zmq.Frame, with a key's user."""
+
+    address = "10.0.0.7"
+
+    def __init__(self, data: bytes, user: str) -> None:
+        self.buffer, self.bytes, self._user = memoryview(data), data, user
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def get(self, option: str) -> str:
+        return {"User-Id": self._user, "Peer-Address": self.address}[option]
+
+
+class Broker:
+    """One server; everything it sends is kept."""
+
+    now = 100.0
+
+    def __init__(self, gate: Any = None, *, max_lag: int = 1, **limits: Any) -> None:
+        self.sent: list[tuple[bytes, Message]] = []
+        book = Book(
+            batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3,
+            first_tag=1000,
+        )  # fmt: skip
+        more = {} if gate is None else {"gate": gate}
+        self.server = Server(
+            BrokerConfig(beat_s=1.0, lease_s=10.0, **limits), Ledger(book, lease_s=10.0),
+            BrokerMetrics(CollectorRegistry()), inc=9, shared={},
+            roster=Roster("run", lambda _: None), announce="tcp://broker:2",
+            router=cast(Any, self), publisher=cast(Any, self), **more,
+        )  # fmt: skip
+        self.book, self.ledger = book, self.server.ledger
+        self.errors = self.server.metrics.errors
+
+    def send(self, frames: Sequence[Payload]) -> bool:
+        parts = [f.bytes if isinstance(f, zmq.Frame | Frame) else bytes(f) for f in frames]
+        if len(parts[0]) != 16 or parts[0][:2] != b"HR":  # else it goes to all
+            self.sent.append((parts[0], wire.decode(parts[1:])[0]))
+        return True
+
+    def hears(self, route: bytes, message: Message, *buffers: bytes, user: str = "") -> None:
+        frames = [
+            Frame(route, user),
+            *(Frame(_bytes(f), user) for f in wire.encode(message, *buffers)),
+        ]
+        self.server._receive(cast(Any, frames))
+
+    def pump(self) -> list[tuple[bytes, Message]]:
+        """What the server said since the last time."""
+        self.server._pump()
+        sent, self.sent = self.sent, []
+        return sent
+
+    def told(self, kind: type[Message]) -> list[Any]:
+        return [message for _, message in self.pump() if isinstance(message, kind)]
+
+    def hello(
+        self, route: bytes, hello: wire.Hello, intro: Introduction = NOTHING, user: str = ""
+    ) -> None:
+        self.hears(route, hello, introduction.encode(intro), user=user)
+
+    def sampler(
+        self, route: bytes = A, inc: int = 1, streams: int = 1, user: str = "", **other: Any
+    ) -> None:
+        """Says HELLO as one that has just started."""
+        intro = Introduction(streams=tuple((n, 0, 0, 0, ()) for n in range(streams)))
+        self.hello(route, wire.Hello("actor", f"a{inc}", inc, spaces="s", **other), intro, user)
+
+    def learner(
+        self, route: bytes = L, inc: int = 50, *, rank: int = 0, world: int = 1, version: int = 0,
+        spaces: str = "s", user: str = "", **intro: Any,
+    ) -> None:  # fmt: skip
+        hello = wire.Hello(
+            "learner", f"l{inc}", inc, spaces=spaces, rank=rank, world=world, version=version
+        )
+        self.hello(route, hello, Introduction(**{"want": 8, "unroll_bytes": 100, **intro}), user)
+
+    def unrolls(self, seqs: Sequence[int], route: bytes = A, inc: int = 1, **other: Any) -> None:
+        for seq in seqs:
+            fields = {"floor": 0, "version_min": 0, "version_max": 0, "steps": 8, "digest": 1}
+            self.hears(route, Unroll(inc, 0, seq, **{**fields, **other}), b"x" * 100)
+
+    def tags(self) -> list[int]:
+        return [tag for s in self.book.leases.sessions.values() for tag in s.leases]
+
+
+def _bytes(frame: Payload) -> bytes:
+    return frame.bytes if isinstance(frame, zmq.Frame) else bytes(frame)
+
+
+def works(one: Broker, tags: Sequence[int]) -> None:
+    """The honest learner trains on what it has, and the sampler hears of it."""
+    ranges = tuple((tag, tag + 1) for tag in tags)
+    one.hears(L, wire.Done(50, one.book.credit.version + 1, 100, ranges))
+    acks = one.told(wire.Ack)
+    assert sum(hi - lo for ack in acks for _, lo, hi in ack.ranges) == len(tags)
+
+
+def publish(one: Broker, route: bytes, version: int, body: bytes = b"weights") -> None:
+    blob = Blob.of(version, "layout", body)
+    chunk, view = blob.first()
+    one.hears(route, blob.announce)
+    one.hears(route, chunk, bytes(view))
