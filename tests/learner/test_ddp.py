@@ -7,13 +7,12 @@ only the feed is made up, so that all of them see the same unrolls. This file is
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -33,6 +32,8 @@ from learner.progress import Progress
 from learner.ranks import Ranks
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from learner.train import train
+from tests import warm
+from tests.warm import Forked
 
 SPACES = Spaces((Leaf("obs", "<f4", (4,)),), discrete(3))
 MODEL = ModelConfig(hidden=(16, 16), normalise_obs=True, normalise_returns=True)
@@ -192,30 +193,38 @@ class Outcome:
         return max(float(np.abs(mine - theirs).max()) for mine, theirs in pairs)
 
 
-def start(folder: Path, world: int, *arguments: str, **env: str) -> list["subprocess.Popen[str]"]:
+class Rank(NamedTuple):
+    """A rank's process."""
+
+    process: Forked
+    log: Path
+
+
+def start(folder: Path, world: int, *arguments: str, **env: str) -> list[Rank]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder), *arguments],
+    ranks = []
+    for rank in range(world):
+        log = folder.with_name(f"{folder.name}-{rank}.log")
+        process = warm.nest_of_the_session().fork(
+            __file__, [str(folder), *arguments], folder=folder.parent, log=log,
             env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
                  **env},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
+        )  # fmt: skip
+        ranks.append(Rank(process, log))
+    return ranks
 
 
-def ends(ranks: Sequence["subprocess.Popen[str]"]) -> list[tuple[int, str]]:
+def ends(ranks: Sequence[Rank]) -> list[tuple[int, str]]:
     """Exit status and words of each."""
     try:
-        return [(process.communicate(timeout=60)[0], process.returncode)[::-1] for process in ranks]
+        return [(rank.process.wait(60), rank.log.read_text()) for rank in ranks]
     finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+        for rank in ranks:
+            rank.process.kill()
+            rank.process.wait()
 
 
 def run(folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B)) -> Outcome:

@@ -1,8 +1,6 @@
 """Real roles under faults: started, killed, stopped and started again as a supervisor would."""
 
 import functools
-import json
-import os
 import re
 import signal
 import socket
@@ -13,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.system import nest
-from tests.system.conftest import Place, until
+from tests.system.conftest import Place, Process, until
 from tests.system.tally import Key, tally
 
 # Small and quick: versions every few milliseconds, silence noticed within a second and a half.
@@ -57,27 +54,24 @@ WINDOW = 4
 
 
 class Role:
-    """One process that the nest forked."""
+    """One process."""
 
-    def __init__(self, name: str, number: int, nursery: "Nest", log: Path) -> None:
+    def __init__(self, name: str, process: Process) -> None:
         self.name = name
-        self.number = number
-        self.log = log
-        self.pid = 0
+        self.pid = process.pid
         self.killed = False  # by us
-        self._nursery = nursery
+        self._process = process
 
     def text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        return self._process.text()
 
     @property
     def status(self) -> int | None:
         """Exit status; None while it runs."""
-        return self._nursery.ended().get(self.number)
+        return self._process.popen.poll()
 
     def signal(self, number: int) -> None:
-        if self.status is None:
-            os.kill(self.pid, number)
+        self._process.signal(number)
 
     def kill(self) -> None:
         self.killed = True
@@ -123,35 +117,6 @@ class Role:
         return ""
 
 
-class Nest:
-    """The warmed parent's handle."""
-
-    def __init__(self, place: Place) -> None:
-        self._folder = place.folder
-        os.mkfifo(place.folder / nest.ORDERS)
-        self._events = place.folder / nest.EVENTS
-        self._made = 0
-        place.python(str(Path(nest.__file__)), str(place.folder))
-
-    def fork(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> Role:
-        number, self._made = self._made, self._made + 1
-        role = Role(name, number, self, self._folder / f"{name}-{number}.txt")
-        order = {"number": number, "words": words, "log": str(role.log), "env": dict(env or {})}
-        with (self._folder / nest.ORDERS).open("w") as orders:
-            orders.write(json.dumps(order) + "\n")
-        role.pid = until(lambda: self._told("born").get(number), f"the birth of {name}")
-        return role
-
-    def ended(self) -> dict[int, int]:
-        """Exit status by number."""
-        return self._told("ended")
-
-    def _told(self, word: str) -> dict[int, int]:
-        text = self._events.read_text() if self._events.exists() else ""
-        lines = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
-        return {int(number): int(value) for kind, number, value in lines if kind == word}
-
-
 class System:
     """A broker, a learner and samplers, each by its name; every process that ever was."""
 
@@ -161,7 +126,6 @@ class System:
         self.place = place
         self.address = address
         place.run = place.toml("run.toml", run)
-        self.nest = Nest(place)
         self.samplers = [f"actor-{at}" for at in range(samplers)]
         self.names = ["broker", *(["learner"] if learners else []), *self.samplers]
         self.roles: dict[str, Role] = {}  # the living one of each name
@@ -191,7 +155,7 @@ class System:
         raise ValueError(name)
 
     def start(self, name: str, *, env: Mapping[str, str] | None = None) -> Role:
-        role = self.roles[name] = self.nest.fork(name, *self.words(name), env=env)
+        role = self.roles[name] = Role(name, self.place.headrace(*self.words(name), env=env))
         self.all.append(role)
         return role
 
@@ -234,7 +198,7 @@ class System:
             for name in together:
                 self.roles[name].leaves()
         self.ends_are_understood()
-        assert sum("launch" in c or "nest.py" in c for c in self.place.alive().values()) == 1
+        assert not self.place.alive()
 
     def ends_are_understood(self) -> None:
         """Killed by us, or a clean end on request: no process may end for a reason of its own."""

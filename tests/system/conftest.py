@@ -4,6 +4,7 @@ Every process of a test carries one word of its own in its environment, which ch
 test can say "nothing of mine is left" whatever became of the parents.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -22,10 +23,11 @@ from typing import Any
 import pytest
 
 from launch import audit
+from tests import warm
+from tests.nest import WORD
 
 # Far above what anything here takes on a busy machine; only a hang reaches it.
 LONG_S = 30.0
-_WORD = "HEADRACE_SYSTEM_TEST"
 
 RUN = """
 [run]
@@ -73,15 +75,32 @@ def until(condition: Callable[[], Any], what: str, *, timeout_s: float = LONG_S)
         time.sleep(0.02)
 
 
+_MEMORY = Path("/dev/shm")
+
+
 def shared_memory() -> set[str]:
-    folder = Path("/dev/shm")
-    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    return {entry.name for entry in _MEMORY.iterdir()} if _MEMORY.is_dir() else set()
+
+
+def forsaken(name: str) -> bool:
+    """No living node holds this folder; one of a test beside us does."""
+    try:
+        folder = os.open(_MEMORY / name, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(folder)
+    return True
 
 
 class Process:
     """One started command; everything it says goes into one file."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes] | warm.Forked, log: Path) -> None:
         self.popen = popen
         self.log = log
 
@@ -129,8 +148,9 @@ class Process:
 class Place:
     """One test's folder, addresses and processes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cold: bool = False) -> None:
         self.folder = folder
+        self.cold = cold  # nothing comes from a warmed parent
         self.out = folder / "out"
         self.ledger = self.out / "ledger"
         self.word = uuid.uuid4().hex
@@ -148,21 +168,30 @@ class Place:
 
     def python(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
         """A Python process in a session of its own."""
-        log = self.folder / f"log-{len(self._started)}.txt"
+        log = self._log()
         with log.open("wb") as sink:
             popen = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-                cwd=self.folder, start_new_session=True,
-                env={**os.environ, _WORD: self.word, "TMPDIR": str(self.temporary),
-                     "OMP_NUM_THREADS": "1", **(env or {})},
+                cwd=self.folder, start_new_session=True, env=self._env(env),
             )  # fmt: skip
-        process = Process(popen, log)
-        self._started.append(process)
-        return process
+        return self._watched(popen, log)
 
-    def headrace(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-        return self.python("-m", "launch.cli", *arguments, env=env)
+    def headrace(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cold: bool = False,
+        namespace: str = "",
+    ) -> Process:  # fmt: skip
+        """The same for a `headrace` command, forked from a warmed parent where that is as good.
+        `namespace`: of the network, if not ours; for a warmed one only."""
+        if cold or self.cold or not warm.possible(env or {}):
+            assert not namespace
+            return self.python("-m", "launch.cli", *arguments, env=env)
+        log = self._log()
+        forked = warm.nest_of_the_session().fork(
+            "launch.cli", arguments, folder=self.folder, log=log, env=self._env(env),
+            namespace=namespace,
+        )  # fmt: skip
+        return self._watched(forked, log)
 
     def train(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
         return self.headrace("train", self.run, "--out", str(self.out), *arguments, env=env)
@@ -186,6 +215,18 @@ class Place:
             "actor", "--broker", broker or self.ipc, "--ledger", str(self.ledger), "--seed", "3",
             *arguments, env=env,
         )  # fmt: skip
+
+    def _env(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        ours = {WORD: self.word, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
+        return {**os.environ, **ours, **(more or {})}
+
+    def _log(self) -> Path:
+        return self.folder / f"log-{len(self._started)}.txt"
+
+    def _watched(self, popen: subprocess.Popen[bytes] | warm.Forked, log: Path) -> Process:
+        process = Process(popen, log)
+        self._started.append(process)
+        return process
 
     # ---- what it left ---------------------------------------------------------------------------
 
@@ -221,7 +262,7 @@ class Place:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    mine = f"{_WORD}={self.word}".encode() in (entry / "environ").read_bytes()
+                    mine = f"{WORD}={self.word}".encode() in (entry / "environ").read_bytes()
                     state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                     command = (entry / "cmdline").read_text().replace("\0", " ")
                 except OSError:
@@ -234,7 +275,12 @@ class Place:
         """No process, no socket folder, no shared memory."""
         until(lambda: not self.alive(), f"still there: {self.alive()}", timeout_s=timeout_s)
         assert list(self.temporary.glob("headrace-*")) == []
-        assert not {name for name in shared_memory() - self._shared_memory if "headrace" in name}
+        # Waits: a node may just have made its folder, and not have taken it yet.
+        until(lambda: not self._forsaken(), f"left: {self._forsaken()}", timeout_s=2.0)
+
+    def _forsaken(self) -> set[str]:
+        news = shared_memory() - self._shared_memory
+        return {name for name in news if "headrace" in name and forsaken(name)}
 
     def close(self) -> None:
         for pid in self.alive():
@@ -247,10 +293,11 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     # Not tmp_path: a socket's path has at most a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="hr-"))
-    made = Place(folder)
+    # What is measured starts as users start it.
+    made = Place(folder, cold=request.node.get_closest_marker("alone") is not None)
     try:
         yield made
     finally:

@@ -19,11 +19,6 @@ _PACKAGES = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables"}
 # Namespaces outlive their processes: the name tells whose they are, so that the next run can clear
 # away what one that was killed left behind.
 _MARK = "hrtest"
-# A namespace is entered by the tool that made it; then our command takes the process over.
-_ENTER = (
-    "import os, sys; os.execvp('ip', ['ip', 'netns', 'exec', sys.argv[1], sys.executable,"
-    " *sys.argv[2:]])"
-)
 
 
 def _command(*words: str) -> None:
@@ -39,7 +34,7 @@ class Host:
         self.broker = f"tcp://10.88.{number}.1:{PORT}"  # where it finds the broker
 
     def headrace(self, place: Place, *arguments: str) -> Process:
-        return place.python("-c", _ENTER, self.namespace, "-m", "launch.cli", *arguments)
+        return place.headrace(*arguments, namespace=self.namespace)
 
     def learner(self, place: Place, *arguments: str) -> Process:
         return self.headrace(
@@ -129,9 +124,9 @@ class Network:
     def broker(self, place: Place, *arguments: str) -> Process:
         """Listens on all of its lines."""
         bind = f"tcp://0.0.0.0:{PORT}"
-        process = place.python(
-            "-c", _ENTER, self.hub, "-m", "launch.cli", "broker", "--run", place.run,
-            "--bind", bind, "--insecure", *arguments,
+        process = place.headrace(
+            "broker", "--run", place.run, "--bind", bind, "--insecure", *arguments,
+            namespace=self.hub,
         )  # fmt: skip
         process.says("run small at")
         return process

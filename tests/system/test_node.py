@@ -68,7 +68,7 @@ class Machine:
 def node(place: Place, *words: str, broker: str = "", env: Any = None) -> Process:
     return place.headrace(
         "node", "--broker", broker or place.ipc, "--ledger", str(place.ledger), "--name", "n",
-        "--metrics-port", "0", *words, env=env,
+        "--metrics-port", "0", *words, env=env, cold=True,
     )  # fmt: skip
 
 

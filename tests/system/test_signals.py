@@ -11,6 +11,11 @@ from tests.system.conftest import Place, Process, until
 Moment = Callable[[Place, Process], object]
 
 
+@pytest.fixture(autouse=True)
+def _from_the_first_import_on(place: Place) -> None:
+    place.cold = True
+
+
 def children(place: Place, train: Process) -> int:
     return len(place.alive().keys() - {train.pid})
 
