@@ -17,6 +17,9 @@ from broker.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
+# Prometheus, a few pages that are open, and who looks by hand.
+_MOST_AT_ONCE = 32
+
 # Content type and body; called in a thread of the server.
 Page = Callable[[], tuple[str, bytes]]
 
@@ -102,6 +105,28 @@ def serve(
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread for each connection, and so many connections; one more is closed at once."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._room = threading.BoundedSemaphore(_MOST_AT_ONCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system gives no more threads
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who leaves before the answer, as a closed window does, is no fault of ours."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
