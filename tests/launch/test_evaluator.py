@@ -61,7 +61,6 @@ RUN = config.Run(
     env=EnvConfig(id=f"{__name__}:Pay"),
     model=ModelConfig(hidden=(4,)),
     evaluate=EvaluateConfig(episodes=6, every_s=0.0, envs=2, seed=5),
-    actor=ActorConfig(step_timeout_s=0.05),
 )
 
 
@@ -372,9 +371,8 @@ def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: 
         end = End()
         Pay.gate.clear()
         end.tell(blob=blob(spaces, 1))
-        run = msgspec.structs.replace(RUN, actor=ActorConfig())
         async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
-            group.create_task(evaluator(end, spaces, tmp_path, run).run())
+            group.create_task(evaluator(end, spaces, tmp_path).run())
             await until(lambda: end.acted)
             end.tell(blob=blob(spaces, 2), over="done")
             await turns()
@@ -472,7 +470,8 @@ def test_an_environment_that_hangs_holds_up_nobody(
 
     async def main() -> None:
         Pay.gate.clear()
-        game = Game(Zero(), RUN, spaces, tell=lambda: None)
+        run = msgspec.structs.replace(RUN, actor=ActorConfig(step_timeout_s=0.05))
+        game = Game(Zero(), run, spaces, tell=lambda: None)
         game.start()
         with pytest.raises(EnvError, match=r"has not answered for 0.05 s.*actor.step_timeout_s"):
             async with asyncio.timeout(20.0):

@@ -122,9 +122,9 @@ def whole(place: Place) -> None:
 def test_a_run_on_one_machine_trains_with_keys(place: Place) -> None:
     """Nothing is done to it: every child finds its own key, over ipc, the watcher's too."""
     Keys(place)
-    train = place.train("--evaluate", "--set", "stop.steps=3000", "--set", "evaluate.every_s=0.5")
+    train = place.train("--evaluate", "--set", "stop.steps=20000", "--set", "evaluate.every_s=0.5")
     assert train.ends() == 0, train.text()
-    assert place.summary()["trained_steps"] >= 3000
+    assert place.summary()["trained_steps"] >= 20000
     assert place.summary()["steps_per_s"], "the watcher saw nothing"
     whole(place)
     place.nothing_is_left()
