@@ -153,7 +153,7 @@ class Deliver(Message, frozen=True):
 
     tag: int
     attempt: int
-    actor: str
+    actor: Name
     inc: int
     stream: int
     seq: int

@@ -92,6 +92,7 @@ def test_round_trip_of_whatever_the_types_allow(message: Message) -> None:
 GOOD = parts(*encode(wire.Unroll(1, 2, 3, 0, 4, 5, 6, 7, 1, ((1.0, 2),)), b"abc", b"d"))
 HEADER = GOOD[1]
 UNROLL = wire.TYPES.index(wire.Unroll)
+DELIVER = wire.TYPES.index(wire.Deliver)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ UNROLL = wire.TYPES.index(wire.Unroll)
         (framed(b"\x91\xa2\xff\xfe", wire.TYPES.index(wire.Resync)), "fields"),
         (framed(b"\x94\xa2\xff\xfe\xa0\xa0\0", wire.TYPES.index(wire.Hello)), "fields"),
         (framed(msgpack.packb(["actor", "n" * 201, 1]), 0), "fields"),
+        (framed(msgpack.packb([1, 1, "n" * 201, *range(9), []]), DELIVER), "fields"),
         (framed(b"\x91" * 4000 + b"\0", wire.TYPES.index(wire.Ack)), "fields"),
     ],
 )
