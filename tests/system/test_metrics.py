@@ -72,8 +72,7 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
     # The sampler stops and drains; then all three agree to the last unroll.
     samples = scrape(ports["learner"])
     assert value(samples["headrace_learner_samples"]) > 0
-    assert value(counted["headrace_samplers_env_steps"]) > 0
-    assert by(counted["headrace_samplers_fragments"], "outcome")["trained"] > 0
+    until(lambda: beaten(ports["broker"]), "the sampler's figures come with its beat")
     ready = counted["headrace_broker_weights_ready_seconds"].samples
     assert any(sample.name.endswith("_count") and sample.value > 0 for sample in ready)
     assert actor.term() == 0
@@ -96,6 +95,12 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
     assert (ends["rejected"], ends["duplicate"]) == (0, 0)
     assert learner.term() == 0
     assert broker.term() == 0
+
+
+def beaten(port: int) -> bool:
+    families = scrape(port)
+    trained = by(families["headrace_samplers_fragments"], "outcome")["trained"]
+    return value(families["headrace_samplers_env_steps"]) > 0 and trained > 0
 
 
 def agreed(port: int, settled: int) -> dict[str, Metric] | None:
