@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker import introduction
 from broker.metrics import behind, is_late
+from broker.release import release
 from broker.roster import Peer
 from broker.trend import Trend
 
@@ -45,6 +46,8 @@ class View:
         leased = len(book.leases)
         return {
             "run": roster.run,
+            "release": release(),
+            "clock": time.time(),
             "uptime_s": now - server.began,
             "beat_s": server.config.beat_s,
             "version": book.credit.version,

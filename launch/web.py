@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import metadata
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry, Info, PlatformCollector, Proces
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.loopback import is_loopback
+from broker.release import release
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def registry(role: str) -> CollectorRegistry:
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
     build = Info("headrace_build", "What runs here", registry=made)
-    build.info({"role": role, "version": _version(), "python": platform.python_version()})
+    build.info({"role": role, "version": release(), "python": platform.python_version()})
     return made
 
 
@@ -48,13 +48,6 @@ def told(host: str, port: int | None, broker: str) -> int:
     """The port that the broker may give to Prometheus; 0 = nobody else could reach it."""
     local = broker.startswith("ipc:") or is_loopback(urlsplit(broker).hostname or "")
     return port or 0 if local or not is_loopback(host) else 0
-
-
-def _version() -> str:
-    try:
-        return metadata.version("headrace")
-    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
 
 
 def serve(

@@ -1,7 +1,7 @@
 """The broker: is it reached, does it let us in, do we speak one language, is it the same run?"""
 
 import contextlib
-import importlib.metadata
+import math
 import os
 import socket
 import time
@@ -12,16 +12,20 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from broker import endpoints, introduction, wire
+from broker import endpoints, introduction, said, wire
 from broker.endpoints import EndpointError
 from broker.handshake import Handshakes, failure
 from broker.keys import Key
+from broker.release import release
 from launch import compare, config, keyring
 from launch.checkup.finding import BAD, OK, WARN, Finding, Subject
 
 _CONNECTS_S = 3.0
 _ANSWERS_S = 5.0
+_STATUS_S = 2.0
 _AGAIN_MS = 200
+_MOST_SKEW_S = 1.0
+_MOST_CLOCK = 1e11  # seconds since 1970; what is above is no time
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -41,6 +45,9 @@ class Visit:
     welcome: wire.Welcome | None = None
     run: dict[str, Any] = field(default_factory=dict)  # as its peers must see it
     took_s: float = 0.0  # from HELLO to WELCOME
+    asked_at: float = 0.0  # for its status, by our wall clock; 0 = not yet
+    ahead_s: float = math.nan  # its wall clock, of ours; not a number = it did not say
+    release: str = ""  # that runs there; "" = it did not say
 
 
 def broker(subject: Subject) -> Iterator[Finding]:
@@ -67,6 +74,7 @@ def broker(subject: Subject) -> Iterator[Finding]:
         yield Finding(OK, "handshake", "done" + (", encrypted" if _key(subject) else ""))
         yield from _language(visit)
         if visit.welcome is not None:
+            yield from _both_ends(visit)
             yield from _same_run(visit, subject)
 
 
@@ -111,14 +119,18 @@ def visited(address: str, key: Key | None) -> Visit:
         poller.register(monitor, zmq.POLLIN)
         deadline, said = time.monotonic() + _ANSWERS_S, 0.0
         while time.monotonic() < deadline and not _answered(visit):
+            if visit.welcome is not None and not visit.asked_at:
+                visit.asked_at = time.time()
+                deadline = time.monotonic() + _STATUS_S
+                with contextlib.suppress(zmq.Again):
+                    client.send_multipart(wire.encode(wire.Watch()), zmq.DONTWAIT)
             if visit.shaken and not said:
                 said = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(hello, zmq.DONTWAIT)
             for ready, _ in poller.poll(_AGAIN_MS):
                 if ready is client:
-                    _hear(visit, client.recv_multipart(zmq.DONTWAIT))
-                    visit.took_s = time.monotonic() - said
+                    _hear(visit, client.recv_multipart(zmq.DONTWAIT), said)
                 else:
                     _handshake(visit, monitor, handshakes)
         if not visit.shaken and not visit.failed:
@@ -135,7 +147,7 @@ def visited(address: str, key: Key | None) -> Visit:
 
 
 def _answered(visit: Visit) -> bool:
-    return bool(visit.failed or visit.refused or visit.foreign or visit.welcome)
+    return bool(visit.failed or visit.refused or visit.foreign or visit.release)
 
 
 def _handshake(visit: Visit, monitor: Any, handshakes: Handshakes) -> None:
@@ -147,21 +159,32 @@ def _handshake(visit: Visit, monitor: Any, handshakes: Handshakes) -> None:
         visit.failed = handshakes.fatal()
 
 
-def _hear(visit: Visit, frames: list[bytes]) -> None:
+def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
     try:
         message, buffers = wire.decode(frames)
         if isinstance(message, wire.Welcome):
             run = introduction.unpack(buffers[0]) if buffers else {}
             visit.welcome, visit.run = message, run if isinstance(run, dict) else {}
+            visit.took_s = time.monotonic() - said_at
+        elif isinstance(message, wire.Status) and buffers:
+            _status(visit, introduction.unpack(buffers[0]))
         elif isinstance(message, wire.Refuse):
             visit.refused = message.text
     except wire.WireError as error:
         visit.foreign = str(error)
 
 
+def _status(visit: Visit, status: Any) -> None:
+    """Its clock is compared with the middle of the time between our question and its answer."""
+    found = status if isinstance(status, dict) else {}
+    clock = found.get("clock")
+    if isinstance(clock, float) and 0.0 < clock < _MOST_CLOCK:
+        visit.ahead_s = clock - (visit.asked_at + time.time()) / 2
+    visit.release = said.words(str(found.get("release", "an older one")))
+
+
 def _language(visit: Visit) -> Iterator[Finding]:
     """WELCOME names no release, and need not: the protocol's number is what must fit."""
-    here = importlib.metadata.version("headrace")
     if visit.foreign:
         yield Finding(BAD, "protocol", f"another release there: {visit.foreign}")
     elif visit.refused:
@@ -171,8 +194,27 @@ def _language(visit: Visit) -> Iterator[Finding]:
         yield Finding(BAD, "protocol", f"{words}; is it a broker, and is it alive?")
     else:
         level = WARN if visit.took_s > 0.5 else OK
-        words = f"{wire.PROTOCOL} on both ends (headrace {here} here)"
-        yield Finding(level, "protocol", f"{words}, answer in {1000 * visit.took_s:.1f} ms")
+        words = f"{wire.PROTOCOL} on both ends, answer in {1000 * visit.took_s:.1f} ms"
+        yield Finding(level, "protocol", words)
+
+
+def _both_ends(visit: Visit) -> Iterator[Finding]:
+    """What it said of itself."""
+    if visit.release == release():
+        yield Finding(OK, "release", f"headrace {release()} on both ends")
+    elif visit.release:
+        words = f"headrace {release()} here, {visit.release} there; give both the same"
+        yield Finding(WARN, "release", words)
+    if abs(visit.ahead_s) <= _MOST_SKEW_S:
+        words = f"within {1000 * abs(visit.ahead_s):.0f} ms of the broker's"
+        yield Finding(OK, "its clock", words)
+    elif math.isfinite(visit.ahead_s):
+        way = "ahead of" if visit.ahead_s > 0 else "behind"
+        words = (
+            f"the broker's is {abs(visit.ahead_s):,.1f} s {way} ours: no run depends on it, but"
+            " logs and metrics will not fit together; let NTP set both"
+        )
+        yield Finding(WARN, "its clock", words)
 
 
 def _same_run(visit: Visit, subject: Subject) -> Iterator[Finding]:

@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import zmq
 
-from broker import wire
 from launch import cli, config, keygen, limits, process
-from launch.checkup import broker, finding, machine, run, torch
+from launch.checkup import finding, machine, run, torch
 from launch.checkup.finding import BAD, OK, WARN, Check, Finding, Subject
 
 
@@ -338,130 +336,6 @@ def test_the_key_that_was_given(tmp_path: Path) -> None:
     (tmp_path / "actor.key").chmod(stat.S_IRUSR | stat.S_IROTH)
     assert "others can read" in only(run.key, Subject(key=tmp_path / "actor.key")).words
     assert only(run.key, Subject(key=tmp_path / "none.key")).level == BAD
-
-
-# ---- the broker ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "_CONNECTS_S", 1.0)
-
-
-class FakeBroker:
-    """Answers each HELLO with what it was given."""
-
-    def __init__(self, answer: Callable[[], list[Any]] | None) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self.address = f"tcp://127.0.0.1:{self._router.bind_to_random_port('tcp://127.0.0.1')}"
-        self._answer = answer
-        self.heard: list[wire.Message] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while not self._ended.is_set():
-            if self._router.poll(20):
-                route, *frames = self._router.recv_multipart()
-                message, _ = wire.decode(frames)
-                self.heard.append(message)
-                if self._answer is not None and isinstance(message, wire.Hello):
-                    self._router.send_multipart([route, *self._answer()])
-
-    def __enter__(self) -> "FakeBroker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._context.destroy(0)
-
-
-def welcome(*sets: str) -> list[Any]:
-    theirs = config.load("cartpole", sets)
-    message = wire.Welcome(7, theirs.run.name, 1.0, 10.0, "tcp://127.0.0.1:1", 0)
-    return wire.encode(message, msgspec.msgpack.encode(config.for_peers(theirs)))
-
-
-def levels(found: list[Finding]) -> list[tuple[str, str]]:
-    return [(one.level, one.what) for one in found]
-
-
-def test_a_broker_that_is_well() -> None:
-    with FakeBroker(welcome) as there:
-        found = list(broker.broker(subject(broker=there.address)))
-        assert levels(found) == [
-            (OK, "broker"), (OK, "handshake"), (OK, "protocol"), (OK, "its run"),
-        ]  # fmt: skip
-        deadline = time.monotonic() + 10
-        while len(there.heard) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert [type(message) for message in there.heard] == [wire.Hello, wire.Bye]
-        assert only_last(list(broker.broker(Subject(broker=there.address)))).words == (
-            "the broker runs cartpole"
-        )
-
-
-def only_last(found: list[Finding]) -> Finding:
-    return found[-1]
-
-
-def test_another_run_there() -> None:
-    with FakeBroker(lambda: welcome("algorithm.gamma=0.9")) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
-    assert (found.level, found.what) == (BAD, "its run")
-    assert "algorithm.gamma: 0.9 there, 0.99 here" in found.words
-
-
-def test_a_run_of_another_release_there() -> None:
-    def strange() -> list[Any]:
-        message = wire.Welcome(7, "cartpole", 1.0, 10.0, "tcp://127.0.0.1:1", 0)
-        return wire.encode(message, msgspec.msgpack.encode({"run": {"name": "x"}, "news": {}}))
-
-    with FakeBroker(strange) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
-    assert found.level == BAD and "by another release" in found.words
-
-
-def test_a_refusal_and_another_protocol() -> None:
-    with FakeBroker(lambda: wire.encode(wire.Refuse(0, "we are full"))) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
-    assert found == (BAD, "protocol", "refused: we are full")
-
-    def other() -> list[Any]:
-        first, *rest = welcome()
-        return [first[:2] + bytes([first[2] + 1]) + first[3:], *rest]
-
-    with FakeBroker(other) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
-    assert found.level == BAD and "upgrade the older side" in found.words
-
-
-def test_a_broker_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "_ANSWERS_S", 0.5)
-    with FakeBroker(None) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
-    assert found.level == BAD and "no answer to HELLO within 0.5 s" in found.words
-
-
-def test_something_else_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "_ANSWERS_S", 0.5)
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()
-        found = list(broker.broker(Subject(broker=f"tcp://127.0.0.1:{deaf.getsockname()[1]}")))
-    assert levels(found) == [(OK, "broker"), (BAD, "handshake")]
-    assert "is no broker" in found[-1].words
-
-
-@pytest.mark.parametrize(
-    "address", ["tcp://127.0.0.1:1", "tcp://no.such.host.invalid:5755", "ipc:///none/b", "here"]
-)
-def test_a_broker_that_is_not_there(address: str) -> None:
-    found = only(broker.broker, Subject(broker=address))
-    assert found.level == BAD and "is not reached" in found.words and address in found.words
 
 
 # ---- the command --------------------------------------------------------------------------------

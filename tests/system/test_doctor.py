@@ -1,5 +1,7 @@
 """`headrace doctor` beside a real broker that has keys."""
 
+import re
+
 from launch import keygen
 from tests.system.conftest import Place
 
@@ -29,6 +31,8 @@ def test_doctor_and_a_broker_with_keys(place: Place, tcp: str) -> None:
     }
     assert "done, encrypted" in said["right"]
     assert "the broker runs small" in doctors["right"].text()
+    assert re.search(r"release +headrace \S+ on both ends", doctors["right"].text())
+    assert re.search(r"its clock +within \d+ ms of the broker's", doctors["right"].text())
     assert "may be another broker's" in said["other"]
     assert "--key FILE" in said["none"]
     assert broker.term() == 0
