@@ -66,6 +66,7 @@ def test_a_receiver_sleeps_and_a_publisher_dies(place: Place, tcp: str) -> None:
         until(lambda: acts.now() >= goal, "the sleeper acts with newer weights")
         caught_up_s = time.monotonic() - began
         transfers = (to_sleeper.from_broker - carried) / _BLOB
+        since = newest.now() - goal  # versions that came while we looked
         trial.healed()
 
         for _ in range(pick(2, 20)):
@@ -85,5 +86,6 @@ def test_a_receiver_sleeps_and_a_publisher_dies(place: Place, tcp: str) -> None:
         )  # fmt: skip
     assert (acts.fell, newest.fell) == (0, 0)
     assert "acts with other weights" not in broker.text()
-    # The rest of the version that was on its way, and the newest.
-    assert transfers < 2.5
+    # The rest of the version that was on its way, the newest, and perhaps some that came since; not
+    # the hundred that it slept through.
+    assert transfers < min(2.5 + since, 50)
