@@ -117,20 +117,20 @@ def visited(address: str, key: Key | None) -> Visit:
         poller = zmq.Poller()
         poller.register(client, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
-        deadline, said = time.monotonic() + _ANSWERS_S, 0.0
+        deadline, said_at = time.monotonic() + _ANSWERS_S, 0.0
         while time.monotonic() < deadline and not _answered(visit):
             if visit.welcome is not None and not visit.asked_at:
                 visit.asked_at = time.time()
                 deadline = time.monotonic() + _STATUS_S
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(wire.encode(wire.Watch()), zmq.DONTWAIT)
-            if visit.shaken and not said:
-                said = time.monotonic()
+            if visit.shaken and not said_at:
+                said_at = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(hello, zmq.DONTWAIT)
             for ready, _ in poller.poll(_AGAIN_MS):
                 if ready is client:
-                    _hear(visit, client.recv_multipart(zmq.DONTWAIT), said)
+                    _hear(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
                 else:
                     _handshake(visit, monitor, handshakes)
         if not visit.shaken and not visit.failed:
