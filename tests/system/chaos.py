@@ -78,10 +78,7 @@ class Role:
         self.signal(signal.SIGKILL)
 
     def ends(self, *, timeout_s: float = 30.0) -> int:
-        until(lambda: self.status is not None, f"{self.name}'s end", timeout_s=timeout_s)
-        status = self.status
-        assert status is not None
-        return status
+        return self._process.ends(timeout_s=timeout_s)
 
     def term(self, *, timeout_s: float = 30.0) -> float:
         """Asks it to end; returns the seconds that it took."""
