@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tests.system.chaos import RUN, System
-from tests.system.conftest import Place
+from tests.system.chaos import RUN, Role, System
+from tests.system.conftest import Place, until
 from tests.system.figures import pick, say
 from tests.system.tally import tally
 from tests.system.watching import held, trained_per_s
@@ -49,16 +49,16 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     for name in system.samplers:
         broker.says(f"actor {name} joins")
     base_mb, learner = held(broker.pid).rss_mb, system.start("learner")
-    place.trains(20)
-    full_rate = trained_per_s(place, 3.0)
+    # An unroll is trained in a tenth less time while the queue has not filled: it is in the cache.
+    until(lambda: queue_mb(broker) > 0.9 * LIMIT_MB, "the queue to fill")
+    full_rate = trained_per_s(place, 5.0)
     waited = [credit_s(role.metrics()) for role in samplers]
 
-    before, began, most_bytes, most_mb = place.trained(), time.monotonic(), 0.0, 0.0
+    before, began, most_queue, most_mb = place.trained(), time.monotonic(), 0.0, 0.0
     while time.monotonic() - began < SECONDS:
         learner.signal(signal.SIGSTOP)
         stopped = time.monotonic()
-        numbers = broker.metrics()
-        most_bytes = max(most_bytes, numbers["headrace_broker_queue_bytes"])
+        most_queue = max(most_queue, queue_mb(broker))
         most_mb = max(most_mb, held(broker.pid).rss_mb)
         time.sleep(max(0.0, stopped + 0.99 - time.monotonic()))
         learner.signal(signal.SIGCONT)
@@ -66,9 +66,8 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     slow_rate = (place.trained() - before) / SECONDS
     waits = [credit_s(r.metrics()) - was for r, was in zip(samplers, waited, strict=True)]
 
-    again, back_s = 0.0, 0.0
-    while again < 0.95 * full_rate and back_s < 20:
-        again, back_s = trained_per_s(place, 1.0), back_s + 1
+    back = [trained_per_s(place, 2.0) for _ in range(5)]
+    settled_rate = trained_per_s(place, 5.0)
     lost = system.unsettled()
     system.finish()
     found = tally(place.ledger)
@@ -76,17 +75,25 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     say(
         "slow learner", generated=len(found.generated), **outcomes,
         lost=len(lost), twice=found.twice(), full_per_s=full_rate,
-        slow_per_s=slow_rate, back_s=back_s, queue_mb=most_bytes / 2**20, limit_mb=LIMIT_MB,
-        rss_base_mb=base_mb, rss_most_mb=most_mb, seconds=SECONDS,
+        slow_per_s=slow_rate, back_per_s=[round(rate) for rate in back], settled_per_s=settled_rate,
+        queue_mb=most_queue, limit_mb=LIMIT_MB, rss_base_mb=base_mb, rss_most_mb=most_mb,
+        seconds=SECONDS,
     )  # fmt: skip
     assert slow_rate < 0.2 * full_rate
-    assert 0.8 * LIMIT_MB < most_bytes / 2**20 <= LIMIT_MB
+    assert 0.8 * LIMIT_MB < most_queue <= LIMIT_MB
     # Beside the unrolls it keeps some versions of the weights, 8 MiB of them at most.
     assert most_mb <= base_mb + 1.2 * LIMIT_MB + 8
     assert min(waits) > 0.5 * SECONDS
     assert (outcomes["stale"], outcomes["shed"], found.untrue(), found.twice()) == (0, 0, 0, 0)
     assert lost == set()
-    assert back_s <= 10
+    # Of what the machine gives now: a second's rate varies by a tenth there without any fault, and
+    # drifts as much within a minute.
+    assert max(back) >= 0.95 * min(full_rate, settled_rate)
+    assert settled_rate >= 0.8 * full_rate
+
+
+def queue_mb(broker: Role) -> float:
+    return broker.metrics()["headrace_broker_queue_bytes"] / 2**20
 
 
 def credit_s(metrics: dict[str, float]) -> float:
