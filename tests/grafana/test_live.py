@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -16,6 +15,7 @@ import pytest
 from launch.dashboards.__main__ import GRAFANA
 from launch.dashboards.boards import BOARDS, named, recorded
 from launch.dashboards.registries import described
+from tests import ports
 from tests.needs import missing
 from tests.system.conftest import Place, Process, until
 from tests.system.test_metrics import port_of, scrape
@@ -28,7 +28,7 @@ class Prometheus:
     """One that scrapes each second."""
 
     def __init__(self, place: Place, config: Path) -> None:
-        self.port = free_port()
+        self.port = ports.free()
         log = place.folder / "prometheus.log"
         with log.open("wb") as file:
             popen = subprocess.Popen(
@@ -90,12 +90,6 @@ def live(place: Place) -> Iterator[Live]:
         yield Live(prometheus, {"broker": port_of(broker), **dict(ports)})
     finally:
         prometheus.process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def configuration(broker: int) -> str:

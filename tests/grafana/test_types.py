@@ -19,15 +19,19 @@ def install(folder: Path) -> None:
     if shutil.which("npm") is None:
         missing("npm, which brings Grafana's types, is not here; on Debian: apt-get install npm")
     npm = ["npm", "install", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund"]
-    try:
-        done = subprocess.run(
-            [*npm, *PACKAGES], cwd=folder, capture_output=True, text=True, timeout=60
-        )
-    except subprocess.TimeoutExpired:
-        missing("npm brings no Grafana types within a minute: is there a network?")
-        return
-    if done.returncode:
-        missing(f"npm brings no Grafana types: {done.stderr.strip().splitlines()[-1:]}")
+    why = ""
+    for _ in range(3):  # a registry is busy at times
+        try:
+            done = subprocess.run(
+                [*npm, *PACKAGES], cwd=folder, capture_output=True, text=True, timeout=60
+            )
+        except subprocess.TimeoutExpired:
+            why = "not within a minute: is there a network?"
+            continue
+        if not done.returncode:
+            return
+        why = str(done.stderr.strip().splitlines()[-1:])
+    missing(f"npm brings no Grafana types: {why}")
 
 
 def checks(board: dict[str, Any]) -> list[str]:

@@ -29,7 +29,9 @@ class FakeBroker:
     """Answers each HELLO with what it was given, and each WATCH with this status, if any."""
 
     def __init__(
-        self, answer: Callable[[], list[Any]] | None, status: dict[str, Any] | None = None
+        self,
+        answer: Callable[[], list[Any]] | None,
+        status: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -50,7 +52,7 @@ class FakeBroker:
                 if self._answer is not None and isinstance(message, wire.Hello):
                     self._router.send_multipart([route, *self._answer()])
                 if self._status is not None and isinstance(message, wire.Watch):
-                    body = introduction.pack(self._status)
+                    body = introduction.pack(self._status())
                     self._router.send_multipart([route, *wire.encode(wire.Status(), body)])
 
     def __enter__(self) -> "FakeBroker":
@@ -103,10 +105,14 @@ def only_last(found: list[Finding]) -> Finding:
         ({"clock": -3600.0}, WARN, "its clock", "s behind ours"),
     ],
 )
-def test_what_it_says_of_itself(status: dict[str, Any], level: str, what: str, words: str) -> None:
-    if "clock" in status:
-        status = {"clock": time.time() + status["clock"]}
-    with FakeBroker(welcome, status) as there:
+def test_what_it_says_of_itself(
+    monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], level: str, what: str, words: str
+) -> None:
+    def now() -> dict[str, Any]:
+        return {"clock": time.time() + status["clock"]} if "clock" in status else status
+
+    monkeypatch.setattr(broker, "_STATUS_S", 20.0)
+    with FakeBroker(welcome, now) as there:
         found = list(broker.broker(subject(broker=there.address)))
     (one,) = [one for one in found if one.what == what]
     assert one.level == level and words in one.words and "\n" not in one.words
@@ -114,7 +120,7 @@ def test_what_it_says_of_itself(status: dict[str, Any], level: str, what: str, w
 
 @pytest.mark.parametrize("clock", [math.nan, math.inf, 1e308, "noon", None])
 def test_a_clock_that_is_none(clock: Any) -> None:
-    with FakeBroker(welcome, {"release": release(), "clock": clock}) as there:
+    with FakeBroker(welcome, lambda: {"release": release(), "clock": clock}) as there:
         found = list(broker.broker(subject(broker=there.address)))
     assert "its clock" not in [one.what for one in found]
     assert found[-1].what == "its run"

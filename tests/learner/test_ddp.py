@@ -6,7 +6,6 @@ only the feed is made up, so that all of them see the same unrolls. This file is
 
 import json
 import os
-import socket
 import sys
 import time
 import traceback
@@ -32,7 +31,7 @@ from learner.progress import Progress
 from learner.ranks import Ranks
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from learner.train import train
-from tests import warm
+from tests import ports, warm
 from tests.warm import Forked
 
 SPACES = Spaces((Leaf("obs", "<f4", (4,)),), discrete(3))
@@ -201,9 +200,7 @@ class Rank(NamedTuple):
 
 
 def start(folder: Path, world: int, *arguments: str, **env: str) -> list[Rank]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = ports.free()
     ranks = []
     for rank in range(world):
         log = folder.with_name(f"{folder.name}-{rank}.log")

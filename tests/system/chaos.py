@@ -3,7 +3,6 @@
 import functools
 import re
 import signal
-import socket
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from tests import ports
 from tests.system.conftest import Place, Process, until
 from tests.system.tally import Key, tally
 
@@ -207,9 +207,7 @@ class System:
 
 def group(system: System, world: int) -> list[Role]:
     """So many ranks of one learner, as torchrun would start them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = ports.free()
     ours = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         system.start(f"rank-{rank}", env={**ours, "RANK": str(rank), "LOCAL_RANK": str(rank)})

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,11 +22,12 @@ from typing import Any
 import pytest
 
 from launch import audit
-from tests import warm
+from tests import ports, warm
 from tests.nest import WORD
 
 # Far above what anything here takes on a busy machine; only a hang reaches it.
 LONG_S = 30.0
+PATIENCE_S = 90.0  # of a gate: only what hangs takes so long
 
 RUN = """
 [run]
@@ -64,7 +64,7 @@ drain_s = 2.0
 """
 
 
-def until(condition: Callable[[], Any], what: str, *, timeout_s: float = LONG_S) -> Any:
+def until(condition: Callable[[], Any], what: str, *, timeout_s: float = PATIENCE_S) -> Any:
     """What the condition gives once it gives something."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -114,7 +114,7 @@ class Process:
     def lines(self) -> list[str]:
         return self.text().splitlines()
 
-    def says(self, pattern: str, *, timeout_s: float = LONG_S) -> re.Match[str]:
+    def says(self, pattern: str, *, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """Waits for a line; fails at once when the process has ended without it."""
 
         def look() -> re.Match[str] | None:
@@ -126,7 +126,7 @@ class Process:
         match: re.Match[str] = until(look, f"{pattern!r} in:\n{self.text()}", timeout_s=timeout_s)
         return match
 
-    def ends(self, *, timeout_s: float = LONG_S) -> int:
+    def ends(self, *, timeout_s: float = PATIENCE_S) -> int:
         """Its exit status."""
         try:
             return self.popen.wait(timeout_s)
@@ -308,13 +308,4 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.fixture
 def tcp() -> str:
     """An address whose port, and the next one, are free now."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return f"tcp://127.0.0.1:{port}"
-    raise AssertionError("no two free ports in a row")
+    return f"tcp://127.0.0.1:{ports.free(2)}"

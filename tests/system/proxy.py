@@ -54,6 +54,10 @@ class Proxy:
 
         return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10.0)
 
+    def carried(self) -> int:
+        """Connections that stand now."""
+        return len(self._open) // 2
+
     def stall(self) -> None:
         self._loop.call_soon_threadsafe(self._flows.clear)
 

@@ -14,6 +14,7 @@ from launch.journals import Role, read
 from tests.system.conftest import Place, Process, until
 from tests.system.figures import pick, say
 from tests.system.test_metrics import by, port_of, scrape, value
+from tests.system.watching import stop_ahead_of_its_checkpoint
 
 ROLES = ("broker", "learner", "actor")
 
@@ -76,6 +77,7 @@ class Scene:
                 self.broker = self.place.broker("--metrics-port", "0", bind=self.address)
             case 2:
                 until(self.place.checkpoints, "a checkpoint")
+                stop_ahead_of_its_checkpoint(self.place, self.learner)
                 self.learner.kill()
                 self.learner = self.place.learner(
                     "--metrics-port", "0", "--resume", broker=self.address

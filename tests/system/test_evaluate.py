@@ -77,7 +77,7 @@ def test_a_run_with_an_evaluator(place: Place) -> None:
 
 
 def test_a_killed_evaluator_does_no_harm_and_comes_back(place: Place) -> None:
-    train = place.train("--stop-seconds", "60", "--evaluate", *QUICK)
+    train = place.train("--stop-seconds", "600", "--evaluate", *QUICK)
     evaluations(place, 2)
     for _ in range(2):
         pid = pid_of(place)
@@ -112,7 +112,7 @@ def test_one_that_cannot_work_does_not_end_the_run(place: Place) -> None:
         "        raise RuntimeError('not for me')\n"
         "    return gymnasium.make('CartPole-v1')\n"
     )
-    train = place.train("--stop-seconds", "90", "--evaluate", "--set", "env.id=choosy:make")
+    train = place.train("--stop-seconds", "600", "--evaluate", "--set", "env.id=choosy:make")
     train.says("the run goes on without evaluations")
     assert "not for me" in train.text()
     place.trains(50)
@@ -145,7 +145,7 @@ def test_by_hand_from_nothing_but_an_address(place: Place) -> None:
 
     began = time.monotonic()
     assert alone.term() == 0, alone.text()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 15.0  # it does not wait for last weights, for 30 s
     broker.says("evaluator .* leaves: stopped")
     assert (place.folder / "scores" / "run.toml").exists()
     place.trains(20)

@@ -4,6 +4,7 @@ import time
 
 from prometheus_client import Metric
 
+from tests import ports
 from tests.launch.browser import browser
 from tests.system.conftest import Place, Process, until
 from tests.system.figures import say
@@ -26,9 +27,9 @@ def counted(families: dict[str, Metric]) -> dict[str, float]:
 
 def test_a_real_run_is_shown_as_it_is(place: Place) -> None:
     """What the page says lies between what /metrics said just before and just after."""
-    broker = place.broker("--metrics-port", "0")
+    port = ports.free()  # the one that follows listens there, too
+    broker = place.broker("--metrics-port", str(port))
     place.learner(), place.actor(), place.actor()
-    port = port_of(broker)
     place.trains(50)
     with browser() as chrome:
         chrome.open(f"http://127.0.0.1:{port}/")

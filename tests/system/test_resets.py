@@ -1,7 +1,7 @@
 """Connections that end without a word, and connections that stand still: a proxy does it."""
 
-from tests.system.conftest import Place
-from tests.system.figures import pick
+from tests.system.conftest import Place, until
+from tests.system.figures import LONG, pick
 from tests.system.proxy import Proxy
 from tests.system.trial import Trial
 
@@ -19,14 +19,17 @@ def test_every_connection_is_reset_each_second(place: Place, tcp: str) -> None:
     with Proxy(tcp) as proxy:
         trial = _beyond(proxy, place, tcp)
         proxy.delay_s = 0.05  # so that something is always on its way, and lost
-        idle = 0  # seconds between two resets without one trained unroll
-        for _ in range(pick(8, 60)):
-            idle += trial.for_seconds(1.0) == 0
+        idle = []  # seconds between two resets, and whether nothing was trained in it
+        for _ in range(pick(16, 60)):
+            idle.append(trial.for_seconds(1.0) == 0)
+            until(lambda: proxy.carried() >= 2, "two connections")
             assert proxy.reset() >= 2
             trial.faults += 1
         trial.healed()
-        trial.end("resets", connections=proxy.resets, idle_s=idle)
-    assert idle <= pick(4, 20)
+        trial.end("resets", connections=proxy.resets, idle_s=sum(idle))
+    # A quarter of all is usual, half of so few on a busy machine; ten in a row are too many on any.
+    assert [True] * 10 not in [idle[at : at + 10] for at in range(len(idle))]
+    assert not LONG or sum(idle) <= 20
 
 
 def test_connections_stand_still(place: Place, tcp: str) -> None:

@@ -27,8 +27,8 @@ LIVES = pick(
 FAULTS = pick(
     [(0, "killed"), (1, "hung")], [(0, "killed"), (1, "killed"), (0, "hung"), (1, "hung")]
 )
-HANG_S = pick(4.0, 60.0)
-TIMEOUT_S = pick(2.0, 45.0)  # learner.rank_timeout_s
+HANG_S = pick(12.0, 60.0)
+TIMEOUT_S = pick(8.0, 45.0)  # learner.rank_timeout_s
 
 
 def newest(place: Place) -> checkpoint.Checkpoint:

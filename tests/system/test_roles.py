@@ -5,10 +5,12 @@ import itertools
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from tests.system.conftest import RUN, Place, Process, until
+from tests.system.watching import stop_ahead_of_its_checkpoint
 
 ORDERS = list(itertools.permutations(("broker", "learner", "actor")))
 
@@ -108,6 +110,7 @@ def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     actors = [place.actor(), place.actor()]
     until(place.checkpoints, "a checkpoint")
     place.trains(100)
+    stop_ahead_of_its_checkpoint(place, learner)
     learner.kill()
     saved = [json.loads(line) for line in (place.out / "history.jsonl").read_text().splitlines()]
     newest = int(place.checkpoints()[-1].name)
@@ -184,5 +187,6 @@ def test_train_brings_back_a_sampler_that_was_sent_away(place: Place) -> None:
 
 def child_of(place: Place, train: Process, role: str) -> int:
     """Forks look alike: they were made in order, broker, learner, actor-0, actor-1."""
-    pids = sorted(place.alive().keys() - {train.pid})
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())  # after that it begins again
+    pids = sorted(place.alive().keys() - {train.pid}, key=lambda pid: (pid - train.pid) % most)
     return pids[["broker", "learner", "actor-0", "actor-1"].index(role)]

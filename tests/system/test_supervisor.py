@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launch import arguments, audit
+from tests import ports
 from tests.needs import missing
 from tests.system.conftest import RUN, Place, Process, until
 
@@ -47,12 +47,6 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```\w+ {kind}\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Rack:
     """The guide on this machine: its addresses are loopback, its run is a small one."""
 
@@ -70,7 +64,7 @@ class Rack:
         ):
             (bin_folder / name).write_text(text)
             (bin_folder / name).chmod(0o755)
-        self.metrics = free_port()
+        self.metrics = ports.free()
         self.supervisors: dict[str, Process] = {}
         self.blocks = iter(blocks("walk"))
 
@@ -228,7 +222,7 @@ def test_prometheus_reads_the_guides_configuration(rack: Rack) -> None:
     broker = rack.place.headrace(
         "broker", "--run", "small.toml", "--bind", rack.address, "--metrics-port", str(rack.metrics)
     )
-    port = free_port()
+    port = ports.free()
     server = rack.start(
         f"{prometheus} --config.file={file} --storage.tsdb.path={rack.folder}/tsdb"
         f" --web.listen-address=127.0.0.1:{port}"

@@ -39,10 +39,10 @@ def check_files(place: Place) -> None:
 
 def test_a_return_goal_is_reached_and_summed_up(place: Place) -> None:
     place.cold = True  # its seconds are compared with ours
-    began = time.monotonic()
+    began = time.time()
     train = place.train("--stop-return", "30", "--stop-steps", "2000000")
     assert train.ends() == 0, train.text()
-    took = time.monotonic() - began
+    took = (place.out / "summary.json").stat().st_mtime - began
     place.nothing_is_left()
 
     summary = place.summary()

@@ -1,10 +1,11 @@
 """Looks at running roles from outside: is anything trained, what do they hold."""
 
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.system.conftest import Place
+from tests.system.conftest import Place, Process, until
 
 
 class Progress:
@@ -45,6 +46,22 @@ def held(pid: int) -> Held:
     said = dict(line.split(":", 1) for line in lines)
     rss = int(said["VmRSS"].split()[0]) / 1024
     return Held(rss, len(list((proc / "fd").iterdir())), int(said["Threads"]))
+
+
+def stop_ahead_of_its_checkpoint(place: Place, learner: Process) -> None:
+    """Stops it (SIGSTOP) where a kill undoes something: it trained since it last saved."""
+
+    def ahead() -> bool:
+        learner.signal(signal.SIGSTOP)
+        newest = int(place.checkpoints()[-1].name)
+        journal = max(place.ledger.glob("learner-*.log"), key=lambda path: path.stat().st_mtime)
+        lines = [line.split() for line in journal.read_text().splitlines()]
+        if max((int(words[4]) for words in lines if words[0] == "T"), default=0) > newest:
+            return True
+        learner.signal(signal.SIGCONT)
+        return False
+
+    until(ahead, "something that no checkpoint has")
 
 
 def slope(points: list[tuple[float, float]]) -> float:
