@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import RUN, Place, Process, until
-from tests.system.watching import stop_ahead_of_its_checkpoint
+from tests.system.watching import stop_ahead_of_its_checkpoint, trained_versions
 
 ORDERS = list(itertools.permutations(("broker", "learner", "actor")))
 
@@ -96,13 +96,9 @@ def test_a_killed_sampler_loses_only_what_it_had_not_handed_over(place: Place) -
     assert account.in_flight <= 2
 
 
-def trained_versions(place: Place) -> list[list[int]]:
+def by_learner(place: Place) -> list[list[int]]:
     """The versions that trained an unroll, learner by learner, the oldest learner first."""
-    found = []
-    for path in place.ledger.glob("learner-*.log"):
-        lines = [line.split() for line in path.read_text().splitlines()]
-        found.append([int(words[4]) for words in lines if words[0] == "T"])
-    return sorted(found)
+    return sorted(map(trained_versions, place.ledger.glob("learner-*.log")))
 
 
 def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
@@ -114,7 +110,7 @@ def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     learner.kill()
     saved = [json.loads(line) for line in (place.out / "history.jsonl").read_text().splitlines()]
     newest = int(place.checkpoints()[-1].name)
-    seen = max(map(max, trained_versions(place)))
+    seen = max(map(max, by_learner(place)))
     assert newest < seen
     learner = place.learner("--resume")
     assert int(learner.says(r"continues from \S+/(\d+)")[1]) == newest
@@ -122,7 +118,7 @@ def test_a_killed_learner_comes_back_from_its_checkpoint(place: Place) -> None:
     finish(place, broker, learner, *actors)
 
     # Versions went on above everything that anybody had seen, the counters from the checkpoint.
-    first, second = trained_versions(place)
+    first, second = by_learner(place)
     assert max(first) == seen
     assert min(second) > seen
     after = place.history()[len(saved) :]
@@ -150,7 +146,7 @@ def test_a_learner_without_a_checkpoint_starts_anew_above_what_was_seen(place: P
     finish(place, broker, learner, actor)
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
-    first, second = trained_versions(place)
+    first, second = by_learner(place)
     # One above what was trained would be the number of weights that were published already.
     assert min(second) > max(first) + 1
 

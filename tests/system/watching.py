@@ -48,6 +48,12 @@ def held(pid: int) -> Held:
     return Held(rss, len(list((proc / "fd").iterdir())), int(said["Threads"]))
 
 
+def trained_versions(journal: Path) -> list[int]:
+    """The versions that trained an unroll, in the order in which one learner wrote them down."""
+    lines = [line.split() for line in journal.read_text().splitlines()]
+    return [int(words[4]) for words in lines if words[0] == "T"]
+
+
 def stop_ahead_of_its_checkpoint(place: Place, learner: Process) -> None:
     """Stops it (SIGSTOP) where a kill undoes something: it trained since it last saved."""
 
@@ -55,8 +61,7 @@ def stop_ahead_of_its_checkpoint(place: Place, learner: Process) -> None:
         learner.signal(signal.SIGSTOP)
         newest = int(place.checkpoints()[-1].name)
         journal = max(place.ledger.glob("learner-*.log"), key=lambda path: path.stat().st_mtime)
-        lines = [line.split() for line in journal.read_text().splitlines()]
-        if max((int(words[4]) for words in lines if words[0] == "T"), default=0) > newest:
+        if max(trained_versions(journal), default=0) > newest:
             return True
         learner.signal(signal.SIGCONT)
         return False
