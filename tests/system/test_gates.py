@@ -15,12 +15,5 @@ QUICK = (
 
 @pytest.mark.parametrize("name", QUICK)
 def test_it_learns(name: str) -> None:
-    # Samplers that run free make each run another one, whatever its seed: one in dozens is late.
-    # What broke learning breaks it twice.
-    late = []
-    for seed in (1, 2):
-        found = learn.gate(name, seed)
-        if found["passed"] == [seed]:
-            return
-        late.append(found)
-    raise AssertionError(late)
+    found = learn.gate(name, 1)
+    assert found["passed"] == [1], found
