@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 from actors.faults import Faults
 from actors.stepping.stepper import Failure
-from broker.troubles import Reports
 from launch import arguments, config, log_lines, logs
 from launch.log_lines import About
 
@@ -334,62 +332,3 @@ def test_training_speaks_to_people(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert " train ERROR " in done.stderr
-
-
-# ---- to the broker -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def reports() -> Iterator[Reports]:
-    root = logging.getLogger()
-    before = root.handlers[:]
-    # A role that ran in this process may have left its own.
-    root.handlers[:] = others = [one for one in before if not isinstance(one, logs._ToReports)]
-    logs.reports()
-    collected = logs.reports()
-    assert len(root.handlers) == len(others) + 1  # one collector
-    yield collected
-    root.handlers[:] = before
-
-
-def test_errors_are_collected(reports: Reports) -> None:
-    log = logging.getLogger("launch.somewhere")
-    log.warning("no trouble")
-    log.error("version %d is not evaluated", 3)
-    try:
-        raise ValueError("no arm")
-    except ValueError as error:
-        log.exception("it failed")
-        log.exception("it failed: %s: %s", type(error).__name__, error)
-    assert reports.take() == [
-        ("version 3 is not evaluated", 1),
-        ("it failed: ValueError: no arm", 2),
-    ]
-
-
-def test_what_fails_on_the_way_to_the_broker_is_not_sent_there(reports: Reports) -> None:
-    logging.getLogger("broker.link").error("the broker fell silent")
-    assert reports.take() == []
-
-
-def test_several_threads_collect(reports: Reports) -> None:
-    log = logging.getLogger("learner.feed")
-    told: list[tuple[str, int]] = []
-
-    def fail(thread: int) -> None:
-        for count in range(500):
-            log.error("%s is broken, %d times", "abcd"[thread], count)
-
-    threads = [threading.Thread(target=fail, args=(thread,)) for thread in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # let them meet
-    try:
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            told += reports.take()
-    finally:
-        sys.setswitchinterval(interval)
-    told += reports.take()
-    for name in "abcd":
-        assert sum(count for text, count in told if text.startswith(name)) == 500
