@@ -39,7 +39,7 @@ from broker.fields import (
 
 __all__ = ["MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Outcome", "Range", "Refusal", "ranges"]
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 MAGIC: Final = b"HR"
 MAX_HEADER: Final = 4096
 MAX_BUFFERS: Final = 32

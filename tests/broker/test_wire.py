@@ -139,7 +139,7 @@ def test_a_buffer_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_protocol_is_told_both_numbers() -> None:
-    with pytest.raises(OtherProtocol, match=r"9.*1.*upgrade") as caught:
+    with pytest.raises(OtherProtocol, match=r"9.*2.*upgrade") as caught:
         decode(framed(b"whatever they say there", 200, protocol=9))
     assert caught.value.theirs == 9
 
