@@ -153,7 +153,7 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
     replay_share: Annotated[
         float,
-        Meta(ge=0, lt=1, description="impala: share of a step's unrolls that come from memory"),
+        Meta(ge=0, lt=1, description="impala: share of all trained unrolls that come from memory"),
     ] = 0.0
     replay_unrolls: Annotated[
         int, Meta(ge=1, le=1_000_000, description="impala: unrolls that each rank remembers")

@@ -119,24 +119,34 @@ class Ring:
 
 
 class Replay:
-    """Unrolls that were trained on before, beside the new ones; V-trace corrects for their age."""
+    """Unrolls that were trained on before, beside the new ones; V-trace corrects for their age.
+
+    A part of an unroll that is due waits for the next batch, so that the share of all steps is the
+    one asked for, however few unrolls a rank's batch has. What memory cannot give is not owed.
+    """
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        self._share = config.replay_share
+        self._each = config.replay_share / (1 - config.replay_share)  # old unrolls to a new one
+        self._due = 0.0  # the part of an unroll that earlier batches left over
         self._recent = config.replay_pick == "recent"
         self._kept: deque[_Kept] = deque(maxlen=config.replay_unrolls)
 
     def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
-        wanted = max(1, round(fresh.unrolls * self._share / (1 - self._share)))
-        picked = self._pick(min(wanted, len(self._kept)))
+        due = self._due + fresh.unrolls * self._each
+        picked = self._pick(min(int(due), len(self._kept)))
         for kept in picked:
             kept.used += 1
         try:
-            yield _beside([fresh, *(kept.sample for kept in picked)]) if picked else fresh
+            # Never `fresh` itself: ranks may differ in whether they pick anything, and the loop
+            # must count the live steps on all of them or on none.
+            yield (
+                _beside([fresh, *(kept.sample for kept in picked)]) if picked else fresh._replace()
+            )
         except GeneratorExit:  # the step was not finite, and one of these may be why
             for kept in picked:
                 self._kept.remove(kept)
             raise
+        self._due = due % 1
         width = round(fresh.loss.flags.shape[1] / fresh.unrolls)
         for at in range(0, fresh.loss.flags.shape[1], width):
             self._kept.append(_Kept(fresh.columns(slice(at, at + width)).copy(), 1))

@@ -122,6 +122,31 @@ def test_replay_share() -> None:
     assert [len(unrolls) for unrolls in found] == [0, 2, 4, 6, 6, 6, 6, 6]
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.45, 0.75])
+@pytest.mark.parametrize("unrolls", [1, 2, 5])
+def test_replay_share_is_kept_over_many_batches_of_any_size(share: float, unrolls: int) -> None:
+    """Also by a rank whose part of a batch is one unroll."""
+    uses = uses_of(AlgorithmConfig(name="impala", replay_share=share, replay_unrolls=200))
+    fresh = batch(1).columns(torch.arange(G).repeat(unrolls))._replace(unrolls=unrolls)
+    old, new = 0.0, 0
+    for number in range(400):
+        (sample,) = uses.samples(fresh, no_targets)
+        assert sample is not fresh  # whether this rank picked some or not
+        if number >= 100:  # memory can give what is asked for
+            old += sample.unrolls - unrolls
+            new += unrolls
+            # At every moment to within the unroll that is due next.
+            assert abs(old - new * share / (1 - share)) < 1 + 1e-6
+    assert old / (old + new) == pytest.approx(share, abs=1 / new)
+
+
+def test_what_memory_could_not_give_is_not_owed() -> None:
+    uses = uses_of(AlgorithmConfig(name="impala", replay_share=0.9, replay_unrolls=1000))
+    found = [sample for n in range(1, 30) for sample in uses.samples(batch(n), no_targets)]
+    assert [sample.unrolls for sample in found[:4]] == [2, 4, 6, 8]
+    assert found[-1].unrolls == 20
+
+
 @pytest.mark.parametrize("memory", [False, True])
 def test_epochs_go_through_everything_in_shuffled_parts(memory: bool) -> None:
     torch.manual_seed(1)
