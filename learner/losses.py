@@ -19,6 +19,7 @@ from torch import Tensor
 
 from learner import vtrace
 from learner.config import AlgorithmConfig
+from learner.models.bounds import bounded_exp
 from learner.models.distribution import Distribution
 from learner.models.model import Output
 from learner.spaces import DEAD, TERMINATED, TRUNCATED
@@ -182,7 +183,7 @@ def ppo(
     logp, entropy = distribution.log_prob_and_entropy(output.params, batch.action)
     live = live_steps(batch.flags)
     log_ratio = logp - batch.logp
-    ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
+    ratio = bounded_exp(log_ratio, _MAX_LOG_RATIO)
     value = value_error(output.value, vs, now.std)
     if config.value_clip:
         moved = (output.value - old).clamp(-config.value_clip, config.value_clip)
@@ -229,8 +230,7 @@ def surrogate_ratio(logp: Tensor, *, target_logp: Tensor, behaviour_logp: Tensor
     Taken together that is policy / max(target, behaviour / 2), one exponential.
     """
     floor = behaviour_logp - math.log(_MAX_BEHAVIOUR_WEIGHT)
-    log_ratio = logp - torch.maximum(target_logp, floor)
-    return log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
+    return bounded_exp(logp - torch.maximum(target_logp, floor), _MAX_LOG_RATIO)
 
 
 def live_steps(flags: Tensor) -> Tensor:
@@ -321,7 +321,7 @@ def _weigh(
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()
         total = total + now.kl_coef * stats["target_kl"]
-    rho = log_ratio.exp()
+    rho = bounded_exp(log_ratio, _MAX_LOG_RATIO)
     stats["rho_mean"] = (rho * share).sum()
     # Under the behaviour policy's actions this averages to KL(behaviour || policy); each sample of
     # it is at least 0, and it varies less than the plain mean of -log_ratio.

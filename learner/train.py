@@ -227,7 +227,7 @@ def after_step(p: Pieces, loss: Loss) -> bool:
     progress, algorithm = p.progress, p.algorithm
     progress.learner_steps += 1
     if p.model.log_std is not None:
-        p.model.log_std.data.clamp_(*LOG_STD)  # beyond, nothing would pull it back
+        p.model.log_std.data.clamp_(*LOG_STD)  # so that its way back is never long
     if p.target is not None and progress.learner_steps % algorithm.target_interval == 0:
         # Measured where the target is oldest: just after a move the two are equal.
         if algorithm.kl_target and "target_kl" in loss.stats:

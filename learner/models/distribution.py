@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from learner.models import categorical
+from learner.models.bounds import clamped
 from learner.models.categorical import FloatArray
 from learner.spaces import Action
 
@@ -247,8 +248,7 @@ class _Numbers:
     def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log-stds, each [..., D]: the last ones of the parameters."""
         mean, log_std = params[..., -2 * self.count : -self.count], params[..., -self.count :]
-        # Cut, but with the gradient of what is not cut: else nothing would lead back inside.
-        return mean, log_std + (log_std.clamp(*LOG_STD) - log_std).detach()
+        return mean, clamped(log_std, *LOG_STD)
 
     def drawn(self, rows: Tensor) -> Tensor:
         return rows[..., -self.count :]

@@ -12,7 +12,7 @@ from torch.distributions import Categorical, Normal, TransformedDistribution, kl
 from torch.distributions.transforms import TanhTransform
 
 from learner.models import categorical
-from learner.models.distribution import Distribution, distribution_of
+from learner.models.distribution import LOG_STD, Distribution, distribution_of
 from learner.spaces import Action, Part, discrete
 
 INF = math.inf
@@ -159,6 +159,61 @@ def test_the_squashed_entropy_is_differentiated() -> None:
         with torch.no_grad():
             slope = (known.entropy(params + moved) - known.entropy(params - moved)) / (2 * step)
         assert float(gradient[at]) == pytest.approx(float(slope), abs=1e-3)
+
+
+@pytest.mark.parametrize("log_std", [*LOG_STD, -9.0, 1.9, 0.0])
+def test_inside_the_bounds_a_deviation_has_its_own_gradient(log_std: float) -> None:
+    """Against central differences of the same in float64 from torch.distributions."""
+    box = Action(BOX.parts[:1])
+    params = torch.tensor([0.3, -0.2, log_std, log_std], requires_grad=True)
+    row = torch.tensor([0.3 + math.exp(log_std), -0.2 - 2 * math.exp(log_std)])
+    known = distribution_of(box)
+    (found,) = torch.autograd.grad(known.log_prob(params, row), params)
+
+    def at(shift: float) -> float:
+        scale = torch.full((2,), math.exp(log_std + shift), dtype=torch.float64)
+        mean = torch.tensor([0.3, -0.2], dtype=torch.float64)
+        one: Any = Normal(mean, scale)
+        return float(one.log_prob(row.double()).sum())
+
+    expected = (at(1e-5) - at(-1e-5)) / 2e-5
+    assert float(found[2:].sum()) == pytest.approx(expected, rel=1e-3)
+
+
+def test_beyond_the_bounds_only_the_way_back_has_a_gradient() -> None:
+    """The entropy pulls a deviation up, its negative down, by 1 each: the closed form."""
+    known = distribution_of(Action(BOX.parts))
+    least, most = LOG_STD
+    for told, up in ((least - 3, True), (most + 3, True), (least - 3, False), (most + 3, False)):
+        params = torch.tensor([0.0, 0.0, told, told], requires_grad=True)
+        loss = -known.entropy(params) if up else known.entropy(params)
+        used = min(max(told, least), most)
+        entropy = 2 * (used + 0.5 * math.log(2 * math.pi * math.e))
+        assert loss.item() == pytest.approx(-entropy if up else entropy, rel=1e-5)
+        (gradient,) = torch.autograd.grad(loss, params)
+        inward = up == (told < least)
+        assert gradient.tolist() == [0, 0, *([-1.0 if up else 1.0] * 2 if inward else [0, 0])]
+
+
+@pytest.mark.parametrize("bound", [0, 1])
+def test_a_deviation_under_a_lasting_pull_stays_near_its_bound_and_returns(bound: int) -> None:
+    known, direction = distribution_of(Action(BOX.parts)), (-1, 1)[bound]
+    head = torch.nn.Linear(3, known.params)
+    dice = torch.Generator().manual_seed(0)
+    opt = torch.optim.Adam(head.parameters(), lr=0.03)
+    farthest, back = 0.0, 0
+    for step in range(1500):
+        params = head(torch.randn(16, 3, generator=dice))
+        told = float(params.detach()[:, 2:].mean())
+        farthest = max(farthest, direction * (told - LOG_STD[bound]))
+        if step >= 1400:  # now it is to come back
+            back = back or (step - 1400 if direction * (told - LOG_STD[bound]) < -0.1 else 0)
+        pull = direction if step < 1400 else -direction
+        opt.zero_grad()
+        (-pull * known.entropy(params).mean()).backward()  # type: ignore[no-untyped-call]
+        opt.step()
+    assert 0 <= farthest < 0.5
+    assert 0 < back < 60
 
 
 def test_only_bounded_numbers_are_squashed() -> None:

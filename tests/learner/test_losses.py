@@ -255,6 +255,46 @@ def test_an_impossible_ratio_has_a_finite_gradient() -> None:
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("log_ratio", [-30.0, -0.5, 0.5, 19.9, 20.1, 30.0, 80.0, 1e9])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_an_exploded_ratio_is_led_back_if_the_action_was_bad(
+    log_ratio: float, advantage: float
+) -> None:
+    """Against the derivative of -min(r A, clip(r) A) in float64, r no larger than e^20."""
+    logp = torch.tensor([log_ratio], requires_grad=True)
+    nothing = torch.zeros(1)
+    ratio = losses.surrogate_ratio(logp, target_logp=nothing, behaviour_logp=nothing)
+    loss = losses.clipped_surrogate(ratio, torch.tensor([advantage]), 0.2)
+    (gradient,) = torch.autograd.grad(loss.sum(), logp)
+    r = math.exp(min(log_ratio, 20.0))
+    free = r < 1.2 if advantage > 0 else r > 0.8
+    assert gradient.item() == pytest.approx(-r * advantage if free else 0.0, rel=1e-5)
+    assert ratio.item() == pytest.approx(r, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["appo", "ppo"])
+def test_a_step_whose_ratio_exploded_has_finite_numbers_and_a_way_back(name: Any) -> None:
+    params = torch.tensor([[[200.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
+    output = Output(params, torch.zeros(2, 1, requires_grad=True))
+    target = Output(torch.tensor([[[-200.0, 0.0]], [[0.0, 0.0]]]), torch.zeros(2, 1))
+    batch = LossBatch(
+        torch.tensor([[0]]), torch.tensor([[-200.0]]), torch.tensor([[-1.0]]),
+        torch.full((1, 1), TERMINATED, dtype=torch.uint8),
+    )  # fmt: skip
+    if name == "ppo":
+        minus = torch.full((1, 1), -1.0)
+        batch = batch._replace(targets=losses.Targets(minus, minus, torch.zeros(1, 1)))
+        output = Output(params[:-1], torch.zeros(1, 1, requires_grad=True))
+    loss = LOSSES[name](
+        config(name, entropy_coef=0.0), Now(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
+        distribution=distribution_of(discrete(2)), output=output, batch=batch,
+        target=target if name == "appo" else None, norm=Norm(steps=1),
+    )  # fmt: skip
+    assert all(stat.isfinite() for stat in loss.stats.values()), loss.stats
+    # At a softmax that is saturated the gradient of its own is zero: that of the ratio is not.
+    assert loss.stats["policy_loss"].item() > 1e8
+
+
 @pytest.mark.parametrize("normalised", [False, True])
 def test_on_policy_all_have_the_gradient_of_impala(normalised: bool) -> None:
     output, _, batch = make_batch(1)

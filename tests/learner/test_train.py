@@ -213,8 +213,21 @@ def test_a_free_deviation_stays_where_it_can_learn(tmp_path: Path) -> None:
     # It is at the bound, and what leads back inside still has a gradient.
     params = torch.tensor([[0.0, LOG_STD[1] + 1]], requires_grad=True)
     logp = pieces.model.distribution.log_prob(params, torch.zeros(1, 1))
-    (gradient,) = torch.autograd.grad(logp.sum(), params)
-    assert gradient[0, 1] != 0
+    (gradient,) = torch.autograd.grad(-logp.sum(), params)
+    assert gradient[0, 1] == 1
+
+
+def test_a_deviation_of_the_network_does_not_leave_what_is_used(tmp_path: Path) -> None:
+    """A bonus that never ends carries it to the bound and no further, so that it comes back."""
+    box = Action((Part((), "float32", (1,), low=(-1.0,), high=(1.0,)),))
+    wide = Spaces(SPACES.observation, box)
+    model = ModelConfig(hidden=(8,), std="network", std_init=7.0)
+
+    config = AlgorithmConfig(name="impala", entropy_coef=1e3)
+    pieces, _ = learn(tmp_path, 300, algorithm=config, model=model, spaces=wide)
+    rows = torch.from_numpy(np.random.default_rng(0).normal(3.0, 2.0, (200, 3)))
+    told = pieces.model({"obs": rows.float()}).params[:, 1].detach()
+    assert LOG_STD[1] - 0.1 < float(told.mean()) and float(told.max()) < 2.5
 
 
 def test_a_resumed_learner_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
