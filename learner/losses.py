@@ -22,6 +22,7 @@ from learner.config import AlgorithmConfig
 from learner.models.bounds import bounded_exp
 from learner.models.distribution import Distribution
 from learner.models.model import Output
+from learner.models.normalise import moments
 from learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 # appo: how far (behaviour / target) may weigh a step, as in IMPACT (Luo et al., 2020).
@@ -247,13 +248,6 @@ def adapted(coef: float, kl: float, wanted: float) -> float:
     return min(max(coef, _LEAST_KL_COEF), _MOST_KL_COEF)
 
 
-def moments(vs: Tensor, flags: Tensor) -> Tensor:
-    """[3] of this rank's value targets: their sum, that of their squares, and how many are live."""
-    live = live_steps(flags).double()
-    wide = vs.double() * live
-    return torch.stack([wide.sum(), wide.square().sum(), live.sum()])
-
-
 def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: Norm) -> Tensor:
     return (((ratio.detach() - 1).abs() > clip) * live).sum() * norm.scale
 
@@ -298,13 +292,9 @@ def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
 
     In float64, so that the order in which ranks and steps are added does not show.
     """
-    wide = advantages.double() * live
-    sums = norm.reduce(torch.stack([wide.sum(), wide.square().sum(), live.double().sum()]))
-    total, squares, count = sums.unbind()
-    count = count.clamp(min=1)  # a batch may have no live step at all
-    mean = total / count
-    spread = (squares / count - mean.square()).clamp(min=0).sqrt()
-    return (live * (wide - mean) / (spread + 1e-8)).to(advantages.dtype)
+    count, mean, squares = moments(advantages.unsqueeze(-1), live, norm.reduce)
+    spread = (squares / count.clamp(min=1)).sqrt()  # a batch may have no live step at all
+    return (live * (advantages.double() - mean) / (spread + 1e-8)).to(advantages.dtype)
 
 
 def _weigh(

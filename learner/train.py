@@ -21,11 +21,11 @@ from learner.losses import (
     Targets,
     adapted,
     live_steps,
-    moments,
     ppo_targets,
 )
 from learner.models.distribution import LOG_STD
 from learner.models.model import Output
+from learner.models.normalise import moments
 from learner.models.precision import autocast
 from learner.pieces import Pieces
 from learner.ranks import Facts
@@ -243,11 +243,12 @@ def after_step(p: Pieces, loss: Loss) -> bool:
 def update_statistics(p: Pieces, fresh: Sample, vs: Tensor | None) -> None:
     """Once for each batch, and from what is new in it alone, however often it was used."""
     flags, normaliser, returns = fresh.loss.flags, p.model.normaliser, p.model.returns
+    live = live_steps(flags)
     if normaliser is not None:
-        delta = normaliser.delta(fresh.obs, live_steps(flags) > 0)
-        normaliser.merge(p.ranks.total(delta))
+        normaliser.update(fresh.obs, live, p.ranks.total)
     if returns is not None and vs is not None:
-        returns.merge(*p.ranks.total(moments(vs[:, : flags.shape[1]], flags)).unbind())
+        new = vs[:, : flags.shape[1]].unsqueeze(-1)
+        returns.merge(moments(new, live, p.ranks.total))
 
 
 def _everywhere(p: Pieces, stat: Tensor) -> float:

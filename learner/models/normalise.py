@@ -4,6 +4,8 @@ The learner moves them; samplers only receive them. All are float64 buffers.
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,34 @@ FARTHEST = 10.0  # deviations
 _SLOWEST = 0.01  # a return's share of the running statistics, once there are many
 # Returns that do not vary yet must not be blown up.
 _LEAST_STD = 1e-2
+
+
+class Moments(NamedTuple):
+    """Of F numbers in so many rows, float64."""
+
+    rows: Tensor  # [] how many
+    mean: Tensor  # [F]
+    squares: Tensor  # [F] the sum of their squared distances to the mean
+
+
+@torch.no_grad()
+def moments(rows: Tensor, live: Tensor, total: Callable[[Tensor], Tensor]) -> Moments:
+    """Returns those of the rows [..., F] that are `live` [...]; `total` adds up over the ranks.
+
+    Two passes, the second one about the mean of all ranks: the difference of a mean square and a
+    squared mean has no digit left when the mean is 1e8 deviations away from zero.
+    """
+    live = (live > 0).unsqueeze(-1)
+    # Not a product: what is not live may hold anything.
+    rows = torch.where(live, rows.double(), 0.0).reshape(-1, rows.shape[-1])
+    live = live.reshape(-1, 1)
+    sums = total(torch.cat([live.double().sum().view(1), rows.sum(0)]))
+    count, least = sums[0], sums[0].clamp(min=1)
+    mean = sums[1:] / least
+    distance = torch.where(live, rows - mean, 0.0)
+    off, squares = total(torch.stack([distance.sum(0), distance.square().sum(0)])).unbind()
+    off = off / least  # by which the mean was rounded
+    return Moments(count, mean + off, (squares - count * off.square()).clamp(min=0))
 
 
 def is_number(leaf: Leaf) -> bool:
@@ -57,9 +87,11 @@ class Normaliser(nn.Module):
         return (self.var + _EPS).rsqrt()
 
     @torch.no_grad()
-    def delta(self, obs: dict[str, Tensor], live: Tensor) -> Tensor:
-        """What the rows that are `live` [...] add: their count, then for each number the sum of its
-        distance to the mean and of that squared. Those of several ranks may be added up.
+    def update(
+        self, obs: dict[str, Tensor], live: Tensor, total: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Takes in the rows that are `live` [...], of all ranks; all of them call it. Numbers too
+        large to square are left out.
 
         The leaves may have more rows than `live`: the last one of an unroll is the first of the
         next, and is counted there.
@@ -68,24 +100,15 @@ class Normaliser(nn.Module):
             obs[leaf.name][: len(live)].double().reshape(*live.shape, width)
             for leaf, width in zip(self.leaves, self._widths, strict=True)
         ]
-        weight = live.double().unsqueeze(-1)
-        # Not a product: what is not live may hold anything.
-        distance = torch.where(weight > 0, torch.cat(rows, dim=-1) - self.mean, 0.0)
-        distance = distance.reshape(-1, len(self.mean))
-        return torch.cat([weight.sum().view(1), distance.sum(0), distance.square().sum(0)])
-
-    @torch.no_grad()
-    def merge(self, delta: Tensor) -> None:
-        """Takes in what `delta` found since the last merge. Numbers too large to square are left
-        out."""
-        added, (sums, squares) = delta[:1], delta[1:].view(2, -1)
-        total = self.count + added
-        moved = sums / total.clamp(min=1)
-        var = (self.var * self.count + squares) / total.clamp(min=1) - moved.square()
-        good = (added > 0) & delta.isfinite().all()
-        self.mean.copy_(torch.where(good, self.mean + moved, self.mean))
-        self.var.copy_(torch.where(good, var.clamp(min=0), self.var))
-        self.count.copy_(torch.where(good, total, self.count).squeeze())
+        added, mean, squares = moments(torch.cat(rows, dim=-1), live, total)
+        count, apart = self.count + added, mean - self.mean
+        share = added / count.clamp(min=1)
+        # Chan, Golub and LeVeque, 1979: no sum that is not about a mean.
+        var = (1 - share) * (self.var + share * apart.square()) + squares / count.clamp(min=1)
+        good = (added > 0) & mean.isfinite().all() & var.isfinite().all()
+        self.mean.copy_(torch.where(good, self.mean + share * apart, self.mean))
+        self.var.copy_(torch.where(good, var, self.var))
+        self.count.copy_(torch.where(good, count, self.count))
 
 
 class Returns(nn.Module):
@@ -108,18 +131,17 @@ class Returns(nn.Module):
         return value * self.std.float() + self.mean.float()
 
     @torch.no_grad()
-    def merge(self, total: Tensor, squares: Tensor, count: Tensor) -> None:
-        """Takes in so many returns by their sum and the sum of their squares, of all ranks."""
-        total, squares, count = (x.to(self.mean) for x in (total, squares, count))
-        good = (count > 0) & total.isfinite() & squares.isfinite()
+    def merge(self, found: Moments) -> None:
+        """Takes in the returns of one batch, of all ranks."""
+        count, mean, squares = found.rows, found.mean.squeeze(), found.squares.squeeze()
+        good = (count > 0) & mean.isfinite() & squares.isfinite()
         updates = self.updates + good
         share = torch.where(good, (1 / updates.double().clamp(min=1)).clamp(min=_SLOWEST), 0.0)
-        count = count.clamp(min=1)
-        mean = torch.where(good, torch.lerp(self.mean, total / count, share), self.mean)
-        square = self.std.square() + self.mean.square()
-        square = torch.where(good, torch.lerp(square, squares / count, share), square)
-        std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=_LEAST_STD)
-        self.move(mean, torch.where(good, std, self.std))
+        apart = torch.where(good, mean - self.mean, 0.0)
+        spread = torch.where(good, squares / count.clamp(min=1), 0.0)
+        var = (1 - share) * (self.std.square() + share * apart.square()) + share * spread
+        std = var.sqrt().clamp(min=_LEAST_STD)
+        self.move(self.mean + share * apart, torch.where(good, std, self.std))
         self.updates.copy_(updates)
 
     @torch.no_grad()

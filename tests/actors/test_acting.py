@@ -239,7 +239,7 @@ def moved(model: Model, obs: Obs) -> None:
     """Statistics and deviations as training leaves them."""
     assert model.normaliser is not None
     rows = torch.ones(len(next(iter(obs.values()))), dtype=torch.bool)
-    model.normaliser.merge(model.normaliser.delta(tensors(obs), rows))
+    model.normaliser.update(tensors(obs), rows, lambda sums: sums)
     if model.log_std is not None:
         nn.init.normal_(model.log_std)
 

@@ -1,5 +1,6 @@
 """The losses against published vectors, hand-made numbers, and each other."""
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from learner.losses import LOSSES, LossBatch, Norm, Now
 from learner.models import categorical
 from learner.models.distribution import distribution_of
 from learner.models.model import Output
+from learner.models.normalise import Moments, moments
 from learner.schedule import at
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, discrete
+from tests.learner.together import together
 
 REFERENCE: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "reference" / "values.json").read_text()
@@ -345,9 +348,13 @@ def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
     )
     assert changed.total.item() == loss.total.item()
     assert changed.stats == loss.stats
-    flags = batch.flags
-    assert torch.equal(losses.moments(changed.vs, flags), losses.moments(loss.vs, flags))
+    found, without = (moments_of(of.vs, batch) for of in (changed, loss))
+    assert all(map(torch.equal, found, without))
     torch.testing.assert_close(gradients(changed, changed_output), (by_params, by_value))
+
+
+def moments_of(vs: Tensor, batch: LossBatch) -> Moments:
+    return moments(vs.unsqueeze(-1), losses.live_steps(batch.flags), lambda sums: sums)
 
 
 def columns(
@@ -366,14 +373,6 @@ def columns(
     )
 
 
-def recorder(sums: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    def reduce(value: Tensor) -> Tensor:
-        sums.append(value)
-        return value
-
-    return reduce
-
-
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None:
@@ -385,13 +384,18 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
 
     ranks = [columns(output, target, batch, where) for where in (slice(2), slice(2, None))]
     sums: list[Tensor] = []
-    for rank in ranks:
-        run(settings, *rank, Norm(steps=steps, world=2, reduce=recorder(sums)))
-    assert len(sums) == (2 if normalised else 0)
-    shared = Norm(
-        steps=torch.tensor(float(steps)), world=2, reduce=lambda _: torch.stack(sums).sum(0)
-    )
-    parts = [run(settings, *rank, shared) for rank in ranks]
+
+    def on(
+        rank: tuple[Output, Output, LossBatch], total: Callable[[Tensor], Tensor]
+    ) -> losses.Loss:
+        def counted(value: Tensor) -> Tensor:
+            sums.append(value)
+            return total(value)
+
+        return run(settings, *rank, Norm(steps=steps, world=2, reduce=counted))
+
+    parts = together([functools.partial(on, rank) for rank in ranks])
+    assert bool(sums) == normalised
     average = losses.Loss((parts[0].total + parts[1].total) / 2, {}, whole.vs)
     torch.testing.assert_close(
         gradients(average, output), gradients(whole, output), atol=1e-6, rtol=0
@@ -492,9 +496,9 @@ def test_returns_are_measured_in_their_deviation(name: str) -> None:
         std=torch.tensor(10.0),
     )
     assert large.total.item() == pytest.approx(small.total.item(), rel=1e-5)
-    total, squares, count = losses.moments(small.vs, batch.flags).tolist()
-    found = losses.moments(large.vs, batch.flags).tolist()
-    assert found == pytest.approx([10 * total, 100 * squares, count], rel=1e-4)
+    count, mean, squares = map(float, moments_of(small.vs, batch))
+    found = list(map(float, moments_of(large.vs, batch)))
+    assert found == pytest.approx([count, 10 * mean, 100 * squares], rel=1e-4)
     assert count == live_steps(batch)
 
 

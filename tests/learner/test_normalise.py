@@ -1,18 +1,23 @@
 """Running statistics: numpy over all data is the oracle."""
 
 import copy
+import functools
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learner.config import ModelConfig
+from learner.losses import Norm, normalise
 from learner.models.build import Model, build
-from learner.models.normalise import Normaliser, Returns
+from learner.models.normalise import Normaliser, Returns, moments
 from learner.spaces import Leaf, Spaces, discrete
 from learner.weights import FlatWeights
+from tests.learner.together import together
 
 LEAVES = (
     Leaf("speed", "float64", (2,)),
@@ -46,26 +51,87 @@ def flat(obs: dict[str, Tensor], live: Tensor) -> np.ndarray[Any, np.dtype[np.fl
     return torch.stack(rows).numpy()
 
 
+def alone(sums: Tensor) -> Tensor:
+    return sums
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_merged_deltas_are_the_statistics_of_everything(ranks: int) -> None:
+def test_updates_make_the_statistics_of_everything(ranks: int) -> None:
     rng = np.random.default_rng(0)
-    normaliser = Normaliser(LEAVES)
+    normalisers = [Normaliser(LEAVES) for _ in range(ranks)]
     seen = []
     for _ in range(4):
-        deltas = []
-        for _ in range(ranks):
+        calls: list[Any] = []
+        for normaliser in normalisers:
             obs = observations(rng, T + 1, B)  # the last row belongs to the next unroll
             live = torch.from_numpy(rng.random((T, B)) < 0.7)
             dead = {**obs, "speed": obs["speed"].clone()}
             dead["speed"][:T][~live] = torch.inf
-            deltas.append(normaliser.delta(dead, live))
+            calls.append(functools.partial(normaliser.update, dead, live))
             seen.append(flat(obs, live))
-        assert all(delta.dtype == torch.float64 for delta in deltas)
-        normaliser.merge(torch.stack(deltas).sum(0))
+        together(calls)
     everything = np.concatenate(seen)
-    assert normaliser.count == len(everything)
-    np.testing.assert_allclose(normaliser.mean.numpy(), everything.mean(0), rtol=1e-9)
-    np.testing.assert_allclose(normaliser.var.numpy(), everything.var(0), rtol=1e-6)
+    for normaliser in normalisers:
+        assert normaliser.count == len(everything)
+        np.testing.assert_allclose(normaliser.mean.numpy(), everything.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(normaliser.var.numpy(), everything.var(0), rtol=1e-10)
+
+
+def exact(rows: NDArray[Any]) -> tuple[list[float], list[float]]:
+    """The mean and the variance of each column, from fractions: no digit is lost."""
+    wholes = [[Fraction(float(x)) for x in column] for column in rows.T]
+    means = [sum(column, Fraction()) / len(column) for column in wholes]
+    spreads = [
+        sum((x - mean) ** 2 for x in column) / len(column)
+        for column, mean in zip(wholes, means, strict=True)
+    ]
+    return list(map(float, means)), list(map(float, spreads))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e8, -1e10, 1e13])
+def test_numbers_far_from_zero_keep_their_deviation(far: float, ranks: int) -> None:
+    """From the first batch on, and when the numbers move as far later."""
+    leaves = (Leaf("x", "float64", (2,)),)
+    normalisers, seen = [Normaliser(leaves) for _ in range(ranks)], []
+    rng = np.random.default_rng(0)
+    for level in (far, far, -far):
+        rows = [rng.normal(level, (1.0, 30.0), (T, B, 2)) for _ in range(ranks)]
+        live = torch.from_numpy(rng.random((T, B)) < 0.8)
+        together(
+            [
+                functools.partial(normaliser.update, {"x": torch.from_numpy(x)}, live)
+                for normaliser, x in zip(normalisers, rows, strict=True)
+            ]
+        )
+        seen += [x[live.numpy()] for x in rows]
+        mean, var = exact(np.concatenate(seen))
+        for normaliser in normalisers:
+            np.testing.assert_allclose(normaliser.mean.numpy(), mean, rtol=1e-12, atol=1e-12)
+            # A mean so far from zero has itself no more digits than these.
+            wanted = max(1e-12, 1e-15 * abs(far))
+            np.testing.assert_allclose(normaliser.var.numpy(), var, rtol=wanted)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e6, -1e10])
+def test_returns_far_from_zero_keep_their_deviation(far: float) -> None:
+    returns = Returns(nn.Linear(3, 1))
+    batches = [np.random.default_rng(n).normal(far, 1 + n, 64) for n in range(20)]
+    for count, drawn in enumerate(batches, start=1):
+        merge(returns, drawn)
+        mean, var = exact(np.concatenate(batches[:count]).reshape(-1, 1))
+        assert float(returns.mean) == pytest.approx(mean[0], rel=1e-12)
+        assert float(returns.std) == pytest.approx(var[0] ** 0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e6, -1e10])
+def test_advantages_far_from_zero_keep_their_deviation(far: float) -> None:
+    drawn = np.random.default_rng(0).normal(far, 3.0, (T, B))
+    live = np.random.default_rng(1).random((T, B)) < 0.7
+    (mean,), (var,) = exact(drawn[live].reshape(-1, 1))
+    found = normalise(torch.from_numpy(drawn), torch.from_numpy(live).double(), Norm(steps=1))
+    expected = np.where(live, (drawn - mean) / var**0.5, 0.0)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_numbers_are_normalised_and_nothing_else() -> None:
@@ -73,7 +139,7 @@ def test_numbers_are_normalised_and_nothing_else() -> None:
     normaliser = Normaliser(LEAVES)
     obs, live = observations(rng, T, B), torch.ones(T, B, dtype=torch.bool)
     obs["clock"][0, 0] = 1e6
-    normaliser.merge(normaliser.delta(obs, live))
+    normaliser.update(obs, live, alone)
     obs["clock"][0, 0] = 1e9
     seen = normaliser(obs)
     for name in ("camera", "gear", "allowed"):
@@ -99,11 +165,11 @@ def test_before_anything_was_seen_it_changes_nothing() -> None:
 def test_nothing_live_and_nothing_finite_move_nothing() -> None:
     normaliser = Normaliser(LEAVES)
     obs, live = observations(np.random.default_rng(0), T, B), torch.ones(T, B, dtype=torch.bool)
-    normaliser.merge(normaliser.delta(obs, live))
+    normaliser.update(obs, live, alone)
     before = {name: value.clone() for name, value in normaliser.state_dict().items()}
-    normaliser.merge(normaliser.delta(obs, ~live))
+    normaliser.update(obs, ~live, alone)
     obs["speed"][0, 0, 0] = 1e300
-    normaliser.merge(normaliser.delta(obs, live))
+    normaliser.update(obs, live, alone)
     for name, value in normaliser.state_dict().items():
         assert torch.equal(value, before[name]), name
 
@@ -119,7 +185,7 @@ def test_the_network_sees_normalised_numbers(kind: str) -> None:
     obs["allowed"] |= 1
     torch.testing.assert_close(plain(obs).params, normal(obs).params)
     assert normal.normaliser is not None
-    normal.normaliser.merge(normal.normaliser.delta(obs, torch.ones(T, B, dtype=torch.bool)))
+    normal.normaliser.update(obs, torch.ones(T, B, dtype=torch.bool), alone)
     seen = normal.normaliser(obs)
     torch.testing.assert_close(plain(seen).params, normal(obs).params)
     torch.testing.assert_close(plain(seen).value, normal(obs).value)
@@ -133,8 +199,7 @@ def test_what_there_is_not_cannot_be_normalised() -> None:
 
 
 def merge(returns: Returns, drawn: np.ndarray[Any, Any]) -> None:
-    sums = (drawn.sum(), np.square(drawn).sum(), len(drawn))
-    returns.merge(*(torch.tensor(float(number)) for number in sums))
+    returns.merge(moments(torch.from_numpy(drawn).view(-1, 1), torch.ones(len(drawn)), alone))
 
 
 def test_values_are_kept_when_the_statistics_move() -> None:
@@ -186,7 +251,7 @@ def test_statistics_travel_with_the_weights() -> None:
     source = model(**settings)
     assert source.normaliser is not None and source.returns is not None
     obs = observations(np.random.default_rng(0), T, B)
-    source.normaliser.merge(source.normaliser.delta(obs, torch.ones(T, B, dtype=torch.bool)))
+    source.normaliser.update(obs, torch.ones(T, B, dtype=torch.bool), alone)
     merge(source.returns, np.arange(9.0))
     for how in ("flat", "state_dict"):
         other = build(ModelConfig(**settings), SPACES, seed=1)

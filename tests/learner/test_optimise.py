@@ -12,6 +12,7 @@ from learner.checkpoint import optimiser_state
 from learner.config import LearnerConfig, ModelConfig
 from learner.models.build import build
 from learner.models.model import Model
+from learner.models.normalise import Moments
 from learner.spaces import Leaf, Spaces, discrete
 
 
@@ -93,9 +94,8 @@ def test_a_target_networks_values_keep_their_units() -> None:
     before = target(obs).value.detach()
     assert model.returns is not None
     count, mean, spread = 10.0, 100.0, 50.0
-    model.returns.merge(
-        torch.tensor(count * mean), torch.tensor(count * (spread**2 + mean**2)), torch.tensor(count)
-    )
+    found = torch.tensor([count, mean, count * spread**2], dtype=torch.float64)
+    model.returns.merge(Moments(*found))
     torch.testing.assert_close(model(obs).value.detach(), before, atol=1e-4, rtol=0)
     optimise.follow(target, model, 0.01)
     torch.testing.assert_close(target(obs).value.detach(), before, atol=1e-4, rtol=0)
