@@ -12,12 +12,12 @@ Small folded files are folded again with what follows them.
 
 import contextlib
 import logging
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from broker import durable
 from broker.folding import Fold
 
 log = logging.getLogger(__name__)
@@ -125,26 +125,6 @@ def _fold(folder: Path, stem: str, before: int) -> None:
                 log.error("%s is damaged; it is not folded", part.path)
                 return
     to = folder / f"{stem}.{parts[0].first}-{parts[-1].last}.log"
-    _written(to, total.text())
+    durable.write(to, total.text())
     for part in parts:
         part.path.unlink()
-
-
-def _written(to: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = to.with_suffix(".part")
-    try:
-        with part.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(to)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-    fd = os.open(to.parent, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

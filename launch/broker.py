@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from broker import endpoints
+from broker import durable, endpoints
 from broker.book import Book
 from broker.endpoints import EndpointError
 from broker.journal import Journal
@@ -164,10 +164,9 @@ def _report(server: Server, to: Path | None) -> None:
     if to is None:
         return
     try:
-        to.write_text(json.dumps(_totals(server)))
+        durable.write(to, json.dumps(_totals(server)))
     except OSError as error:  # a full disk must not make a bad end of a good one
         log.error("the broker's report is not written: %s", error)
-        process.discard(to)
 
 
 def _totals(server: Server) -> dict[str, Any]:

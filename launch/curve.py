@@ -1,10 +1,13 @@
 """The learning curve of a run, as a picture."""
 
 import bisect
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from broker import durable
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -36,8 +39,10 @@ def draw(
     draw_on(axes, history, target, evaluations=evaluations)
     axes.set(title=title)
     axes.grid(alpha=0.3)
-    figure.savefig(to, dpi=120)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=120, format="png")
     pyplot.close(figure)
+    durable.write(to, drawn.getvalue())
 
 
 def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lines = ()) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from broker import durable
 from launch import config, process, target, trained
 from launch.exported import Exported, Port
 from launch.parity import DIFFERENCE, OBSERVATIONS, Parity
@@ -51,7 +52,7 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
                 f" {DIFFERENCE:.0e}; no file was written"
             )
         with _writing(described):
-            described_part.write_text(json.dumps(facts, indent=2) + "\n")
+            durable.write(described_part, json.dumps(facts, indent=2) + "\n")
         _put(part, path, described_part, described)
     finally:
         process.discard(part)
@@ -64,16 +65,16 @@ def _put(part: Path, path: Path, described_part: Path, described: Path) -> None:
     """Both take their names. The description that was there comes back when the file fails."""
     with _writing(described):
         before = described.read_bytes() if described.exists() else None
-        described_part.replace(described)
+        durable.commit(described_part, described)
     try:
         with _writing(path):
-            part.replace(path)
+            durable.commit(part, path)
     except ExportError:
         with contextlib.suppress(OSError):
             if before is None:
                 described.unlink()
             else:
-                described.write_bytes(before)
+                durable.write(described, before)
         raise
 
 

@@ -1,11 +1,10 @@
 """`headrace keygen FOLDER`: a broker's key, and one for each role or node; none written over."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from broker import keys
+from broker import durable, keys
 from broker.keys import AUTHORISED, BROKER, ROLES, Key, KeyFileError
 from launch import config, process
 
@@ -43,8 +42,8 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
             kept.append(secret)
             continue
         key = keys.make(role, name, public)
-        _write(secret, keys.text(key), 0o600)
-        _write(shown, keys.public_text(key.public), 0o644)
+        durable.write(secret, keys.text(key), mode=0o600, new=True)
+        durable.write(shown, keys.public_text(key.public), mode=0o644, new=True)
         made.append(secret)
     return made, kept
 
@@ -56,7 +55,7 @@ def _broker(folder: Path) -> tuple[str, list[Path], list[Path]]:
         return keys.parse_public(keys.read_bounded(shown), str(shown)), [], [secret]
     if secret.exists():
         key = keys.read(secret, BROKER)
-        _write(shown, keys.public_text(key.public), 0o644)
+        durable.write(shown, keys.public_text(key.public), mode=0o644, new=True)
         return key.public, [], [secret]
     if any(folder.glob("*.key")):
         raise KeyFileError(
@@ -64,20 +63,6 @@ def _broker(folder: Path) -> tuple[str, list[Path], list[Path]]:
             " broker.pub back, or make all keys anew in another folder"
         )
     key = Key(*keys.make(BROKER)[:5], path=str(secret))
-    _write(secret, keys.text(key), 0o600)
-    _write(shown, keys.public_text(key.public), 0o644)
+    durable.write(secret, keys.text(key), mode=0o600, new=True)
+    durable.write(shown, keys.public_text(key.public), mode=0o644, new=True)
     return key.public, [secret], []
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, and never over what is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)  # unlike a rename it refuses to write over
-    finally:
-        temporary.unlink()

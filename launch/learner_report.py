@@ -4,7 +4,8 @@ import json
 import logging
 import time
 
-from launch import machine, process
+from broker import durable
+from launch import machine
 from learner.pieces import Pieces
 from learner.progress import Progress
 
@@ -34,12 +35,10 @@ def write(pieces: Pieces, reason: str) -> None:
         "machine": machine.describe(),
         "ended_at": time.time(),
     }
-    path = pieces.folder / "learner.json"
     try:
-        path.write_text(json.dumps(report))
+        durable.write(pieces.folder / "learner.json", json.dumps(report))
     except OSError as error:  # a full disk must not make a bad end of a good one
         log.error("the learner's report is not written: %s", error)
-        process.discard(path)
 
 
 def farewell(reason: str, progress: Progress) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker import durable
+
 Lines = Sequence[Mapping[str, Any]]
 
 # Readable on white and on black.
@@ -132,4 +134,4 @@ def save(plots: Sequence[Plot], folder: Path) -> None:
     """One PNG each."""
     folder.mkdir(parents=True, exist_ok=True)
     for plot in plots:
-        (folder / f"{plot.name}.png").write_bytes(plot.png)
+        durable.write(folder / f"{plot.name}.png", plot.png)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from broker import durable
 from launch import config, curve, plots, process
 
 _OUTCOMES = ("trained", "stale", "shed", "rejected", "poison", "abandoned", "in_flight")
@@ -43,7 +44,7 @@ def report(run_dir: Path, *, to: Path | None) -> int:
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         plots.save(drawn, page.with_suffix(""))
-        page.write_text(render(run, summary, drawn, (run_dir / "run.toml").read_text()))
+        durable.write(page, render(run, summary, drawn, (run_dir / "run.toml").read_text()))
     except OSError as error:
         raise config.ConfigError(
             f"cannot write {page}: {error.strerror}; choose another place with --to"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from broker import durable
 from launch import audit, config, curve
 from launch.tree import Tree
 
@@ -58,7 +59,7 @@ def write(
         "phase_seconds": learner.get("phase_seconds", {}),
         "machine": learner.get("machine", {}),
     }
-    (out / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
+    durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
     history = curve.read(out / "history.jsonl")
     if history:
         curve.draw(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from broker import durable
 from broker.keys import KeyFileError
 from launch import config, process
 from launch.site import Site, headrace_bin, nodes_of
@@ -64,7 +65,7 @@ def _write(files: Mapping[str, str], out: Path) -> None:
         path = out / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            durable.write(path, text)
         except OSError as error:
             raise config.ConfigError(
                 f"--out {out}: {path} cannot be written ({error.strerror}); choose another folder"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broker import durable
 from launch import config, process, target
 
 # pygame draws without a window and without a greeting.
@@ -117,7 +118,7 @@ class Video:
         if self._kind == ".mp4":
             # ffmpeg is a process of its own: how it ended shows only in what it left.
             importlib.import_module("imageio_ffmpeg").count_frames_and_secs(str(self._part))
-        self._part.replace(self._path)
+        durable.commit(self._part, self._path)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

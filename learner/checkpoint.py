@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import json
 import logging
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ import safetensors.torch
 import torch
 import xxhash
 from torch import Tensor
+
+from broker import durable
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +78,7 @@ def save(
             if aside.exists():
                 _remove(aside)
             final.rename(aside)
-        temp.rename(final)
-        _sync(folder)
+        durable.commit(temp, final)
     except OSError as error:
         shutil.rmtree(temp, ignore_errors=True)
         # A disk that takes nothing any more does not take this either: `aside` counts, too.
@@ -268,26 +268,13 @@ def _make(folder: Path) -> None:
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+        durable.sync(folder.parent)
 
 
 def _write(folder: Path, blobs: dict[str, bytes]) -> None:
     folder.mkdir()
     for name, blob in blobs.items():
-        with (folder / name).open("wb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-    _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Makes the names in a folder durable, as fsync on a file does for its content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        durable.put(folder / name, blob)
 
 
 def _finished(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from broker import durable
 from broker.journal import Journal
 from broker.keys import Key
 from broker.link import RefusedError
@@ -118,7 +119,5 @@ async def pause(stop: asyncio.Event, seconds: float) -> None:
 
 def write(report: str, **figures: Any) -> None:
     """Whole or not at all: somebody may be reading."""
-    path = Path(report)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"at": time.monotonic(), "cpu_s": time.process_time(), **figures}))
-    part.replace(path)
+    words = json.dumps({"at": time.monotonic(), "cpu_s": time.process_time(), **figures})
+    durable.write(Path(report), words)

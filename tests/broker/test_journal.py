@@ -137,7 +137,7 @@ def test_a_disk_that_will_not_fold_keeps_the_long_form(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("broker.segments.os.fsync", full)
+    monkeypatch.setattr("broker.durable.os.fsync", full)
     journal = Journal(tmp_path, "actor-7.log")
     for seq in range(50):
         journal.generated(7, 0, seq, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker import keys
-from launch import arguments, cli, config, keygen, keyring, process
+from launch import arguments, cli, config, keyring, process
 
 Contents = dict[str, str]
 ROOT = Path(__file__).parents[2]
@@ -120,13 +120,6 @@ def test_a_place_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
     line = capsys.readouterr().err
     assert line.startswith("headrace: ")
     assert line.count("\n") == 1
-
-
-def test_a_file_that_appears_meanwhile_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "a.key").write_text("mine")
-    with pytest.raises(FileExistsError):
-        keygen._write(tmp_path / "a.key", "yours", 0o600)
-    assert contents(tmp_path) == {"a.key": "mine"}
 
 
 def test_a_run_finds_the_key_of_each_role(tmp_path: Path) -> None:

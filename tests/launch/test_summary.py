@@ -10,6 +10,7 @@ import pytest
 from launch import summary
 from launch.config import Run, RunSection, StopSection
 from launch.tree import Tree
+from tests.system import disks
 
 RUN = Run(run=RunSection(name="mine", seed=7), stop=StopSection(return_=475.0))
 LEARNER = {
@@ -226,3 +227,14 @@ def test_every_way_to_end_has_its_words(tmp_path: Path, reason: str) -> None:
     give(tmp_path, learner={**LEARNER, "stop_reason": reason})
     line = summary.words(write(tmp_path), tmp_path).splitlines()[0]
     assert "return 475.123" in line
+
+
+def test_on_a_full_disk_no_half_summary_is_left(tmp_path: Path) -> None:
+    """Nor one of 0 bytes; the run's other reports are written in the same way."""
+    with disks.disk(tmp_path / "disk", 256) as disk:
+        give(disk, learner=LEARNER)
+        (disk / "summary.json").write_text('{"run": "before"}')
+        disks.fill(disk)
+        with pytest.raises(OSError, match="No space left"):
+            summary.write(RUN, disk, started=time.monotonic(), tree=Tree(), sampled=())
+        assert json.loads((disk / "summary.json").read_text()) == {"run": "before"}
