@@ -17,10 +17,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from broker.wire import MAX_EPISODES, Buffer
+from broker.wire import MAX_EPISODES, Buffer, Episodes
 from learner.spaces import DEAD, TRUNCATED, Field, Spaces, unroll_fields
 
 Rows = Mapping[str, NDArray[np.generic]]
+_Episode = tuple[int, float, int]  # column, return, length
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class Finished:
     steps: int
     digest: int
     ended: int
-    episodes: tuple[tuple[float, int], ...]
+    episodes: Episodes
 
 
 class Rollout:
@@ -60,7 +61,8 @@ class Rollout:
         self._acted = False  # the step at t has its action, and waits for its reward
         self._versions = (0, 0)
         self._ended = 0
-        self._episodes: tuple[tuple[float, int], ...] = ()
+        self._episodes: Episodes = ()  # told with this unroll
+        self._untold: list[_Episode] = []  # for which the unrolls so far had no place
         self._open_arrays()
 
     @property
@@ -139,17 +141,24 @@ class Rollout:
         self._returns[quiet] += self._reward.sum(axis=0, dtype=np.float64)[quiet]
         self._lengths[quiet] += self.length
         self._over[quiet] = False
-        if not marked.any():
-            return
         ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
         # A return that is no number is of an episode that a dropped unroll had a part of.
-        ended = [end for end in ended if math.isfinite(end[1][0])]
+        ended = [end for end in ended if math.isfinite(end[1][1])]
         ended.sort(key=lambda end: end[0])
         self._ended = len(ended)
-        self._episodes = tuple(episode for _, episode in ended[-MAX_EPISODES:])
+        self._tell([episode for _, episode in ended])
 
-    def _walk(self, column: int) -> list[tuple[int, tuple[float, int]]]:
-        """(step, (return, length)) of one environment's episodes that ended in here."""
+    def _tell(self, episodes: list[_Episode]) -> None:
+        """As many as there is place for. Of what waits, the latest of each environment is enough;
+        who has waited longest comes first, so that nobody's turn is missed."""
+        episodes = self._untold + episodes
+        if len(episodes) > MAX_EPISODES:
+            episodes = list({episode[0]: episode for episode in episodes}.values())
+        self._episodes = tuple(episodes[:MAX_EPISODES])
+        self._untold = episodes[MAX_EPISODES:]
+
+    def _walk(self, column: int) -> list[tuple[int, _Episode]]:
+        """(step, episode) of one environment's episodes that ended in here."""
         reward, flags = self._reward[:, column], self._flags[:, column]
         total, count = float(self._returns[column]), int(self._lengths[column])
         over, at, ended = bool(self._over[column]), 0, []
@@ -158,11 +167,11 @@ class Rollout:
             count += t - at
             at = t + 1
             if flags[t] != DEAD:
-                ended.append((t, (total + float(reward[t]), count + 1)))
+                ended.append((t, (column, total + float(reward[t]), count + 1)))
             elif not over and count:
                 # Dead without an end before it: the environment was restarted, and what it lost is
                 # the end of its episode. The row before is true, so it may bootstrap from there.
-                ended.append((t, (total, count)))
+                ended.append((t, (column, total, count)))
                 if t:
                     flags[t - 1] |= TRUNCATED
             total, count, over = 0.0, 0, flags[t] != DEAD

@@ -22,6 +22,7 @@ from broker.wire import (
     Buffer,
     Bye,
     Chunk,
+    Episodes,
     Hello,
     Limit,
     Message,
@@ -104,7 +105,7 @@ class ActorEnd:
         steps: int,
         digest: int,
         ended: int,
-        episodes: tuple[tuple[float, int], ...],
+        episodes: Episodes,
         buffers: Sequence[Buffer],
     ) -> None:
         """A finished unroll goes out; it stays in the outbox until it is acknowledged."""

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 # Entries in one list of a control message; more travel in further messages: headers stay small.
 MAX_ENTRIES: Final = 64
-# Episodes named in one unroll: the mean of the last hundred needs no more.
+# Episodes told with one unroll; a sampler tells the others with the next ones.
 MAX_EPISODES: Final = 128
 # Two billion versions a year for thirty years; times the largest batch it is still below 2**53.
 MAX_VERSION: Final = 1 << 36
@@ -31,7 +31,12 @@ Rank: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 # (stream, first seq, seq after the last): half-open, as Python counts.
 Range: TypeAlias = tuple[int, int, int]
 Ranges: TypeAlias = Annotated[tuple[Range, ...], Meta(max_length=MAX_ENTRIES)]
-Episodes: TypeAlias = Annotated[tuple[tuple[float, Count], ...], Meta(max_length=MAX_EPISODES)]
+# Of an unroll.
+Column: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+# (column, return, length) each.
+Episodes: TypeAlias = Annotated[
+    tuple[tuple[Column, float, Count], ...], Meta(max_length=MAX_EPISODES)
+]
 
 
 class Outcome(IntEnum):

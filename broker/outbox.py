@@ -15,6 +15,7 @@ from broker.wire import (
     MAX_ENTRIES,
     Ack,
     Buffer,
+    Episodes,
     Limit,
     Outcome,
     Payload,
@@ -76,7 +77,7 @@ class Outbox:
         steps: int,
         digest: int,
         ended: int,
-        episodes: tuple[tuple[float, int], ...],
+        episodes: Episodes,
         buffers: Sequence[Buffer],
     ) -> list[Payload]:
         """A finished unroll; returns the frames to send. Buffers are ours until acknowledged."""

@@ -50,7 +50,7 @@ def honest(unroll: Unroll) -> Unroll | None:
     if unroll.version_min > unroll.version_max:
         return None
     episodes = unroll.episodes
-    if not episodes or all(-_MOST < reward < _MOST for reward, _ in episodes):
+    if not episodes or all(-_MOST < reward < _MOST for _, reward, _ in episodes):
         return unroll
-    finite = tuple(one for one in episodes if -_MOST < one[0] < _MOST)
+    finite = tuple(one for one in episodes if -_MOST < one[1] < _MOST)
     return msgspec.structs.replace(unroll, episodes=finite)

@@ -117,7 +117,7 @@ class Unroll(Message, frozen=True):
     steps: Count  # live steps, dead ones left out
     digest: int  # xxh3-64 over the buffers
     ended: Count = 0  # episodes that ended in here
-    episodes: Episodes = ()  # (return, length) of the latest of them
+    episodes: Episodes = ()  # (column, return, length), those not told with the ones before too
 
 
 class Limit(Message, frozen=True):

@@ -68,7 +68,7 @@ def _train(train: argparse.ArgumentParser) -> None:
     _sets(train)
     train.add_argument("--actors", type=int, help="sampler processes")
     train.add_argument("--seed", type=int)
-    train.add_argument("--stop-return", type=float, help="mean of the last 100 episodes")
+    train.add_argument("--stop-return", type=float, help="mean of the latest episodes")
     train.add_argument("--stop-steps", type=int)
     train.add_argument("--stop-seconds", type=float)
     train.add_argument(

@@ -58,7 +58,8 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
     """When the run ends: by success, or by whichever limit comes first."""
 
     return_: Annotated[
-        float | None, Meta(description="solved: mean return of the last 100 training episodes")
+        float | None,
+        Meta(description="solved: mean return of the latest training episodes, 100 or more"),
     ] = field(default=None, name="return")
     steps: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps trained on")

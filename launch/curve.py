@@ -50,7 +50,7 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
     points = [entry for entry in history if entry.get("mean_return") is not None]
     axes.plot(
         [p["trained_steps"] for p in points], [p["mean_return"] for p in points], linewidth=1.5,
-        label="training, mean of the last 100 episodes",
+        label="training, mean of the latest episodes",
     )  # fmt: skip
     steps, means, spans = marks(history, evaluations)
     if steps:
@@ -64,7 +64,7 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
         axes.text(
             0.01, target, f"goal {target:g}", transform=axes.get_yaxis_transform(), va="bottom"
         )
-    label = "return" if steps else "return, mean of the last 100 episodes"
+    label = "return" if steps else "return, mean of the latest episodes"
     axes.set(xlabel="agent steps trained on", ylabel=label)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from broker.fields import MAX_VERSION
 from broker.inbox import Key
 from broker.wire import Deliver, Payload
+from learner.score import Ends
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Field, Spaces, unroll_fields
 
 # Steps of one episode; more no run lives to see.
@@ -37,7 +38,7 @@ class Batch:
     ) -> None:
         self.unrolls = unrolls
         self._envs = envs
-        self._cells = length * envs  # steps of one unroll, dead ones included
+        self._length = length
         self._action = spaces.action
         self._fields = unroll_fields(
             spaces, length=length, envs=envs, memory=memory, previous=previous
@@ -56,7 +57,7 @@ class Batch:
         self._arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
         self.keys: list[Key] = []  # unrolls placed, in order of their columns
         self.versions: list[tuple[int, int]] = []  # min and max each was acted with
-        self.episodes: list[tuple[float, int]] = []
+        self.ends: list[Ends] = []  # of each unroll, in the same order
         self.ended = 0
         self.steps = 0  # live ones
 
@@ -67,13 +68,13 @@ class Batch:
     def clear(self) -> None:
         self.keys.clear()
         self.versions.clear()
-        self.episodes.clear()
+        self.ends.clear()
         self.ended = self.steps = 0
 
     def place(self, message: Deliver, buffers: Sequence[Payload]) -> str:
         """Copies an unroll into the next columns; "" or why it cannot be used."""
         views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
-        reason = self._damage(message, views) or _false_claim(message, self._cells)
+        reason = self._damage(message, views) or self._false_claim(message)
         if reason:
             return reason
         try:
@@ -89,7 +90,9 @@ class Batch:
             self._arrays[name][:, columns] = array
         self.keys.append((message.inc, message.stream, message.seq))
         self.versions.append((message.version_min, message.version_max))
-        self.episodes.extend(message.episodes)
+        self.ends.append(
+            Ends(message.inc, message.stream, self._envs, self._length, message.episodes)
+        )
         self.ended += message.ended
         self.steps += message.steps
         return ""
@@ -139,18 +142,20 @@ class Batch:
             return "its live steps are miscounted"
         return ""
 
-
-def _false_claim(message: Deliver, cells: int) -> str:
-    """What its sampler says of an unroll goes into means, limits and checkpoints."""
-    low, high = message.version_min, message.version_max
-    if not 0 <= low <= high <= MAX_VERSION:
-        return f"it was acted with versions {low} to {high}"
-    if not len(message.episodes) <= message.ended <= cells:
-        return f"{message.ended} episodes ended in {cells} steps, {len(message.episodes)} are named"
-    for score, length in message.episodes:
-        if not math.isfinite(score) or not 0 <= length <= _LONGEST:
-            return f"an episode of return {score} and length {length}"
-    return ""
+    def _false_claim(self, message: Deliver) -> str:
+        """What its sampler says of an unroll goes into means, limits and checkpoints."""
+        low, high = message.version_min, message.version_max
+        if not 0 <= low <= high <= MAX_VERSION:
+            return f"it was acted with versions {low} to {high}"
+        cells = self._length * self._envs
+        if not 0 <= message.ended <= cells:
+            return f"{message.ended} episodes ended in {cells} steps"
+        for column, score, length in message.episodes:
+            if not 0 <= column < self._envs:
+                return f"an episode of environment {column}, and it has {self._envs}"
+            if not math.isfinite(score) or not 0 <= length <= _LONGEST:
+                return f"an episode of return {score} and length {length}"
+        return ""
 
 
 def _most_packed(nbytes: int) -> int:

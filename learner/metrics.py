@@ -42,7 +42,9 @@ class LearnerMetrics:
         self.lr = gauge("lr", "Step size")
         self.reuse = gauge("reuse", "Uses of an unroll, on average")
         self.version = gauge("version", "Trained up to")
-        self.mean_return = gauge("episode_return_mean", "Of the last 100 training episodes")
+        self.mean_return = gauge(
+            "episode_return_mean", "Of each environment's latest training episodes"
+        )
         self.gap = gauge("logprob_gap", "Recorded against recomputed for the same version, largest")
         self.queue = gauge("batch_queue_fragments", "Unrolls received and not trained")
         self.last_step = gauge("last_step_timestamp_seconds", "When it ended")

@@ -1,13 +1,13 @@
 """What the learner has done so far: counted here, shown everywhere, saved in every checkpoint."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from learner.score import Ends, Score
+
 # Larger ones count as this: what a sampler says of its versions must not grow every checkpoint.
 _LARGEST_LAG = 10_000
-# Training episodes that the mean return is over.
-LAST = 100
 
 
 class Progress:
@@ -23,8 +23,7 @@ class Progress:
         self.episodes = 0
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
-        self.returns: deque[float] = deque(maxlen=LAST)
-        self.lengths: deque[int] = deque(maxlen=LAST)
+        self.score = Score()  # what its episodes return
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
@@ -45,21 +44,19 @@ class Progress:
         """How often an unroll is used, on average."""
         return self.uses / self.trained_unrolls if self.trained_unrolls else 0.0
 
-    def saw(self, ended: int, episodes: Sequence[tuple[float, int]]) -> None:
-        """Episodes that ended in the unrolls of this step."""
+    def saw(self, ended: int, unrolls: Sequence[Ends]) -> None:
+        """Episodes that ended in the unrolls of this step, and those that were told with them."""
         self.episodes += ended
-        for value, length in episodes:
-            self.returns.append(value)
-            self.lengths.append(length)
+        self.score.saw(unrolls, self.version)
 
     def mean_return(self) -> float | None:
-        """Of the last hundred training episodes; None before the first one ended."""
-        return sum(self.returns) / len(self.returns) if self.returns else None
+        """Of the latest episodes; None before every environment ended its first one."""
+        return self.score.mean
 
     def reached(self, target: float | None) -> bool:
-        mean = self.mean_return()
+        score = self.score
         return (
-            target is not None and mean is not None and len(self.returns) == LAST and mean >= target
+            target is not None and score.whole and score.mean is not None and score.mean >= target
         )
 
     def mark(self, now: float) -> None:
@@ -95,14 +92,12 @@ class Progress:
         return {
             **plain,
             "lags": [[lag, count] for lag, count in sorted(self.lags.items())],
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
+            "score": self.score.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         own = dict(state)
         self.lags = Counter(dict(own.pop("lags")))
-        self.returns.extend(own.pop("returns"))
-        self.lengths.extend(own.pop("lengths"))
+        self.score.restore(own.pop("score"))
         for key, value in own.items():
             setattr(self, key, value)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgpack
 import torch
 from torch import Tensor
 
-# Episode returns that one rank reports per step; the mean over the last hundred needs no more.
-_EPISODES = 64
+from learner.score import Ends
 
 
 class RanksError(Exception):
@@ -31,7 +31,7 @@ class Facts:
     save: bool = False  # a checkpoint is due
     steps: int = 0
     ended: int = 0
-    episodes: tuple[tuple[float, int], ...] = ()
+    ends: tuple[Ends, ...] = ()  # of each unroll
 
 
 class Ranks:
@@ -55,28 +55,26 @@ class Ranks:
         if self.world == 1:
             return own
         numbers = [own.ready, own.stop, own.late, own.save, own.steps, own.ended]
-        first = len(numbers)
-        mine = torch.zeros(first + 2 * _EPISODES, dtype=torch.float64)
-        episodes = own.episodes[-_EPISODES:]
-        mine[:first] = torch.tensor(numbers, dtype=torch.float64)
-        for at, (value, length) in enumerate(episodes):
-            mine[first + 2 * at], mine[first + 2 * at + 1] = value, length
+        mine = torch.tensor(numbers, dtype=torch.float64)
         table = [torch.zeros_like(mine) for _ in range(self.world)]
         self.collective(lambda: torch.distributed.all_gather(table, mine))
-        found = [
-            (float(row[at]), int(row[at + 1]))
-            for row in table
-            for at in range(first, len(row), 2)
-            if row[at + 1] > 0
-        ]
+        ready = all(row[0] > 0 for row in table)
         return Facts(
-            ready=all(row[0] > 0 for row in table),
+            ready=ready,
             stop=any(row[1] > 0 for row in table),
             late=any(row[2] > 0 for row in table),
             save=any(row[3] > 0 for row in table),
             steps=int(sum(row[4] for row in table)),
             ended=int(sum(row[5] for row in table)),
-            episodes=tuple(found),
+            ends=self._ends(own) if ready else (),
+        )
+
+    def _ends(self, own: Facts) -> tuple[Ends, ...]:
+        """Of all ranks' unrolls; a stream's go now to one, now to another."""
+        return tuple(
+            Ends(inc, stream, envs, length, tuple(map(tuple, episodes)))
+            for packed in self.gather(msgpack.packb(own.ends))
+            for inc, stream, envs, length, episodes in msgpack.unpackb(packed)
         )
 
     def total(self, tensor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from learner.batch import Batch
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 _PREFIX = struct.Struct("<IQ")
 _BUFFER_BYTES = 1 << 20
 

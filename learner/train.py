@@ -144,7 +144,7 @@ def train(p: Pieces) -> str:
         publish(p, flat, version)
         lags = [version - 1 - low for low, _ in batch.versions]
         p.progress.step(version=version, steps=facts.steps, lags=lags)
-        p.progress.saw(facts.ended, facts.episodes)
+        p.progress.saw(facts.ended, facts.ends)
         if p.gap is not None and version % _GAP_EVERY == 1:
             gap = p.gap.measure(tensors, batch.versions)
             if gap is not None:
@@ -303,6 +303,8 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
     }
     p.feed.stats({name: float(value) for name, value in line.items() if value is not None})
     if p.ranks.rank == 0:
+        if news := p.progress.score.news():
+            log.warning(news)
         try:
             append(p.folder / "history.jsonl", json.dumps(line))
             p.history_gap = False
@@ -317,7 +319,7 @@ def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:
     late = p.goal.seconds is not None and time.monotonic() - p.started >= p.goal.seconds
     if batch is None:
         return Facts(False, stop, late, save)
-    return Facts(True, stop, late, save, batch.steps, batch.ended, tuple(batch.episodes))
+    return Facts(True, stop, late, save, batch.steps, batch.ended, tuple(batch.ends))
 
 
 def _count(

@@ -1,6 +1,7 @@
 """Small tasks whose best return is known: one for each kind of observation and action.
 
-A step takes microseconds. All but `cartpole_positions` pay 1.0 for an episode played without fault.
+A step takes microseconds. All but `cartpole_positions` and `Chance` pay 1.0 for an episode played
+without fault.
 """
 
 from abc import ABC, abstractmethod
@@ -188,6 +189,33 @@ class Masked(gymnasium.Env[Any, Any]):
         half = (self.SIDE - 1) / 2
         board = np.array((*self._at, *self._coin), np.float32)
         return {"allowed": np.array(allowed, np.int8), "board": board / half - 1}
+
+
+class Chance(gymnasium.Env[Any, Any]):
+    """Nothing can be learnt: one episode in three ends at its first step and pays 1, every other
+    lasts `steps` and pays nothing. The mean return is a third, but 1 among those that end first.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
+
+    def __init__(self, steps: int = 1000) -> None:
+        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = Discrete(2)
+        self._steps, self._left = steps, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._left = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> Step:
+        del action
+        if not self._left and self.np_random.random() < 1 / 3:
+            return np.zeros(1, np.float32), 1.0, True, False, {}
+        self._left = (self._left or self._steps) - 1
+        return np.zeros(1, np.float32), 0.0, not self._left, False, {}
 
 
 class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):

@@ -40,7 +40,7 @@ _TIME = (
 
 _LEARNING = (
     lines(
-        "Return", "none", "Mean of the last 100 training episodes.",
+        "Return", "none", "Mean of each environment's latest training episodes.",
         {"training": 'max(headrace_learner_episode_return_mean{job="$job"})'},
         low=None,
     ),

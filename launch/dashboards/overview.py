@@ -21,7 +21,8 @@ BOARD = Board(
                     'max(rate(headrace_learner_samples_total{job="$job"}[$__rate_interval]))',
                 ),
                 number(
-                    "Return in training", "none", "Mean of the last 100 training episodes.",
+                    "Return in training", "none",
+                    "Mean of each environment's latest training episodes.",
                     'max(headrace_learner_episode_return_mean{job="$job"})',
                 ),
                 number(

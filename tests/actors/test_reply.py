@@ -30,7 +30,7 @@ from actors.stepping.stepper import Frame, Stepper
 from actors.stepping.threads import Threads
 from broker.actor_end import ActorEnd
 from broker.blobs import Blob
-from broker.wire import Buffer
+from broker.wire import Buffer, Episodes
 from learner import weights
 from learner.config import ModelConfig
 from learner.models.build import Model, build
@@ -153,7 +153,7 @@ class Unroll(NamedTuple):
     seq: int
     versions: tuple[int, int]
     steps: int
-    episodes: tuple[tuple[float, int], ...]
+    episodes: Episodes
     rows: list[list[float]]
     action: list[int]
     logp: list[float]
@@ -343,7 +343,7 @@ def test_a_failed_step_is_dead_and_the_one_before_it_truncated(
     # The last true observation is acted on and not trained on; then another life begins.
     assert unrolls[1].rows[t] == [0, 0, at]
     assert unrolls[1].rows[t + 1] == [0, 1, 0]
-    assert unrolls[1].episodes == ((sum(range(at + 1)), at),)
+    assert unrolls[1].episodes == ((0, sum(range(at + 1)), at),)
     assert unrolls[1].steps == LENGTH - 1
     assert scene.sampler.faults.count == {"step": 1}
 

@@ -77,7 +77,7 @@ def arrays(done: Finished, length: int, envs: int) -> list[NDArray[Any]]:
     ]
 
 
-def walked(stream: Stream, first: int, last: int) -> list[tuple[float, int]]:
+def walked(stream: Stream, first: int, last: int) -> list[tuple[int, float, int]]:
     """Episodes that ended at steps first..last-1: each column walked from its beginning."""
     ended = []
     for column in range(stream.reward.shape[1]):
@@ -89,8 +89,8 @@ def walked(stream: Stream, first: int, last: int) -> list[tuple[float, int]]:
                 continue
             total, count = total + float(stream.reward[t, column]), count + 1
             if bits and t >= first:
-                ended.append((t, column, (total, count)))
-    return [episode for _, _, episode in sorted(ended)]
+                ended.append((t, (column, total, count)))
+    return [episode for _, episode in sorted(ended)]
 
 
 @st.composite
@@ -126,9 +126,11 @@ def test_unrolls_are_the_stream_and_their_episodes_are_exact(case: tuple[Stream,
         np.testing.assert_array_equal(flags, stream.flags[lo:hi])
         expected = walked(stream, lo, hi)
         # Sums of the same numbers in another order.
-        assert [length for _, length in done.episodes] == [length for _, length in expected]
-        returns = [total for total, _ in done.episodes]
-        assert returns == pytest.approx([total for total, _ in expected], rel=1e-12, abs=1e-9)
+        assert [(at, length) for at, _, length in done.episodes] == [
+            (at, length) for at, _, length in expected
+        ]
+        returns = [total for _, total, _ in done.episodes]
+        assert returns == pytest.approx([total for _, total, _ in expected], rel=1e-12, abs=1e-9)
         assert done.ended == len(expected)
         assert done.steps == sum(bits != DEAD for bits in stream.flags[lo:hi].flat)
 
@@ -157,8 +159,8 @@ def test_two_unrolls_of_two_environments_by_hand() -> None:
         [0, DEAD],
     ]
     first, second = cut(Stream.of(reward, flags), 4)
-    assert first.episodes == ((3.0, 2), (100.0, 4))
-    assert second.episodes == ((12.0, 3), (110.0, 2))
+    assert first.episodes == ((0, 3.0, 2), (1, 100.0, 4))
+    assert second.episodes == ((0, 12.0, 3), (1, 110.0, 2))
     assert (first.ended, second.ended) == (2, 2)
     assert (first.steps, second.steps) == (7, 5)
     last_row, first_row = arrays(first, 4, 2)[0][4], arrays(second, 4, 2)[0][0]
@@ -167,7 +169,7 @@ def test_two_unrolls_of_two_environments_by_hand() -> None:
 
 def test_an_episode_goes_on_from_unroll_to_unroll() -> None:
     stream = Stream.of([[1], [2], [4], [8]], [[0], [0], [0], [TERMINATED]])
-    assert [done.episodes for done in cut(stream, 1)] == [(), (), (), ((15.0, 4),)]
+    assert [done.episodes for done in cut(stream, 1)] == [(), (), (), ((0, 15.0, 4),)]
 
 
 def test_versions_are_those_of_the_actions_of_this_unroll() -> None:
@@ -191,7 +193,7 @@ def test_a_finished_unroll_is_not_written_again() -> None:
     assert xxhash.xxh3_64_intdigest(b"".join(kept[0].buffers)) == kept[0].digest
 
 
-def test_all_ends_are_counted_and_the_latest_are_named() -> None:
+def test_all_ends_are_counted_and_the_latest_of_each_environment_is_told() -> None:
     # 70 columns end, reset, end, reset: 140 episodes in 4 steps.
     envs = 70
     ends, dead = np.full(envs, TERMINATED), np.full(envs, DEAD)
@@ -199,8 +201,21 @@ def test_all_ends_are_counted_and_the_latest_are_named() -> None:
     reward = np.stack([np.arange(envs), zero, np.arange(envs, 2 * envs), zero])
     (done,) = cut(Stream.of(reward, np.stack([ends, dead, ends, dead])), 4)
     assert done.ended == 140
-    assert done.episodes == tuple((float(n), 1) for n in range(140 - MAX_EPISODES, 140))
+    assert done.episodes == tuple((n, float(70 + n), 1) for n in range(70))
     assert done.steps == 140
+
+
+def test_every_environment_is_told_of_in_its_turn() -> None:
+    """All end at once, and more of them than an unroll tells of: the same ones are not left out
+    every time."""
+    envs = 3 * MAX_EPISODES - 1
+    flags = np.zeros((8, envs))
+    flags[1::4], flags[2::4] = TERMINATED, DEAD
+    unrolls = cut(Stream.of(np.ones((8, envs)), flags), 2)
+    assert [done.ended for done in unrolls] == [envs, 0, envs, 0]
+    told = [[column for column, _, _ in done.episodes] for done in unrolls]
+    assert all(len(columns) == len(set(columns)) <= MAX_EPISODES for columns in told)
+    assert {column for columns in told[:3] for column in columns} == set(range(envs))
 
 
 def test_it_is_full_before_the_first_and_after_the_last_step() -> None:
@@ -262,7 +277,7 @@ def test_a_restart_cuts_the_episode_at_the_last_true_row() -> None:
     flags = [[0, 0], [0, 0], [DEAD, 0], [0, 0]]
     (done,) = cut(Stream.of(reward, flags), 4)
     assert arrays(done, 4, 2)[4].tolist() == [[0, 0], [TRUNCATED, 0], [DEAD, 0], [0, 0]]
-    assert done.episodes == ((3.0, 2),)
+    assert done.episodes == ((0, 3.0, 2),)
     assert (done.ended, done.steps) == (1, 7)
 
 
@@ -272,7 +287,7 @@ def test_a_restart_at_the_first_step_of_an_unroll_ends_the_episode_of_the_one_be
     assert arrays(first, 2, 1)[4].tolist() == [[0], [0]]
     assert arrays(second, 2, 1)[4].tolist() == [[DEAD], [TERMINATED]]
     assert first.episodes == ()
-    assert second.episodes == ((3.0, 2), (4.0, 1))
+    assert second.episodes == ((0, 3.0, 2), (0, 4.0, 1))
 
 
 def test_restarts_in_a_row_make_no_empty_episodes() -> None:
@@ -280,7 +295,7 @@ def test_restarts_in_a_row_make_no_empty_episodes() -> None:
     (done,) = cut(Stream.of([[1], [0], [0], [0], [2], [0]], flags), 6)
     expected = [[TERMINATED], [DEAD], [DEAD], [DEAD], [TRUNCATED], [DEAD]]
     assert arrays(done, 6, 1)[4].tolist() == expected
-    assert done.episodes == ((1.0, 1), (2.0, 1))
+    assert done.episodes == ((0, 1.0, 1), (0, 2.0, 1))
 
 
 # ---- several leaves, images, stacks -------------------------------------------------------------

@@ -18,7 +18,7 @@ from broker.wire import Buffer, Malformed, Message, OtherProtocol, Outcome, deco
 # Every message once, every field filled, long lists included.
 RANGES = tuple((n, 10 * n, 10 * n + 3) for n in range(wire.MAX_ENTRIES))
 TAGS = tuple((2**62 + 5 * n, 2**62 + 5 * n + 2) for n in range(wire.MAX_ENTRIES))
-EPISODES = tuple((float(n), 2**31) for n in range(wire.MAX_EPISODES))
+EPISODES = tuple((2**16 - 1, float(n), 2**53) for n in range(wire.MAX_EPISODES))
 BIG = 2**63 - 1
 MESSAGES: tuple[Message, ...] = (
     wire.Hello("actor", "é" * 200, BIG, run="r", spaces="s", rank=1, world=2, version=-1),
@@ -89,7 +89,7 @@ def test_round_trip_of_whatever_the_types_allow(message: Message) -> None:
     assert decode(frames)[0] == message
 
 
-GOOD = parts(*encode(wire.Unroll(1, 2, 3, 0, 4, 5, 6, 7, 1, ((1.0, 2),)), b"abc", b"d"))
+GOOD = parts(*encode(wire.Unroll(1, 2, 3, 0, 4, 5, 6, 7, 1, ((0, 1.0, 2),)), b"abc", b"d"))
 HEADER = GOOD[1]
 UNROLL = wire.TYPES.index(wire.Unroll)
 DELIVER = wire.TYPES.index(wire.Deliver)

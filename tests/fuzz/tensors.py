@@ -50,7 +50,7 @@ def unroll(data: bytes) -> None:
     which = reader.byte() % len(_SPACES)
     batch, buffers = _BATCHES[which], [bytearray(body) for body in honest(which)]
     batch.clear()
-    steps, ended, episodes = _T * _G, 0, tuple[tuple[float, int], ...]()
+    steps, ended, episodes = _T * _G, 0, tuple[tuple[int, float, int], ...]()
     for _ in range(reader.byte() % 5):
         doing, at = reader.byte() % 8, reader.byte() % len(buffers)
         if doing == 0:
@@ -69,7 +69,8 @@ def unroll(data: bytes) -> None:
             ended = reader.pick((-1, 1, 7, 2**63, 2**64 - 1))
         elif doing == 6:
             returns = reader.pick((float("nan"), float("inf"), 1.0, 1e308))
-            episodes = ((returns, reader.pick((-1, 0, 3, 2**64 - 1))),)
+            column = reader.pick((0, _G - 1, _G, -1))
+            episodes = ((column, returns, reader.pick((-1, 0, 3, 2**64 - 1))),)
         else:
             place = reader.byte() * 256 + reader.byte()
             if buffers[at]:
@@ -91,8 +92,9 @@ def _sound(batch: Batch) -> None:
     """What the train loop relies on."""
     for tensor in batch.tensors.values():
         assert not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
-    assert 0 <= batch.ended <= _T * _G and len(batch.episodes) <= batch.ended
-    assert all(np.isfinite(score) and 0 <= n <= 2**53 for score, n in batch.episodes)
+    assert 0 <= batch.ended <= _T * _G
+    for column, score, length in (end for unroll in batch.ends for end in unroll.episodes):
+        assert 0 <= column < _G and np.isfinite(score) and 0 <= length <= 2**53
     assert all(0 <= low <= high <= 2**53 for low, high in batch.versions)
 
 

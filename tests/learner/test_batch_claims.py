@@ -39,7 +39,7 @@ def message(
     deliver = Deliver(
         tag=seq, attempt=1, actor="a", inc=5, stream=1, seq=seq, floor=0, version_min=0,
         version_max=0, steps=T * G, digest=xxhash.xxh3_64_intdigest(b"".join(buffers)), ended=2,
-        episodes=((1.0, 3), (2.0, 4)),
+        episodes=((0, 1.0, 3), (1, 2.0, 4)),
     )  # fmt: skip
     return deliver, buffers
 
@@ -54,12 +54,13 @@ def message(
         ({"ended": -1}, "-1 episodes ended in 8 steps"),
         ({"ended": 9}, "9 episodes ended in 8 steps"),
         ({"ended": 2**64 - 1}, "episodes ended in 8 steps"),
-        ({"ended": 1}, "1 episodes ended in 8 steps, 2 are named"),
-        ({"episodes": ((np.nan, 3),)}, "an episode of return nan"),
-        ({"episodes": ((1.0, 3), (np.inf, 3))}, "an episode of return inf"),
-        ({"episodes": ((-np.inf, 3),)}, "an episode of return -inf"),
-        ({"episodes": ((1.0, -3),)}, "and length -3"),
-        ({"episodes": ((1.0, 2**64 - 1),)}, "and length 18446744073709551615"),
+        ({"episodes": ((G, 1.0, 3),)}, f"an episode of environment {G}, and it has {G}"),
+        ({"episodes": ((-1, 1.0, 3),)}, "an episode of environment -1"),
+        ({"episodes": ((0, np.nan, 3),)}, "an episode of return nan"),
+        ({"episodes": ((0, 1.0, 3), (0, np.inf, 3))}, "an episode of return inf"),
+        ({"episodes": ((0, -np.inf, 3),)}, "an episode of return -inf"),
+        ({"episodes": ((0, 1.0, -3),)}, "and length -3"),
+        ({"episodes": ((0, 1.0, 2**64 - 1),)}, "and length 18446744073709551615"),
         ({"steps": 7}, "live steps are miscounted"),
         ({"steps": -1}, "live steps are miscounted"),
         ({"steps": 2**64 - 1}, "live steps are miscounted"),
@@ -71,7 +72,7 @@ def test_claims_that_cannot_be(claims: dict[str, Any], words: str) -> None:
     own = batch()
     deliver, buffers = message()
     assert words in own.place(msgspec.structs.replace(deliver, **claims), buffers)
-    assert (own.free, own.ended, own.episodes, own.versions) == (2, 0, [], [])
+    assert (own.free, own.ended, own.ends, own.versions) == (2, 0, [], [])
     assert own.place(deliver, buffers) == ""
 
 
@@ -127,7 +128,7 @@ def test_a_flood_of_nan_is_rejected_one_by_one_and_takes_no_place() -> None:
         name = ("obs", "logp", "reward", "return", "digest")[seq % 5]
         deliver, buffers = message(seq=seq, **{name: rng.choice(NOT_FINITE)})
         if name == "return":
-            deliver = msgspec.structs.replace(deliver, episodes=((float("nan"), 1),))
+            deliver = msgspec.structs.replace(deliver, episodes=((0, float("nan"), 1),))
         if name == "digest":
             deliver = msgspec.structs.replace(deliver, digest=deliver.digest ^ 1)
         end.handle(deliver, buffers)

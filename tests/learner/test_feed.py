@@ -19,6 +19,7 @@ from broker.link import RefusedError
 from broker.wire import Deliver, Payload
 from learner.batch import Batch
 from learner.feed import Feed
+from learner.score import Ends
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
@@ -119,11 +120,11 @@ class TestRefusals:
 
     def test_a_refused_one_leaves_no_trace(self) -> None:
         own = batch()
-        assert own.place(*message(unroll(1), ended=1, episodes=((9.0, 3),))) == ""
-        before = (own.keys[:], own.versions[:], own.episodes[:], own.ended, own.steps)
+        assert own.place(*message(unroll(1), ended=1, episodes=((0, 9.0, 3),))) == ""
+        before = (own.keys[:], own.versions[:], own.ends[:], own.ended, own.steps)
         tensors = {name: tensor.clone() for name, tensor in own.tensors.items()}
         assert own.place(*message(with_value("reward", np.nan), seq=1, ended=1)) != ""
-        assert (own.keys, own.versions, own.episodes, own.ended, own.steps) == before
+        assert (own.keys, own.versions, own.ends, own.ended, own.steps) == before
         assert all(torch.equal(own.tensors[name], tensor) for name, tensor in tensors.items())
 
 
@@ -144,18 +145,18 @@ class TestLayout:
         arrays = unroll()
         arrays["flags"][1, 0], arrays["flags"][2, 0] = TERMINATED, DEAD
         arrays["flags"][3, 1] = TRUNCATED
-        own.place(*message(arrays, ended=2, episodes=((1.5, 2), (7.0, 9))))
+        own.place(*message(arrays, ended=2, episodes=((0, 1.5, 2), (1, 7.0, 9))))
         own.place(*message(unroll(2), seq=1, version_min=6, version_max=6))
         assert own.keys == [(5, 1, 0), (5, 1, 1)]
         assert own.versions == [(3, 4), (6, 6)]
-        assert own.episodes == [(1.5, 2), (7.0, 9)]
+        assert own.ends == [Ends(5, 1, G, T, ((0, 1.5, 2), (1, 7.0, 9))), Ends(5, 1, G, T, ())]
         assert (own.ended, own.steps) == (2, 2 * T * G - 1)
 
     def test_cleared_it_is_used_again(self) -> None:
         own = batch(1)
-        own.place(*message(unroll(1), ended=1, episodes=((1.0, 1),)))
+        own.place(*message(unroll(1), ended=1, episodes=((0, 1.0, 1),)))
         own.clear()
-        assert (own.free, own.keys, own.versions, own.episodes) == (1, [], [], [])
+        assert (own.free, own.keys, own.versions, own.ends) == (1, [], [], [])
         assert (own.ended, own.steps) == (0, 0)
         assert own.place(*message(unroll(2), seq=1)) == ""
         np.testing.assert_array_equal(own.tensors["reward"].numpy(), unroll(2)["reward"])

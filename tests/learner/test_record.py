@@ -52,7 +52,7 @@ def unroll(seq: int, **changes: Any) -> tuple[Deliver, list[Payload]]:
     fields: dict[str, Any] = {
         "tag": 9, "attempt": 1, "actor": "a", "inc": 2**62, "stream": 1, "seq": seq, "floor": 0,
         "version_min": 3, "version_max": 4, "digest": digest.intdigest(), "ended": 2,
-        "episodes": ((0.1 + seq, 7),), "steps": T * G,
+        "episodes": ((0, 0.1 + seq, 7),), "steps": T * G,
     }  # fmt: skip
     return Deliver(**{**fields, **changes}), buffers
 
@@ -104,7 +104,7 @@ def test_batches_are_what_the_train_loop_had(path: Path) -> None:
         assert again is not None
         for name, tensor in given.tensors.items():
             assert torch.equal(again.tensors[name], tensor), name
-        for name in ("keys", "versions", "episodes", "ended", "steps"):
+        for name in ("keys", "versions", "ends", "ended", "steps"):
             assert getattr(again, name) == getattr(given, name), name
         assert not fed.ended
         fed.trained(again, version=1)
@@ -194,8 +194,8 @@ class TestRefusals:
                 record.opening(path)
 
     def test_another_schema(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(record, "SCHEMA", 2)
-        with pytest.raises(RecordError, match="has schema 1, this program reads 2"):
+        monkeypatch.setattr(record, "SCHEMA", 3)
+        with pytest.raises(RecordError, match="has schema 2, this program reads 3"):
             record.opening(path)
 
     def test_other_batches(self, path: Path) -> None:

@@ -144,7 +144,7 @@ class Attack:
         yield wire.encode(self._unroll(inc, 0, version_min=FAR, version_max=1), b"x" * 1024)
         yield wire.encode(self._unroll(inc, 0), b"x" * 100_000)  # too large
         yield wire.encode(
-            self._unroll(inc, 1 << 30, ended=2, episodes=((math.nan, 1), (math.inf, 1))), b"x"
+            self._unroll(inc, 1 << 30, ended=2, episodes=((0, math.nan, 1), (0, math.inf, 1))), b"x"
         )
         yield wire.encode(
             wire.Ping(((0, 0, 1 << 53),) * 64, {"env_steps": math.nan, "x": math.inf})

@@ -118,9 +118,9 @@ def test_no_figure_of_one_spoils_those_of_all(honest: Broker) -> None:
 
 def test_episodes_that_cannot_be_are_left_out(honest: Broker) -> None:
     works(honest, honest.tags())
-    honest.unrolls([3], ended=3, episodes=((math.nan, 5), (7.0, 6), (-math.inf, 7)))
+    honest.unrolls([3], ended=3, episodes=((0, math.nan, 5), (1, 7.0, 6), (2, -math.inf, 7)))
     (deliver,) = honest.told(wire.Deliver)
-    assert deliver.episodes == ((7.0, 6),)
+    assert deliver.episodes == ((1, 7.0, 6),)
 
 
 def test_one_line_stays_one_line(honest: Broker, caplog: pytest.LogCaptureFixture) -> None:
