@@ -1,8 +1,18 @@
 """Where two runs differ, in words. Pure."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from launch import toml
+from launch.config import ConfigError
+
+
+class Origin(NamedTuple):
+    """What a checkpoint was trained by."""
+
+    shared: dict[str, Any]
+    spaces: str  # their digest
+    optimiser: str
 
 
 def first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
@@ -26,10 +36,24 @@ def no_continuation(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """Why what was trained by one `shared` dict cannot go on by another; None = it can."""
     for section, keys in (("env", None), ("model", None), ("algorithm", ["name"])):
         sides = [
-            {section: {k: v for k, v in side[section].items() if keys is None or k in keys}}
+            {section: {k: v for k, v in side.get(section, {}).items() if keys is None or k in keys}}
             for side in (before, now)
         ]
         difference = first_difference(*sides)
         if difference is not None:
             return difference
     return None
+
+
+def refuse_another(path: Path, there: Origin, here: Origin) -> None:
+    """ConfigError when what is in `path` was trained by another run: to pass over it would forget
+    it, so a person must choose."""
+    difference = no_continuation(there.shared, here.shared)
+    if difference is not None:
+        raise ConfigError(f"{path} is of another run: {difference} (there = in the checkpoint)")
+    if there.spaces != here.spaces:
+        raise ConfigError(f"{path} was trained on an environment with other spaces")
+    if there.optimiser != here.optimiser:
+        raise ConfigError(
+            f'{path} was trained by {there.optimiser}; set learner.optimiser = "{there.optimiser}"'
+        )

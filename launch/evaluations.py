@@ -92,20 +92,20 @@ class Keep:
 
     def _before(self) -> float:
         try:
-            found = checkpoint.load_latest(self._best)
+            found = checkpoint.load_latest(self._best, _score)
         except checkpoint.CheckpointError as error:
             log.warning("%s", error)
             return -math.inf
         if found is None:
             return -math.inf
-        there: dict[str, Any] = found.state["identity"]
-        difference = compare.no_continuation(there["shared"], self._identity["shared"])
-        if difference is not None or there["spaces"] != self._identity["spaces"]:
+        there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
+        difference = compare.no_continuation(there, self._identity["shared"])
+        if difference is not None or found.state["identity"]["spaces"] != self._identity["spaces"]:
             raise config.ConfigError(
                 f"{found.path} is of another run: {difference or 'other spaces'}"
                 " (there = in the folder); choose another folder with --out"
             )
-        return float(found.state["score"]["mean"])
+        return _score(found)
 
     def _ended(self) -> float:
         """When the last line was written; 0 = there is none."""
@@ -115,6 +115,13 @@ class Keep:
             log.warning("%s cannot be read, times begin at 0: %s", self._lines, error)
             return 0.0
         return max((t for t in moments if isinstance(t, int | float)), default=0.0)
+
+
+def _score(found: checkpoint.Checkpoint) -> float:
+    """What the best weights reached; CheckpointError when it does not say of which run."""
+    found.entry(dict[str, dict[str, Any]], "identity", "shared")
+    found.entry(str, "identity", "spaces")
+    return found.entry(float, "score", "mean")
 
 
 class EvaluatorMetrics:

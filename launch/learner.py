@@ -34,13 +34,14 @@ from launch import (
 from launch.arguments import log_option
 from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
-from learner import checkpoint
+from learner import checkpoint, saving
 from learner.batch import Batch
 from learner.feed import Feed
 from learner.gap import GapCheck
 from learner.metrics import LearnerMetrics
 from learner.models import custom
 from learner.models.build import build
+from learner.models.model import Model
 from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks, RanksError
@@ -77,11 +78,11 @@ def _learn(
         )
     spaces = probe(run.env)
     identity = {"shared": config.shared(run), "spaces": spaces.digest()}
-    resume = _resume(options, identity, run.learner.optimiser)
     try:
         model = build(run.model, spaces, seed=run.run.seed).to(device)
     except ValueError as error:
         raise config.ConfigError(str(error)) from error
+    resume = _resume(run, options, identity, model)
     progress = Progress()
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
@@ -228,7 +229,7 @@ def _recorder(
 
 
 def _resume(
-    options: Options, identity: dict[str, Any], optimiser: str
+    run: config.Run, options: Options, identity: dict[str, Any], model: Model
 ) -> checkpoint.Checkpoint | None:
     """The newest good checkpoint, if it was asked for and fits."""
     folder = options.out / "checkpoints"
@@ -239,23 +240,21 @@ def _resume(
                 " or choose another folder with --out"
             )
         return None
-    found = checkpoint.load_latest(folder) if folder.exists() else None
+
+    here = compare.Origin(**identity, optimiser=run.learner.optimiser)
+
+    def usable(found: checkpoint.Checkpoint) -> None:
+        there = compare.Origin(
+            found.entry(dict[str, dict[str, Any]], "identity", "shared"),
+            found.entry(str, "identity", "spaces"),
+            found.entry(str, "optimiser_name"),
+        )
+        compare.refuse_another(found.path, there, here)
+        saving.check(found, model, target=run.algorithm.name == "appo")
+
+    found = checkpoint.load_latest(folder, usable)
     if found is None:
         log.info("nothing to resume in %s; starting from the beginning", options.out)
-        return None
-    before, now = found.state["identity"], identity
-    difference = compare.no_continuation(before["shared"], now["shared"])
-    if difference is not None:
-        raise config.ConfigError(
-            f"{found.path} is of another run: {difference} (there = in the checkpoint)"
-        )
-    if before["spaces"] != now["spaces"]:
-        raise config.ConfigError(f"{found.path} was trained on an environment with other spaces")
-    was = found.state["optimiser_name"]
-    if was != optimiser:
-        raise config.ConfigError(
-            f'{found.path} was trained by {was}; set learner.optimiser = "{was}"'
-        )
     return found
 
 

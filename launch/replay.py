@@ -154,7 +154,7 @@ def _pieces(
 
 def _final(run_dir: Path) -> Checkpoint:
     try:
-        final = checkpoint.load_latest(run_dir / "checkpoints")
+        final = checkpoint.load_latest(run_dir / "checkpoints", _steps)
     except checkpoint.CheckpointError as error:
         # It says what to do about training; here it is another matter.
         raise config.ConfigError(
@@ -173,7 +173,7 @@ def _newest(run_dir: Path) -> int:
 
 
 def _steps(final: Checkpoint) -> int:
-    return int(final.state["progress"]["learner_steps"])
+    return final.entry(int, "progress", "learner_steps")
 
 
 def _run(opened: Opened, folder: Path) -> config.Run:

@@ -96,10 +96,11 @@ def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
 def _check(found: checkpoint.Checkpoint, run: config.Run) -> None:
     """What lies in the folder was trained by this very run."""
     try:
-        there: dict[str, Any] = found.state["identity"]["shared"]
-        difference = compare.no_continuation(there, config.shared(run))
-    except (KeyError, TypeError, AttributeError) as error:
+        there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
+        found.entry(str, "identity", "spaces")
+    except checkpoint.CheckpointError as error:
         raise TrainedError(f"{found.path} does not say which run it is of") from error
+    difference = compare.no_continuation(there, config.shared(run))
     if difference is not None:
         raise TrainedError(
             f"{found.path} is of another model or run: {difference} (there = in the checkpoint,"

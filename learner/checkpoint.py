@@ -15,9 +15,10 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import msgspec
@@ -41,6 +42,7 @@ _STATE = "state.msgpack"
 _MANIFEST = "manifest.json"
 
 TensorGroups = dict[str, dict[str, Tensor]]
+T = TypeVar("T")
 
 
 class CheckpointError(Exception):
@@ -55,6 +57,19 @@ class Checkpoint:
     tensors: TensorGroups  # on the CPU
     state: dict[str, Any]
     path: Path
+
+    def entry(self, kind: type[T], *names: str) -> T:
+        """Returns what the state holds there; CheckpointError when it is nothing of this kind."""
+        held: Any = self.state
+        try:
+            for name in names:
+                held = held[name]
+            return msgspec.convert(held, kind)
+        except (KeyError, TypeError, IndexError, msgspec.ValidationError) as error:
+            raise self.damaged(f"{_STATE}: {'.'.join(names)}: {error!r}") from error
+
+    def damaged(self, why: object) -> CheckpointError:
+        return CheckpointError(f"checkpoint {self.path} is damaged: {why}")
 
 
 def save(
@@ -90,11 +105,13 @@ def save(
     return final
 
 
-def load_latest(folder: Path) -> Checkpoint | None:
+def load_latest(
+    folder: Path, usable: Callable[[Checkpoint], object] = lambda _: None
+) -> Checkpoint | None:
     """The newest checkpoint that is whole; None when there is none at all.
 
-    A damaged one is reported and passed over. When every one is damaged, CheckpointError: to start
-    from nothing is then a person's decision.
+    A damaged one is reported and passed over; `usable` raises CheckpointError for one that is. When
+    every one is damaged, CheckpointError: to start from nothing is then a person's decision.
     """
     damaged = []
     try:
@@ -103,7 +120,9 @@ def load_latest(folder: Path) -> Checkpoint | None:
         raise CheckpointError(f"the checkpoints in {folder} cannot be listed: {error}") from error
     for path in there:
         try:
-            return load(path)
+            found = load(path)
+            usable(found)
+            return found
         except CheckpointError as error:
             _log.warning("%s", error)
             damaged.append(path.name)
@@ -137,13 +156,22 @@ def load(path: Path) -> Checkpoint:
     try:
         version, files = _read_manifest(path)
         blobs = {name: _read(path / name, entry) for name, entry in files.items()}
+        state = _inside(_STATE, _unpack, blobs.pop(_STATE))
+        groups = {
+            name.removesuffix(_TENSORS): _inside(name, safetensors.torch.load, blob)
+            for name, blob in blobs.items()
+        }
     except (OSError, _DamageError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
-    state = _unpack(blobs.pop(_STATE))
-    groups = {
-        name.removesuffix(_TENSORS): safetensors.torch.load(blob) for name, blob in blobs.items()
-    }
     return Checkpoint(version, groups, state, path)
+
+
+def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
+    """A file whose hash is right may still be none of ours: a seal is no secret."""
+    try:
+        return read(blob)
+    except Exception as error:  # what the libraries raise is not all written down
+        raise _DamageError(f"{name} cannot be read: {error!r}") from error
 
 
 def optimiser_state(opt: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -220,8 +248,7 @@ def _encode(version: int, tensors: TensorGroups, state: dict[str, Any]) -> dict[
 
 
 def _unpack(blob: bytes) -> dict[str, Any]:
-    state: dict[str, Any] = msgpack.unpackb(blob)
-    return state
+    return msgspec.convert(msgpack.unpackb(blob), dict[str, Any])
 
 
 def _manifest(version: int, files: dict[str, Any]) -> bytes:

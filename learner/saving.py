@@ -5,14 +5,17 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import msgspec
 import torch
+from torch import Tensor, nn
 
 from learner import checkpoint, optimise
+from learner.models.model import Model
 from learner.pieces import Pieces
+from learner.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,89 @@ def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
     if p.ranks.rank == 0:  # the others throw new dice: theirs are not in the checkpoint
         checkpoint.restore_rng(tensors["rng"])
         checkpoint.set_aside(p.folder / "checkpoints", before=p.resume.path)
+
+
+# What an optimiser holds of a parameter that it has moved.
+_SLOTS = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_WIDEST = 1 << 24  # unrolls of one sampler; they are held one by one
+_Window = tuple[int, _Natural, list[tuple[_Natural, _Natural]]]
+
+
+def check(found: checkpoint.Checkpoint, model: Model, *, target: bool) -> None:
+    """CheckpointError unless a learner with this model, and perhaps a target network, could go on
+    from it: hashes that are right say only that somebody wrote what is there."""
+    for group in ("model", "target") if target else ("model",):
+        tensors, wanted = found.tensors.get(group, {}), model.state_dict()
+        _same_names(found, group, set(tensors), set(wanted))
+        for name, tensor in tensors.items():
+            own = wanted[name]
+            if (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
+                raise found.damaged(
+                    f"{group}.{name} is {tensor.dtype} {list(tensor.shape)}, and in the network"
+                    f" {own.dtype} {list(own.shape)}"
+                )
+            _finite(found, f"{group}.{name}", tensor)
+    _check_optimiser(found, list(model.parameters()))
+    spans = [span for *_, spans in found.entry(list[_Window], "windows") for span in spans]
+    if any(high - low > _WIDEST for low, high in spans):
+        raise found.damaged("its windows are wider than any sampler's")
+    state = found.entry(dict[str, Any], "progress")
+    progress = Progress()
+    try:
+        progress.restore(state)
+        restored = progress.state()
+        progress.lag(), progress.mean_return(), progress.reuse()
+    except Exception as error:
+        raise found.damaged(f"its progress cannot be read: {error!r}") from error
+    if restored["version"] != found.version or any(restored.get(k) != v for k, v in state.items()):
+        raise found.damaged("its progress contradicts itself")
+    try:
+        torch.Generator().set_state(found.tensors["rng"]["cpu"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise found.damaged(f"rng: {error!r}") from error
+
+
+def _check_optimiser(found: checkpoint.Checkpoint, parameters: list[nn.Parameter]) -> None:
+    kept = found.entry(_Optimiser, "optimiser")
+    name = found.entry(str, "optimiser_name")
+    if name not in _SLOTS:
+        raise found.damaged(f"its optimiser is {name!r}")
+    slots = _SLOTS[name]
+    by_parameter: dict[str, set[str]] = {}
+    for name, tensor in found.tensors.get("optimiser", {}).items():
+        index, _, slot = name.partition(".")
+        by_parameter.setdefault(index, set()).add(slot)
+        known = index.isdecimal() and int(index) < len(parameters)
+        if not known or tensor.shape not in ((), parameters[int(index)].shape):
+            raise found.damaged(f"optimiser.{name} {list(tensor.shape)} is of no parameter")
+        _finite(found, f"optimiser.{name}", tensor)
+    for index, there in by_parameter.items():
+        _same_names(found, f"optimiser.{index}", there & slots, slots)
+    if kept.scalars or [group.params for group in kept.groups] != [list(range(len(parameters)))]:
+        raise found.damaged("its optimiser is over other parameters")
+
+
+class _Group(msgspec.Struct):
+    params: list[int]
+
+
+class _Optimiser(msgspec.Struct):
+    scalars: dict[str, Any]
+    groups: list[_Group]
+
+
+def _same_names(
+    found: checkpoint.Checkpoint, group: str, there: set[str], wanted: set[str]
+) -> None:
+    if there != wanted:
+        other = sorted(there ^ wanted)[0]
+        raise found.damaged(f"{group} has {'no' if other in wanted else 'an unknown'} {other}")
+
+
+def _finite(found: checkpoint.Checkpoint, name: str, tensor: Tensor) -> None:
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise found.damaged(f"{name} holds numbers that are not finite")
 
 
 def append(path: Path, line: str) -> None:

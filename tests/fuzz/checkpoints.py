@@ -5,16 +5,20 @@ import json
 import tempfile
 from pathlib import Path
 
-import torch
 import xxhash
-from safetensors import SafetensorError
 
-from learner import checkpoint
+from learner import checkpoint, saving
+from learner.config import ModelConfig
+from learner.models.build import build
+from learner.spaces import Leaf, Spaces, discrete
 from tests.fuzz.reading import Reader
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="headrace-fuzz-")
+_MODEL = build(
+    ModelConfig(hidden=(1,)), Spaces((Leaf("obs", "<f4", (1,)),), discrete(2)), seed=0
+)  # fmt: skip
 _SAVED = checkpoint.save(
-    Path(_FOLDER.name), step_version=7, tensors={"model": {"w": torch.ones(3)}},
+    Path(_FOLDER.name), step_version=7, tensors={"model": dict(_MODEL.state_dict())},
     state={"steps": 5}, keep=1,
 )  # fmt: skip
 _FILES = {path.name: path.read_bytes() for path in sorted(_SAVED.iterdir())}
@@ -72,17 +76,23 @@ def sealed(data: bytes) -> None:
 
 def tensors(data: bytes) -> None:
     """Any bytes as the file of tensors, with their right hash in a sealed manifest."""
+    _forged("model.safetensors", data)
+
+
+def state(data: bytes) -> None:
+    """The same as the file of all that is not a tensor."""
+    _forged("state.msgpack", data)
+
+
+def _forged(name: str, data: bytes) -> None:
     facts = json.loads(_FILES["manifest.json"])
-    facts["files"]["model.safetensors"] = {
-        "size": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)
-    }  # fmt: skip
-    (_SAVED / "model.safetensors").write_bytes(data)
+    facts["files"][name] = {"size": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+    (_SAVED / name).write_bytes(data)
     try:
-        manifest_bytes = checkpoint._manifest(7, facts["files"])
-        (_SAVED / "manifest.json").write_bytes(manifest_bytes)
-        # Who can forge the seal can forge the rest; the library still says no to what is no file.
-        with contextlib.suppress(checkpoint.CheckpointError, SafetensorError):
-            checkpoint.load(_SAVED)
+        (_SAVED / "manifest.json").write_bytes(checkpoint._manifest(7, facts["files"]))
+        with contextlib.suppress(checkpoint.CheckpointError):
+            found = checkpoint.load(_SAVED)
+            saving.check(found, _MODEL, target=False)
     finally:
-        for name, body in _FILES.items():
-            (_SAVED / name).write_bytes(body)
+        for own, body in _FILES.items():
+            (_SAVED / own).write_bytes(body)

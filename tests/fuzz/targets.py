@@ -32,6 +32,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "manifest": checkpoints.manifest,
     "sealed": checkpoints.sealed,
     "tensors": checkpoints.tensors,
+    "state": checkpoints.state,
 }
 
 

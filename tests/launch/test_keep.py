@@ -89,6 +89,23 @@ def test_the_best_of_another_run_is_not_touched(tmp_path: Path, spaces: Spaces) 
         Keep(tmp_path, other, spaces)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"score": {}}, {"score": 5}, {"score": {"mean": "much"}}, {"identity": {}}]
+)
+def test_a_best_that_does_not_say_how_good_it_is_is_passed_over(
+    tmp_path: Path, spaces: Spaces, wrong: dict[str, Any], caplog: Any
+) -> None:
+    """Its hashes are right all the same."""
+    Keep(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
+    found = checkpoint.load(tmp_path / "best" / "000000000003")
+    checkpoint.save(
+        tmp_path / "best", step_version=4, tensors=found.tensors, state=found.state | wrong, keep=2
+    )
+    assert Keep(tmp_path, RUN, spaces).highest == 9.0
+    (said,) = caplog.messages
+    assert "000000000004 is damaged: state.msgpack: " in said and "\n" not in said
+
+
 def test_a_full_disk_costs_what_could_not_be_written(
     tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
