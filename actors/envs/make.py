@@ -3,14 +3,15 @@
 import importlib
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gymnasium
+from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actors.config import EnvConfig
-from actors.envs import atari, mask, pool
+from actors.envs import atari, mask, mujoco_warnings, pool
 from actors.envs.convert import Env, EnvError, as_data, spaces_of
 from actors.envs.pool import Pool
 from learner.spaces import Spaces
@@ -106,10 +107,29 @@ def _made(config: EnvConfig) -> Any:
     """A gymnasium id may carry a module to import first, as in ale_py:ALE/Pong-v5; its version
     makes it no name that Python could know."""
     if config.id.partition(":")[2].isidentifier():
-        return _attribute(config.id)(**config.kwargs)
+        factory = _attribute(config.id)
+        mujoco_warnings.take_over()
+        return factory(**config.kwargs)
     if atari.named(config):
         return atari.make_reference(config)
+    _import_module(config.id)
+    mujoco_warnings.take_over()
     return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+
+
+def _import_module(name: str) -> None:
+    """What gymnasium would import for this id; what is wrong with the id it says itself."""
+    module, colon, name = name.rpartition(":")
+    if colon:
+        importlib.import_module(module)
+    with suppress(gymnasium.error.Error):
+        spec = registration.registry.get(name)
+        if spec is None:  # without its version
+            namespace, short, _ = registration.parse_env_id(name)
+            newest = registration.find_highest_version(namespace, short)
+            spec = registration.registry.get(registration.get_env_id(namespace, short, newest))
+        if spec is not None and isinstance(spec.entry_point, str):
+            importlib.import_module(spec.entry_point.partition(":")[0])
 
 
 def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
