@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _train(given: argparse.Namespace) -> int:
-    from launch import local
+    from launch import local, starts
 
     sets = list(given.set)
     if given.actors is not None:
@@ -45,12 +45,10 @@ def _train(given: argparse.Namespace) -> int:
     ):
         if value is not None:
             sets.append(f"stop.{key}={value}")
-    run = config.load(given.run, sets)
-    out = given.out or run_folder(Path("headrace-runs"), run.run.name, newest=given.resume)
-    return local.train(
-        run, out=out, resume=given.resume, quiet=given.quiet,
-        evaluate=given.evaluate, record=given.record,
-    )  # fmt: skip
+    name = config.load(given.run, sets).run.name
+    out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
+    start = starts.begin(given.run, sets, out, resume=given.resume)
+    return local.train(start, quiet=given.quiet, evaluate=given.evaluate, record=given.record)
 
 
 def _play(given: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """Where two runs differ, in words. Pure."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,34 +16,60 @@ class Origin(NamedTuple):
     optimiser: str
 
 
-def first_difference(a: dict[str, Any], b: dict[str, Any]) -> str | None:
-    """The first key by name whose value there (`shared` dict a) is not the one here (b)."""
+# What was trained fits these alone: another task, network or optimiser has other weights or state.
+_FIXED: Mapping[str, tuple[str, ...] | None] = {  # section -> its keys; None = all of them
+    "env": None,
+    "model": None,
+    "algorithm": ("name",),
+    "learner": ("optimiser",),
+}
+_MISSING = "absent"
+
+
+class Difference(NamedTuple):
+    """A key whose values are not the same, as TOML."""
+
+    place: str  # section.key
+    there: str
+    here: str
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yields every key, by name, whose value there (sections a) is not the one here (b)."""
     # Compared as text: Python takes 1, 1.0 and True for equal, a digest does not.
     there, here = (
         {
-            f"{name}.{key}": toml.value(held)
+            f"{name}.{key}": "not set" if held is None else toml.value(held)
             for name, table in side.items()
             for key, held in table.items()
         }
         for side in (a, b)
     )
     for place in sorted(there.keys() | here.keys()):
-        if there.get(place) != here.get(place):
-            return f"{place}: {there.get(place, 'absent')} there, {here.get(place, 'absent')} here"
-    return None
+        found = Difference(place, there.get(place, _MISSING), here.get(place, _MISSING))
+        if found.there != found.here:
+            yield found
 
 
-def no_continuation(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Why what was trained by one `shared` dict cannot go on by another; None = it can."""
-    for section, keys in (("env", None), ("model", None), ("algorithm", ["name"])):
-        sides = [
-            {section: {k: v for k, v in side.get(section, {}).items() if keys is None or k in keys}}
-            for side in (before, now)
-        ]
-        difference = first_difference(*sides)
-        if difference is not None:
-            return difference
-    return None
+def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """Returns the first of them in words; None = there is none."""
+    return next((_words(found) for found in differences(a, b)), None)
+
+
+def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Returns every reason why what was trained by one run's sections cannot go on by another's;
+    None = it can."""
+    found = [
+        _words(difference)
+        for section, keys in _FIXED.items()
+        for difference in differences(
+            *(
+                {section: {k: v for k, v in side.get(section, {}).items() if not keys or k in keys}}
+                for side in (before, now)
+            )
+        )
+    ]
+    return "; ".join(found) or None
 
 
 def refuse_another(path: Path, there: Origin, here: Origin) -> None:
@@ -57,3 +84,7 @@ def refuse_another(path: Path, there: Origin, here: Origin) -> None:
         raise ConfigError(
             f'{path} was trained by {there.optimiser}; set learner.optimiser = "{there.optimiser}"'
         )
+
+
+def _words(found: Difference) -> str:
+    return f"{found.place}: {found.there} there, {found.here} here"

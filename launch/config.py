@@ -96,6 +96,7 @@ SECTIONS = {
 SHARED = ("env", "unroll", "model", "algorithm", "pacing")
 # Told to whoever comes, not agreed upon.
 _SUGGESTED = ("actor", "evaluate")
+_WHOLE = "# The whole run, defaults included. This file is itself a run file."
 
 
 def shipped() -> list[str]:
@@ -105,13 +106,24 @@ def shipped() -> list[str]:
 
 def load(name_or_path: str, sets: Sequence[str] = ()) -> Run:
     """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
+    path, tables = read(name_or_path)
+    tables.setdefault("run", {}).setdefault("name", path.stem)
+    return build(tables, sets, source=path.name)
+
+
+def read(name_or_path: str) -> tuple[Path, dict[str, Any]]:
+    """Returns a run file and what stands in it, every key checked, no default filled in."""
     path = _locate(name_or_path)
     tables = _read(path)
     _check_tables(tables, source=path.name)
-    tables.setdefault("run", {}).setdefault("name", path.stem)
+    return path, tables
+
+
+def build(tables: dict[str, Any], sets: Sequence[str], *, source: str) -> Run:
+    """Returns the run of what a run file holds, changed by `section.key=value` settings."""
     for setting in sets:
         _override(tables, setting)
-    return _build(tables, source=path.name)
+    return _build(tables, source=source)
 
 
 def check(run: Run) -> None:
@@ -156,17 +168,23 @@ def check(run: Run) -> None:
         )
 
 
-def effective(run: Run) -> str:
+def effective(run: Run, *, head: str = _WHOLE) -> str:
     """The run as TOML: every key, its value, meaning and range. It loads to an equal run."""
-    values = to_dict(run)
-    blocks = ["# The whole run, defaults included. This file is itself a run file.\n"]
+    return text(to_dict(run), head=head)
+
+
+def text(tables: dict[str, Any], *, head: str) -> str:
+    """Sections as a run file, with the meaning and range of each key. `head`: comment before."""
+    blocks = [f"{head}\n"]
     for section in msgspec.structs.fields(Run):
-        lines = [f"[{section.name}]", f"# {toml.comment(section.type.__doc__)}"]
-        lines += [
-            toml.line(name, values[section.name][name], key.type)
-            for name, key in SECTIONS[section.name].items()
-        ]
-        blocks.append("\n".join(lines) + "\n")
+        if held := tables.get(section.name):
+            lines = [f"[{section.name}]", f"# {toml.comment(section.type.__doc__)}"]
+            lines += [
+                toml.line(name, held[name], key.type)
+                for name, key in SECTIONS[section.name].items()
+                if name in held
+            ]
+            blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 

@@ -1,8 +1,10 @@
 """The learning curve of a run, as a picture."""
 
 import bisect
+import contextlib
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 from broker import durable
 
 Lines = Sequence[Mapping[str, Any]]
+
+_TAIL_BYTES = 2**16  # of a history's end: hundreds of entries
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -24,6 +28,20 @@ def read(file: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def ended_at(file: Path) -> float:
+    """The run's clock at the last entry of its history; 0 = there is none. Reads the end alone."""
+    try:
+        with file.open("rb") as history:
+            history.seek(max(0, history.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = history.read().splitlines()
+    except FileNotFoundError:
+        return 0.0
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # torn by a kill
+            return float(json.loads(line)["t"])
+    return 0.0
 
 
 def draw(

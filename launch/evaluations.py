@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from broker.blobs import Blob
-from launch import compare, config, curve
+from launch import compare, config, curve, starts
 from learner import checkpoint, weights
 from learner.models.build import build
 from learner.spaces import Spaces
@@ -37,8 +37,7 @@ class Keep:
         self._last, self._ahead = self._ended(), 0.0  # seconds
         try:
             out.mkdir(parents=True, exist_ok=True)
-            if not (out / "run.toml").exists():  # it is another machine than the learner's
-                (out / "run.toml").write_text(config.effective(run))
+            starts.keep_told(run, out)
         except OSError as error:
             raise config.ConfigError(
                 f"cannot write into {out}: {error}; choose another folder with --out"

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,15 +19,16 @@ from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
 from launch import (
     claim,
-    compare,
     config,
     keyring,
     learner_pulse,
     learner_report,
+    learner_resume,
     limits,
     logs,
     notify,
     process,
+    starts,
     unused,
     web,
     weight,
@@ -34,14 +36,13 @@ from launch import (
 from launch.arguments import log_option
 from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
-from learner import checkpoint, saving
+from learner import checkpoint
 from learner.batch import Batch
 from learner.feed import Feed
 from learner.gap import GapCheck
 from learner.metrics import LearnerMetrics
 from learner.models import custom
 from learner.models.build import build
-from learner.models.model import Model
 from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks, RanksError
@@ -76,18 +77,28 @@ def _learn(
             f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
             f" ranks; make it a multiple of {ranks.world}"
         )
+    log.info(
+        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s", run.run.name,
+        run.algorithm.name, run.env.id, device, options.broker, options.out,
+    )  # fmt: skip
+    started = options.started or process.started_at()
     spaces = probe(run.env)
     identity = {"shared": config.shared(run), "spaces": spaces.digest()}
     try:
         model = build(run.model, spaces, seed=run.run.seed).to(device)
     except ValueError as error:
         raise config.ConfigError(str(error)) from error
-    resume = _resume(run, options, identity, model)
+    resume = learner_resume.checkpoint_of(run, options, identity, model)
+    began = learner_resume.began(options, ranks, started)
     progress = Progress()
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])
         log.info("continues from %s", resume.path)
+        if learner_resume.complete(run, options.out, ranks, progress, began=began):
+            return process.OK
+    if options.start is not None and ranks.rank == 0:
+        learner_resume.keep(options.start)
     journal = open_journal(options.ledger, "learner", process.incarnation())
     recorder = _recorder(run, options, ranks, spaces, fresh=resume is None)
     registry = web.registry("learner")
@@ -125,7 +136,8 @@ def _learn(
             resume=resume,
             stopping=stopping,
             seed=run.run.seed,
-            started=options.started or process.started_at(),
+            started=started,
+            began=began,
         )
         reason = ""
         try:
@@ -136,10 +148,12 @@ def _learn(
             )
             feed.leave(final=final, text=learner_report.farewell(reason, progress))
             if ranks.rank == 0:
-                learner_report.write(pieces, reason)
-        if reason in ("steps", "seconds") and run.stop.return_ is not None:
-            return process.LIMIT
-        return process.OK
+                learner_report.write(
+                    options.out, progress, reason, seconds=pieces.clock(), device=str(device),
+                    first_train_s=pieces.first_train_s, world=ranks.world,
+                    phase_seconds=metrics.phase_seconds(),
+                )  # fmt: skip
+        return learner_report.status(run, progress, reason)
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
@@ -228,36 +242,6 @@ def _recorder(
     )  # fmt: skip
 
 
-def _resume(
-    run: config.Run, options: Options, identity: dict[str, Any], model: Model
-) -> checkpoint.Checkpoint | None:
-    """The newest good checkpoint, if it was asked for and fits."""
-    folder = options.out / "checkpoints"
-    if not options.resume:
-        if folder.exists() and any(folder.iterdir()):
-            raise config.ConfigError(
-                f"{options.out} holds a run already: continue it with --resume,"
-                " or choose another folder with --out"
-            )
-        return None
-
-    here = compare.Origin(**identity, optimiser=run.learner.optimiser)
-
-    def usable(found: checkpoint.Checkpoint) -> None:
-        there = compare.Origin(
-            found.entry(dict[str, dict[str, Any]], "identity", "shared"),
-            found.entry(str, "identity", "spaces"),
-            found.entry(str, "optimiser_name"),
-        )
-        compare.refuse_another(found.path, there, here)
-        saving.check(found, model, target=run.algorithm.name == "appo")
-
-    found = checkpoint.load_latest(folder, usable)
-    if found is None:
-        log.info("nothing to resume in %s; starting from the beginning", options.out)
-    return found
-
-
 def _copy(run: config.Run, spaces: Spaces, model: Any, device: torch.device) -> Any:
     target = build(run.model, spaces, seed=run.run.seed).to(device)
     target.load_state_dict(model.state_dict())
@@ -324,14 +308,18 @@ def main(given: argparse.Namespace | None = None) -> int:
         form = logs.chosen(given.log)
         logs.start("learner", quiet=given.log_level == "warning", form=form)
         run = config.load(given.run, given.set)
+        options = options_of(given, run)
+        if not given.final:  # else it is part of `headrace train`, which has seen to the run
+            start = starts.begin(given.run, given.set, options.out, resume=given.resume)
+            run, options = start.run, replace(options, start=start)
     except config.ConfigError as error:
         log.error("%s", error)
         return process.YOUR_INPUT
     logs.about(run=run.run.name)
-    # `headrace train` says it itself, and of several ranks one.
+    # Of several ranks one says it.
     if not given.final and os.environ.get("RANK", "0") == "0":
         unused.warn(run)
-    return guarded(run, options_of(given, run))
+    return guarded(run, options)
 
 
 if __name__ == "__main__":

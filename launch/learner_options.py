@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import config
+from launch import config, starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,11 @@ class Options:
     ledger: Path | None = None
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
-    started: float = 0.0
+    started: float = 0.0  # of the process that the user started, by time.monotonic; 0 = ours
+    began: float | None = None  # the run's clock at 0; None = where its history stands
     record: bool = False  # write down every unroll that is trained on
     key: Path | None = None  # None = the run's, if it works with keys
+    start: starts.Start | None = None  # None = part of `headrace train`, which has seen to it
     final: bool = False  # a request to stop ends the whole run, not just this process
 
 
@@ -46,6 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-host", default="127.0.0.1")
     parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -61,5 +64,6 @@ def options_of(given: argparse.Namespace, run: config.Run) -> Options:
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         started=given.started,
+        began=given.began,
         final=given.final,
     )

@@ -3,21 +3,27 @@
 import json
 import logging
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 from broker import durable
-from launch import machine
-from learner.pieces import Pieces
+from launch import config, machine, process
 from learner.progress import Progress
 
 log = logging.getLogger(__name__)
 
 
-def write(pieces: Pieces, reason: str) -> None:
-    """Into the run's folder."""
-    progress = pieces.progress
+def write(
+    folder: Path, progress: Progress, reason: str, *, seconds: float,
+    first_train_s: float | None = None, device: str = "", world: int = 1,
+    phase_seconds: Mapping[str, float] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Writes learner.json into the run's folder. `seconds`: the run's clock at its end."""
     report = {
         "stop_reason": reason or "failed",
-        "first_train_s": pieces.first_train_s,
+        "seconds": round(seconds, 3),
+        "first_train_s": first_train_s,
         "trained_steps": progress.trained_steps,
         "learner_steps": progress.learner_steps,
         "version": progress.version,
@@ -29,14 +35,14 @@ def write(pieces: Pieces, reason: str) -> None:
         "lag": progress.lag(),
         "nonfinite": progress.nonfinite,
         "reuse": progress.reuse(),
-        "device": str(pieces.device),
-        "world": pieces.ranks.world,
-        "phase_seconds": pieces.metrics.phase_seconds(),
+        "device": device,
+        "world": world,
+        "phase_seconds": dict(phase_seconds),
         "machine": machine.describe(),
         "ended_at": time.time(),
     }
     try:
-        durable.write(pieces.folder / "learner.json", json.dumps(report))
+        durable.write(folder / "learner.json", json.dumps(report))
     except OSError as error:  # a full disk must not make a bad end of a good one
         log.error("the learner's report is not written: %s", error)
 
@@ -50,3 +56,17 @@ def farewell(reason: str, progress: Progress) -> str:
         "stopped": "stopped by request",
     }
     return f"{words.get(reason, 'the learner failed')} after {progress.trained_steps} steps"
+
+
+def status(run: config.Run, progress: Progress, reason: str) -> int:
+    """Returns the exit status of a learner that ended in order."""
+    if reason not in ("steps", "seconds"):
+        return process.OK
+    if not progress.trained_steps:
+        log.warning(
+            "nothing was trained before stop.seconds = %s was over: no batch of %d unrolls came"
+            " in; do samplers run, and what do they say?",
+            run.stop.seconds, run.pacing.batch_unrolls,
+        )  # fmt: skip
+        return process.LIMIT
+    return process.OK if run.stop.return_ is None else process.LIMIT

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.evaluator_end import LAST_S
-from launch import claim, compare, config, keyring, logs, process, unused
+from launch import claim, curve, keyring, logs, process, starts, unused
 from launch.children import Child, Children, GaveUpError
 from launch.plans import Plans
 from launch.tree import Tree
@@ -30,20 +30,18 @@ _LEARNER_ENDS_WITHIN_S = 3.0
 _EVALUATOR_ENDS_WITHIN_S = 3.0
 
 
-def train(
-    run: config.Run, *, out: Path, resume: bool, quiet: bool, evaluate: bool = False,
-    record: bool = False,
-) -> int:  # fmt: skip
+def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: bool = False) -> int:
     """`evaluate`: an evaluator plays beside it. `record`: every batch is kept. Returns the exit
     status."""
     started, asked = process.started_at(), process.Asked()
+    run, out = start.run, start.out
     logs.start("train", quiet=True)
     if not quiet:  # what a sampler measured and chose is worth a line beside the view
         logging.getLogger("actors.stepping.choose").setLevel(logging.INFO)
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    problem = _folder_problem(out, resume) or (_other_run(run, out) if resume else "")
+    problem = _folder_problem(start)
     if problem:
         log.error("%s", problem)
         return process.YOUR_INPUT
@@ -52,24 +50,29 @@ def train(
     with claim.claim(out, "train", patience_s=0.0):
         with claim.claim(out, "learner-0"):
             pass  # one of a run that has just been killed has ended by now
-        return _begin(run, out, resume, quiet, started, asked, evaluate=evaluate, record=record)
+        if start.resume and (complete := starts.finished(run.stop, out)):
+            log.warning("%s", complete)
+            return process.OK
+        return _begin(start, quiet, started, asked, evaluate=evaluate, record=record)
 
 
 def _begin(
-    run: config.Run, out: Path, resume: bool, quiet: bool, started: float, asked: process.Asked,
-    *, evaluate: bool, record: bool,
+    start: starts.Start, quiet: bool, started: float, asked: process.Asked, *, evaluate: bool,
+    record: bool,
 ) -> int:  # fmt: skip
     """In a folder that is ours alone."""
+    out = start.out
     try:
-        (out / "run.toml").write_text(config.effective(run))
+        start.keep()
     except OSError as error:
         log.error("cannot write the run's folder: %s; choose another with --out", error)
         return process.YOUR_INPUT
-    unused.warn(run)
+    start.say()
+    unused.warn(start.run)
     # Reports of processes that are gone; a resumed run continues its history and its ledger.
     for name in ("learner.json", "broker.json", "summary.json"):
         (out / name).unlink(missing_ok=True)
-    if not resume:
+    if not start.resume:
         for name in ("history.jsonl", "evaluations.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)
         for name in ("ledger", "best", "record"):
@@ -78,35 +81,22 @@ def _begin(
     sockets = Path(tempfile.mkdtemp(prefix="headrace-"))
     try:
         return _Local(
-            run, out, resume, quiet, started, asked, f"ipc://{sockets}/broker",
+            start, quiet, started, asked, f"ipc://{sockets}/broker",
             evaluate=evaluate, record=record,
         ).run()  # fmt: skip
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
 
 
-def _folder_problem(out: Path, resume: bool) -> str:
-    checkpoints = out / "checkpoints"
-    there = checkpoints.is_dir() and any(checkpoints.iterdir())
-    if there and not resume:
-        return f"{out} holds a run already: continue it with --resume, or choose another with --out"
-    if resume and not there:
-        return f"nothing to resume in {out}: it has no checkpoints; leave out --resume"
-    return ""
-
-
-def _other_run(run: config.Run, out: Path) -> str:
-    """Found out before anything in the folder is written over."""
-    try:
-        before = config.load(str(out / "run.toml"))
-    except config.ConfigError:
-        return ""  # the checkpoint itself will tell
-    difference = compare.no_continuation(config.shared(before), config.shared(run))
-    if difference:
-        return f"{out} is of another run: {difference} (there = in the folder)"
-    was = before.learner.optimiser
-    if was != run.learner.optimiser:
-        return f'{out} was trained by {was}; set learner.optimiser = "{was}"'
+def _folder_problem(start: starts.Start) -> str:
+    there = starts.has_checkpoints(start.out)
+    if there and not start.resume:
+        return (
+            f"{start.out} holds a run already: continue it with --resume, or choose another with"
+            " --out"
+        )
+    if start.resume and not there:
+        return f"nothing to resume in {start.out}: it has no checkpoints; leave out --resume"
     return ""
 
 
@@ -114,13 +104,14 @@ class _Local:
     """One `headrace train`."""
 
     def __init__(
-        self, run: config.Run, out: Path, resume: bool, quiet: bool, started: float,
-        asked: process.Asked, endpoint: str, *, evaluate: bool, record: bool,
+        self, start: starts.Start, quiet: bool, started: float, asked: process.Asked,
+        endpoint: str, *, evaluate: bool, record: bool,
     ) -> None:  # fmt: skip
-        self.given = run
-        self.out = out
+        self.given = start.run
+        self.out = start.out
         self.quiet = quiet
-        self.started = started
+        # When the run began, as its clock has it: earlier starts count, what lay between does not.
+        self.began = started - curve.ended_at(start.out / "history.jsonl")
         self.asked = asked  # the user wants us to end
         self.endpoint = endpoint
         self.children = Children()
@@ -129,7 +120,10 @@ class _Local:
         self.broker: Child
         self.actors: list[Child] = []
         self.evaluate = evaluate
-        self.plans = Plans(run, out, endpoint, resume=resume, record=record, started=started)
+        self.plans = Plans(
+            start.run, start.out, endpoint, resume=start.resume, record=record, started=started,
+            began=self.began,
+        )  # fmt: skip
         self.evaluators: list[Child] = []  # one or none
         self.left: list[tuple[float, Child]] = []  # these that ended well, and when
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
@@ -164,7 +158,7 @@ class _Local:
 
         watcher = Watcher(self.endpoint, keyring.key(self.given, "watcher", None))
         view = View(
-            run=self.given.run.name, goal=self.given.stop.return_, started=self.started,
+            run=self.given.run.name, goal=self.given.stop.return_, began=self.began,
             quiet=self.quiet,
         )  # fmt: skip
         memory_at = 0.0
@@ -257,8 +251,7 @@ class _Local:
             return process.YOUR_INPUT if process.YOUR_INPUT in statuses else process.OUR_FAULT
         try:
             result = summary.write(
-                self.given, self.out, started=self.started, tree=self.tree,
-                sampled=self.steps_seen,
+                self.given, self.out, began=self.began, tree=self.tree, sampled=self.steps_seen,
             )  # fmt: skip
         except OSError as error:
             log.error("the run's summary is not complete: %s", error)
@@ -271,6 +264,7 @@ class _Local:
         if result["stop_reason"] == "return":
             return process.OK
         limited = result["stop_reason"] in ("steps", "seconds") and goal.return_ is None
+        limited = limited and result["trained_steps"] > 0
         return process.OK if limited else process.LIMIT
 
     def _unreported(self) -> int:

@@ -18,7 +18,8 @@ class Plans:
     endpoint: str
     resume: bool
     record: bool
-    started: float
+    started: float  # when headrace train did, by time.monotonic
+    began: float  # the run's clock at 0, by time.monotonic
 
     def broker(self) -> Plan:
         report, ledger = self.out / "broker.json", self.out / "ledger"
@@ -39,7 +40,7 @@ class Plans:
         ledger = self.out / "ledger"
         options = Options(
             broker=self.endpoint, out=self.out, resume=self.resume, ledger=ledger,
-            started=self.started, final=True, record=self.record,
+            started=self.started, began=self.began, final=True, record=self.record,
         )  # fmt: skip
 
         def role() -> int:
@@ -49,7 +50,8 @@ class Plans:
 
         again = [
             "learner", "--run", self._toml, "--broker", self.endpoint, "--out", str(self.out),
-            "--resume", "--ledger", str(ledger), "--started", str(self.started), "--final",
+            "--resume", "--ledger", str(ledger), "--started", str(self.started),
+            "--began", str(self.began), "--final",
             *(["--record"] if self.record else []),
         ]  # fmt: skip
         return Plan("learner", role, again)

@@ -15,11 +15,12 @@ def write(
     run: config.Run,
     out: Path,
     *,
-    started: float,
+    began: float,
     tree: Tree,
     sampled: Sequence[tuple[float, float]],
 ) -> dict[str, Any]:
-    """Writes summary.json and curve.png; returns the summary."""
+    """Writes summary.json and curve.png; returns the summary. `began`: the run's clock at 0, by
+    time.monotonic."""
     evaluations = curve.read(out / "evaluations.jsonl")
     learner, broker = _read(out / "learner.json"), _read(out / "broker.json")
     account = audit.read(out / "ledger", copies=broker.get("duplicates", 0))
@@ -29,7 +30,7 @@ def write(
         "algorithm": run.algorithm.name,
         "seed": run.run.seed,
         "stop_reason": learner.get("stop_reason", "stopped"),
-        "wall_s": round(time.monotonic() - started, 3),
+        "wall_s": round(time.monotonic() - began, 3),
         "first_train_s": _rounded(learner.get("first_train_s")),
         "env_steps": account.env_steps,
         "trained_steps": learner.get("trained_steps", 0),

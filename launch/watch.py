@@ -81,10 +81,10 @@ class Watcher:
 class View:
     """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
 
-    def __init__(self, *, run: str, goal: float | None, started: float, quiet: bool) -> None:
+    def __init__(self, *, run: str, goal: float | None, began: float, quiet: bool) -> None:
         self._run = run
         self._goal = goal
-        self._started = started
+        self._began = began  # the run's clock at 0, by time.monotonic
         self._rate = _Rate()
         self._quiet = quiet
         self._next_line = 0.0
@@ -106,7 +106,7 @@ class View:
             self._next_line = time.monotonic() + 2.0
             mean = learner.get("mean_return")
             print(  # noqa: T201
-                f"{time.monotonic() - self._started:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
+                f"{time.monotonic() - self._began:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
                 f"  return {mean if mean is None else round(mean, 1)}"
                 f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
                 f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}",
@@ -124,7 +124,7 @@ class View:
         mean = learner.get("mean_return")
         outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
         rows = (
-            ("time", f"{time.monotonic() - self._started:.1f} s"),
+            ("time", f"{time.monotonic() - self._began:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
             *_score(status),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),

@@ -1,5 +1,6 @@
 """What the train loop works with; launch puts it together."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,15 @@ class Goal:
 
     return_: float | None
     steps: int | None
-    seconds: float | None
+    seconds: float | None  # of the run's clock
+
+    def met(self, progress: Progress, seconds: float) -> str:
+        """Returns which of them is reached: return, steps or seconds; "" = none."""
+        if progress.reached(self.return_):
+            return "return"
+        if self.steps is not None and progress.trained_steps >= self.steps:
+            return "steps"
+        return "seconds" if self.seconds is not None and seconds >= self.seconds else ""
 
 
 class Source(Protocol):
@@ -68,5 +77,12 @@ class Pieces:
     stopping: Callable[[], bool]  # somebody asked us to end
     seed: int  # of the dice that shuffle and pick
     started: float  # when the process that the user started began, by time.monotonic
+    # The run's clock at 0, by time.monotonic: earlier starts count, what lay between them does not.
+    # None = as `started`.
+    began: float | None = None
     history_gap: bool = False  # its latest line could not be written, and that was said
     first_train_s: float | None = None
+
+    def clock(self) -> float:
+        """Seconds that the run has been at work, over all its starts."""
+        return time.monotonic() - (self.started if self.began is None else self.began)

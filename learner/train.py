@@ -165,7 +165,7 @@ def train(p: Pieces) -> str:
             )
         if p.progress.reached(p.goal.return_):
             if p.progress.solved_at_s is None:
-                p.progress.solved_at_s = time.monotonic() - p.started
+                p.progress.solved_at_s = p.clock()
                 p.progress.solved_at_steps = p.progress.trained_steps
             reason = "return"
             break
@@ -293,7 +293,7 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
     p.metrics.show(p.progress, stats, time.time())
     mean = p.progress.mean_return()
     line = {
-        "t": round(time.monotonic() - p.started, 3),
+        "t": round(p.clock(), 3),
         "version": p.progress.version,
         "trained_steps": p.progress.trained_steps,
         "episodes": p.progress.episodes,
@@ -316,7 +316,7 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
 
 def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:
     stop = p.stopping()
-    late = p.goal.seconds is not None and time.monotonic() - p.started >= p.goal.seconds
+    late = p.goal.seconds is not None and p.clock() >= p.goal.seconds
     if batch is None:
         return Facts(False, stop, late, save)
     return Facts(True, stop, late, save, batch.steps, batch.ended, tuple(batch.ends))

@@ -18,7 +18,17 @@ from actors.envs.make import make_env, probe
 from actors.stepping import choose
 from actors.stepping.stepper import Frame
 from broker.server import Server
-from launch import actor, broker, config, evaluator, learner, learner_options, local, process
+from launch import (
+    actor,
+    broker,
+    config,
+    evaluator,
+    learner,
+    learner_options,
+    local,
+    process,
+    starts,
+)
 from launch.game import Game
 from learner.ranks import Ranks
 
@@ -87,9 +97,8 @@ def drained(run: config.Run, _: Path) -> Any:
 
 def plans(run: config.Run, folder: Path) -> Any:
     """The processes of `headrace train`."""
-    one = local._Local(
-        run, folder, False, True, 0.0, mock.Mock(), "ipc:///x", evaluate=False, record=False
-    )
+    start = starts.Start(run, folder, folder / "run.toml", ())
+    one = local._Local(start, True, 0.0, mock.Mock(), "ipc:///x", evaluate=False, record=False)
     children = mock.Mock()
     children.fork_together = lambda wanted, _: list(wanted)
     one.children = children

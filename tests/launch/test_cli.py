@@ -61,11 +61,12 @@ def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["cartpole", "--out", str(tmp_path), "--seed", "5", "--stop-return", "20"]
     assert cli.main(["train", *words, "--evaluate", "--record", "--actors", "3"]) == 3
     assert cli.main(["train", *words, "--quiet"]) == 3
-    ((run,), both), (_, neither) = seen
+    ((start,), both), (_, neither) = seen
+    run = start.run
     assert (run.run.seed, run.stop.return_, run.actor.count) == (5, 20.0, 3)
-    named = {"out": tmp_path, "resume": False}
-    assert both == {**named, "quiet": False, "evaluate": True, "record": True}
-    assert neither == {**named, "quiet": True, "evaluate": False, "record": False}
+    assert (start.out, start.resume) == (tmp_path, False)
+    assert both == {"quiet": False, "evaluate": True, "record": True}
+    assert neither == {"quiet": True, "evaluate": False, "record": False}
 
 
 def test_play(monkeypatch: pytest.MonkeyPatch) -> None:

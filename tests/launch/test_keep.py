@@ -117,6 +117,7 @@ def test_a_full_disk_costs_what_could_not_be_written(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", full)
+        patched.setattr("os.fsync", full)
         keep.add(blob(spaces, 2), line(2, 2.0))
     assert caplog.text.count("No space left on device") == 2
     assert keep.highest == 1.0

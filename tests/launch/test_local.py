@@ -10,6 +10,7 @@ from launch import broker, learner_report, process, summary
 from launch.children import Child, GaveUpError
 from launch.config import Run
 from launch.local import _Local
+from launch.starts import Start
 from learner.progress import Progress
 
 
@@ -28,8 +29,8 @@ class Nursery:
 
 def local(nursery: Nursery) -> _Local:
     made = _Local(
-        Run(), Path("nowhere"), False, True, 0.0, cast(Any, False), "ipc:///b",
-        evaluate=True, record=False,
+        Start(Run(), Path("nowhere"), Path("run.toml"), ()), True, 0.0, cast(Any, False),
+        "ipc:///b", evaluate=True, record=False,
     )  # fmt: skip
     made.children = cast(Any, nursery)
     made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
@@ -90,11 +91,7 @@ def test_a_summary_that_cannot_be_written_changes_no_status(
 
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "learner.json").mkdir()
-    pieces = SimpleNamespace(
-        progress=Progress(), folder=tmp_path, first_train_s=None, device="cpu",
-        ranks=SimpleNamespace(world=1), metrics=SimpleNamespace(phase_seconds=dict),
-    )  # fmt: skip
-    learner_report.write(cast(Any, pieces), "steps")
+    learner_report.write(tmp_path, Progress(), "steps", seconds=1.0)
     server = SimpleNamespace(
         status=dict,
         ledger=SimpleNamespace(

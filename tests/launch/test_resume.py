@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from launch import config
-from launch.learner import _resume
 from launch.learner_options import Options
+from launch.learner_resume import checkpoint_of
 from learner import checkpoint
 from learner.models.build import build
 from learner.models.model import Model
@@ -39,7 +39,7 @@ def save(folder: Path, version: int, **state: Any) -> None:
 
 def resumed(out: Path, model: Model, run: config.Run = RUN) -> int | None:
     identity = {"shared": config.shared(run), "spaces": SPACES.digest()}
-    found = _resume(run, Options("", out, resume=True), identity, model)
+    found = checkpoint_of(run, Options("", out, resume=True), identity, model)
     return None if found is None else found.version
 
 

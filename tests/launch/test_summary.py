@@ -71,7 +71,7 @@ def journals(out: Path) -> None:
 
 def write(out: Path, sampled: list[tuple[float, float]] | None = None) -> dict[str, Any]:
     result = summary.write(
-        RUN, out, started=time.monotonic() - 8.0, tree=Tree(), sampled=sampled or []
+        RUN, out, began=time.monotonic() - 8.0, tree=Tree(), sampled=sampled or []
     )
     assert json.loads((out / "summary.json").read_text()) == result
     return result
@@ -236,5 +236,5 @@ def test_on_a_full_disk_no_half_summary_is_left(tmp_path: Path) -> None:
         (disk / "summary.json").write_text('{"run": "before"}')
         disks.fill(disk)
         with pytest.raises(OSError, match="No space left"):
-            summary.write(RUN, disk, started=time.monotonic(), tree=Tree(), sampled=())
+            summary.write(RUN, disk, began=time.monotonic(), tree=Tree(), sampled=())
         assert json.loads((disk / "summary.json").read_text()) == {"run": "before"}

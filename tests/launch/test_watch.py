@@ -14,7 +14,7 @@ STATUS: dict[str, Any] = {
 
 
 def shown(capsys: Any, **more: Any) -> str:
-    view = View(run="small", goal=None, started=0.0, quiet=False)
+    view = View(run="small", goal=None, began=0.0, quiet=False)
     view.show({**STATUS, **more})
     view.close()
     return str(capsys.readouterr().err)

@@ -1,9 +1,11 @@
 """`headrace train` from one end to the other."""
 
+import re
 import time
 
 import pytest
 
+from launch import config
 from tests.system.conftest import Place
 
 KEYS = {
@@ -93,14 +95,26 @@ def test_a_limit_before_the_goal_is_status_3_and_resume_goes_on(place: Place) ->
     assert len(again.lines()) == 1
     assert place.summary() == first
 
-    resumed = place.train("--stop-steps", "9000", "--resume")
-    assert resumed.ends() == 0, resumed.text()  # no return was asked for: the limit is the goal
+    resumed = place.train("--stop-steps", "9000", "--resume", "--set", "learner.lr=1e-3")
+    assert resumed.ends() == 3, resumed.text()  # stop.return still holds
+    said = [line.split(" WARNING ")[1] for line in resumed.lines() if " WARNING " in line]
+    assert said == [
+        "continues with another learner.lr: 0.0006 -> 0.001",
+        "continues with another stop.steps: 4000 -> 9000",
+    ]
+    now = config.load(str(place.out / "run.toml"))
+    assert (now.stop, now.learner.lr) == (config.StopSection(500.0, 9000, None), 1e-3)
+    assert config.load(str(place.out / "starts" / "001.toml")).stop.steps == 4000
+    assert config.load(str(place.out / "starts" / "002.toml")) == now
     second, history = place.summary(), place.history()
     assert 9000 <= second["trained_steps"] < 9064
     assert second["version"] == second["learner_steps"] > first["version"]
     assert second["episodes"] > first["episodes"]
     assert second["unrolls"]["trained"] == 2 * second["learner_steps"]
-    assert second["wall_s"] < first["wall_s"] + 60
+    # One clock for the whole run: what lay between its starts does not count.
+    times = [line["t"] for line in history]
+    assert times == sorted(times)
+    assert times[points - 1] < times[points] < times[-1] < second["wall_s"] < first["wall_s"] + 60
     steps = [line["trained_steps"] for line in history]
     assert steps == sorted(steps)
     assert len(history) > points
@@ -122,6 +136,34 @@ def test_episodes_that_end_first_do_not_reach_the_goal(place: Place) -> None:
     assert summary["mean_return"] == pytest.approx(1 / 3, abs=4 * (2 / 9 / 100) ** 0.5)
     shown = [line["mean_return"] for line in place.history() if line["mean_return"] is not None]
     assert max(shown) < 0.8
+
+
+def test_a_complete_run_is_left_as_it_is(place: Place) -> None:
+    assert place.train("--stop-steps", "500", "--quiet").ends() == 0
+    before = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
+    again = place.train("--resume")
+    assert again.ends() == 0
+    (line,) = again.lines()
+    assert re.search(r"run is complete: 5\d\d steps are trained, stop.steps is 500; to go on", line)
+    after = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
+    assert {p for p in before | after if before.get(p) != after.get(p)} <= {
+        place.out / ".train.lock", place.out / ".learner-0.lock"
+    }  # fmt: skip
+    # Its processes find it out by themselves where the report of its end does not tell.
+    (place.out / "learner.json").unlink()
+    third = place.train("--resume")
+    assert third.ends() == 0, third.text()
+    assert place.summary()["stop_reason"] == "steps"
+    assert 500 <= place.summary()["trained_steps"] < 564
+    place.nothing_is_left()
+
+
+def test_a_limit_before_anything_was_trained_is_no_success(place: Place) -> None:
+    train = place.train("--stop-seconds", "0.1", "--quiet")
+    assert train.ends() == 3, train.text()
+    assert place.summary()["trained_steps"] == 0
+    (line,) = train.lines()
+    assert "nothing was trained before stop.seconds = 0.1 was over: no batch of 2 unrolls" in line
 
 
 def test_resume_needs_something_to_resume(place: Place) -> None:

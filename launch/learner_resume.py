@@ -1,0 +1,92 @@
+"""What a learner goes on from: its checkpoint, its clock, its run; and whether anything is left."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from launch import compare, config, curve, learner_report, starts
+from launch.learner_options import Options
+from learner import checkpoint, saving
+from learner.models.model import Model
+from learner.pieces import Goal
+from learner.progress import Progress
+from learner.ranks import Ranks
+
+log = logging.getLogger(__name__)
+
+
+def checkpoint_of(
+    run: config.Run, options: Options, identity: dict[str, Any], model: Model
+) -> checkpoint.Checkpoint | None:
+    """Returns the newest good checkpoint, if it was asked for and fits."""
+    folder = options.out / "checkpoints"
+    if not options.resume:
+        if starts.has_checkpoints(options.out):
+            raise config.ConfigError(
+                f"{options.out} holds a run already: continue it with --resume,"
+                " or choose another folder with --out"
+            )
+        return None
+    here = compare.Origin(**identity, optimiser=run.learner.optimiser)
+
+    def usable(found: checkpoint.Checkpoint) -> None:
+        there = compare.Origin(
+            found.entry(dict[str, dict[str, Any]], "identity", "shared"),
+            found.entry(str, "identity", "spaces"),
+            found.entry(str, "optimiser_name"),
+        )
+        compare.refuse_another(found.path, there, here)
+        saving.check(found, model, target=run.algorithm.name == "appo")
+
+    found = checkpoint.load_latest(folder, usable)
+    if found is None:
+        log.info("nothing to resume in %s; starting from the beginning", options.out)
+    return found
+
+
+def keep(start: starts.Start) -> None:
+    """Writes the run's files. A run that goes on is not ended by a full disk; one that begins
+    needs its folder."""
+    try:
+        start.keep()
+        (start.out / "learner.json").unlink(missing_ok=True)  # of a process that is gone
+    except OSError as error:
+        if start.changes is None:
+            raise config.ConfigError(
+                f"cannot write the run's folder: {error}; choose another with --out"
+            ) from error
+        log.error("the run's file is not written, it tells of an earlier start: %s", error)
+    start.say()
+
+
+def complete(run: config.Run, out: Path, ranks: Ranks, progress: Progress, *, began: float) -> bool:
+    """Returns True, and says so, when there is nothing left to train, as rank 0 sees it."""
+    goal = Goal(run.stop.return_, run.stop.steps, run.stop.seconds)
+    seconds = time.monotonic() - began
+    # Where nothing was trained nothing is complete: the limit is told once more, as at first.
+    reason = goal.met(progress, seconds) if progress.trained_steps else ""
+    if not ranks.same([bool(reason)])[0]:
+        return False
+    if ranks.rank == 0:
+        learner_report.write(out, progress, reason, seconds=seconds, world=ranks.world)
+        log.info(
+            "%s",
+            starts.complete(
+                reason, run.stop, steps=progress.trained_steps, mean=progress.mean_return(),
+                seconds=seconds,
+            ),
+        )  # fmt: skip
+    return True
+
+
+def began(options: Options, ranks: Ranks, started: float) -> float:
+    """Returns the run's clock at 0, by time.monotonic: it goes on where its history stands."""
+    if options.began is not None:
+        return options.began
+    if ranks.rank:  # rank 0 has the history, and knows when time is up
+        return started
+    history = options.out / "history.jsonl"
+    if not options.resume:  # of a start that never came to a checkpoint
+        history.unlink(missing_ok=True)
+    return started - curve.ended_at(history)
