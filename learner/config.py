@@ -194,6 +194,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     rank_timeout_s: Annotated[
         float, Meta(gt=1, le=3600, description="a collective this late ends the group")
     ] = 45.0
+    progress_s: Annotated[
+        float, Meta(ge=0, description="seconds between lines of progress in its log; 0 = none")
+    ] = 10.0
 
 
 class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -28,6 +28,7 @@ from learner.models.model import Output
 from learner.models.normalise import moments
 from learner.models.precision import autocast
 from learner.pieces import Pieces
+from learner.progress_lines import ProgressLines
 from learner.ranks import Facts
 from learner.saving import append, restore, save
 from learner.upload import Upload, sample_of
@@ -73,6 +74,10 @@ def train(p: Pieces) -> str:
     nonfinite_in_a_row = 0
     batch: Batch | None = None
     p.progress.mark(time.monotonic())
+    lines = ProgressLines(
+        p.config.progress_s if p.ranks.rank == 0 else 0.0, steps=p.goal.steps, progress=p.progress,
+        at=p.clock(),
+    )  # fmt: skip
 
     while True:
         # 1. A batch, and everybody else's word that they have one too.
@@ -84,6 +89,7 @@ def train(p: Pieces) -> str:
         if facts.stop or facts.late:
             reason = "seconds" if facts.late else "stopped"
             break
+        lines.look(p.progress, p.clock())
         if not facts.ready or batch is None:
             continue
 

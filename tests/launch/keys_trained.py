@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
 from launch import config
+from learner import progress_lines
 from learner.batch import Batch
 from learner.feed import Feed
 from learner.metrics import LearnerMetrics
@@ -49,6 +51,13 @@ def checkpoints(run: config.Run, folder: Path) -> list[str]:
     """Those that are left."""
     _train(run, PLAIN, folder)
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def lines(run: config.Run, folder: Path) -> int:
+    """How many tell of progress."""
+    with mock.patch.object(progress_lines.log, "info") as said:
+        _train(run, PLAIN, folder)
+    return said.call_count
 
 
 def encoder(leaves: tuple[Leaf, ...], rng: torch.Generator, *, units: int = 7) -> nn.Module:

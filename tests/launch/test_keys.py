@@ -101,6 +101,7 @@ CASES = {
     "learner.threads": Case(built.learning, "2"),
     "learner.prefetch": Case(built.learning, "3"),
     "learner.rank_timeout_s": Case(built.learning, "50.0"),
+    "learner.progress_s": Case(trained.lines, "1e-9", ("learner.progress_s=0",)),
     "checkpoint.every_s": Case(trained.checkpoints, "1e-9"),
     "checkpoint.keep": Case(trained.checkpoints, "4", ("checkpoint.every_s=1e-9",)),
     "pacing.batch_unrolls": Case(built.served, "3"),

@@ -65,6 +65,10 @@ def test_two_ranks_train_as_one_policy(place: Place) -> None:
     assert last["version"] == first
     assert 6000 <= last["trained_steps"] < 6064
     assert place.checkpoints()
+    # Whoever keeps it alive starts it again: that ends well, and at once.
+    again = torchrun(place, "--resume")
+    assert again.ends() == 0, again.text()
+    assert again.text().count("run is complete: ") == 1
     place.nothing_is_left()
 
 
