@@ -97,7 +97,9 @@ class Link:
         self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
         self._complained = False  # told the user once that nobody answers
         self._announce = asyncio.Event()  # set when there is an address to subscribe to
-        self._subscribed = ""
+        # Its address, and which of our sockets was welcomed last: a broker that fell silent may be
+        # gone with its host, and a subscriber, which sends nothing, would not notice for long.
+        self._announcer = ("", 0)
 
     def send(self, frames: Sequence[Payload]) -> bool:
         """False = not now; whoever must not lose it says it again at the next beat."""
@@ -218,7 +220,8 @@ class Link:
                 self._complained = False
                 self._unanswered = 0
                 self.welcome = message
-                self._subscribed = endpoints.seen_from(self.endpoint, message.announce)
+                announce = endpoints.seen_from(self.endpoint, message.announce)
+                self._announcer = (announce, self.reconnects)
                 self._announce.set()
                 self.peer.welcomed(message, buffers)
             case Refuse():
@@ -240,14 +243,14 @@ class Link:
         while True:
             with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
                 monitor = security.listen(mail.socket)
-                address = self._subscribed
-                mail.socket.connect(address)
+                announcer = self._announcer
+                mail.socket.connect(announcer[0])
                 try:
-                    while self._subscribed == address and not any(security.failures(monitor)):
+                    while self._announcer == announcer and not any(security.failures(monitor)):
                         await self._hear(mail)
                 finally:
                     security.unlisten(mail.socket, monitor)
-            if self._subscribed == address:  # else the broker came back at another port
+            if self._announcer == announcer:  # a handshake failed
                 await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
 
     async def _hear(self, mail: Mailbox) -> None:

@@ -48,8 +48,9 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def broker(
-    folder: Path, key: Key | None = BROKER, told: list[Message] | None = None
-) -> AsyncIterator["zmq.Socket[bytes]"]:
+    folder: Path, key: Key | None = BROKER, told: list[Message] | None = None,
+    answers_while: Callable[[], bool] = lambda: True,
+) -> AsyncIterator["zmq.Socket[bytes]"]:  # fmt: skip
     """Welcomes whoever gets in; gives its publisher. `told` fills with what it hears."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = Gate(context, folder / "authorised") if key is not None else None
@@ -62,7 +63,8 @@ async def broker(
         with Mailbox(router) as mail:
             while True:
                 for frames in await mail.receive(1.0):
-                    mail.send([frames[0].bytes, *welcome])
+                    if answers_while():
+                        mail.send([frames[0].bytes, *welcome])
                     if told is not None:
                         told.append(wire.decode([frame.buffer for frame in frames[1:]])[0])
 
@@ -243,3 +245,27 @@ def test_errors_go_to_the_broker_with_the_beat(tmp_path: Path) -> None:
     first, long = [one for one in told if isinstance(one, Trouble)]
     assert (first.inc, first.text, first.count) == (1, "environment 0 failed", 3)
     assert long.text.startswith("\U0001f40d" * 700)
+
+
+def test_who_took_the_broker_for_dead_subscribes_anew(tmp_path: Path) -> None:
+    """Its host may have vanished: a subscriber sends nothing, so that no TCP would notice."""
+    quiet = asyncio.Event()
+
+    async def subscribed(publisher: "zmq.Socket[bytes]") -> None:
+        await until(lambda: publisher.poll(0) and publisher.recv() == b"\x01")
+
+    async def main() -> None:
+        async with (
+            broker(tmp_path, None, answers_while=lambda: not quiet.is_set()) as publisher,
+            linked(tmp_path, None) as (link, peer),
+        ):
+            await until(lambda: peer.welcomes)
+            await subscribed(publisher)
+            quiet.set()
+            await until(lambda: link.reconnects)
+            quiet.clear()
+            await until(lambda: link.welcome)
+            await subscribed(publisher)
+            await hears(publisher, peer)
+
+    asyncio.run(main())
