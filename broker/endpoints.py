@@ -16,6 +16,12 @@ _SUBSCRIPTION_BYTES = 1024
 # freed. Not by ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process when their timer fires on a
 # connection whose peer died while our queue was full (tests/broker/test_endpoints.py).
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 10, 5, 3
+# While something of ours is not acknowledged TCP sends no keepalive, and repeats that for a quarter
+# of an hour: such a connection ends after the same time as one on which nothing is under way.
+_UNHEARD_MS = 1000 * (_KEEPALIVE_IDLE_S + _KEEPALIVE_INTERVAL_S * _KEEPALIVE_COUNT)
+# A host that is gone does not refuse, and TCP would knock there for two minutes. Each attempt looks
+# the name up again: the broker may have moved. Long enough for a lost packet on a long line.
+_CONNECT_MS = 2000
 
 
 class EndpointError(ValueError):
@@ -137,6 +143,7 @@ def _client(
     # so coming back soon is cheap; handshakes that fail are paced by the link (handshake.py).
     socket.set(zmq.RECONNECT_IVL, 100)
     socket.set(zmq.RECONNECT_IVL_MAX, 2000)
+    socket.set(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
     return socket
 
 
@@ -150,6 +157,7 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
     socket.set(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_IDLE_S)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_INTERVAL_S)
     socket.set(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
+    socket.set(zmq.TCP_MAXRT, _UNHEARD_MS)
     return socket
 
 
