@@ -1,21 +1,29 @@
-"""Hosts of their own for a test's processes, with lines that can be cut, lose packets or be slow.
+"""Hosts of their own for a test's processes, with lines that can be cut, lossy, slow and long.
 
-Each host is a network namespace with one line (a veth pair) to the broker's. nft drops packets at
-the host's end, so both ways or one; tbf makes both ends slow. Needs root and a few Debian packages.
+Each host is a network namespace; all are joined by one router, a process of ours (line.py), because
+not every kernel can delay packets. The broker has a name, which every host reads in a file of its
+own. Needs root, /dev/net/tun and `ip`.
 """
 
+import json
 import os
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.needs import missing
 from tests.system.conftest import Place, Process
+from tests.system.line import Condition
 
-PORT = 5755
-_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables"}
+NAME, PORT = "headrace-broker", 5755
+BROKER = f"tcp://{NAME}:{PORT}"  # where everybody finds it
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_WAYS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
 # Namespaces outlive their processes: the name tells whose they are, so that the next run can clear
 # away what one that was killed left behind.
 _MARK = "hrtest"
@@ -26,130 +34,140 @@ def _command(*words: str) -> None:
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}"
 
 
+class Router:
+    """The process that carries all packets."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders.settimeout(30.0)
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "tests.system.line", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT,
+            )  # fmt: skip
+
+    def order(self, **words: object) -> None:
+        """Returns when it is done."""
+        self._orders.send(json.dumps(words).encode())
+        assert self._orders.recv(100) == b"done", "the router ended"
+
+    def close(self) -> None:
+        self._orders.close()
+        self._popen.wait(30.0)
+
+
 class Host:
     """One machine, as far as its network goes."""
 
-    def __init__(self, namespace: str, number: int) -> None:
+    def __init__(self, router: Router, namespace: str, number: int) -> None:
         self.namespace = namespace
-        self.broker = f"tcp://10.88.{number}.1:{PORT}"  # where it finds the broker
+        self.address = f"10.88.0.{number + 1}"
+        self._router = router
+        self._number = number
+        self._files = Path("/etc/netns", namespace)
+        self._files.mkdir(parents=True, exist_ok=True)
+        router.order(open=namespace)
+        inside = ("ip", "-n", namespace)
+        _command(*inside, "link", "set", "lo", "up")
+        _command(*inside, "link", "set", "eth0", "up")
+        self.takes(self.address)
 
     def headrace(self, place: Place, *arguments: str) -> Process:
         return place.headrace(*arguments, namespace=self.namespace)
 
+    def broker(self, place: Place, *arguments: str) -> Process:
+        """Listens at all of its addresses."""
+        process = self.headrace(
+            place, "broker", "--run", place.run, "--bind", f"tcp://0.0.0.0:{PORT}",
+            "--ledger", str(place.ledger), "--insecure", *arguments,
+        )  # fmt: skip
+        process.says("run small at")
+        return process
+
     def learner(self, place: Place, *arguments: str) -> Process:
         return self.headrace(
-            place, "learner", "--run", place.run, "--broker", self.broker, "--out", str(place.out),
+            place, "learner", "--run", place.run, "--broker", BROKER, "--out", str(place.out),
             "--ledger", str(place.ledger), *arguments,
         )  # fmt: skip
 
     def actor(self, place: Place, *arguments: str) -> Process:
         return self.headrace(
-            place, "actor", "--broker", self.broker, "--ledger", str(place.ledger), "--seed", "3",
+            place, "actor", "--broker", BROKER, "--ledger", str(place.ledger), "--seed", "3",
             *arguments,
         )  # fmt: skip
 
-    # ---- faults of its line ---------------------------------------------------------------------
+    def takes(self, address: str) -> None:
+        """From now on what is sent there comes here; who had it has it no more."""
+        _command("ip", "-n", self.namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+        self._router.order(address=address, host=self._number)
 
-    def cut(self, way: str) -> None:
-        """No packet passes: "both" ways, only those "to" the broker, or only those "from" it."""
-        self._rules("drop", way)
+    def gives_up(self, address: str) -> None:
+        _command("ip", "-n", self.namespace, "addr", "del", f"{address}/24", "dev", "eth0")
 
-    def lose(self, percent: int) -> None:
-        """Of the packets of each direction."""
-        self._rules(f"numgen random mod 100 < {percent} drop", "both")
+    def finds_broker_at(self, address: str) -> None:
+        """In its file of names; written in place, because running processes look into this one."""
+        text = f"127.0.0.1 localhost\n{address} {NAME}\n"
+        (self._files / "hosts").write_text(text)
+
+    # ---- its line -------------------------------------------------------------------------------
+
+    def becomes(self, condition: Condition, way: str = "both") -> None:
+        """Both ways of its line, only the one "to" the others, or only the one "from" them."""
+        for one in _WAYS[way]:
+            self._router.order(condition=condition._asdict(), host=self._number, way=one)
+
+    def cut(self, way: str = "both") -> None:
+        """No packet passes, and nobody is told."""
+        self.becomes(Condition(loss=1.0), way)
 
     def heal(self) -> None:
-        self._nft("flush table inet hr")
-
-    def slow(self, kbit: int) -> None:
-        """Both ways; about half a second of packets waits at most, what comes beyond is dropped."""
-        for namespace, device in self._ends():
-            self._tc(
-                "replace", namespace, device, "tbf", "rate", f"{kbit}kbit", "burst", "16kb",
-                "latency", "400ms",
-            )  # fmt: skip
-
-    def fast(self) -> None:
-        for namespace, device in self._ends():
-            self._tc("del", namespace, device)
-
-    # ---- inside ---------------------------------------------------------------------------------
-
-    def connect(self, hub: str) -> None:
-        """A line to the broker's host, named there after its number."""
-        self._hub, self._hub_device = hub, f"to{self.broker.split('.')[2]}"
-        _command(
-            "ip", "link", "add", "name", "eth0", "netns", self.namespace,
-            "type", "veth", "peer", "name", self._hub_device, "netns", hub,
-        )  # fmt: skip
-        subnet = self.broker.removeprefix("tcp://").rpartition(".")[0]
-        for (namespace, device), last in zip(self._ends(), (2, 1), strict=True):
-            inside = ("ip", "-n", namespace)
-            _command(*inside, "addr", "add", f"{subnet}.{last}/24", "dev", device)
-            # One packet stays one: what is dropped or delayed is what a wire would carry.
-            _command(*inside, "link", "set", device, "gso_max_segs", "1", "up")
-        self._nft("add table inet hr")
-        for chain in ("input", "output"):
-            self._nft(f"add chain inet hr {chain} {{ type filter hook {chain} priority 0; }}")
-
-    def _ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        return (self.namespace, "eth0"), (self._hub, self._hub_device)
-
-    def _rules(self, what: str, way: str) -> None:
-        self.heal()
-        for chain in {"both": ("input", "output"), "to": ("output",), "from": ("input",)}[way]:
-            device = "iifname" if chain == "input" else "oifname"
-            self._nft(f"add rule inet hr {chain} {device} eth0 {what}")
-
-    def _nft(self, rule: str) -> None:
-        _command("ip", "netns", "exec", self.namespace, "nft", rule)
-
-    def _tc(self, verb: str, namespace: str, device: str, *words: str) -> None:
-        _command("tc", "-n", namespace, "qdisc", verb, "dev", device, "root", *words)
+        self.becomes(Condition())
 
 
 class Network:
     """The broker's host and those around it."""
 
     def __init__(self) -> None:
-        self.hub = self._namespace("broker")
-        self._hosts = 0
+        self._router = Router()
+        self._hosts: list[Host] = []
+        self.hub = self.host("broker")
 
     def host(self, name: str) -> Host:
-        self._hosts += 1
-        made = Host(self._namespace(name), self._hosts)
-        made.connect(self.hub)
-        return made
-
-    def broker(self, place: Place, *arguments: str) -> Process:
-        """Listens on all of its lines."""
-        bind = f"tcp://0.0.0.0:{PORT}"
-        process = place.headrace(
-            "broker", "--run", place.run, "--bind", bind, "--insecure", *arguments,
-            namespace=self.hub,
-        )  # fmt: skip
-        process.says("run small at")
-        return process
-
-    def close(self) -> None:
-        _clear(own=True)
-
-    def _namespace(self, name: str) -> str:
         namespace = f"{_MARK}-{os.getpid()}-{name}"
         _command("ip", "netns", "add", namespace)
-        _command("ip", "-n", namespace, "link", "set", "lo", "up")
-        return namespace
+        made = Host(self._router, namespace, len(self._hosts))
+        self._hosts.append(made)
+        made.finds_broker_at(self._hosts[0].address)
+        return made
+
+    def broker_is_at(self, address: str) -> None:
+        """By its name, for everybody who looks from now on."""
+        for host in self._hosts:
+            host.finds_broker_at(address)
+
+    def exchange_addresses(self, one: Host, other: Host) -> None:
+        """What was sent to one comes to the other now."""
+        one.gives_up(one.address)
+        other.gives_up(other.address)
+        one.address, other.address = other.address, one.address
+        one.takes(one.address)
+        other.takes(other.address)
+
+    def close(self) -> None:
+        self._router.close()
+        _clear()
 
 
-def _clear(*, own: bool) -> None:
-    """Our namespaces, and those of runs that are no more. Their lines vanish with them."""
+def _clear() -> None:
+    """Our namespaces, and those of runs that are no more."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     for line in listed.stdout.splitlines():
         name = line.split()[0]
         mark, _, rest = name.partition("-")
         pid = rest.partition("-")[0]
-        if mark == _MARK and (own if pid == str(os.getpid()) else not _alive(pid)):
+        if mark == _MARK and (pid == str(os.getpid()) or not _alive(pid)):
             subprocess.run(["ip", "netns", "del", name], check=False)
+            shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
 
 
 def _alive(pid: str) -> bool:
@@ -159,14 +177,15 @@ def _alive(pid: str) -> bool:
 @pytest.fixture
 def net() -> Iterator[Network]:
     """Skips where it cannot be had."""
-    lacking = sorted({package for tool, package in _PACKAGES.items() if not shutil.which(tool)})
-    if lacking:
-        missing(f"not installed: apt-get install {' '.join(lacking)}")
+    if not shutil.which("ip"):
+        missing("not installed: apt-get install iproute2")
     if os.geteuid():
         missing("network namespaces need root")
-    _clear(own=True)
+    if not Path("/dev/net/tun").exists():
+        missing("no /dev/net/tun: load the kernel module tun, or lend the device to the container")
+    _clear()
+    made = Network()
     try:
-        made = Network()
         yield made
     finally:
-        _clear(own=True)
+        made.close()

@@ -17,7 +17,7 @@ def test_a_host_is_cut_off_and_comes_back(net: Network, place: Place) -> None:  
     ways, only those to the broker, only those from it; for less than a lease and for longer.
     """
     hosts = net.host("sampler"), net.host("learner")
-    broker = net.broker(place)
+    broker = net.hub.broker(place)
     learner, sampler = hosts[1].learner(place), hosts[0].actor(place)
     trial = Trial(place, broker, learner, sampler)
     slow = []

@@ -76,9 +76,9 @@ def test_a_receiver_sleeps_and_a_publisher_dies(place: Place, tcp: str) -> None:
             _carries(to_learner, _BLOB // 4)
             learner.kill()
             to_learner.kb_s = 0.0
-            learner = place.learner("--resume", broker=to_learner.endpoint)
-            trial.replaces(learner)
-            trial.healed()
+            killed, learner = learner, place.learner("--resume", broker=to_learner.endpoint)
+            trial.replaces(killed, learner)
+            trial.healed(timeout_s=4 * LONG_S)
             acts.now()
             newest.now()
         trial.end(

@@ -6,7 +6,6 @@ run that was stopped comes out even whatever happened, because who leaves gives 
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,19 @@ class Trial:
         self.grew_mb = 0.0  # the most by which any process grew
         self._place = place
         self._roles = (*samplers, learner, broker)  # in the order in which they stop
+        self._away: set[int] = set()  # who was killed, or has yet to grow to its size
         until(lambda: place.trained() >= 20, "it trains", timeout_s=4 * LONG_S)
         self._began = time.monotonic()
-        self._sizes = self._resident()
+        self._sizes: dict[int, float] = {}  # MB of each process when it was seen first
+        self.look()
 
     def look(self) -> None:
         """At the memory; while a fault lasts, and after it."""
-        for before, now in zip(self._sizes, self._resident(), strict=True):
-            self.grew_mb = max(self.grew_mb, now - before)
+        page = os.sysconf("SC_PAGE_SIZE") / 2**20
+        for role in self._roles:
+            if role.pid not in self._away:
+                now = int(Path(f"/proc/{role.pid}/statm").read_text().split()[1]) * page
+                self.grew_mb = max(self.grew_mb, now - self._sizes.setdefault(role.pid, now))
 
     def for_seconds(self, seconds: float) -> int:
         """Lets the time pass; returns the number of unrolls trained in it."""
@@ -53,18 +57,22 @@ class Trial:
             assert not ended, ended[0]
             assert time.monotonic() < began + timeout_s, f"no flow after {timeout_s:.0f} s"
             time.sleep(0.02)
+        flow_s = time.monotonic() - began
         self.faults += 1
-        self.flow_s = max(self.flow_s, time.monotonic() - began)
+        self.flow_s = max(self.flow_s, flow_s)
+        self._away.clear()
         self.look()
         self.lost += len(self._stuck())
-        return time.monotonic() - began
+        return flow_s
 
-    def replaces(self, learner: Process) -> None:
-        """The learner was killed, and this one takes its place."""
-        self._roles = (*self._roles[:-2], learner, self._roles[-1])
-        goal = self._place.trained() + 20
-        until(lambda: self._place.trained() >= goal, "it trains again", timeout_s=4 * LONG_S)
-        self._sizes = self._resident()  # a new process grows to its size while it starts
+    def without(self, role: Process) -> None:
+        """It was killed, and is not looked at until another takes its place."""
+        self._away.add(role.pid)
+
+    def replaces(self, old: Process, new: Process) -> None:
+        """One ended, and the other takes its place."""
+        self._roles = tuple(new if role is old else role for role in self._roles)
+        self._away.add(new.pid)
 
     def end(self, name: str, **figures: Any) -> None:
         """Everybody stops; the figures, and what must be true of every trial."""
@@ -91,12 +99,6 @@ class Trial:
             time.sleep(0.05)
             stuck &= _open(self._place.ledger)
         return stuck
-
-    def _resident(self) -> Sequence[float]:
-        """MB of each process."""
-        page = os.sysconf("SC_PAGE_SIZE") / 2**20
-        pages = [Path(f"/proc/{role.pid}/statm").read_text().split()[1] for role in self._roles]
-        return [int(number) * page for number in pages]
 
 
 def _open(folder: Path) -> set[Key]:
