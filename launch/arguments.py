@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from actors.config import STEPPINGS
 from broker.keys import ROLES
-from launch import config, learner_options, logs, process
+from launch import config, examples, learner_options, logs, process
 
 BENCHES = (
     "broker", "throughput", "vector", "solve", "lockstep", "atari", "curve", "crowd", "sampler",
@@ -26,7 +26,10 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """`command` holds the name of the command."""
-    whole = _Parser(prog="headrace", description="Asynchronous reinforcement learning.")
+    whole = _Parser(
+        prog="headrace", description="Asynchronous reinforcement learning.",
+        epilog=examples.of_all(), formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     # For what `headrace train` starts again.
     whole.add_argument(
         "--log-level", choices=("info", "warning"), default="info", help=argparse.SUPPRESS
@@ -60,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
     _sets(shown)
+    for name, command in commands.choices.items():
+        command.epilog = examples.of(name)
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
     return whole
 
 
@@ -241,7 +247,11 @@ def _checkpoint(parser: argparse.ArgumentParser) -> None:
 
 def _sets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one key; stop.steps=none: there is no such limit",
     )
 
 

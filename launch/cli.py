@@ -18,7 +18,12 @@ def main(words: Sequence[str] | None = None) -> int:
     # module:factory may name a file where the user stands; installed packages go first.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    given = arguments.parser().parse_args(words)
+    parser = arguments.parser()
+    words = sys.argv[1:] if words is None else words
+    if not words:
+        parser.print_help()
+        return process.OK
+    given = parser.parse_args(words)
     try:
         return int(_COMMANDS[given.command](given))
     except config.ConfigError as error:

@@ -28,6 +28,8 @@ from learner.config import (
 )
 from learner.schedule import fault
 
+# --set stop.steps=none
+NOT_SET = "none"
 RUNS = Path(__file__).parent / "runs"
 
 
@@ -251,7 +253,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(tables: dict[str, Any], setting: str) -> None:
-    """Write `section.key=value` into the tables; `env.kwargs.x=1` reaches into a table there."""
+    """Write `section.key=value` into the tables; `env.kwargs.x=1` reaches into a table there, and
+    `stop.steps=none` takes away what may be left out: TOML has no null."""
     source = f"--set {setting}"
     dotted, equals, text = setting.partition("=")
     *outer, last = (part.strip() for part in dotted.split("."))
@@ -262,6 +265,10 @@ def _override(tables: dict[str, Any], setting: str) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ConfigError(f"{source}: {'.'.join(outer)} is no table, it has no key {last}")
+    key = SECTIONS.get(outer[0], {}).get(last) if len(outer) == 1 else None
+    if key is not None and text.strip() == NOT_SET and toml.optional(key.type):
+        table.pop(last, None)
+        return
     table[last] = _parse(text)
     _check_tables({outer[0]: tables[outer[0]]}, source=source)
 

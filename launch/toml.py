@@ -71,6 +71,14 @@ def comment(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
+def optional(kind: Any) -> bool:
+    """True where a key of this type may be not set."""
+    told = inspect.type_info(kind)
+    while isinstance(told, inspect.Metadata):
+        told = told.type
+    return isinstance(told, inspect.UnionType) and told.includes_none
+
+
 def allowed(kind: Any) -> str:
     """What a key of this type may hold, in words."""
     return _allowed(inspect.type_info(kind))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from launch import (
     cli,
     config,
     evaluator,
+    examples,
     export,
     learner,
     local,
@@ -54,6 +56,35 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0 and command in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
+def test_every_command_has_examples_that_it_takes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    shown = capsys.readouterr().out
+    own = [line for line in examples.lines(command) if line.startswith("headrace ")]
+    assert own
+    for line in examples.lines(command):
+        assert f"\n  {line}\n" in shown
+    for line in own:
+        given = arguments.parser().parse_args(shlex.split(line)[1:])
+        assert given.command == command
+        run = getattr(given, "run", None)
+        assert run in (None, "mine.toml", *config.shipped())
+        config.load(run if run in config.shipped() else "cartpole", getattr(given, "set", ()))
+
+
+def test_alone_it_shows_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headrace"])
+    assert cli.main() == 0
+    shown = capsys.readouterr()
+    assert shown.err == "" and "headrace train cartpole" in shown.out
+    assert all(f"\n    {command} " in shown.out for command in cli._COMMANDS)
 
 
 def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

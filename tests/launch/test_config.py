@@ -205,6 +205,44 @@ def test_the_effective_run_loads_to_an_equal_run(tmp_path_factory: Any, run: Run
     assert config.load(str(path)) == run
 
 
+OPTIONAL = [
+    (section, name)
+    for section, keys in config.SECTIONS.items()
+    for name, key in keys.items()
+    if toml.optional(key.type)
+]
+
+
+def test_what_may_be_left_out_can_be_taken_away() -> None:
+    assert ("stop", "steps") in OPTIONAL and ("learner", "lr") not in OPTIONAL
+    given = config.load("cartpole", ["stop.return=5", "stop.steps=7", "stop.seconds=9"])
+    assert (given.stop.return_, given.stop.steps, given.stop.seconds) == (5, 7, 9)
+    sets = [f"{section}.{name}=none" for section, name in OPTIONAL]
+    run = config.load("cartpole", ["stop.steps=7", *sets, "stop.seconds= none "])
+    plain = config.to_dict(run)
+    assert all(plain[section][name] is None for section, name in OPTIONAL)
+    assert config.load("cartpole", ["stop.steps=none", "stop.steps=8"]).stop.steps == 8
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("learner.lr=none", 'learner.lr is "none"; it must be a number'),
+        ("stop.stepps=none", "did you mean steps"),
+        ("stop.steps.x=none", "stop.steps is no table"),
+        ("stop.steps=nothing", 'stop.steps is "nothing"; it must be an integer'),
+    ],
+)
+def test_what_must_be_there_cannot(setting: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config.load("cartpole", ["stop.steps=7", setting])
+
+
+def test_none_is_a_value_where_it_is_one() -> None:
+    assert config.load("memory", ["model.core=none"]).model.core == "none"
+    assert config.load("cartpole", ["env.kwargs.x=none"]).env.kwargs == {"x": "none"}
+
+
 def test_the_effective_run_says_what_each_key_means() -> None:
     text = config.effective(config.load("cartpole"))
     assert "\nlr = [[0, 0.003], [800000, 0.0]]  # its step size; a number > 0 and <= 10 or" in text

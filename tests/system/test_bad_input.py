@@ -77,7 +77,7 @@ def test_each_role_refuses_a_wrong_run_in_one_line(place: Place) -> None:
         (("learner", "--run", "cartpole", "--broker", "localhost"), "tcp://host:port"),
         (("actor", "--broker", "udp://localhost:5755"), "tcp://host:port"),
         (("actor",), "--broker"),
-        ((), "COMMAND"),
+        (("--log-level", "info"), "COMMAND"),
     ],
 )
 def test_a_wrong_command_line(place: Place, arguments: tuple[str, ...], words: str) -> None:

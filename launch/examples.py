@@ -1,0 +1,99 @@
+"""What each command's help ends with: lines to copy, and what they do."""
+
+import textwrap
+
+from launch import config
+
+_ALL = {
+    "train": (
+        ("headrace train cartpole", "until it is solved, in headrace-runs/cartpole"),
+        ("headrace train pong --evaluate --stop-seconds 3600", "an hour; the best are kept"),
+        ("headrace train cartpole --set learner.lr=1e-3 --set stop.steps=none", "other settings"),
+        ("headrace train mine.toml --out runs/mine --resume", "goes on with a run of your own"),
+    ),
+    "play": (
+        ("headrace play headrace-runs/cartpole", "ten episodes with the best weights"),
+        ("headrace play headrace-runs/cartpole --video pole.mp4 --episodes 1", "a film"),
+    ),
+    "export": (
+        ("headrace export headrace-runs/cartpole --onnx --out pole.onnx", "to act without us"),
+    ),
+    "report": (("headrace report headrace-runs/cartpole --to pole.html", "one file to send"),),
+    "broker": (
+        ("headrace broker --run mine.toml --bind tcp://127.0.0.1:5755", "on this machine"),
+        (
+            "headrace broker --run mine.toml --bind tcp://0.0.0.0:5755 --set security.curve=true",
+            "for other machines, with keys",
+        ),
+    ),
+    "learner": (
+        ("headrace learner --run mine.toml --broker tcp://10.0.0.1:5755", "one rank"),
+        ("headrace learner --run mine.toml --resume", "from its newest checkpoint"),
+        ("torchrun --nproc-per-node 2 -m launch.learner mine.toml", "two GPUs"),
+    ),
+    "actor": (
+        ("headrace actor --broker tcp://10.0.0.1:5755", "one sampler"),
+        ("headrace actor --broker tcp://10.0.0.1:5755 --key keys/actor.key", "with its key"),
+    ),
+    "node": (
+        ("headrace node --broker tcp://10.0.0.1:5755", "a sampler for each core"),
+        ("headrace node --broker tcp://10.0.0.1:5755 --samplers 8 --metrics-port 9101", "eight"),
+    ),
+    "evaluate": (
+        ("headrace evaluate --broker tcp://10.0.0.1:5755 --out runs/mine", "beside the run"),
+        ("headrace evaluate --broker tcp://10.0.0.1:5755 --episodes 50 --every-s 60", "more often"),
+    ),
+    "replay": (("headrace replay headrace-runs/cartpole", "what train --record wrote down"),),
+    "keygen": (
+        ("headrace keygen keys", "one key for each role"),
+        ("headrace keygen keys --actor node7 --actor node8", "two machines' own"),
+    ),
+    "audit": (("headrace audit headrace-runs/cartpole", "a table: every unroll in one row"),),
+    "top": (
+        ("headrace top --broker tcp://10.0.0.1:5755", "in the terminal"),
+        ("headrace top --broker tcp://10.0.0.1:5755 --web 8800", "as a page"),
+    ),
+    "doctor": (
+        ("headrace doctor", "this machine"),
+        ("headrace doctor --run mine.toml --broker tcp://10.0.0.1:5755", "a run and its broker"),
+    ),
+    "units": (
+        ("headrace units systemd --run mine.toml --nodes node1,node2 --out units", "unit files"),
+        ("headrace units slurm --run mine.toml --nodes 4 --ranks 2", "a batch script, printed"),
+    ),
+    "bench": (
+        ("headrace bench broker", "unrolls a second through it"),
+        ("headrace bench sampler breakout", "steps a second of one run's sampler"),
+        ("headrace bench learn catch", "does it still learn, and how fast"),
+    ),
+    "config": (
+        ("headrace config cartpole", "every key with its meaning, range and default"),
+        ("headrace config pong --set actor.count=8", "what a setting makes of it"),
+    ),
+}  # fmt: skip
+
+
+def of(command: str) -> str:
+    """The end of its help."""
+    lines = [f"  {line}\n      {meaning}" for line, meaning in _ALL[command]]
+    return "\n".join(("examples:", *lines))
+
+
+def of_all() -> str:
+    """The end of the help of `headrace` itself."""
+    return (
+        "examples:\n"
+        "  headrace train cartpole\n"
+        "      a first run: everything on this machine, until it is solved\n"
+        "  headrace COMMAND --help\n"
+        "      a command's options, with examples\n"
+        "runs that come with it:\n"
+        + textwrap.fill(
+            ", ".join(config.shipped()), 78, initial_indent="  ", subsequent_indent="  "
+        )
+    )
+
+
+def lines(command: str) -> list[str]:
+    """Its examples alone."""
+    return [line for line, _ in _ALL[command]]
