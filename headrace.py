@@ -4,17 +4,20 @@ Runs are trained by processes of their own, as on the command line; this module 
 and returns what the run's summary says. `load_policy` then acts with what was learnt.
 """
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from actors.trained import TrainedPolicy
-from launch import process, toml
+from launch import process, reasons, toml
 from launch.config import SECTIONS, ConfigError, Run, no_section
 from launch.config import load as Config  # noqa: N812  # reads as the noun it returns
 from launch.folder import run_folder
@@ -35,6 +38,7 @@ _STOPS_WITHIN_S = 60.0
 
 def train(
     run: str = "cartpole",
+    /,
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -46,18 +50,21 @@ def train(
     """Trains a run on this machine and returns its summary; `folder` in it is the run's folder.
 
     Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
-    `stop_return=475`. Wrong ones raise ConfigError, before anything starts or by the run's first
-    process. `evaluate` starts an evaluator beside it; a table is its section, too. `record` keeps
-    every batch, for `headrace replay`. An interrupt ends the run as Ctrl-C does on the command
-    line, with a checkpoint, and is raised again.
+    `stop_return=475`; None = not set. Wrong ones raise ConfigError, before anything starts or by
+    the run's first process; it says why in its own words. `evaluate` starts an evaluator beside it;
+    a table is its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
+    ends the run as Ctrl-C does on the command line, with a checkpoint, and is raised again.
     """
     if isinstance(evaluate, dict):
         settings["evaluate"], evaluate = evaluate, True
-    sets = [f"{key}={toml.value(value)}" for key, value in _flat(settings).items()]
-    name = Config(run, sets).run.name
+    if isinstance(settings.get("run"), str):  # train(run="pong"), not the section
+        run = settings.pop("run")
+    typed = _settings(settings)
+    with _in_python(typed):
+        name = Config(run, list(typed)).run.name
     folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
     command = ["train", run, "--out", str(folder)]
-    command += [word for setting in sets for word in ("--set", setting)]
+    command += [word for setting in typed for word in ("--set", setting)]
     command += ["--resume"] * resume + ["--quiet"] * quiet
     command += ["--evaluate"] * evaluate + ["--record"] * record
     try:
@@ -68,8 +75,9 @@ def train(
             " continues it"
         )
         raise
-    if status == process.YOUR_INPUT:
-        raise ConfigError(said or "headrace train refused the run; its lines say why")
+    with _in_python(typed):
+        if status == process.YOUR_INPUT:
+            raise ConfigError(said or "headrace train refused the run; its lines say why")
     if status not in (process.OK, process.LIMIT):
         raise RuntimeError(f"headrace train ended with status {status}: {said or 'see its lines'}")
     try:
@@ -90,42 +98,49 @@ def load_policy(
     """
     from launch import trained
 
-    found = trained.load(Path(path), which)
+    with _in_python({}):
+        found = trained.load(Path(path), which)
     dice = process.incarnation() if seed is None else seed
     return TrainedPolicy(trained.policy_of(found, seed=dice), found.spaces)
 
 
 def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
-    """Runs a `headrace` command. The exit status, and the last line said where we could read it.
+    """Runs a `headrace` command. The exit status, and the reason it gave or the last line it said.
 
     Shown: it writes on the terminal itself. Else its lines go wherever Python's sys.stderr goes: a
     notebook's is no file that a process could be given.
     """
-    # Modules that we can import, such as an environment beside the script, it can import too.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    child = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(os.getpid()), *command],
-        env=environment,
-        stdin=subprocess.DEVNULL,  # ours may hold the script that is running
-        stdout=None if shown else subprocess.PIPE,
-        stderr=None if shown else subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    lines: list[str] = []
-    reader = threading.Thread(target=_pass_on, args=(child, lines), daemon=True)
-    if not shown:
-        reader.start()
-    try:
-        child.wait()
-    except KeyboardInterrupt:
-        _stop(child)
-        raise
-    finally:
+    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as kept:
+        # Modules that we can import, such as an environment beside the script, it can import too.
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            reasons.VARIABLE: kept,
+        }
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(os.getpid()), *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,  # ours may hold the script that is running
+            stdout=None if shown else subprocess.PIPE,
+            stderr=None if shown else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        lines: list[str] = []
+        reader = threading.Thread(target=_pass_on, args=(child, lines), daemon=True)
         if not shown:
-            # What outlives it and still holds the pipe is not waited for.
-            reader.join(timeout=1.0)
-    return child.returncode, _STAMP.sub("", lines[-1]) if lines else ""
+            reader.start()
+        try:
+            child.wait()
+        except KeyboardInterrupt:
+            _stop(child)
+            raise
+        finally:
+            if not shown:
+                # What outlives it and still holds the pipe is not waited for.
+                reader.join(timeout=1.0)
+        said = _STAMP.sub("", lines[-1]) if lines else ""
+        return child.returncode, reasons.reason(Path(kept)) or said
 
 
 def _pass_on(child: "subprocess.Popen[str]", lines: list[str]) -> None:
@@ -147,19 +162,60 @@ def _stop(child: "subprocess.Popen[str]") -> None:
         child.wait()
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """learner={"lr": 1} and stop_return=2 as learner.lr = 1 and stop.return = 2."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
+def _settings(given: dict[str, Any]) -> dict[str, str]:
+    """learner={"lr": 1} and stop_return=2 as learner.lr=1 and stop.return=2, each with what was
+    typed for it."""
+    typed: dict[str, str] = {}
+    for name, value in given.items():
         if isinstance(value, dict):
             if name not in SECTIONS:  # an empty one would set nothing, and never be missed
                 raise ConfigError(no_section(name, value))
-            flat.update({f"{name}.{key}": _plain(inner) for key, inner in value.items()})
-        else:
-            flat[name.replace("_", ".", 1)] = _plain(value)
-    return flat
+            for key, inner in value.items():
+                typed[f"{name}.{key}={_text(inner)}"] = f"{name}={{{key!r}: {inner!r}}}"
+            continue
+        section, underscore, key = name.partition("_")
+        if section not in SECTIONS:
+            raise ConfigError(f"{name}={value!r}: {no_section(name, value)}")
+        if not underscore:
+            raise ConfigError(f"{name}={value!r}: {name} is a section, give its keys in a dict")
+        typed[f"{section}.{key}={_text(value)}"] = f"{name}={value!r}"
+    return typed
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else toml.value(_plain(value))
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's own."""
-    return value.item() if getattr(value, "shape", None) == () else value
+    """Numbers of numpy's as Python's own."""
+    match value:
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value.item() if getattr(value, "shape", None) == () else value
+
+
+# What messages call options, as a caller from Python has them.
+_OPTIONS = {
+    r"headrace train --evaluate\b": "headrace.train(..., evaluate=True)",
+    r"--checkpoint (best|newest)\b": r'which="\1"',
+    r"--(resume|evaluate|record|quiet)\b": r"\1=True",
+    r"--out\b": "out=",
+    r"--set (\w+)\.(\w+)=(\S+)": r'\1={"\2": \3}',
+}
+
+
+@contextlib.contextmanager
+def _in_python(typed: dict[str, str]) -> Iterator[None]:
+    """What is wrong with a run, in terms of what was typed here."""
+    try:
+        yield
+    except ConfigError as error:
+        line = str(error)
+        for setting, words in typed.items():
+            line = line.replace(f"--set {setting}:", f"{words}:")
+        for option, words in _OPTIONS.items():
+            line = re.sub(option, words, line)
+        raise type(error)(line) from None

@@ -22,7 +22,7 @@ import threading
 from typing import Any
 
 from broker.troubles import Reports
-from launch import log_lines
+from launch import log_lines, reasons
 from launch.config import ConfigError
 from launch.log_lines import About
 
@@ -57,6 +57,7 @@ def start(role: str, *, quiet: bool = False, form: str = HUMAN) -> None:
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True
     )
+    reasons.keep(_about)
     if form == JSON:
         _catch()
 
@@ -82,6 +83,7 @@ def refuse(error: ConfigError) -> None:
         log.error("%s", error)
     else:
         print(f"headrace: {error}", file=sys.stderr)  # noqa: T201
+    reasons.refused(error)
 
 
 def reports() -> Reports:

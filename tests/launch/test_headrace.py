@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 
 import headrace
+from launch import reasons
+from launch.log_lines import About
 
 STARTED_WITHIN_S = 60.0
 
@@ -37,6 +40,11 @@ if doing == "wait":
 if doing.startswith("end"):
     print("12:34:56 train ERROR the reason", file=sys.stderr)
     sys.exit(int(doing[3:]))
+if doing == "refuse":
+    for role, text in json.loads(os.environ["SAID"]).items():
+        Path(os.environ["HEADRACE_REASONS"], role).write_text(text)
+    print("12:34:56 actor-0 ERROR somebody else's last words", file=sys.stderr)
+    sys.exit(2)
 (out / "summary.json").write_text(json.dumps({"stop_reason": "steps"}))
 sys.exit(3)
 """
@@ -120,6 +128,56 @@ def test_an_end_that_is_none_is_raised_with_its_reason(
         headrace.train(out=fake)
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"train": "no room"}, "no room"),
+        (
+            {"train": "learner cannot work so; its line above says why", "learner": "no licence",
+             "actor-0": "no licence either"},
+            "no licence",
+        ),
+        ({"train": "learner cannot work so", "actor-0": "another matter"}, "learner cannot"),
+        ({"train": "x holds a run: continue it with --resume, or choose another with --out"},
+         "x holds a run: continue it with resume=True, or choose another with out="),
+        ({"train": "--set learner.lr=1: too much; --set security.curve=true"},
+         "learner={'lr': 1}: too much; security={\"curve\": true}"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_reason_comes_from_who_had_it_in_the_callers_words(
+    fake: Path, monkeypatch: pytest.MonkeyPatch, said: Any, expected: str, quiet: bool
+) -> None:
+    """Also where its lines go to a terminal, and whoever spoke last."""
+    monkeypatch.setenv("FAKE", "refuse")
+    monkeypatch.setenv("SAID", json.dumps(said))
+    if not quiet:
+        monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+    with pytest.raises(headrace.ConfigError) as caught:
+        headrace.train(out=fake, quiet=quiet, learner={"lr": 1})
+    assert str(caught.value).startswith(expected)
+
+
+def test_a_process_keeps_its_last_error_for_who_started_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(reasons.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    about = About("learner")
+    reasons.keep(about)
+    log = logging.getLogger("learner.train")
+    log.error("first")
+    log.warning("no reason")
+    log.error("no\nlicence for %s", "this")
+    assert (tmp_path / "learner").read_text() == "no licence for this"
+    assert reasons.reason(tmp_path) == ""
+    about.role = "train"
+    log.error("learner cannot work so")
+    assert reasons.reason(tmp_path) == "no licence for this"
+    reasons.refused(ValueError("/tmp/x holds a run"))
+    assert reasons.reason(tmp_path) == "/tmp/x holds a run"
+
+
 def test_a_run_without_a_summary(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a full disk leaves it."""
     monkeypatch.setenv("FAKE", "end3")
@@ -135,6 +193,47 @@ def test_wrong_settings_are_refused_before_anything_starts(fake: Path) -> None:
     with pytest.raises(headrace.ConfigError, match="no shipped run"):
         headrace.train("cartpoole", out=fake)
     assert not fake.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"learner": {"lrr": 1}},
+         "learner={'lrr': 1}: learner.lrr is no key of [learner]; did you mean lr?"),
+        ({"stop_retrun": 5},
+         "stop_retrun=5: stop.retrun is no key of [stop]; did you mean return?"),
+        ({"max_lag": 3},
+         "max_lag=3: max_lag stands outside every section; did you mean pacing.max_lag?"),
+        ({"learner": 3}, "learner=3: learner is a section, give its keys in a dict"),
+        ({"run": {"seed": -1}},
+         "run={'seed': -1}: run.seed is -1; it must be an integer >= 0 and < 2147483648"),
+        ({"learner": {"lr": None}}, "learner={'lr': None}: learner.lr is \"none\"; it must be"),
+        ({"model": {"hidden": [8, "a"]}},
+         "model={'hidden': [8, 'a']}: model.hidden is [8, \"a\"];"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_terms_of_what_was_typed(
+    fake: Path, settings: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(headrace.ConfigError) as caught:
+        headrace.train(out=fake, **settings)
+    assert str(caught.value).startswith(line) and "--" not in str(caught.value)
+
+
+def test_the_runs_own_section_is_a_setting_like_others(fake: Path) -> None:
+    headrace.train("catch", out=fake, run={"seed": 3}, stop_steps=None, stop={"seconds": None})
+    words = told(fake)[0]
+    sets = {words[at + 1] for at, word in enumerate(words) if word == "--set"}
+    assert words[0] == "catch" and sets == {"run.seed=3", "stop.steps=none", "stop.seconds=none"}
+    headrace.train(run="catch", out=fake)
+    assert told(fake)[0][0] == "catch"
+
+
+def test_a_policy_that_is_not_there_is_said_in_terms_of_python(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[run]\nname = "a"\n')
+    with pytest.raises(headrace.ConfigError) as caught:
+        headrace.load_policy(tmp_path, "best")
+    assert 'which="newest"' in str(caught.value) and "--" not in str(caught.value)
 
 
 def test_an_interrupt_stops_the_run_and_is_raised_again(
