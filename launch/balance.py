@@ -6,7 +6,7 @@ from pathlib import Path
 from launch import audit, config, process
 from launch.audit import Account, Sampler
 from launch.journals import Role
-from launch.marks import OUTCOMES
+from launch.marks import OUTCOMES, meanings
 
 _COLUMNS = ("sampler", "incarnation", "ended", "generated", *OUTCOMES, "in flight")
 _WORDS = 3  # columns of words; the others are numbers
@@ -49,6 +49,7 @@ def lines(account: Account) -> Iterator[str]:
         numbers = zip(row[_WORDS:], widths[_WORDS:], strict=True)
         yield "  ".join((*words, *(number.rjust(width) for number, width in numbers))).rstrip()
     yield ""
+    yield from meanings(account.outcomes)
     yield f"trained twice {account.twice:,}, rolled back {account.rolled_back:,}"
     if not account.journals[Role.BROKER]:
         yield "no broker's ledger (--ledger): what it settled and nobody heard counts as in flight"

@@ -1,12 +1,22 @@
 """How the unrolls of one stream ended: a few bytes each, whole ranges at a time."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.folding import Spans
 from broker.wire import Outcome
 
-OUTCOMES = ("trained", "stale", "shed", "rejected", "poison", "abandoned")  # final ones
+# Final ones, and what they mean to whoever reads them.
+OUTCOMES = {
+    "trained": "an optimiser step used them",
+    "stale": "too old when their turn came (pacing.max_lag_hard)",
+    "shed": "the broker had no room for what came back after a pause",
+    "rejected": "the learner could not use them; its lines say why",
+    "poison": "learners ended with them again and again",
+    "abandoned": "left unused when their sampler ended, as some are at every end of a run",
+}
 IN_FLIGHT = len(OUTCOMES)
 _FATE = {name: at for at, name in enumerate(OUTCOMES)}
 _TRAINED, _TWICE, _GIVEN_UP, _REFUSED = 1, 2, 4, 8
@@ -21,6 +31,15 @@ for _bits in range(1, 256):
     _BY_BITS[_bits] = _BY_WORD[(_bits & -_bits).bit_length()]
 
 Bytes = NDArray[np.uint8]
+
+
+def meanings(counts: Mapping[str, int]) -> list[str]:
+    """A line for each way to end untrained that there was."""
+    return [
+        f"{name}: {meaning}"
+        for name, meaning in OUTCOMES.items()
+        if name != "trained" and counts.get(name)
+    ]
 
 
 class Marks:

@@ -8,8 +8,9 @@ from typing import Any
 
 from broker import durable
 from launch import config, curve, plots, process
+from launch.marks import OUTCOMES
 
-_OUTCOMES = ("trained", "stale", "shed", "rejected", "poison", "abandoned", "in_flight")
+_OUTCOMES = {**OUTCOMES, "in_flight": "what no process knows the end of"}
 _ENDS = {
     "return": "solved", "steps": "ended at its step limit", "seconds": "ended at its time limit",
     "stopped": "stopped", "failed": "failed",
@@ -148,8 +149,8 @@ def _outcomes(summary: Mapping[str, Any]) -> str:
     rows = "".join(
         f'<tr><td>{name.replace("_", " ")}</td><td class="n">{unrolls[name]:,}</td>'
         f'<td style="width:20rem"><div class="bar" style="width:{100 * unrolls[name] / made:.2f}%">'
-        "</div></td></tr>"
-        for name in _OUTCOMES
+        f"</div></td><td>{meaning}</td></tr>"
+        for name, meaning in _OUTCOMES.items()
         if unrolls[name] or name == "trained"
     )
     words = f"<p>{made:,} unrolls were generated. Each stands in one row.</p>"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from broker import durable
-from launch import audit, config, curve
+from launch import audit, config, curve, marks
 from launch.tree import Tree
 
 
@@ -86,6 +86,7 @@ def words(result: dict[str, Any], out: Path) -> str:
             f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
             f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
             f"unrolls: {unrolls}",
+            *(f"  {line}" for line in marks.meanings(result["unrolls"])),
             *_best_words(result["evaluation"], out),
             f"checkpoint  {checkpoints[-1] if checkpoints else 'none'}",
             f"summary     {out / 'summary.json'}",

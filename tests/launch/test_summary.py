@@ -180,12 +180,18 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
     journals(tmp_path)
     result = write(tmp_path)
     assert (tmp_path / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    first, unrolls, *where = summary.words(result, tmp_path).splitlines()
+    first, unrolls, stale, rejected, abandoned, *where = summary.words(
+        result, tmp_path
+    ).splitlines()
     assert first.startswith("solved: return 475.123 after 24,000 steps, ")
     assert first.endswith("(12,346 trained steps/s)")
     assert unrolls == (
         "unrolls: generated 8, trained 4, stale 1, rejected 1, abandoned 1, in_flight 1"
     )
+    # What is no number of trained ones is explained where it stands, and nothing else.
+    assert stale == "  stale: too old when their turn came (pacing.max_lag_hard)"
+    assert rejected.startswith("  rejected: the learner could not use them")
+    assert abandoned.startswith("  abandoned: left unused when their sampler ended")
     assert where == [
         f"checkpoint  {tmp_path / 'checkpoints' / '000000000120'}",
         f"summary     {tmp_path / 'summary.json'}",
