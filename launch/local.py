@@ -18,6 +18,8 @@ from broker.evaluator_end import LAST_S
 from launch import claim, curve, keyring, logs, process, starts, unused
 from launch.children import Child, Children, GaveUpError
 from launch.plans import Plans
+from launch.rates import totals
+from launch.terminal import Terminal
 from launch.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -129,14 +131,24 @@ class _Local:
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
 
     def run(self) -> int:
-        failed = ""
+        # Before anybody is forked: children write where the live view will move.
+        terminal = Terminal() if not self.quiet and sys.stderr.isatty() else None
+        try:
+            failed = self._live(terminal)
+            self._end()
+        finally:
+            if terminal is not None:
+                terminal.close()
+        return self._conclude(failed)
+
+    def _live(self, terminal: Terminal | None) -> str:
+        """From the first process to the end of training; returns why it had to give up, or ""."""
         try:
             if self._start():
-                self._watch()
+                self._watch(terminal)
         except GaveUpError as error:
-            failed = str(error)
-        self._end()
-        return self._conclude(failed)
+            return str(error)
+        return ""
 
     # ---- start ----------------------------------------------------------------------------------
 
@@ -152,14 +164,14 @@ class _Local:
 
     # ---- run ------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _watch(self, terminal: Terminal | None) -> None:
         """Until the learner has ended for good, or somebody asks us to stop."""
         from launch.watch import View, Watcher
 
         watcher = Watcher(self.endpoint, keyring.key(self.given, "watcher", None))
         view = View(
             run=self.given.run.name, goal=self.given.stop.return_, began=self.began,
-            quiet=self.quiet,
+            quiet=self.quiet, terminal=terminal,
         )  # fmt: skip
         memory_at = 0.0
         try:
@@ -215,7 +227,7 @@ class _Local:
 
     def _saw(self, status: dict[str, Any]) -> None:
         if status:
-            self.steps_seen.append((time.monotonic(), status["actors"].get("env_steps", 0.0)))
+            self.steps_seen.append((time.monotonic(), totals(status).get("env_steps", 0.0)))
 
     # ---- end ------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """summary.json: what a run did, from its processes' own reports and journals."""
 
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -122,7 +123,10 @@ def _rate(sampled: Sequence[tuple[float, float]]) -> float:
         return 0.0
     first, last = busy[0], busy[-1]
     start = next(m for m in busy if m[0] >= first[0] + (last[0] - first[0]) / 4)
-    return (last[1] - start[1]) / (last[0] - start[0]) if last[0] > start[0] else 0.0
+    counted = [steps for at, steps in busy if at >= start[0]]
+    # A total that falls began anew: a broker was started again.
+    grown = sum(max(0.0, now - before) for before, now in itertools.pairwise(counted))
+    return grown / (last[0] - start[0]) if last[0] > start[0] else 0.0
 
 
 def _per_step(broker: dict[str, Any], account: audit.Account) -> float | None:

@@ -10,10 +10,13 @@ import zmq
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from broker import endpoints, introduction, wire
 from broker.keys import Key
 from launch import process
+from launch.rates import Rates
+from launch.terminal import Terminal
 
 
 class Watcher:
@@ -81,45 +84,67 @@ class Watcher:
 class View:
     """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
 
-    def __init__(self, *, run: str, goal: float | None, began: float, quiet: bool) -> None:
+    def __init__(
+        self, *, run: str, goal: float | None, began: float, quiet: bool,
+        terminal: Terminal | None = None,
+    ) -> None:  # fmt: skip
+        """`terminal`: to move on; None = there is none, and lines are printed."""
         self._run = run
         self._goal = goal
         self._began = began  # the run's clock at 0, by time.monotonic
-        self._rate = _Rate()
+        self._rates = Rates()
         self._quiet = quiet
         self._next_line = 0.0
         self._live: Live | None = None
-        if not quiet and sys.stderr.isatty():
+        if terminal is not None:
+            console = Console(file=terminal.file, force_terminal=True)
             # Refreshed by us: a refresh thread of its own would be one more thing to fork around.
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
+            terminal.pass_on(lambda line: console.print(Text.from_ansi(line), soft_wrap=True))
 
     def show(self, status: dict[str, Any]) -> None:
-        if self._quiet or not status:
+        if self._quiet:
             return
-        learner = (status.get("learners") or [{}])[0]
-        steps = status["actors"].get("env_steps", 0.0)
-        rate = self._rate(steps)
+        if status:
+            self._rates.see(status, time.monotonic())
         if self._live is not None:
-            self._live.update(self._table(status, learner, rate), refresh=True)
+            self._live.update(self._table(status), refresh=True)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + 2.0
-            mean = learner.get("mean_return")
-            print(  # noqa: T201
-                f"{time.monotonic() - self._began:6.1f} s  {steps:10.0f} steps  {rate:8.0f}/s"
-                f"  return {mean if mean is None else round(mean, 1)}"
-                f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
-                f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}",
-                file=sys.stderr,
-            )
+            print(self._line(status), file=sys.stderr)  # noqa: T201
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _table(self, status: dict[str, Any], learner: dict[str, Any], rate: float) -> Table:
+    def _line(self, status: dict[str, Any]) -> str:
+        seconds = f"{time.monotonic() - self._began:6.1f} s"
+        if wanting := _wanting(status):
+            return f"{seconds}  {wanting}"
+        learner = status["learners"][0]
+        mean, steps = learner.get("mean_return"), status["actors"].get("env_steps", 0.0)
+        return (
+            f"{seconds}  {steps:10.0f} steps  {self._rate():8.0f}/s"
+            f"  return {mean if mean is None else round(mean, 1)}"
+            f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
+            f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
+        )
+
+    def _rate(self) -> float:
+        """Sampled steps a second; a total that falls began anew."""
+        return self._rates("env_steps") or 0.0
+
+    def _table(self, status: dict[str, Any]) -> Table:
         table = Table(title=f"headrace {self._run}", show_header=False, title_justify="left")
+        if wanting := _wanting(status):
+            table.add_row("time", f"{time.monotonic() - self._began:.1f} s")
+            table.add_row("starting", wanting)
+        if not status:
+            return table
+        learner = (status.get("learners") or [{}])[0]
+        rate = self._rate()
         goal = f" of {self._goal:g}" if self._goal is not None else ""
         mean = learner.get("mean_return")
         outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
@@ -148,13 +173,11 @@ def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-class _Rate:
-    """Steps a second over the last few looks."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, float]] = []
-
-    def __call__(self, total: float) -> float:
-        self._seen = [*self._seen[-20:], (time.monotonic(), total)]
-        (t0, n0), (t1, n1) = self._seen[0], self._seen[-1]
-        return (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+def _wanting(status: dict[str, Any]) -> str:
+    """Who has to come before anything is trained; "" = nobody."""
+    if not status:
+        return "the broker is starting"
+    if not status.get("learners"):
+        return "the learner is starting"
+    actors = status["actors"]
+    return "" if actors.get("count") or actors.get("env_steps") else "no sampler is there yet"

@@ -244,3 +244,10 @@ def test_on_a_full_disk_no_half_summary_is_left(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space left"):
             summary.write(RUN, disk, began=time.monotonic(), tree=Tree(), sampled=())
         assert json.loads((disk / "summary.json").read_text()) == {"run": "before"}
+
+
+def test_a_broker_that_was_started_again_does_not_make_the_rate_negative(tmp_path: Path) -> None:
+    sampled = [(float(at), steps) for at, steps in enumerate((1.0, 500.0, 1500.0, 200.0, 1200.0))]
+    give(tmp_path, learner=LEARNER)
+    result = summary.write(RUN, tmp_path, began=0.0, tree=Tree(), sampled=sampled)
+    assert result["steps_per_s"] == round((1000 + 0 + 1000) / 3, 1)

@@ -37,3 +37,21 @@ def test_the_last_score_is_shown(capsys: Any) -> None:
 
 def test_a_broker_of_before_has_no_evaluators(capsys: Any) -> None:
     assert "version 7" in shown(capsys)
+
+
+def test_what_is_still_to_come_is_said(capsys: Any) -> None:
+    view = View(run="small", goal=None, began=0.0, quiet=False)
+    view.show({})
+    assert "the broker is starting" in capsys.readouterr().err
+    assert "the learner is starting" in shown(capsys, learners=[])
+    assert "no sampler is there yet" in shown(capsys, actors={"behind": 0, "count": 0})
+    assert "starting" not in shown(capsys)
+
+
+def test_a_total_that_falls_is_no_negative_rate() -> None:
+    """A broker that was started again counts from nothing."""
+    view = View(run="small", goal=None, began=0.0, quiet=True)
+    for at, steps in enumerate((0.0, 500.0, 1000.0, 100.0, 400.0)):
+        view._rates.see({**STATUS, "uptime_s": at, "actors": {"env_steps": steps}}, at)
+        assert view._rate() >= 0
+    assert view._rate() == 300.0
