@@ -80,7 +80,9 @@ def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--out", type=Path, help="the run's folder; default: a new headrace-runs/NAME"
     )
-    train.add_argument("--resume", action="store_true", help="continue its newest checkpoint")
+    train.add_argument(
+        "--resume", action="store_true", help="continue its newest checkpoint, by its own settings"
+    )
     train.add_argument(
         "--evaluate", action="store_true",
         help="an evaluator beside it: [evaluate] says how it plays; the best weights are kept",

@@ -67,7 +67,8 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps trained on")
     ] = None
     seconds: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="limit on wall-clock seconds")
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="limit on seconds at work, over all starts"),
     ] = None
 
 

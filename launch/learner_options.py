@@ -36,7 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--broker", help="its address; default: the run's broker.bind")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, help="the run's folder; default: headrace-runs/NAME")
-    parser.add_argument("--resume", action="store_true", help="continue from its checkpoints")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
+    )
     parser.add_argument("--ledger", type=Path, help="what was trained; default: OUT/ledger")
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
