@@ -22,6 +22,8 @@ _KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the ne
 _MOST_CHUNKS = 400  # beyond, they are larger
 # Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
 WINDOW = 64
+# Small versions that are asked for at a time: far fewer than a holder keeps.
+_AT_ONCE = 16
 # Beats without a chunk before it is asked for again. On a slow line it may be on its way still, and
 # would come twice: so each time that nothing came the next wait is twice as long.
 _PATIENCE = (2, 64)
@@ -80,19 +82,33 @@ class Kept:
                 return blob.chunks(get)
         return []
 
+    def instead(self, get: Get) -> Announce | None:
+        """Returns what to send instead of a version that is no longer here: the newest. On a line
+        that is longer than they are kept, what is asked for never would be."""
+        versions = [blob.announce for blob in self._blobs]
+        found = newest(versions)
+        gone = get.version not in [announce.version for announce in versions]
+        return found if found is not None and gone and get.version < found.version else None
+
 
 def count(announce: Announce) -> int:
     return max(1, -(-announce.size // announce.chunk))
 
 
 class Fetch:
-    """Receives versions, one at a time, the newest announced next."""
+    """Receives versions, one at a time, the newest announced next.
+
+    Small ones are asked for behind the one that is on its way: on a long line one round trip is not
+    waited for after the other.
+    """
 
     def __init__(self) -> None:
         self.version = -1  # of the newest whole blob
         self.refused = 0  # chunks and bodies whose hash was wrong
         self._current: Announce | None = None
-        self._next: Announce | None = None  # announced while another is on its way
+        # Asked for behind it, older first: one chunk each, and together no more than a large one.
+        self._behind: deque[Announce] = deque()
+        self._next: Announce | None = None  # announced while others are on their way
         self._body = bytearray()
         self._have: set[int] = set()
         self._spoilt: set[int] = set()  # chunks that came wrong and were asked for, this beat
@@ -116,16 +132,22 @@ class Fetch:
         if not _sane(announce) or announce.version <= self.version:
             return []
         current = self._current
+        last = self._behind[-1] if self._behind else current
         # The same version with another content: its publisher died and a new one says it anew.
-        if current is not None and (announce.version < current.version or announce == current):
+        if last is not None and (announce.version < last.version or announce == last):
             return []
         if current is None or (announce.version == current.version and not self._late()):
             return self._begin(announce)
+        if self._fits_behind(current, announce):
+            self._behind.append(announce)
+            return [Get(announce.version, 0, 1)]
         self._next = newest([announce, *filter(None, [self._next])])
         return []
 
     def on_chunk(self, chunk: Chunk, body: Buffer) -> tuple[Blob | None, list[Get]]:
         """A whole blob when this was the last chunk, and what to ask for now."""
+        if not self._have:
+            self._turn_to(chunk.version)
         current = self._current
         if current is None or chunk.version != current.version:
             # What we gave up is still coming, and what we asked for stands behind it.
@@ -143,9 +165,7 @@ class Fetch:
         self._current = None
         self._patience = max(_PATIENCE[0], self._patience - 1)
         blob = self._whole(current)  # before the body of the following one takes its place
-        following, self._next = self._next, None
-        newer = following is not None and following.version > self.version
-        return blob, self._begin(following) if following is not None and newer else []
+        return blob, self._go_on()
 
     def again(self) -> list[Get]:
         """Every beat. After some without progress it asks for what is missing, window by window, or
@@ -156,8 +176,9 @@ class Fetch:
         if self._current is None or self._waited < self._patience:
             return []
         self._waited, self._patience = 0, min(2 * self._patience, _PATIENCE[1])
-        if self._next is not None:
-            return self._begin(self._next)
+        following = newest([*self._behind, *filter(None, [self._next])])
+        if following is not None:
+            return self._begin(following)
         absent = [at for at in range(self._asked) if at not in self._have][:WINDOW]
         return [Get(self._current.version, at, at + 1) for at in absent]
 
@@ -171,25 +192,63 @@ class Fetch:
         self.version = max(self.version, version)
         if self._current is None or self._current.version > version:
             return []
-        following, self._current, self._next = self._next, None, None
-        return self.on_announce(following) if following is not None else []
+        self._current = None
+        return self._go_on()
 
     def reset(self, version: int) -> None:
         """Another broker, at this version: what was half here is gone, and if it begins below us
         (broker and learner both came back from older state) its weights are the newer ones."""
         self._current = self._next = None
+        self._behind.clear()
         self._patience = _PATIENCE[0]
         if version < self.version:
             self.version = -1
 
     def _begin(self, announce: Announce) -> list[Get]:
-        self._current, self._next = announce, None
+        """Gives up all others."""
+        self._behind.clear()
+        self._next = None
+        self._expect(announce, asked=0)
+        return self._ask(announce)
+
+    def _go_on(self) -> list[Get]:
+        """The version on its way is here, or need not come: turn to what follows it."""
+        while self._current is None and self._behind:
+            announce = self._behind.popleft()
+            if announce.version > self.version:
+                self._expect(announce, asked=1)
+        following, self._next = self._next, None
+        return self.on_announce(following) if following is not None else []
+
+    def _turn_to(self, version: int) -> None:
+        """Who sends a later version before anything of the one that was asked for has it no more:
+        versions came faster than the Get."""
+        if self._current is None:
+            return
+        if version in [announce.version for announce in self._behind]:
+            while (announce := self._behind.popleft()).version < version:
+                pass
+            self._expect(announce, asked=1)
+        elif self._next is not None and self._next.version == version:
+            announce, self._next = self._next, None
+            self._expect(announce, asked=min(count(announce), WINDOW))
+
+    def _expect(self, announce: Announce, *, asked: int) -> None:
+        """Chunks of this version come next."""
+        self._current = announce
         self._body = bytearray(announce.size)
         self._have.clear()
         self._spoilt.clear()
-        self._asked = 0
+        self._asked = asked
         self._moved = True
-        return self._ask(announce)
+
+    def _fits_behind(self, current: Announce, announce: Announce) -> bool:
+        others = (current, *self._behind)
+        return (
+            announce.version > others[-1].version
+            and len(others) < _AT_ONCE
+            and sum(other.size for other in (*others, announce)) <= CHUNK_BYTES
+        )
 
     def _late(self) -> bool:
         """More than half is here."""

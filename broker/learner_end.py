@@ -162,6 +162,10 @@ class LearnerEnd:
                     # Its chunks may be on their way still: what is missing will be asked for.
                     self.link.send(encode(self._blob.announce))
             case Get():
+                newer = self._kept.instead(message)
+                if newer is not None:
+                    self.link.send(encode(newer))
+                    message = Get(newer.version, message.lo, message.hi)
                 for chunk, body in self._kept.chunks(message):
                     self.link.send(encode(chunk, body))
 

@@ -37,6 +37,10 @@ class Newest:
         """Every beat of the publisher."""
         return self.fetch.again() if self.came_from(inc) else []
 
+    def instead(self, get: Get) -> Announce | None:
+        """Of a version that is no longer here."""
+        return self._kept.instead(get)
+
     def wanted(self, get: Get) -> list[tuple[Chunk, memoryview]]:
         """What a Get is answered with."""
         return self._kept.chunks(get)

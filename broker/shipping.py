@@ -52,6 +52,10 @@ class Shipping:
             self._announce(said)
 
     def get(self, peer: Peer, message: wire.Get, _: Sequence[Buffer]) -> None:
+        newer = self.newest.instead(message)
+        if newer is not None:
+            self._post.send(peer.route, newer)
+            message = wire.Get(newer.version, message.lo, message.hi)
         for chunk, body in self.newest.wanted(message):
             self._door.charge(peer.budget, nbytes=len(body))
             self._post.send(peer.route, chunk, body)

@@ -302,6 +302,63 @@ def test_a_transfer_whose_source_moved_on_gives_way() -> None:
     assert whole is not None and fetch.version == 2
 
 
+class LongLine:
+    """A holder, a fetcher, and `ticks` from one to the other; the fetcher beats every 100."""
+
+    def __init__(self, ticks: int, *, size: int, every: int) -> None:
+        self.fetch, self.kept = Fetch(), blobs.Kept()
+        self.loads: list[tuple[int, int]] = []  # (tick, ticks since that version was made)
+        self._ticks, self._size, self._every = ticks, size, every
+        self._there: deque[tuple[int, Get]] = deque()
+        self._back: deque[tuple[int, Announce | tuple[Chunk, memoryview]]] = deque()
+
+    def run(self, ticks: int) -> None:
+        for now in range(ticks):
+            if now % self._every == 0:
+                source = blob(now // self._every, self._size)
+                self.kept.add(source)
+                self._back.append((now + self._ticks, source.announce))
+            while self._there and self._there[0][0] <= now:
+                self._answer(now, self._there.popleft()[1])
+            gets = self.fetch.again() if now % 100 == 0 else []
+            while self._back and self._back[0][0] <= now:
+                gets += self._hear(now, self._back.popleft()[1])
+            self._there += [(now + self._ticks, get) for get in gets]
+
+    def _answer(self, now: int, get: Get) -> None:
+        newer = self.kept.instead(get)
+        if newer is not None:
+            self._back.append((now + self._ticks, newer))
+            get = Get(newer.version, get.lo, get.hi)
+        self._back += [(now + self._ticks, chunk) for chunk in self.kept.chunks(get)]
+
+    def _hear(self, now: int, what: Announce | tuple[Chunk, memoryview]) -> list[Get]:
+        if isinstance(what, Announce):
+            return self.fetch.on_announce(what)
+        whole, gets = self.fetch.on_chunk(*what)
+        if whole is not None:
+            self.loads.append((now, now - whole.announce.version * self._every))
+        return gets
+
+
+def test_on_a_long_line_small_versions_do_not_wait_for_each_other() -> None:
+    """Announced, asked for and brought: three ways, for each of them."""
+    line = LongLine(50, size=4, every=10)
+    line.run(1000)
+    assert [age for _, age in line.loads] == [150] * 85
+    assert line.fetch.version == 84
+
+
+def test_versions_that_are_gone_before_a_far_peer_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest is kept, and ten are made while a Get is on its way."""
+    monkeypatch.setattr(blobs, "_KEPT_BYTES", 1)
+    line = LongLine(50, size=64 * 8, every=10)
+    line.run(1000)
+    assert len(line.loads) >= 8
+    assert max(age for _, age in line.loads) <= 60
+    assert line.fetch.refused == 0
+
+
 def test_after_a_new_connection_the_next_beat_asks() -> None:
     """However often in a row the line was cut before: patience is for slow lines."""
     fetch, source = Fetch(), blob(1, 64 * 8)
