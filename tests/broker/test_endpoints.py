@@ -91,3 +91,12 @@ def test_beyond_it_only_with_keys_or_if_told_so(beyond: str) -> None:
 def test_what_is_no_address_is_none_with_keys_either() -> None:
     with pytest.raises(endpoints.EndpointError, match="is no address"):
         endpoints.check_bind("nowhere", guarded=True)
+
+
+@pytest.mark.parametrize("make", ["router", "publisher", "dealer", "subscriber"])
+def test_no_connection_to_a_vanished_host_lasts(make: str) -> None:
+    """Nor an attempt to reach it: the next one looks its name up again. What it is good for shows
+    on a network (tests/system/test_real_network.py)."""
+    with zmq.Context() as context, getattr(endpoints, make)(context) as socket:
+        assert socket.get(zmq.TCP_MAXRT) == 25_000
+        assert socket.get(zmq.CONNECT_TIMEOUT) == (2000 if make in ("dealer", "subscriber") else 0)

@@ -166,12 +166,15 @@ class Place:
         path.write_text(text)
         return str(path)
 
-    def python(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-        """A Python process in a session of its own."""
+    def python(
+        self, *arguments: str, env: Mapping[str, str] | None = None, namespace: str = ""
+    ) -> Process:
+        """A Python process in a session of its own. `namespace`: of the network, if not ours."""
         log = self._log()
+        inside = ["ip", "netns", "exec", namespace] if namespace else []
         with log.open("wb") as sink:
             popen = subprocess.Popen(
-                [sys.executable, *arguments],
+                [*inside, sys.executable, *arguments],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
                 cwd=self.folder, start_new_session=True, env=self._env(env),
             )  # fmt: skip
@@ -181,11 +184,9 @@ class Place:
         self, *arguments: str, env: Mapping[str, str] | None = None, cold: bool = False,
         namespace: str = "",
     ) -> Process:  # fmt: skip
-        """The same for a `headrace` command, forked from a warmed parent where that is as good.
-        `namespace`: of the network, if not ours; for a warmed one only."""
+        """The same for a `headrace` command, forked from a warmed parent where that is as good."""
         if cold or self.cold or not warm.possible(env or {}):
-            assert not namespace
-            return self.python("-m", "launch.cli", *arguments, env=env)
+            return self.python("-m", "launch.cli", *arguments, env=env, namespace=namespace)
         log = self._log()
         forked = warm.nest_of_the_session().fork(
             "launch.cli", arguments, folder=self.folder, log=log, env=self._env(env),
