@@ -32,12 +32,25 @@ class _Stream:
     next: int = 0  # seq of the next unroll to put
     started: int = 0  # seqs below were started; next or next + 1
     limit: int = 0  # seqs below may be started
-    floor_version: int = 0  # and must be acted with at least this version
+    # (limit, version): seqs below it, and not below the one before, must be acted with at least it.
+    floors: list[tuple[int, int]] = field(default_factory=list)
     unacked: dict[int, tuple[Unroll, Sequence[Buffer]]] = field(default_factory=dict)
 
     @property
     def floor(self) -> int:
         return next(iter(self.unacked), self.next)
+
+    @property
+    def floor_version(self) -> int:
+        """What the next unroll must be acted with at least."""
+        return next((version for limit, version in self.floors if self.started < limit), 0)
+
+    def grant(self, limit: int, version: int) -> None:
+        """Each credit has its own floor: the first one is not held back for a later one's."""
+        if limit > self.limit:
+            kept = [(upto, old) for upto, old in self.floors if self.started < upto <= self.limit]
+            self.floors = [*kept, (limit, version)]
+            self.limit = limit
 
 
 class Outbox:
@@ -98,9 +111,7 @@ class Outbox:
     def on_limit(self, limit: Limit) -> None:
         for number, upto, version in limit.grants:
             if 0 <= number < len(self._streams):
-                own = self._streams[number]
-                own.limit = max(own.limit, upto)
-                own.floor_version = max(own.floor_version, version)
+                self._streams[number].grant(upto, version)
 
     def on_ack(self, ack: Ack) -> list[Range]:
         """Settles unrolls; returns those that were waiting for it."""
@@ -136,7 +147,7 @@ class Outbox:
         out = []
         for number, own in enumerate(self._streams):
             own.limit = own.started
-            own.floor_version = 0
+            own.floors.clear()
             out.append((number, own.floor, own.next, own.started, ranges(list(own.unacked))))
         return tuple(out)
 

@@ -47,6 +47,21 @@ def test_credit_waits_for_its_weights() -> None:
     assert not box.waits_for_weights(0, 3)  # no credit to wait for
 
 
+def test_each_credit_waits_for_its_own_weights() -> None:
+    """A second one, for newer weights, does not hold back the first."""
+    box = outbox(1, version=4)
+    box.on_limit(Limit(((0, 3, 6),)))
+    box.on_limit(Limit(((0, 1, 4), (0, 3, 6))))  # said again, late
+    assert box.may_start(0, 4)
+    put(box)
+    assert box.waits_for_weights(0, 5) and not box.may_start(0, 5)
+    assert box.may_start(0, 6)
+    box.introduction()  # what was not used ends, and comes anew for newer weights
+    assert not box.may_start(0, 9)
+    box.on_limit(Limit(((0, 2, 8),)))
+    assert not box.may_start(0, 7) and box.may_start(0, 8)
+
+
 def test_numbers_in_order_and_floor() -> None:
     box = outbox(9)
     assert [(put(box).seq, box.last(0)) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
