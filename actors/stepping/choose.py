@@ -4,6 +4,8 @@ import logging
 import os
 from typing import NamedTuple
 
+import msgspec
+
 from actors.config import ActorConfig, EnvConfig
 from actors.envs import atari, pool
 from actors.envs.convert import spaces_of
@@ -12,6 +14,7 @@ from actors.stepping.inline import Inline
 from actors.stepping.measure import Cost, cost_of, speedup
 from actors.stepping.pool import Pool
 from actors.stepping.processes import Processes
+from actors.stepping.split import Split, parts_of
 from actors.stepping.stepper import Stepper
 from actors.stepping.threads import Threads
 from learner.spaces import Spaces
@@ -25,6 +28,7 @@ _VECTOR_HAND_OVER_S = 1e-3
 _AWAY_S = 5e-3
 _WAITS_BELOW = 0.6  # share of computing
 _RELEASES_FROM = 1.5  # cores that two threads keep busy
+_MOST_THREADS = 256  # that `auto` starts in a process for the environments of its groups
 
 
 class _Choice(NamedTuple):
@@ -32,6 +36,7 @@ class _Choice(NamedTuple):
     why: str  # "" = the run says so
     spaces: Spaces
     vector: bool = False
+    wanted: int = 1  # environments, or groups of them, to step at a time; 1 = groups as they are
 
 
 def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
@@ -40,9 +45,18 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
     if pool.named(env):
         return Pool(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
+    parts = parts_of(envs, groups=groups, wanted=choice.wanted)
     if choice.why:
-        log.info("stepping = %s: %s", choice.stepping, choice.why)
-    spaces, vector = choice.spaces, choice.vector
+        each = f", {parts} parts of each group side by side" if parts > 1 else ""
+        log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
+    if parts > 1:
+        alone = msgspec.structs.replace(actor, groups=groups * parts)
+        return Split(_made(alone, env, choice, envs=envs // parts, seed=seed), parts=parts)
+    return _made(actor, env, choice, envs=envs, seed=seed)
+
+
+def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, seed: int) -> Stepper:
+    groups, spaces, vector = actor.groups, choice.spaces, choice.vector
     if choice.stepping == "inline":
         return Inline(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
     if choice.stepping == "threads":
@@ -62,7 +76,7 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
     if wanted == "vector" or (wanted == "auto" and native):
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
-        return _measured(env, groups=actor.groups, envs=envs, seed=seed)
+        return _measured(env, actor, envs=envs, seed=seed)
     return _Choice(wanted, "", probe(env))
 
 
@@ -80,12 +94,13 @@ def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
     return _Choice(stepping, f"the environment's own vector class; {cost}", spaces, vector=True)
 
 
-def _measured(env: EnvConfig, *, groups: int, envs: int, seed: int) -> _Choice:
+def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _Choice:
+    groups, samplers = actor.groups, actor.count
     first = make_env(env)
     try:
         spaces = spaces_of(first, env)
-        cost = cost_of(first, spaces, config=env, seed=seed)
-        stepping, why = quick(cost, groups=groups, envs=envs, cores=_cores())
+        cost, cores = cost_of(first, spaces, config=env, seed=seed), _cores()
+        stepping, why = quick(cost, groups=groups, envs=envs, cores=cores)
         if not stepping:
             second = make_env(env)
             try:
@@ -96,17 +111,24 @@ def _measured(env: EnvConfig, *, groups: int, envs: int, seed: int) -> _Choice:
             why = f"{cost}, two threads keep {times:.1f} cores busy"
     finally:
         first.close()
-    return _Choice(stepping, why, spaces)
+    # What waits may wait side by side; what computes needs a core for each.
+    waits = stepping == "threads" and cost.computes < _WAITS_BELOW
+    wanted = (
+        min(groups * envs, _MOST_THREADS) if waits else actor.workers or max(1, cores // samplers)
+    )
+    return _Choice(stepping, why, spaces, wanted=1 if stepping == "inline" else wanted)
 
 
 def quick(cost: Cost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
     """What the cost alone decides; "" = it depends on whether threads help."""
     if cost.seconds < _HAND_OVER_S:
         return "inline", str(cost)
-    short = cost.seconds * envs < _AWAY_S
+    waits, short = cost.computes < _WAITS_BELOW, cost.seconds * envs < _AWAY_S
+    if waits and groups * envs > 1:
+        return "threads", str(cost)
     if groups == 1 and short:
         return "inline", f"{cost}, and there is one group only"
-    if cost.computes < _WAITS_BELOW:
+    if waits:
         return "threads", str(cost)
     if cores == 1:
         return "inline" if short else "processes", f"{cost}, and there is one core only"

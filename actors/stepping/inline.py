@@ -14,6 +14,8 @@ from learner.spaces import Spaces
 class Inline:
     """Nothing runs but in send()."""
 
+    beside = 0
+
     def __init__(
         self,
         config: EnvConfig,

@@ -31,17 +31,26 @@ class Cost(NamedTuple):
         return f"a step takes {took} of which {self.computes:.0%} computes"
 
 
-def cost_of(env: Any, spaces: Spaces, *, config: EnvConfig, seed: int, width: int = 0) -> Cost:
-    """Of random actions; width = environments of a vector, 0 = a single one."""
+def cost_of(
+    env: Any,
+    spaces: Spaces,
+    *,
+    config: EnvConfig,
+    seed: int,
+    width: int = 0,
+    steps: int = _STEPS,
+    longest_s: float = _LONGEST_S,
+) -> Cost:
+    """Of so many random actions; width = environments of a vector, 0 = a single one."""
     with _blamed(config):
         step = _stepping(env, spaces, seed, width)
         step()  # what is only built at the first one
-        steps, stepped, began, busy = 0, 0.0, time.perf_counter(), _busy()
-        while steps < _STEPS and (not steps or time.perf_counter() - began < _LONGEST_S):
+        taken, stepped, began, busy = 0, 0.0, time.perf_counter(), _busy()
+        while taken < steps and (not taken or time.perf_counter() - began < longest_s):
             stepped += step()
-            steps += 1
+            taken += 1
         computes = (_busy() - busy) / (time.perf_counter() - began)
-    return Cost(stepped / steps, min(1.0, computes))
+    return Cost(stepped / taken, min(1.0, computes))
 
 
 def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> float:

@@ -44,6 +44,7 @@ class Pool:
         self.spaces: Spaces = spaces_of(self._pool, config)
         self.frame = Frame.empty(self.spaces, groups=groups, envs=1)
         self._name, self._batch, self._groups = config.id, batch, groups
+        self.beside = groups
         self._writer = Writer(self._pool.single_observation_space, self.spaces)
         self._actions = Actions(self.spaces.action)
         self._over = np.zeros(groups, np.bool_)  # ended: its next step only resets

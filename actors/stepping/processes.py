@@ -50,7 +50,7 @@ class Processes:
         vector: bool = False,
     ) -> None:
         self.spaces = spaces
-        self._workers = workers = min(workers, groups) or groups
+        self._workers = self.beside = workers = min(workers, groups) or groups
         check_descriptors(workers)
         memory = os.memfd_create("stepping")
         self._shared = Shared(memory, spaces, groups=groups, envs=envs, workers=workers)

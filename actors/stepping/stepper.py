@@ -33,7 +33,7 @@ class Frame:
     reward: NDArray[np.float32]
     flags: NDArray[np.uint8]
     action: Rows  # what was sent: [groups * envs, *action.shape] of action.dtype
-    spent: NDArray[np.float64]  # [groups] seconds inside the environments since the start
+    spent: NDArray[np.float64]  # by what is stepped at a time: seconds inside it since the start
 
     @classmethod
     def empty(cls, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
@@ -90,6 +90,7 @@ class Stepper(Protocol):
 
     spaces: Spaces
     frame: Frame
+    beside: int  # how many are stepped at a time beside this thread; 0 = it steps them itself
 
     def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
         """Begin every environment, each with a seed of its own. From now on `news` is set whenever

@@ -98,6 +98,7 @@ class Threads:
     ) -> None:
         self.spaces = spaces
         self.frame = Frame.empty(spaces, groups=groups, envs=envs)
+        self.beside = groups
         self.config, self.seed = config, seed
         self.ledger = Ledger.own(groups=groups, envs=envs)
         self.kind: type[Unit] = Vector if vector else Envs

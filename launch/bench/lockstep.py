@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from actors.envs import lockstep, sleepers
+from actors.envs import lockstep
 from launch import config, process
+from launch.bench import ideal as ideals
 from launch.bench import report
 from launch.bench.whole import train
 
@@ -18,10 +19,10 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     """
     loaded = config.load(run)
     count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs
-    mean_s = sleepers.mean_step_s(loaded.env.kwargs)
-    busy = bool(loaded.env.kwargs.get("busy"))
-    cores = process.cores()
-    ideal = min(count, cores) / mean_s if busy else count / mean_s
+    cost, cores = ideals.cost(loaded.env, seed=1), process.cores()
+    assert cost is not None
+    mean_s = cost.seconds
+    ideal = ideals.steps_per_s(count, step_s=mean_s, computes=cost.computes, cores=cores)
     report.parameters(
         run=run, environments=count, mean_step_ms=round(mean_s * 1000, 3), cores=cores,
         ideal_per_s=round(ideal, 1), seconds=seconds,

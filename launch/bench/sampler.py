@@ -14,12 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from actors.metrics import ActorMetrics
 from actors.sampler import Sampler
+from actors.stepping.measure import Cost
+from actors.stepping.split import Split
 from broker.actor_end import ActorEnd
 from broker.blobs import Blob
 from broker.outbox import Outbox
 from broker.wire import Ack, Buffer, Limit, Outcome
 from launch import actor, config, process
-from launch.bench import report
+from launch.bench import ideal, report
 from learner.models.build import build
 from learner.weights import FlatWeights, layout_digest
 
@@ -68,12 +70,12 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict
         envs=run.unroll.envs, length=run.unroll.length, seconds=seconds, sets=" ".join(sets),
     )  # fmt: skip
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(_measure(run, seconds))
+        figures = runner.run(_measure(run, seconds, ideal.cost(run.env, run.run.seed)))
     report.result("sampler", {"run": name, **figures})
     return figures
 
 
-async def _measure(run: config.Run, seconds: float) -> dict[str, Any]:
+async def _measure(run: config.Run, seconds: float, cost: Cost | None) -> dict[str, Any]:
     alone = Alone()
     metrics = ActorMetrics(CollectorRegistry())
     sampler = actor.build(cast(ActorEnd, alone), run, seed=run.run.seed, metrics=metrics)
@@ -95,31 +97,35 @@ async def _measure(run: config.Run, seconds: float) -> dict[str, Any]:
     finally:
         sampler.stepper.close()
     before, after = marks
-    return figures(sampler, {name: after[name] - before[name] for name in before})
+    spent = {name: after[name] - before[name] for name in before}
+    return figures(sampler, spent, cost, cores=ideal.cores_of(run))
 
 
-def figures(sampler: Sampler, spent: dict[str, float]) -> dict[str, Any]:
-    """Microseconds of this process per step, and the fraction of what could not be less.
-
-    Environments stepped inside this process: (environment + inference) / all time. Environments
-    stepped beside it: the share of the time in which an environment was stepping, on average.
-    """
+def figures(
+    sampler: Sampler, spent: dict[str, float], cost: Cost | None, *, cores: int
+) -> dict[str, Any]:
+    """Microseconds of this process per step, and the fraction of what the environments could give:
+    of the cost of one alone, or where that is not known, of what they took in here."""
     steps = max(1.0, spent["steps"])
-    frame = sampler.stepper.frame
-    beside = type(sampler.stepper).__name__ in ("Threads", "Processes", "Pool")
+    stepper = sampler.stepper
+    frame, beside = stepper.frame, stepper.beside > 0
+    cost = cost or Cost(spent["env_s"] / steps, 1.0)
+    per_s = spent["steps"] / spent["wall_s"]
+    most = ideal.steps_per_s(
+        frame.groups * frame.envs, step_s=cost.seconds, computes=cost.computes, cores=cores,
+        inference_s=spent["inference_s"] / steps,
+    )  # fmt: skip
     waits = {name: spent[f"wait_{name}_s"] for name in ("env", "gather", "credit", "weights")}
     # What this process's main thread did; environments beside it, and their replies, are not in it.
     own = spent["inference_s"] - spent["replies_s"]
     known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
-    if beside:
-        ideal = spent["env_s"] / (spent["wall_s"] * frame.groups)
-    else:
-        ideal = (spent["env_s"] + spent["inference_s"]) / spent["wall_s"]
     handover = spent["wall_s"] - known
     busy = spent["env_s"] + spent["inference_s"]
     return {
-        "stepping": type(sampler.stepper).__name__.lower(),
-        "steps_per_s": round(spent["steps"] / spent["wall_s"], 1),
+        "stepping": type(stepper.inner if isinstance(stepper, Split) else stepper).__name__.lower(),
+        "at_a_time": max(1, stepper.beside),
+        "steps_per_s": round(per_s, 1),
+        "ideal_per_s": round(most, 1),
         "env_us": round(spent["env_s"] / steps * 1e6, 2),
         "inference_us": round(spent["inference_s"] / steps * 1e6, 2),
         "waiting_us": {name: round(s / steps * 1e6, 2) for name, s in waits.items()},
@@ -127,8 +133,8 @@ def figures(sampler: Sampler, spent: dict[str, float]) -> dict[str, Any]:
         "handover_over_env_and_inference": round(handover / busy, 4),
         "rows_per_call": round(spent["rows"] / max(1.0, spent["calls"]), 2),
         "bytes_per_step": round(spent["bytes"] / steps, 1),
-        "raw_image_bytes": sum(leaf.nbytes for leaf in sampler.stepper.spaces.observation),
-        "fraction_of_ideal": round(ideal, 4),
+        "raw_image_bytes": sum(leaf.nbytes for leaf in stepper.spaces.observation),
+        "fraction_of_ideal": round(per_s / most, 4),
     }
 
 

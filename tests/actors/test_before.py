@@ -59,6 +59,7 @@ class Play:
     def __init__(self, spaces: Spaces, *, ask: bool = False, spoiled: Spoiled = NEVER) -> None:
         self.spaces = spaces
         self.frame = Frame.empty(spaces, groups=GROUPS, envs=ENVS)
+        self.beside = 0
         self._dice = np.random.default_rng(7)
         self._over = np.zeros(GROUPS * ENVS, np.bool_)
         self._ask, self._spoiled, self._steps = ask, spoiled, 0

@@ -113,6 +113,7 @@ class Script:
     def __init__(self, groups: int, events: list[Event]) -> None:
         self.spaces = SPACES
         self.frame = Frame.empty(SPACES, groups=groups, envs=ENVS)
+        self.beside = 0
         self.events = events
         self.taken = [0] * groups
         self.sent: list[int] = []

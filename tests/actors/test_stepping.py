@@ -19,13 +19,23 @@ from actors.stepping.inline import Inline
 from actors.stepping.measure import Cost, speedup
 from actors.stepping.pool import Pool
 from actors.stepping.processes import Processes
+from actors.stepping.split import Split
 from actors.stepping.stepper import Stepper
 from actors.stepping.threads import Threads
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 
 # A random CartPole lasts about 22 steps, so both kinds of ends are met often.
 CARTPOLE = EnvConfig("CartPole-v1", {"max_episode_steps": 20})
-WAYS: list[Any] = [Inline, Threads, Processes]
+
+
+def split(
+    config: EnvConfig, spaces: Spaces, *, groups: int, envs: int, seed: int, vector: bool = False
+) -> Stepper:
+    parts = Threads(config, spaces, groups=groups * envs, envs=1, seed=seed, vector=vector)
+    return Split(parts, parts=envs)
+
+
+WAYS: list[Any] = [Inline, Threads, Processes, split]
 NO_ACTION = np.zeros(1, np.int64)
 
 
@@ -257,6 +267,11 @@ def test_every_environment_begins_with_a_seed_of_its_own(kind: Any, vector: bool
 )
 def test_what_a_cost_decides(cost: Cost, groups: int, cores: int, expected: str) -> None:
     assert quick(cost, groups=groups, envs=1, cores=cores)[0] == expected
+
+
+def test_several_environments_that_wait_are_not_one_after_another() -> None:
+    assert quick(Cost(0.2e-3, 0.02), groups=1, envs=16, cores=2)[0] == "threads"
+    assert quick(Cost(0.2e-3, 1.0), groups=1, envs=16, cores=2)[0] == "inline"
 
 
 class Spin(gymnasium.Env[Any, Any]):
