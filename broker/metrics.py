@@ -18,7 +18,7 @@ from broker.door import REASONS
 from broker.roster import ROLES, Peer
 from broker.steady import steady
 from broker.summed import histogram, summed
-from broker.wire import TYPES, Message, Outcome
+from broker.wire import TYPES, Message, Outcome, Refusal
 
 if TYPE_CHECKING:
     from broker.server import Server
@@ -36,7 +36,7 @@ class BrokerMetrics(Collector):
         self.bytes: Counter[str] = Counter({"in": 0, "out": 0})  # dir
         self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
         self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
+        self.refused: Counter[str] = Counter({code.name.lower(): 0 for code in Refusal})
         self.peer_full = 0
         self.lags = Buckets(_LAGS)  # versions between acting and dispatch
         self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in

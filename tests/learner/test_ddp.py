@@ -20,6 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
+from broker.learner_end import Objection
 from broker.wire import Deliver
 from learner import checkpoint
 from learner.batch import Batch
@@ -50,6 +51,7 @@ ALGORITHMS = {
     "thin": AlgorithmConfig(name="ppo", normalise_advantages=True, epochs=1, minibatches=50),
 }  # fmt: skip
 T, G, B, STEPS = 8, 4, 4, 20
+POISONED = 3  # unroll: the last of its rank's, so that it comes again in its own place
 LR = 3e-3
 
 # The two runs add the same numbers in another order, which changes a gradient by about 1e-7 x the
@@ -83,7 +85,7 @@ def unroll(step: int, number: int, batch: Batch) -> None:
         version_min=step, version_max=step, steps=live, digest=digest.intdigest(),
         ended=1, episodes=((float(step), 5),),
     )  # fmt: skip
-    assert batch.place(message, [array.tobytes() for array in arrays]) == ""
+    assert batch.place(message, [array.tobytes() for array in arrays]) is None
 
 
 class MadeUpFeed:
@@ -94,24 +96,37 @@ class MadeUpFeed:
         self._batch = Batch(SPACES, length=T, envs=G, unrolls=len(numbers), pinned=False)
         self.step = 0
         self.steps: list[int] = []  # live ones, by step
+        self.refused: list[list[int]] = []  # incarnation, stream, seq, blamed
+        self._spoil_at = int(os.environ.get("SPOIL", "-1"))  # the step in which one is no number
 
     def next(self, timeout_s: float) -> Batch | None:
         assert timeout_s > 0
         if self.step == STEPS:
             return None
-        self._batch.clear()
+        here = {stream for _, stream, _ in self._batch.keys}  # left over from a step that failed
         for number in self._numbers:
-            unroll(self.step, number, self._batch)
+            if number not in here:
+                unroll(self.step, number, self._batch)
+        if self.step == self._spoil_at and POISONED in self._numbers:
+            self._spoil_at = -1
+            at = self._numbers.index(POISONED)
+            self._batch.tensors["reward"][0, at * G] = float("nan")
         self.steps.append(self._batch.steps)
         return self._batch
 
     def trained(self, batch: Batch, *, version: int) -> None:
         assert batch is self._batch
+        batch.clear()
         self.step += 1
         assert version == self.step
 
-    def reject(self, batch: Batch, reason: str) -> None:
-        assert reason == "the learner stopped before it could be used", batch.keys
+    def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
+        self.refused += [[*batch.keys[at], objection.blame] for at in places]
+        batch.drop(places)
+
+    def refill(self, batch: Batch) -> None:
+        assert batch is self._batch
+        self.steps.pop()  # they come again
 
     def publish(self, version: int, body: bytes) -> None:
         assert version == self.step + 1 or version == 0
@@ -168,6 +183,8 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         "steps": feed.steps, "trained": progress.trained_steps, "episodes": progress.episodes,
         "returns": sorted(progress.returns), "reason": reason, "uses": progress.uses,
         "optimiser_steps": progress.learner_steps, "kl_coef": progress.kl_coef,
+        "refused": feed.refused, "nonfinite": progress.nonfinite,
+        "trained_unrolls": progress.trained_unrolls, "lags": sorted(progress.lags.items()),
     }  # fmt: skip
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(facts))
     np.savez(
@@ -224,8 +241,10 @@ def ends(ranks: Sequence[Rank]) -> list[tuple[int, str]]:
             rank.process.wait()
 
 
-def run(folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B)) -> Outcome:
-    for status, said in ends(start(folder, world, algorithm, *map(str, numbers))):
+def run(
+    folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B), **env: str
+) -> Outcome:
+    for status, said in ends(start(folder, world, algorithm, *map(str, numbers), **env)):
         assert status == 0, said
     return Outcome(folder, world)
 
@@ -277,6 +296,18 @@ def test_control_another_share_of_the_batch_is_seen(tmp_path: Path) -> None:
     alone = run(tmp_path / "alone", 1, "impala")
     less = run(tmp_path / "less", 1, "impala", [0, 1, 2])
     assert less.distance(alone) > 20 * TOLERANCE
+
+
+def test_a_bad_unroll_of_one_rank_costs_no_other_and_changes_nothing(tmp_path: Path) -> None:
+    """The ranks decide alike: one rejects it and fills its batch up, the other keeps its own."""
+    spoilt = run(tmp_path / "spoilt", 2, "impala", SPOIL="7")
+    clean = run(tmp_path / "clean", 2, "impala")
+    assert [facts["refused"] for facts in spoilt.facts] == [[], [[1, POISONED, 7, True]]]
+    assert [facts["nonfinite"] for facts in spoilt.facts] == [1, 1]
+    assert spoilt.distance(clean) == 0.0
+    for one, other in zip(spoilt.facts, clean.facts, strict=True):
+        assert one["trained"] == other["trained"]
+        assert one["trained_unrolls"] == other["trained_unrolls"] == STEPS * B
 
 
 def test_time_is_up_for_all_when_it_is_for_one(tmp_path: Path) -> None:
