@@ -60,7 +60,7 @@ class Sampler:
                 memory=memory,
                 previous=previous,
                 largest=largest,
-            )  # fmt: skip
+            )
             for _ in range(frame.groups)
         ]
         self._within = np.arange(frame.envs)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from broker.learner_end import Objection
 from learner.batch import Batch
 from learner.pieces import Pieces
+from learner.spaces import DEAD
 from learner.uses import Sample
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,18 @@ class Inquest:
             save_file({name: rows.cpu().contiguous() for name, rows in broken.named()}, kept)
         except OSError as error:  # a full disk must not stop the run
             log.error("the batch cannot be kept: %s", error)
+
+
+def without(fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: int) -> Tensor | None:
+    """These unrolls of it are as if all their steps were dead; returns such targets."""
+    width = fresh.loss.flags.shape[1] // unrolls
+    vs = None if vs is None else vs.clone()
+    for place in places:
+        columns = slice(place * width, (place + 1) * width)
+        fresh.loss.flags[:, columns] = DEAD
+        if vs is not None:
+            vs[:, columns] = 0
+    return vs
 
 
 def search(sample: Sample, loss_of: LossOf, parameters: Sequence[Tensor]) -> list[int]:

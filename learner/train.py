@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from learner import optimise, schedule
 from learner.batch import Batch
-from learner.culprits import Inquest
+from learner.culprits import Inquest, without
 from learner.losses import (
     LOSSES,
     Loss,
@@ -32,7 +32,6 @@ from learner.models.precision import autocast
 from learner.pieces import Pieces
 from learner.ranks import Facts
 from learner.saving import append, restore, save
-from learner.spaces import DEAD
 from learner.upload import Upload, sample_of
 from learner.uses import Sample, uses_of, with_targets
 from learner.weights import FlatWeights
@@ -224,18 +223,6 @@ def loss_alone(p: Pieces, part: Sample, *, whole: Norm) -> Tensor:
         p.algorithm, numbers_now(p), distribution=p.model.distribution, output=output,
         batch=part.loss, target=target, norm=norm,
     ).total  # fmt: skip
-
-
-def without(fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: int) -> Tensor | None:
-    """These unrolls of it are as if all their steps were dead; returns such targets."""
-    width = fresh.loss.flags.shape[1] // unrolls
-    vs = None if vs is None else vs.clone()
-    for place in places:
-        columns = slice(place * width, (place + 1) * width)
-        fresh.loss.flags[:, columns] = DEAD
-        if vs is not None:
-            vs[:, columns] = 0
-    return vs
 
 
 @torch.no_grad()
