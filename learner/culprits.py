@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from broker.inbox import Key
 from broker.learner_end import Objection
 from learner.batch import Batch
 from learner.pieces import Pieces
@@ -50,13 +51,14 @@ class Inquest:
     def __init__(self, p: Pieces) -> None:
         self._p = p
         self._in_a_row = 0  # skipped steps by which nothing was gained
-        self._most_sound = 0  # unrolls that a step survives, in the batch that is tried again
+        self._sound: set[Key] = set()  # unrolls that a step survives, found since the last step
         self._folder = p.folder / "nonfinite"
         self._trained = [one for one in p.model.parameters() if one.requires_grad]
 
     def stepped(self) -> None:
         """A batch was used, and all was finite."""
-        self._in_a_row = self._most_sound = 0
+        self._in_a_row = 0
+        self._sound.clear()
 
     def look(
         self, batch: Batch, fresh: Sample, broken: Sample, loss_of: LossOf, *, used: bool
@@ -74,9 +76,14 @@ class Inquest:
         if by_targets or not used:  # else it is an older batch, trained before and forgotten now
             found = search(fresh if by_targets else broken, loss_of, self._trained)
         places = [at for at in found if at < unrolls]  # those beyond were remembered, likewise
-        guilty, remembered, total = self._everywhere(len(places), len(found) - len(places), unrolls)
+        sound = {key for at, key in enumerate(batch.keys) if at not in places}
+        guilty, remembered, news, total = self._everywhere(
+            len(places), len(found) - len(places), len(sound - self._sound), unrolls
+        )
         if guilty:
-            self._found(batch, places, guilty, total)
+            self._sound |= sound
+            self._in_a_row += not (news or used)
+            self._reject(batch, places, blame=2 * guilty <= total)
         else:
             self._in_a_row += 1
             log.error("non-finite gradients: step skipped, sample kept in %s", self._folder)
@@ -90,12 +97,8 @@ class Inquest:
             )
         return Verdict(places, guilty > 0)
 
-    def _found(self, batch: Batch, places: list[int], guilty: int, total: int) -> None:
-        """Where most of a batch is bad it is training that goes wrong: no sampler's fault."""
-        if total - guilty > self._most_sound:
-            self._most_sound = total - guilty
-        else:
-            self._in_a_row += 1
+    def _reject(self, batch: Batch, places: list[int], *, blame: bool) -> None:
+        """Where most of a batch is bad it is training that goes wrong, and nobody is to blame."""
         if not places:
             return
         samplers = sorted({batch.messages[at].actor for at in places})
@@ -104,7 +107,7 @@ class Inquest:
             len(places), batch.unrolls, ", ".join(samplers[:8]), self._folder,
         )  # fmt: skip
         words = "no optimiser step is finite with it"
-        self._p.feed.reject(batch, places, Objection("step", words, blame=2 * guilty <= total))
+        self._p.feed.reject(batch, places, Objection("step", words, blame))
 
     def _check_weights(self) -> None:
         for name, tensor in self._p.model.state_dict().items():

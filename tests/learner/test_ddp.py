@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from broker.learner_end import Objection
 from broker.wire import Deliver
 from learner import checkpoint
+from learner import train as train_loop
 from learner.batch import Batch
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
 from learner.metrics import LearnerMetrics
@@ -31,7 +32,6 @@ from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
-from learner.train import train
 from tests import ports, warm
 from tests.warm import Forked
 
@@ -82,7 +82,7 @@ def unroll(step: int, number: int, batch: Batch) -> None:
     live = flags.size - int(np.count_nonzero(flags & DEAD))
     message = Deliver(
         tag=B * step + number, attempt=1, actor="a", inc=1, stream=number, seq=step, floor=0,
-        version_min=step, version_max=step, steps=live, digest=digest.intdigest(),
+        version_min=max(0, step - number), version_max=step, steps=live, digest=digest.intdigest(),
         ended=1, episodes=((float(step), 5),),
     )  # fmt: skip
     assert batch.place(message, [array.tobytes() for array in arrays]) is None
@@ -153,9 +153,11 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         first = next(iter(model.parameters()))
         dies = lambda _: os._exit(9) if feed.step == 3 else None  # noqa: E731
         first.register_hook(dies)  # type: ignore[no-untyped-call]
+    if ranks.rank == 0:  # what is due for one is shown by all
+        train_loop._SHOW_EVERY_S = -1.0
     progress = Progress()
     folder.mkdir(exist_ok=True)
-    reason = train(
+    reason = train_loop.train(
         Pieces(
             algorithm=ALGORITHMS[algorithm],
             # So small that every step is clipped.
@@ -203,6 +205,8 @@ class Outcome:
         saved = checkpoint.load_latest(folder / "checkpoints")
         assert saved is not None
         self.saved = saved
+        text = (folder / "history.jsonl").read_text()
+        self.history = [json.loads(line) for line in text.splitlines()]
 
     def distance(self, other: "Outcome") -> float:
         pairs = zip(self.weights[0].values(), other.weights[0].values(), strict=True)
@@ -272,11 +276,23 @@ def test_two_ranks_are_one(tmp_path: Path, algorithm: str) -> None:
         assert facts["optimiser_steps"] == expected
         assert (facts["kl_coef"] not in (None, 0.1)) == (algorithm == "appo")
 
+    # So are the numbers that are shown: their means over the ranks, weighted by live steps.
+    assert len(alone.history) == len(both.history) == STEPS + 1
+    for one, other in zip(alone.history, both.history, strict=True):
+        assert one.keys() == other.keys() >= {"version", "lag", "trained_steps"}
+        for name in one.keys() - {"t"}:
+            assert other[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
+    assert {"policy_loss", "value_loss", "entropy", "kl", "rho_mean"} <= both.history[0].keys()
+
     # Counters are global on every rank, and the checkpoint holds both ranks' memories.
     for facts in both.facts:
         assert facts["trained"] == alone.facts[0]["trained"] == sum(first) + sum(second)
         assert facts["episodes"] == alone.facts[0]["episodes"] == STEPS * B
         assert facts["returns"] == alone.facts[0]["returns"]
+        assert facts["trained_unrolls"] == alone.facts[0]["trained_unrolls"] == STEPS * B
+        assert facts["lags"] == alone.facts[0]["lags"]
+        assert facts["uses"] == alone.facts[0]["uses"]
+    assert len(both.facts[0]["lags"]) == B
     assert sorted(stream for _, stream, _ in both.saved.state["windows"]) == [0, 1, 2, 3]
     for name, tensor in both.saved.tensors["model"].items():
         np.testing.assert_array_equal(tensor.numpy(), both.weights[0][name])
