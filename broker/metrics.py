@@ -97,7 +97,7 @@ class BrokerMetrics(Collector):
         yield _counter("headrace_broker_refusals", "Peers refused", "reason", self.refused)
         yield histogram(
             "headrace_broker_fragment_lag_versions",
-            "Versions between acting and dispatch, by unroll",
+            "Age: versions between acting and dispatch, by unroll; max_lag does not bound it",
             self.lags,
         )
         yield CounterMetricFamily(
@@ -130,7 +130,8 @@ class BrokerMetrics(Collector):
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
             ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
-            ("max_lag_versions", "How far sampling may be ahead, by the run", book.credit.max_lag),
+            ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", book.credit.ahead),
+            ("max_lag_versions", "pacing.max_lag, by the run", book.credit.max_lag),
             ("version", "The learner's version", book.credit.version),
             ("over", "1 = the learner said that the run is complete", int(ledger.over)),
             ("ledger_unaccounted", "Unrolls lost by our own counting", steady(ledger.unaccounted)),

@@ -60,7 +60,7 @@ class LearnerMetrics:
         )
         self.lag = Histogram(
             "headrace_learner_lag_versions",
-            "Versions between acting and training, by unroll of this rank",
+            "Age: versions between acting and training, by unroll of this rank",
             buckets=_LAG_BUCKETS,
             registry=registry,
         )
