@@ -18,7 +18,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from broker.wire import MAX_EPISODES, Buffer, Episodes
-from learner.spaces import DEAD, TRUNCATED, Field, Spaces, unroll_fields
+from learner.config import UnrollConfig
+from learner.spaces import (
+    DEAD,
+    TRUNCATED,
+    Field,
+    Spaces,
+    beyond,
+    beyond_words,
+    unroll_fields,
+)
 
 Rows = Mapping[str, NDArray[np.generic]]
 _Episode = tuple[int, float, int]  # column, return, length
@@ -47,8 +56,10 @@ class Rollout:
         envs: int,
         memory: int = 0,
         previous: bool = False,
+        largest: float = UnrollConfig().largest,
     ) -> None:
         self.length = length
+        self.largest = largest  # no float that is sent lies beyond +- this
         self._leaves = spaces.observation
         self._fields = unroll_fields(
             spaces, length=length, envs=envs, memory=memory, previous=previous
@@ -129,9 +140,11 @@ class Rollout:
         """The first column that holds what must never reach a learner, and what that is."""
         named = {"reward": self._reward, **self._obs}
         for name, array in named.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                wrong = ~np.isfinite(array).reshape(*array.shape[:2], -1).all(axis=(0, 2))
-                return int(np.flatnonzero(wrong)[0]), f"{name} is not finite"
+            number = beyond(array, self.largest)
+            if number is not None:
+                right = (np.abs(array) <= self.largest).reshape(*array.shape[:2], -1)
+                column = int(np.flatnonzero(~right.all(axis=(0, 2)))[0])
+                return column, beyond_words(name, number, self.largest)
         return None
 
     def _count(self) -> None:

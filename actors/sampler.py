@@ -20,6 +20,7 @@ from actors.rollout import Rollout
 from actors.stacks import Stacks
 from actors.stepping.stepper import Failure, Reply, Stepper
 from broker.actor_end import ActorEnd
+from learner.config import UnrollConfig
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Sampler:
         stepper: Stepper,
         policy: Policy,
         length: int,
+        largest: float = UnrollConfig().largest,
         gather: Gather,
         faults: Faults,
         metrics: ActorMetrics,
@@ -52,7 +54,12 @@ class Sampler:
         self._stacks = Stacks(stepper.spaces, frame, memory=memory, previous=previous)
         self._rollouts = [
             Rollout(
-                stepper.spaces, length=length, envs=frame.envs, memory=memory, previous=previous
+                stepper.spaces,
+                length=length,
+                envs=frame.envs,
+                memory=memory,
+                previous=previous,
+                largest=largest,
             )
             for _ in range(frame.groups)
         ]

@@ -50,6 +50,7 @@ class Book:
         self.ages = Buckets([0.01 * 2**n for n in range(14)])  # seconds from arriving to the end
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
+        self.expelled: list[Actor] = []  # thrown out, and not told yet
 
     def stream(self, actor: Actor, number: int) -> Stream:
         stream = actor.streams.get(number)
@@ -80,8 +81,8 @@ class Book:
         self.entries -= 1
         self.nbytes -= entry.nbytes
 
-    def settle(self, entry: Entry, outcome: Outcome) -> None:
-        """The one place where an unroll ends."""
+    def settle(self, entry: Entry, outcome: Outcome, blame: str = "") -> None:
+        """The one place where an unroll ends. `blame`: why that is its sampler's fault."""
         self._remove(entry)
         self.ages.add(self.now - entry.since)
         self.credit.end()
@@ -89,6 +90,21 @@ class Book:
         if entry.unroll.seq >= entry.stream.floor:  # else nobody asks, and nothing would forget it
             entry.stream.settled[entry.unroll.seq] = outcome
         self.ack(entry.stream, entry.unroll.seq, outcome)
+        if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
+            self._judge(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
+
+    def _judge(self, inc: int, blame: str) -> None:
+        """Throws the sampler out, if this unroll of it was one bad one too many. What else is here
+        of it stays: unrolls are judged one by one."""
+        actor = self.actors.get(inc)
+        if actor is None or not actor.judge(refused=bool(blame)) or actor.expelled:
+            return
+        actor.expelled = (
+            "too many of its latest unrolls could not be used, the last because:"
+            f" {blame}; mend it and start it again"
+        )
+        self.bury(actor)
+        self.expelled.append(actor)
 
     def ack(self, stream: Stream, seq: int, outcome: Outcome) -> None:
         actor = self.actors.get(stream.actor)
@@ -188,6 +204,7 @@ class Book:
             if actor.alive:
                 self._collect_for(actor, effects)
         self.touched.clear()
+        effects.expelled, self.expelled = self.expelled, []
 
     def _collect_for(self, actor: Actor, effects: Effects) -> None:
         by_outcome: dict[Outcome, list[Range]] = {}

@@ -60,7 +60,7 @@ class SecurityConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far sampling may run ahead of learning.
+    """How far sampling may run ahead of learning, and how old one unroll may get.
 
     accepted + running <= (max_lag + version + 1) * batch_unrolls
     """
@@ -69,9 +69,20 @@ class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=65536, description="unrolls per optimiser step, all ranks together")
     ] = 2
     max_lag: Annotated[
-        int, Meta(ge=0, le=100000, description="versions ahead; 0 is synchronous and on-policy")
+        int,
+        Meta(
+            ge=0,
+            le=100000,
+            description="sampling is at most this + 1 batches ahead of training; 0 is synchronous"
+            " and on-policy",
+        ),
     ] = 2
     max_lag_hard: Annotated[
         int,
-        Meta(ge=1, le=1000000, description="older unrolls are settled as stale (after crashes)"),
+        Meta(
+            ge=1,
+            le=1000000,
+            description="an unroll that is more versions old when its turn comes is settled as"
+            " stale: after crashes, or played by very slow environments",
+        ),
     ] = 64

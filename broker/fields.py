@@ -46,7 +46,7 @@ class Outcome(IntEnum):
     STALE = 1  # older than max_lag_hard versions
     SHED = 2  # the broker had no room and said so
     DUPLICATE = 3  # this copy; the unroll itself has another outcome
-    REJECTED = 4  # the learner could not use it: shape, digest, non-finite
+    REJECTED = 4  # the learner could not use it: shape, digest, numbers
     POISON = 5  # given to a learner too often without an answer
     ABANDONED = 6  # the sampler left before it was acknowledged
 
@@ -59,6 +59,7 @@ class Refusal(IntEnum):
     PROTOCOL = 2
     RANK = 3
     IDENTITY = 4
+    UNROLLS = 5  # too many of its unrolls could not be used
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import zmq
 
@@ -30,8 +32,23 @@ from broker.wire import (
 
 log = logging.getLogger(__name__)
 
-# Takes an unroll into a batch, or says in a few words why it cannot be used.
-Accept = Callable[[Deliver, Sequence[Buffer]], str]
+
+# What is wrong with unrolls, by the names under which they are counted.
+OBJECTIONS: Final = (
+    "damaged", "claim", "not_finite", "reward", "observation", "logp", "action", "memory", "step",
+)  # fmt: skip
+
+
+class Objection(NamedTuple):
+    """Why an unroll cannot be used."""
+
+    reason: str  # one of OBJECTIONS
+    words: str  # for a person
+    blame: bool = True  # its sampler is at fault
+
+
+# Takes an unroll into a batch, or says why it cannot be used.
+Accept = Callable[[Deliver, Sequence[Buffer]], Objection | None]
 
 
 class LearnerEnd:
@@ -69,7 +86,7 @@ class LearnerEnd:
         # nacked or held, at every moment.
         self.delivered = 0
         self.trained_unrolls = 0
-        self.rejected = 0
+        self.objections: Counter[str] = Counter(dict.fromkeys(OBJECTIONS, 0))  # to rejected ones
         self.given_back = 0  # there was no room
         self.duplicates = 0  # delivered again after they had been trained on
         self._hello = (name, rank, world)
@@ -109,11 +126,16 @@ class LearnerEnd:
         for done in self.inbox.trained(keys, version=self.version, free=self._free()):
             self.link.send(encode(done))
 
-    def reject(self, keys: Sequence[Key], reason: str) -> None:
-        """A whole batch that cannot be used, or one unroll."""
+    @property
+    def rejected(self) -> int:
+        return sum(self.objections.values())
+
+    def reject(self, keys: Sequence[Key], objection: Objection) -> None:
+        """Unrolls that cannot be used."""
         self._journal.rejected(keys)
-        self.rejected += len(keys)
-        self._nack(self.inbox.give_up(keys), Outcome.REJECTED, reason)
+        self.objections[objection.reason] += len(keys)
+        tags = self.inbox.give_up(keys)
+        self._nack(tags, Outcome.REJECTED, objection.words, blame=objection.blame)
 
     def publish(self, blob: Blob) -> None:
         """New weights. Announce, and send the first chunk unasked."""
@@ -190,10 +212,10 @@ class LearnerEnd:
                 self.given_back += 1
                 self._nack(self.inbox.give_up([key]), Outcome.ABANDONED, "no room")
                 return
-            reason = self._accept(message, buffers)
-            if reason:
-                self._complain(message.actor, reason)
-                self.reject([key], reason)
+            objection = self._accept(message, buffers)
+            if objection is not None:
+                self._complain(message.actor, objection.words)
+                self.reject([key], objection)
 
     def _complain(self, sampler: str, reason: str) -> None:
         """A flood of bad unrolls is counted one by one, and said once a second."""
@@ -204,10 +226,15 @@ class LearnerEnd:
             log.warning("unroll of %s refused: %s%s", sampler, reason, more)
 
     def _nack(
-        self, parts: Sequence[tuple[tuple[int, int], ...]], outcome: Outcome, reason: str
+        self,
+        parts: Sequence[tuple[tuple[int, int], ...]],
+        outcome: Outcome,
+        reason: str,
+        *,
+        blame: bool = False,
     ) -> None:
         for tags in parts:
-            self.link.send(encode(Nack(self.inc, tags, outcome, reason[:200])))
+            self.link.send(encode(Nack(self.inc, tags, outcome, reason[:200], blame)))
 
     def _announce(self, blob: Blob) -> None:
         announce: Announce = blob.announce

@@ -22,8 +22,6 @@ from broker.wire import Outcome, Payload, Range, Unroll, ranges
 _MOST_SEQS = 4096
 # All ranges of one PING together; what lies beyond waits until those before are settled.
 _MOST_LOOKED_AT = 16384
-
-
 _FORGET_EVERY_S = 1.0
 
 
@@ -221,11 +219,12 @@ class Ledger:
             self.book.settle(entry, Outcome.TRAINED)
         return len(entries)
 
-    def nack(self, inc: int, tags: Sequence[tuple[int, int]], outcome: Outcome) -> None:
-        """Leases that end without a step. ABANDONED gives back untouched, DUPLICATE was trained."""
-        for entry in reversed(
-            self.book.leases.of(inc, tags)
-        ):  # the first given back is first in line
+    def nack(
+        self, inc: int, tags: Sequence[tuple[int, int]], outcome: Outcome, blame: str = ""
+    ) -> None:
+        """Leases that end without a step. ABANDONED gives back untouched, DUPLICATE was trained.
+        `blame`: why rejected ones are their samplers' fault; "" = they are not."""
+        for entry in reversed(self.book.leases.of(inc, tags)):  # the first back is first in line
             if outcome is Outcome.ABANDONED:
                 entry.attempt -= 1
                 entry.home = 0  # it has no room: whoever has may take it
@@ -233,7 +232,8 @@ class Ledger:
             else:
                 trained = outcome is Outcome.DUPLICATE
                 self._trained(inc, int(trained))
-                self.book.settle(entry, Outcome.TRAINED if trained else Outcome.REJECTED)
+                ending = Outcome.TRAINED if trained else Outcome.REJECTED
+                self.book.settle(entry, ending, blame)
 
     def _trained(self, inc: int, count: int) -> None:
         session = self.book.leases.session(inc)

@@ -18,7 +18,7 @@ from broker.door import REASONS
 from broker.roster import ROLES, Peer
 from broker.steady import steady
 from broker.summed import histogram, summed
-from broker.wire import TYPES, Message, Outcome
+from broker.wire import TYPES, Message, Outcome, Refusal
 
 if TYPE_CHECKING:
     from broker.server import Server
@@ -36,7 +36,7 @@ class BrokerMetrics(Collector):
         self.bytes: Counter[str] = Counter({"in": 0, "out": 0})  # dir
         self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
         self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
+        self.refused: Counter[str] = Counter({code.name.lower(): 0 for code in Refusal})
         self.peer_full = 0
         self.lags = Buckets(_LAGS)  # versions between acting and dispatch
         self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in
@@ -97,7 +97,7 @@ class BrokerMetrics(Collector):
         yield _counter("headrace_broker_refusals", "Peers refused", "reason", self.refused)
         yield histogram(
             "headrace_broker_fragment_lag_versions",
-            "Versions between acting and dispatch, by unroll",
+            "Age: versions between acting and dispatch, by unroll; max_lag does not bound it",
             self.lags,
         )
         yield CounterMetricFamily(
@@ -130,7 +130,8 @@ class BrokerMetrics(Collector):
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
             ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
-            ("max_lag_versions", "How far sampling may be ahead, by the run", book.credit.max_lag),
+            ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", book.credit.ahead),
+            ("max_lag_versions", "pacing.max_lag, by the run", book.credit.max_lag),
             ("version", "The learner's version", book.credit.version),
             ("over", "1 = the learner said that the run is complete", int(ledger.over)),
             ("ledger_unaccounted", "Unrolls lost by our own counting", steady(ledger.unaccounted)),

@@ -37,6 +37,12 @@ class Credit:
         """Trained, and here to be trained."""
         return self.version * self.batch + self.present
 
+    @property
+    def ahead(self) -> float:
+        """Batches that are under way, waiting, or at learners: how far sampling is ahead of what
+        was trained. At most max_lag + 1, but for what a revived sampler brings."""
+        return (self.present + self.running) / self.batch
+
     def budget(self) -> int:
         """Grants possible now. Negative after a revived sampler brought what it had started."""
         return (self.max_lag + self.version + 1) * self.batch - self.accepted - self.running

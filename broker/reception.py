@@ -56,6 +56,8 @@ class Reception:
         if crowded:
             return Refusal.IDENTITY, crowded
         actor = self._ledger.book.actors.get(hello.inc)
+        if actor is not None and actor.expelled:
+            return Refusal.UNROLLS, actor.expelled
         return self._roster.objection(hello, intro, user, actor.user if actor is not None else None)
 
     def join(

@@ -66,6 +66,11 @@ class Stream:
                 del self.settled[seq]
 
 
+# A sampler is thrown out when so many of its latest unrolls could not be used. One whose
+# environment fails now and then never comes near; one that sends nothing else is soon out.
+_JUDGED, _MOST_REFUSED = 32, 20
+
+
 @dataclass(slots=True, eq=False)
 class Actor:
     """One sampler process. Kept after its death: its dedup windows must outlive it."""
@@ -78,6 +83,13 @@ class Actor:
     streams: dict[int, Stream] = field(default_factory=dict)
     acks: dict[tuple[int, Outcome], list[int]] = field(default_factory=dict)  # not sent yet
     granted: set[int] = field(default_factory=set)  # streams whose LIMIT is not sent yet
+    judged: int = 0  # its latest unrolls, one bit each: 1 = by its own fault it could not be used
+    expelled: str = ""  # why it is thrown out, for its user; "" = it is not
+
+    def judge(self, *, refused: bool) -> bool:
+        """Remembers what became of one unroll; True = that is one too many."""
+        self.judged = (self.judged << 1 | refused) & (1 << _JUDGED) - 1
+        return refused and self.judged.bit_count() >= _MOST_REFUSED
 
 
 @dataclass(slots=True, eq=False)
@@ -102,3 +114,4 @@ class Effects:
     deliver: list[Entry] = field(default_factory=list)
     acks: list[tuple[int, Outcome, tuple[Range, ...]]] = field(default_factory=list)
     limits: list[tuple[int, tuple[tuple[int, int, int], ...]]] = field(default_factory=list)
+    expelled: list[Actor] = field(default_factory=list)  # to be refused

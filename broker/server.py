@@ -285,7 +285,8 @@ class Server:
 
     def _nack(self, peer: Peer, message: wire.Nack, _: Sequence[Buffer]) -> None:
         if message.outcome in (Outcome.REJECTED, Outcome.DUPLICATE, Outcome.ABANDONED):
-            self.ledger.nack(peer.inc, message.tags, Outcome(message.outcome))
+            blame = said.words(message.reason or "no reason given") if message.blame else ""
+            self.ledger.nack(peer.inc, message.tags, Outcome(message.outcome), blame)
 
     def _learner_ping(self, peer: Peer, message: wire.LearnerPing, _: Sequence[Buffer]) -> None:
         self._says(peer, message.stats)
@@ -323,6 +324,11 @@ class Server:
             self._post.send(self.roster.route(inc), wire.Ack(outcome, ranges))
         for inc, grants in effects.limits:
             self._post.send(self.roster.route(inc), wire.Limit(grants))
+        for actor in effects.expelled:
+            of = f" ({said.words(actor.user)})" if actor.user else ""
+            self.complaints.say("sampler %s%s is thrown out: %s", actor.name, of, actor.expelled)
+            self._post.refuse(self.roster.route(actor.inc), Refusal.UNROLLS, actor.expelled)
+            self.roster.forget(actor.inc)
 
     def _welcome(self, peer: Peer, version: int) -> None:
         welcome = wire.Welcome(

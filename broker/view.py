@@ -55,6 +55,7 @@ class View:
             "weights_bytes": server.shipping.spread.nbytes,
             "behind_versions": behind(server),
             "max_lag": book.credit.max_lag,
+            "ahead": round(book.credit.ahead, 3),
             "batch_unrolls": book.credit.batch,
             "queued": book.entries - leased,
             "queued_bytes": book.nbytes,

@@ -186,6 +186,7 @@ class Nack(Message, frozen=True):
     tags: tuple[tuple[int, int], ...]
     outcome: Outcome
     reason: str
+    blame: bool = False  # REJECTED: their samplers are at fault
 
 
 class LearnerPing(Message, frozen=True):

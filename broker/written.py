@@ -18,8 +18,8 @@ class WrittenBook(Book):
         self._ends: dict[tuple[int, int, Outcome], list[int]] = {}
         journal.window((self.credit.max_lag + 1) * self.credit.batch)
 
-    def settle(self, entry: Entry, outcome: Outcome) -> None:
-        super().settle(entry, outcome)
+    def settle(self, entry: Entry, outcome: Outcome, blame: str = "") -> None:
+        super().settle(entry, outcome, blame)
         unroll = entry.unroll
         self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
 

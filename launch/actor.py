@@ -148,6 +148,7 @@ def build(end: ActorEnd, run: config.Run, *, seed: int, metrics: ActorMetrics) -
         stepper=stepper,
         policy=Policy(run.model, stepper.spaces, seed=seed, precision=run.actor.precision),
         length=run.unroll.length,
+        largest=run.unroll.largest,
         gather=Gather(limit_s=run.actor.wait_ms / 1000),
         faults=Faults(run.env.id, per_hour=run.actor.crashes_per_hour),
         metrics=metrics,

@@ -38,6 +38,7 @@ from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
 from learner import checkpoint
 from learner.batch import Batch
+from learner.culprits import DivergedError
 from learner.feed import Feed
 from learner.gap import GapCheck
 from learner.metrics import LearnerMetrics
@@ -48,7 +49,7 @@ from learner.progress import Progress
 from learner.ranks import Ranks, RanksError
 from learner.record import Recorder
 from learner.spaces import Spaces
-from learner.train import DivergedError, train
+from learner.train import train
 from learner.weights import layout_digest
 
 log = logging.getLogger(__name__)
@@ -202,6 +203,7 @@ def _feed(
     make_batch = functools.partial(
         Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
         pinned=device.type == "cuda", memory=run.model.memory, previous=run.model.previous,
+        largest=run.unroll.largest,
     )  # fmt: skip
     make_end = functools.partial(
         LearnerEnd,

@@ -163,9 +163,13 @@ def _figures(status: Status) -> Iterable[tuple[str, str, bool]]:
     lag, most = learner.get("lag"), status.get("max_lag")
     missing = unaccounted(status)
     evaluated = f", evaluation {score['mean']:,.1f}" if score else ""
-    bound = "" if most is None else f" of at most {most:,}"
+    ahead = status.get("ahead")
+    bound = "" if most is None else f" of at most {most + 1:,}"
     yield "return", f"{_amount(learner.get('mean_return'))}{evaluated}", False
-    yield "lag", f"{_amount(lag)}{bound} versions", bool(lag and most and lag > most)
+    yield "lag", f"{_amount(lag)} versions when trained", False
+    if ahead is not None:
+        beyond = most is not None and ahead > most + 1
+        yield "ahead", f"{_amount(ahead)}{bound} batches", beyond
     exact = "every unroll that came in has its place" if missing == 0 else "not accounted for"
     yield "ledger", exact if missing == 0 else f"{_count(missing)} {exact}", bool(missing)
 

@@ -120,7 +120,7 @@ def _pieces(
     batch = Batch(
         spaces, length=run.unroll.length, envs=run.unroll.envs,
         unrolls=run.pacing.batch_unrolls // ranks.world, pinned=cuda, memory=run.model.memory,
-        previous=run.model.previous,
+        previous=run.model.previous, largest=run.unroll.largest,
     )  # fmt: skip
     feed, progress = Recorded(path, batch), Progress()
     model = build(run.model, spaces, seed=run.run.seed).to(device)

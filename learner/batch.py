@@ -14,12 +14,26 @@ from torch import Tensor
 
 from broker.fields import MAX_VERSION
 from broker.inbox import Key
+from broker.learner_end import Objection
 from broker.wire import Deliver, Payload
+from learner.config import UnrollConfig
 from learner.score import Ends
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Field, Spaces, unroll_fields
+from learner.spaces import (
+    DEAD,
+    TERMINATED,
+    TRUNCATED,
+    Action,
+    Field,
+    Spaces,
+    beyond,
+    beyond_words,
+    unroll_fields,
+)
 
 # Steps of one episode; more no run lives to see.
 _LONGEST = 1 << 53
+# A sum of rewards may be so much larger than they allow, by rounding.
+_ROUNDED = 1.001
 
 
 class Batch:
@@ -35,8 +49,10 @@ class Batch:
         pinned: bool,
         memory: int = 0,
         previous: bool = False,
+        largest: float = UnrollConfig().largest,
     ) -> None:
         self.unrolls = unrolls
+        self.largest = largest  # no float lies beyond +- this
         self._envs = envs
         self._length = length
         self._action = spaces.action
@@ -55,47 +71,68 @@ class Batch:
             for field in self._fields
         }
         self._arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
-        self.keys: list[Key] = []  # unrolls placed, in order of their columns
-        self.versions: list[tuple[int, int]] = []  # min and max each was acted with
-        self.ends: list[Ends] = []  # of each unroll, in the same order
-        self.ended = 0
-        self.steps = 0  # live ones
+        self.messages: list[Deliver] = []  # of the unrolls placed, in order of their columns
 
     @property
     def free(self) -> int:
-        return self.unrolls - len(self.keys)
+        return self.unrolls - len(self.messages)
+
+    @property
+    def keys(self) -> list[Key]:
+        return [(one.inc, one.stream, one.seq) for one in self.messages]
+
+    @property
+    def versions(self) -> list[tuple[int, int]]:
+        """Least and greatest that each was acted with."""
+        return [(one.version_min, one.version_max) for one in self.messages]
+
+    @property
+    def ends(self) -> list[Ends]:
+        """Of each unroll, in the same order."""
+        return [
+            Ends(one.inc, one.stream, self._envs, self._length, one.episodes)
+            for one in self.messages
+        ]
+
+    @property
+    def ended(self) -> int:
+        return sum(one.ended for one in self.messages)
+
+    @property
+    def steps(self) -> int:
+        """Live ones."""
+        return sum(one.steps for one in self.messages)
 
     def clear(self) -> None:
-        self.keys.clear()
-        self.versions.clear()
-        self.ends.clear()
-        self.ended = self.steps = 0
+        self.messages.clear()
 
-    def place(self, message: Deliver, buffers: Sequence[Payload]) -> str:
-        """Copies an unroll into the next columns; "" or why it cannot be used."""
+    def drop(self, places: Sequence[int]) -> None:
+        """Takes these unrolls out; the others move together, in their order."""
+        kept = [at for at in range(len(self.messages)) if at not in places]
+        columns = [at * self._envs + column for at in kept for column in range(self._envs)]
+        for array in self._arrays.values():
+            array[:, : len(columns)] = array[:, columns]
+        self.messages = [self.messages[at] for at in kept]
+
+    def place(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
+        """Copies an unroll into the next columns; returns why it cannot be used, if it cannot."""
         views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
-        reason = self._damage(message, views) or self._false_claim(message)
-        if reason:
-            return reason
+        if words := self._damage(message, views):
+            return Objection("damaged", words)
+        if words := self._false_claim(message):
+            return Objection("claim", words)
         try:
             arrays = {f.name: _array(f, view) for f, view in zip(self._fields, views, strict=True)}
         except ValueError as error:
-            return str(error)
-        reason = self._nonsense(message, arrays)
-        if reason:
-            return reason
-        lo = len(self.keys) * self._envs
+            return Objection("damaged", str(error))
+        if objection := self._nonsense(message, arrays):
+            return objection
+        lo = len(self.messages) * self._envs
         columns = slice(lo, lo + self._envs)
         for name, array in arrays.items():
             self._arrays[name][:, columns] = array
-        self.keys.append((message.inc, message.stream, message.seq))
-        self.versions.append((message.version_min, message.version_max))
-        self.ends.append(
-            Ends(message.inc, message.stream, self._envs, self._length, message.episodes)
-        )
-        self.ended += message.ended
-        self.steps += message.steps
-        return ""
+        self.messages.append(message)
+        return None
 
     def _damage(self, message: Deliver, views: Sequence[memoryview]) -> str:
         """Not what was sent, or not of our shapes."""
@@ -112,17 +149,30 @@ class Batch:
             return "its digest is wrong: the buffers are not those that were sent"
         return ""
 
-    def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> str:
+    def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> Objection | None:
         """What no environment of this run can have given."""
         for name, array in arrays.items():
-            if array.dtype.kind == "f" and not _finite(array):
-                return f"{name} is not finite"
+            number = beyond(array, self.largest)
+            if number is not None:
+                reason = _reason(name) if math.isfinite(number) else "not_finite"
+                return Objection(reason, beyond_words(name, number, self.largest))
         for leaf in self._counted:
             array = arrays[f"obs.{leaf.name}"]
             limit = np.reshape(leaf.categories, leaf.shape)
             if (array < 0).any() or (array >= limit).any():
-                return f"obs.{leaf.name} holds a category outside its space"
+                words = f"obs.{leaf.name} holds a category outside its space"
+                return Objection("observation", words)
+        if words := self._impossible(arrays):
+            return Objection("action", words)
         flags = arrays["flags"]
+        if flags.max() > TERMINATED | TRUNCATED | DEAD:
+            return Objection("claim", "unknown flags")
+        if flags.size - np.count_nonzero(flags & DEAD) != message.steps:
+            return Objection("claim", "its live steps are miscounted")
+        return None
+
+    def _impossible(self, arrays: dict[str, NDArray[Any]]) -> str:
+        """What is wrong with its actions."""
         choices = _choices(arrays["action"], self._action)
         if not _inside(choices, self._action, least=0):
             return f"an action outside {self._within}"
@@ -130,16 +180,10 @@ class Batch:
             _choices(arrays["before.action"], self._action), self._action, least=-1
         ):
             return f"before row 0 an action outside {self._within}"
-        if flags.max() > TERMINATED | TRUNCATED | DEAD:
-            return "unknown flags"
         if self._mask:
             # What a dead step was sent is ignored, and its mask may be that of an episode's end.
-            live = (flags & DEAD) == 0
-            reason = _forbidden(choices, arrays[self._mask][:-1] != 0, live, self._action)
-            if reason:
-                return reason
-        if flags.size - np.count_nonzero(flags & DEAD) != message.steps:
-            return "its live steps are miscounted"
+            live = (arrays["flags"] & DEAD) == 0
+            return _forbidden(choices, arrays[self._mask][:-1] != 0, live, self._action)
         return ""
 
     def _false_claim(self, message: Deliver) -> str:
@@ -153,7 +197,8 @@ class Batch:
         for column, score, length in message.episodes:
             if not 0 <= column < self._envs:
                 return f"an episode of environment {column}, and it has {self._envs}"
-            if not math.isfinite(score) or not 0 <= length <= _LONGEST:
+            most = _ROUNDED * self.largest * max(length, 1)
+            if not 0 <= length <= _LONGEST or not abs(score) <= most:
                 return f"an episode of return {score} and length {length}"
         return ""
 
@@ -163,12 +208,10 @@ def _most_packed(nbytes: int) -> int:
     return nbytes + nbytes // 255 + 16
 
 
-def _finite(array: NDArray[Any]) -> bool:
-    """As the network sees it: what float32 cannot hold is infinite there."""
-    if array.dtype.itemsize > 4:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
-    return bool(np.isfinite(array).all())
+def _reason(name: str) -> str:
+    """What a number of that field is called where refused unrolls are counted."""
+    kind, _, rest = name.partition(".")
+    return {"obs": "observation", "before": rest}.get(kind, kind)
 
 
 def _choices(rows: NDArray[Any], action: Action) -> NDArray[Any]:

@@ -17,6 +17,15 @@ class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
     envs: Annotated[
         int, Meta(ge=1, le=4096, description="environments in one unroll, its columns")
     ] = 16
+    largest: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3.4e38,
+            description="an unroll with a reward, an observation or a log-probability beyond +-"
+            " this is refused: no step survives numbers whose squares are infinite",
+        ),
+    ] = 1e9
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 
     broker -> accept (loop thread) -> the batch being filled -> ready -> train loop
                                             ^                               |
-                                            +---------- free <--------------+ trained / rejected
+                                            +---- with room <---------------+ trained / refill
 
 The train loop never touches a socket; this thread never touches the model. Batches are a fixed
 pool, and the broker is told how many unrolls fit, so there is nothing to overflow.
@@ -21,7 +21,8 @@ import zmq
 
 from broker.blobs import Blob
 from broker.endpoints import EndpointError
-from broker.learner_end import LearnerEnd
+from broker.inbox import Key
+from broker.learner_end import LearnerEnd, Objection
 from broker.link import RefusedError
 from broker.wire import Deliver, Payload
 from learner.batch import Batch
@@ -51,7 +52,7 @@ class Feed:
         self._make_end = make_end
         self._layout = layout
         self._recorder = recorder  # loop thread; it hears of everything in the order it happens
-        self._free: deque[Batch] = deque(batches[1:])  # loop thread
+        self._free: deque[Batch] = deque(batches[1:])  # loop thread; the next to fill comes first
         self._filling: Batch | None = batches[0]  # loop thread; None = all are with the train loop
         self._ready: queue.Queue[Batch | None] = queue.Queue(maxsize=len(batches) + 1)
         self._welcomed = threading.Event()
@@ -93,9 +94,15 @@ class Feed:
         """An optimiser step used it; its memory is free again."""
         self._loop.call_soon_threadsafe(self._on_trained, batch, version)
 
-    def reject(self, batch: Batch, reason: str) -> None:
-        """It cannot be used; its memory is free again."""
-        self._loop.call_soon_threadsafe(self._on_rejected, batch, reason)
+    def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
+        """These unrolls of it cannot be used, and leave it."""
+        keys = [batch.keys[at] for at in places]
+        batch.drop(places)
+        self._loop.call_soon_threadsafe(self._on_rejected, keys, tuple(places), objection)
+
+    def refill(self, batch: Batch) -> None:
+        """It lacks unrolls; those it has stay in it until others have joined them."""
+        self._loop.call_soon_threadsafe(self._on_refill, batch)
 
     def publish(self, version: int, body: bytes) -> None:
         """New weights; when several wait only the newest goes out."""
@@ -176,12 +183,12 @@ class Feed:
                 self.end.link.send(frames)
             await asyncio.sleep(_ASK_EVERY_S)
 
-    def _accept(self, message: Deliver, buffers: Sequence[Payload]) -> str:
+    def _accept(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
         batch = self._filling
         assert batch is not None, "nothing is accepted without room"
-        reason = batch.place(message, buffers)
-        if reason:
-            return reason
+        objection = batch.place(message, buffers)
+        if objection is not None:
+            return objection
         if self._recorder is not None:
             self._recorder.accepted(message, buffers)
         if batch.free == 0:
@@ -189,25 +196,39 @@ class Feed:
                 self._recorder.full(batch.unrolls)
             self._filling = self._free.popleft() if self._free else None
             self._ready.put_nowait(batch)
-        return ""
+        return None
 
     def _room(self) -> int:
         filling = self._filling.free if self._filling is not None else 0
-        return filling + sum(batch.unrolls for batch in self._free)
+        return filling + sum(batch.free for batch in self._free)
 
     def _on_trained(self, batch: Batch, version: int) -> None:
-        keys = list(batch.keys)
-        self._recycle(batch)
+        keys = batch.keys
+        batch.clear()
+        if self._filling is None:
+            self._filling = batch
+        else:
+            self._free.append(batch)
         if self._recorder is not None:
             self._recorder.trained(version)
         self.end.trained(keys, version=version)
 
-    def _on_rejected(self, batch: Batch, reason: str) -> None:
-        keys = list(batch.keys)
-        self._recycle(batch)
+    def _on_rejected(
+        self, keys: Sequence[Key], places: tuple[int, ...], objection: Objection
+    ) -> None:
         if self._recorder is not None:
-            self._recorder.rejected(reason)
-        self.end.reject(keys, reason)
+            self._recorder.rejected(places, objection.words)
+        self.end.reject(keys, objection)
+
+    def _on_refill(self, batch: Batch) -> None:
+        """It goes first: what it holds has waited longest."""
+        if self._filling is not None:
+            self._free.appendleft(self._filling)
+        self._filling = batch
+        if self._recorder is not None:
+            self._recorder.refilled()
+        for frames in self.end.beats():  # the broker hears at once that there is room
+            self.end.link.send(frames)
 
     def _on_windows(self) -> Windows:
         """Asked for when a checkpoint is written."""
@@ -221,13 +242,6 @@ class Feed:
             latest, self._latest = self._latest, None
         if latest is not None:
             self.end.publish(Blob.of(latest[0], self._layout, latest[1]))
-
-    def _recycle(self, batch: Batch) -> None:
-        batch.clear()
-        if self._filling is None:
-            self._filling = batch
-        else:
-            self._free.append(batch)
 
     # ---- across ---------------------------------------------------------------------------------
 

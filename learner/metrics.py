@@ -62,7 +62,7 @@ class LearnerMetrics:
         )
         self.lag = Histogram(
             "headrace_learner_lag_versions",
-            "Versions between acting and training",
+            "Age: versions between acting and training, by unroll of this rank",
             buckets=_LAG_BUCKETS,
             registry=registry,
         )
@@ -123,6 +123,13 @@ class LeaseMetrics(Collector):
         ):
             fragments.add_metric([outcome], count)
         yield fragments
+        rejected = CounterMetricFamily(
+            "headrace_learner_rejected_fragments", "Unrolls that could not be used, by reason",
+            labels=["reason"],
+        )  # fmt: skip
+        for reason, count in end.objections.items():
+            rejected.add_metric([reason], count)
+        yield rejected
         yield CounterMetricFamily(
             "headrace_learner_reconnects", "Connections begun anew", value=end.link.reconnects
         )

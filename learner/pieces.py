@@ -1,13 +1,14 @@
 """What the train loop works with; launch puts it together."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from broker.learner_end import Objection
 from learner.batch import Batch
 from learner.checkpoint import Checkpoint
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
@@ -44,7 +45,9 @@ class Source(Protocol):
 
     def trained(self, batch: Batch, *, version: int) -> None: ...
 
-    def reject(self, batch: Batch, reason: str) -> None: ...
+    def reject(self, batch: Batch, places: Sequence[int], objection: Objection, /) -> None: ...
+
+    def refill(self, batch: Batch) -> None: ...
 
     def publish(self, version: int, body: bytes) -> None: ...
 

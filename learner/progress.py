@@ -1,7 +1,7 @@
 """What the learner has done so far: counted here, shown everywhere, saved in every checkpoint."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learner.score import Ends, Score
@@ -17,7 +17,7 @@ class Progress:
         self.version = 0  # optimiser steps, and jumps over versions that a crash has used up
         self.learner_steps = 0
         self.trained_steps = 0  # live steps trained on
-        self.trained_unrolls = 0
+        self.trained_unrolls = 0  # of all ranks, as everything here
         self.uses = 0.0  # unrolls of all optimiser steps: those used again count again
         self.kl_coef: float | None = None  # adapted; None = still the configured one
         self.episodes = 0
@@ -29,12 +29,13 @@ class Progress:
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
         self._marks: list[tuple[float, int]] = []
 
-    def step(self, *, version: int, steps: int, lags: Sequence[int]) -> None:
-        """A batch was trained on."""
+    def step(self, *, version: int, steps: int, lags: Mapping[int, int]) -> None:
+        """A batch was trained on; `lags`: of all ranks, unrolls by lag."""
         self.version = version
         self.trained_steps += steps
-        self.trained_unrolls += len(lags)
-        self.lags.update(min(max(lag, 0), _LARGEST_LAG) for lag in lags)
+        for lag, unrolls in lags.items():
+            self.trained_unrolls += unrolls
+            self.lags[min(max(lag, 0), _LARGEST_LAG)] += unrolls
 
     def used(self, unrolls: float) -> None:
         """An optimiser step was taken on so many unrolls."""

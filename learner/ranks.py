@@ -6,7 +6,8 @@ stop.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,6 +16,9 @@ import torch
 from torch import Tensor
 
 from learner.score import Ends
+
+# Different lags in one rank's batch: beyond, the oldest ones count as the least of them.
+_LAGS = 64
 
 
 class RanksError(Exception):
@@ -29,8 +33,10 @@ class Facts:
     stop: bool = False  # somebody asked to end
     late: bool = False  # time is up
     save: bool = False  # a checkpoint is due
+    show: bool = False  # numbers for people are due
     steps: int = 0
     ended: int = 0
+    lags: tuple[tuple[int, int], ...] = ()  # (versions, unrolls) of the batch, ascending
     ends: tuple[Ends, ...] = ()  # of each unroll
 
 
@@ -54,18 +60,25 @@ class Ranks:
         """
         if self.world == 1:
             return own
-        numbers = [own.ready, own.stop, own.late, own.save, own.steps, own.ended]
-        mine = torch.tensor(numbers, dtype=torch.float64)
+        numbers = [own.ready, own.stop, own.late, own.save, own.show, own.steps, own.ended]
+        mine = torch.tensor([*numbers, *_flat(_folded(own.lags), _LAGS)], dtype=torch.float64)
         table = [torch.zeros_like(mine) for _ in range(self.world)]
         self.collective(lambda: torch.distributed.all_gather(table, mine))
-        ready = all(row[0] > 0 for row in table)
+        rows = [row.tolist() for row in table]
+        lags: Counter[int] = Counter()
+        for row in rows:
+            for lag, unrolls in _pairs(row[len(numbers) :]):
+                lags[int(lag)] += unrolls
+        ready = all(row[0] for row in rows)
         return Facts(
             ready=ready,
-            stop=any(row[1] > 0 for row in table),
-            late=any(row[2] > 0 for row in table),
-            save=any(row[3] > 0 for row in table),
-            steps=int(sum(row[4] for row in table)),
-            ended=int(sum(row[5] for row in table)),
+            stop=any(row[1] for row in rows),
+            late=any(row[2] for row in rows),
+            save=any(row[3] for row in rows),
+            show=any(row[4] for row in rows),
+            steps=int(sum(row[5] for row in rows)),
+            ended=int(sum(row[6] for row in rows)),
+            lags=tuple(sorted(lags.items())),
             ends=self._ends(own) if ready else (),
         )
 
@@ -122,3 +135,22 @@ class Ranks:
                 f"rank {self.rank}: a collective failed, another rank is gone or stuck ({first});"
                 " start the group again, it continues from its newest checkpoint"
             ) from error
+
+
+def _folded(lags: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    if len(lags) <= _LAGS:
+        return lags
+    return (*lags[: _LAGS - 1], (lags[_LAGS - 1][0], sum(count for _, count in lags[_LAGS - 1 :])))
+
+
+def _flat(pairs: Sequence[tuple[float, int]], most: int) -> list[float]:
+    """So many pairs, the rest zeros: every rank's row is equally long."""
+    flat = [float(number) for pair in pairs for number in pair]
+    return flat + [0.0] * (2 * most - len(flat))
+
+
+def _pairs(flat: Sequence[float]) -> Iterator[tuple[float, int]]:
+    """Those of which there are some."""
+    for at in range(0, len(flat), 2):
+        if flat[at + 1] > 0:
+            yield flat[at], int(flat[at + 1])

@@ -1,7 +1,8 @@
 """What a learner was given, in order, so that its training can be gone through again.
 
     each entry   4 bytes length | 8 bytes xxh3-64 | msgpack
-    Opened, then Accepted .. Accepted Full, Trained or Rejected .. and Closed at a clean end
+    Opened, then Accepted .. Accepted Full, Rejected .., Trained or Refilled .. and Closed at a
+    clean end
 
 Without Closed the recording is incomplete: the process was killed, or the disk was full. What there
 is can still be used. The receiver thread writes; nothing waits in memory but one buffer of a file.
@@ -10,6 +11,7 @@ is can still be used. The receiver thread writes; nothing waits in memory but on
 import contextlib
 import logging
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -20,6 +22,7 @@ import xxhash
 import zmq
 from msgspec import Struct
 
+from broker.learner_end import Objection
 from broker.wire import Deliver, Episodes, Payload
 from learner.batch import Batch
 
@@ -73,8 +76,9 @@ class Trained(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag=4):
-    """The train loop could not use the oldest batch it holds."""
+    """The train loop could not use these unrolls of the oldest batch it holds."""
 
+    places: tuple[int, ...]
     reason: str
 
 
@@ -82,7 +86,12 @@ class Closed(Struct, frozen=True, array_like=True, tag=5):
     """The last entry."""
 
 
-Entry: TypeAlias = Opened | Accepted | Full | Trained | Rejected | Closed
+class Refilled(Struct, frozen=True, array_like=True, tag=6):
+    """The train loop gave the oldest batch it holds back without a step: what is left of it is
+    filled up first, and what was being filled comes after."""
+
+
+Entry: TypeAlias = Opened | Accepted | Full | Trained | Rejected | Refilled | Closed
 
 
 def path_of(run_dir: Path, rank: int) -> Path:
@@ -119,8 +128,11 @@ class Recorder:
     def trained(self, version: int) -> None:
         self._write(Trained(version))
 
-    def rejected(self, reason: str) -> None:
-        self._write(Rejected(reason))
+    def rejected(self, places: tuple[int, ...], reason: str) -> None:
+        self._write(Rejected(places, reason))
+
+    def refilled(self) -> None:
+        self._write(Refilled())
 
     def flush(self) -> None:
         """A checkpoint is being written: whoever finds it must find what led to it."""
@@ -191,9 +203,12 @@ class Recorded:
 
     def __init__(self, path: Path, batch: Batch) -> None:
         # A batch that the train loop never used is no part of what it did.
-        self._left = sum(isinstance(entry, Trained | Rejected) for entry in entries(path))
+        self._left = sum(isinstance(entry, Trained | Refilled) for entry in entries(path))
         self._entries = entries(path)
         self._batch = batch
+        self._filling: list[Accepted] = []
+        self._waiting: list[list[Accepted]] = []  # begun, and to be filled after it; the next last
+        self._given: deque[list[Accepted]] = deque()  # to the train loop, as recorded
         self.ended = False  # there are no more batches
         self.closed = False  # and that is as it should be: the recording has its last entry
 
@@ -201,20 +216,37 @@ class Recorded:
         """The next batch; None = that was all, now and for ever."""
         self._batch.clear()
         for entry in self._entries:
-            if isinstance(entry, Accepted) and self._left:
-                self._place(entry)
-            elif isinstance(entry, Full) and self._left:
-                if entry.unrolls != len(self._batch.keys) or self._batch.free:
-                    raise RecordError(
-                        f"a batch of {entry.unrolls} unrolls was recorded, and"
-                        f" {len(self._batch.keys)} of {self._batch.unrolls} are here"
-                    )
-                self._left -= 1
-                return self._batch
-            elif isinstance(entry, Closed):
-                self.closed = True
+            match entry:
+                case Accepted() if self._left:
+                    self._filling.append(entry)
+                case Full() if self._left:
+                    self._full(entry.unrolls)
+                    self._left -= 1
+                    return self._batch
+                case Rejected() if self._given:
+                    oldest = self._given[0]
+                    oldest[:] = [one for at, one in enumerate(oldest) if at not in entry.places]
+                case Trained() if self._given:
+                    self._given.popleft()
+                case Refilled() if self._given:
+                    self._waiting.append(self._filling)
+                    self._filling = self._given.popleft()
+                case Closed():
+                    self.closed = True
         self.ended = True
         return None
+
+    def _full(self, unrolls: int) -> None:
+        """Hands the batch over that was being filled."""
+        if not unrolls == len(self._filling) == self._batch.unrolls:
+            raise RecordError(
+                f"a batch of {unrolls} unrolls was recorded, and"
+                f" {len(self._filling)} of {self._batch.unrolls} are here"
+            )
+        for entry in self._filling:
+            self._place(entry)
+        self._given.append(self._filling)
+        self._filling = self._waiting.pop() if self._waiting else []
 
     def _place(self, entry: Accepted) -> None:
         message = Deliver(
@@ -222,17 +254,21 @@ class Recorded:
             version_min=entry.version_min, version_max=entry.version_max, steps=entry.steps,
             digest=entry.digest, ended=entry.ended, episodes=entry.episodes,
         )  # fmt: skip
-        reason = self._batch.place(message, entry.buffers)
-        if reason:
-            raise RecordError(f"an unroll of the recording is refused here: {reason}")
+        objection = self._batch.place(message, entry.buffers)
+        if objection is not None:
+            raise RecordError(f"an unroll of the recording is refused here: {objection.words}")
 
     # What a Feed tells the broker: nobody is there to hear it.
 
     def trained(self, batch: Batch, *, version: int) -> None:
         """Nothing: the next call of `next` uses the batch again."""
 
-    def reject(self, batch: Batch, reason: str) -> None:
-        """Nothing, likewise."""
+    def reject(self, batch: Batch, places: Sequence[int], _objection: Objection) -> None:
+        """They leave the batch."""
+        batch.drop(places)
+
+    def refill(self, batch: Batch) -> None:
+        """Nothing: the recording says what filled it up."""
 
     def publish(self, version: int, body: bytes) -> None:
         """Nothing."""

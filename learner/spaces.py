@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import xxhash
 from msgspec import Struct
+from numpy.typing import NDArray
 
 # An image this large is worth compressing.
 _PACK_FROM_BYTES = 1024
@@ -189,6 +190,23 @@ def unroll_fields(
         *memories,
         *(before if previous else ()),
     )
+
+
+def beyond(array: NDArray[Any], largest: float) -> float | None:
+    """The first number that is not finite, or not within +- largest; None = all are."""
+    if array.dtype.kind != "f" or not array.size:
+        return None
+    if float(array.max()) <= largest and float(array.min()) >= -largest:  # so no NaN passes
+        return None
+    wide = array.astype(np.float64)
+    return float(wide[~(np.abs(wide) <= largest)].flat[0])
+
+
+def beyond_words(name: str, number: float, largest: float) -> str:
+    """What `beyond` found, for a person."""
+    if not math.isfinite(number):
+        return f"{name} is not finite"
+    return f"{name} has {number:.3g}, beyond unroll.largest = {largest:g}"
 
 
 def previous_leaves(spaces: Spaces) -> tuple[Leaf, ...]:

@@ -5,14 +5,16 @@ import inspect
 import json
 import logging
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learner import optimise, schedule
 from learner.batch import Batch
+from learner.culprits import Inquest, without
 from learner.losses import (
     LOSSES,
     Loss,
@@ -32,19 +34,13 @@ from learner.progress_lines import ProgressLines
 from learner.ranks import Facts
 from learner.saving import append, restore, save
 from learner.upload import Upload, sample_of
-from learner.uses import Sample, uses_of
+from learner.uses import Sample, uses_of, with_targets
 from learner.weights import FlatWeights
 
 log = logging.getLogger(__name__)
 
-# So many skipped steps in a row mean that training is over, not that one batch was bad.
-_MOST_NONFINITE = 20
 _GAP_EVERY = 100  # versions
 _SHOW_EVERY_S = 0.25
-
-
-class DivergedError(Exception):
-    """Loss or gradients stay non-finite."""
 
 
 def train(p: Pieces) -> str:
@@ -71,7 +67,7 @@ def train(p: Pieces) -> str:
     parameters = list(p.model.parameters())  # looking them up takes longer than clipping them
     loss_of, uses, upload = LOSSES[p.algorithm.name], uses_of(p.algorithm), Upload(p.device)
     saved_at = shown_at = began = time.monotonic()
-    nonfinite_in_a_row = 0
+    inquest = Inquest(p)
     batch: Batch | None = None
     p.progress.mark(time.monotonic())
     lines = ProgressLines(
@@ -84,7 +80,8 @@ def train(p: Pieces) -> str:
         waiting = time.perf_counter()
         batch = batch or p.feed.next(timeout_s=0.5)
         now = time.monotonic()
-        facts = p.ranks.exchange(_facts(p, batch, save=now - saved_at > p.saving.every_s))
+        due = {"save": now - saved_at > p.saving.every_s, "show": now - shown_at > _SHOW_EVERY_S}
+        facts = p.ranks.exchange(_facts(p, batch, **due))
         p.metrics.phase["wait"].inc(time.perf_counter() - waiting)
         if facts.stop or facts.late:
             reason = "seconds" if facts.late else "stopped"
@@ -132,26 +129,36 @@ def train(p: Pieces) -> str:
             optimiser.step()
             taken += 1
             p.metrics.phase["optimise"].inc(time.perf_counter() - optimise_from)
+            stepped, norm_before = loss, grad_norm
             vs = loss.vs if vs is None else vs
-            p.progress.used(sample.unrolls)
+            p.progress.used(sample.unrolls * p.ranks.world)  # the others have taken as many
             if after_step(p, loss):
                 break
-        nonfinite_in_a_row = 0 if broken is None else nonfinite_in_a_row + 1
-        if broken is not None:
-            skip(p, batch, broken, in_a_row=nonfinite_in_a_row, used=taken > 0)
+        vs = made[0].vs if made else vs
+        if broken is None:
+            inquest.stepped()
+        else:
+            fresh = fresh.copy()  # what is rejected leaves the batch, whose memory this may be
+            alone = functools.partial(loss_alone, p, whole=whole)
+            verdict = inquest.look(batch, fresh, broken, alone, used=taken > 0)
             if not taken:
-                batch = None
+                if verdict.places:
+                    p.feed.refill(batch)
+                    batch = None
                 continue
-        update_statistics(p, fresh, made[0].vs if made else vs)
+            if verdict.anywhere:
+                facts = p.ranks.exchange(_facts(p, batch, save=facts.save, show=facts.show))
+                vs = without(fresh, vs, verdict.places, batch.unrolls)
+        update_statistics(p, fresh, vs)
         version += 1
         trained = time.perf_counter()
 
         # 3. Weights out, outcomes back, counters on.
         publish(p, flat, version)
-        lags = [version - 1 - low for low, _ in batch.versions]
-        p.progress.step(version=version, steps=facts.steps, lags=lags)
+        own_lags = _lags(p, batch)
+        p.progress.step(version=version, steps=facts.steps, lags=dict(facts.lags))
         p.progress.saw(facts.ended, facts.ends)
-        if p.gap is not None and version % _GAP_EVERY == 1:
+        if p.gap is not None and broken is None and version % _GAP_EVERY == 1:
             gap = p.gap.measure(tensors, batch.versions)
             if gap is not None:
                 p.metrics.gap.set(gap)
@@ -160,15 +167,11 @@ def train(p: Pieces) -> str:
         if p.first_train_s is None:
             p.first_train_s = time.monotonic() - p.started
             p.progress.mark(now)
-        _count(p, facts, lags, began_step, uploaded, trained)
-        if now - shown_at > _SHOW_EVERY_S:
+        _count(p, facts, own_lags, began_step, uploaded, trained)
+        if facts.show:  # all ranks do: what is shown is of all of them
             shown_at = now
             p.progress.mark(now)
-            show(
-                p,
-                {k: float(v) for k, v in loss.stats.items()}
-                | {"grad_norm": float(grad_norm), "lr": lr},
-            )
+            show(p, everywhere(p, stepped.stats) | {"grad_norm": float(norm_before), "lr": lr})
         if p.progress.reached(p.goal.return_):
             if p.progress.solved_at_s is None:
                 p.progress.solved_at_s = p.clock()
@@ -212,6 +215,20 @@ def targets_of(p: Pieces, made: list[Targets], sample: Sample, *, norm: Norm) ->
     numbers = numbers_now(p)
     made.append(ppo_targets(p.algorithm, numbers, output=output, batch=sample.loss, norm=norm))
     return made[-1]
+
+
+def loss_alone(p: Pieces, part: Sample, *, whole: Norm) -> Tensor:
+    """What some unrolls of a batch add to its loss, without any other rank."""
+    norm = Norm(steps=whole.steps, world=whole.world)
+    if p.algorithm.name == "ppo":
+        part = with_targets(part, functools.partial(targets_of, p, [], norm=norm))
+    with autocast(p.device.type, p.config.precision, p.model):
+        output: Output = p.model(part.obs, part.memory, part.begins)
+        target = forward_target(p, part)
+    return LOSSES[p.algorithm.name](
+        p.algorithm, numbers_now(p), distribution=p.model.distribution, output=output,
+        batch=part.loss, target=target, norm=norm,
+    ).total  # fmt: skip
 
 
 @torch.no_grad()
@@ -262,6 +279,12 @@ def _everywhere(p: Pieces, stat: Tensor) -> float:
     return float(p.ranks.total(stat.clone())) / p.ranks.world
 
 
+def everywhere(p: Pieces, stats: dict[str, Tensor]) -> dict[str, float]:
+    """The ranks' mean of each: their parts are shares of the whole batch's."""
+    means = p.ranks.total(torch.stack(list(stats.values()))) / p.ranks.world
+    return dict(zip(stats, means.tolist(), strict=True))
+
+
 def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
     """A copy of the weights goes to the receiver thread, which hashes and sends it."""
     if p.ranks.rank == 0:
@@ -271,27 +294,6 @@ def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
         if p.gap is not None:
             p.gap.published(version, body)
         p.metrics.phase["publish"].inc(time.perf_counter() - before)
-
-
-def skip(p: Pieces, batch: Batch, broken: Sample, *, in_a_row: int, used: bool) -> None:
-    """No step: the gradients are not finite. The first few such samples are kept for a look."""
-    p.metrics.nonfinite.labels("gradient").inc()
-    p.progress.nonfinite += 1
-    kept = p.folder / "nonfinite" / f"{p.progress.nonfinite:04d}-rank{p.ranks.rank}.safetensors"
-    if p.progress.nonfinite <= 3:
-        try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: rows.cpu().contiguous() for name, rows in broken.named()}, kept)
-        except OSError as error:  # a full disk must not stop the run
-            log.error("the batch cannot be kept: %s", error)
-    log.error("non-finite gradients: step skipped, batch kept in %s", kept.parent)
-    if not used:
-        p.feed.reject(batch, "non-finite gradients")
-    if in_a_row >= _MOST_NONFINITE:
-        raise DivergedError(
-            f"{in_a_row} steps in a row had non-finite gradients; lower learner.lr or"
-            f" learner.grad_clip, and look at {kept.parent}"
-        )
 
 
 def show(p: Pieces, stats: dict[str, float]) -> None:
@@ -320,16 +322,22 @@ def show(p: Pieces, stats: dict[str, float]) -> None:
             p.history_gap = True
 
 
-def _facts(p: Pieces, batch: Batch | None, *, save: bool) -> Facts:
+def _facts(p: Pieces, batch: Batch | None, *, save: bool, show: bool) -> Facts:
     stop = p.stopping()
     late = p.goal.seconds is not None and p.clock() >= p.goal.seconds
     if batch is None:
-        return Facts(False, stop, late, save)
-    return Facts(True, stop, late, save, batch.steps, batch.ended, tuple(batch.ends))
+        return Facts(False, stop, late, save, show)
+    lags = tuple(sorted(Counter(_lags(p, batch)).items()))
+    return Facts(True, stop, late, save, show, batch.steps, batch.ended, lags, tuple(batch.ends))
+
+
+def _lags(p: Pieces, batch: Batch) -> list[int]:
+    """Of each unroll of a batch that is about to be trained on."""
+    return [p.progress.version - low for low, _ in batch.versions]
 
 
 def _count(
-    p: Pieces, facts: Facts, lags: list[int], began: float, uploaded: float, trained: float
+    p: Pieces, facts: Facts, lags: Sequence[int], began: float, uploaded: float, trained: float
 ) -> None:
     p.metrics.steps.inc()
     p.metrics.samples.inc(facts.steps)

@@ -165,14 +165,19 @@ class Epochs:
         self._epochs, self._parts = config.epochs, config.minibatches
 
     def samples(self, fresh: Sample, targets: TargetsOf) -> Iterator[Sample]:
-        whole = fresh._replace(
-            obs={name: rows[:-1] for name, rows in fresh.obs.items()},
-            begins=None if fresh.begins is None else fresh.begins[:-1],
-            loss=fresh.loss._replace(targets=targets(fresh)),
-        )
+        whole = with_targets(fresh, targets)
         cut = _by_step if fresh.memory is None else _by_column
         for _ in range(self._epochs):
             yield from cut(whole, self._parts)
+
+
+def with_targets(fresh: Sample, targets: TargetsOf) -> Sample:
+    """For ppo: without the last row, which was for its value only."""
+    return fresh._replace(
+        obs={name: rows[:-1] for name, rows in fresh.obs.items()},
+        begins=None if fresh.begins is None else fresh.begins[:-1],
+        loss=fresh.loss._replace(targets=targets(fresh)),
+    )
 
 
 def _by_step(whole: Sample, parts: int) -> Iterator[Sample]:

@@ -11,7 +11,7 @@ import zmq
 from broker.blobs import Blob
 from broker.inbox import Key
 from broker.journal import Journal
-from broker.learner_end import LearnerEnd
+from broker.learner_end import LearnerEnd, Objection
 from broker.wire import Buffer, Deliver, Payload, Welcome
 from launch import config, process
 from launch.bench import simulated
@@ -64,13 +64,14 @@ class Trainee(LearnerEnd):
             "reconnects": self.link.reconnects,
         }  # fmt: skip
 
-    def _take(self, message: Deliver, buffers: Sequence[Payload]) -> str:
+    def _take(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
         if len(buffers) != 1 or len(buffers[0]) != self.spec.bytes:
-            return f"not the {self.spec.bytes} bytes that the samplers send"
+            words = f"not the {self.spec.bytes} bytes that the samplers send"
+            return Objection("damaged", words)
         self._batch.append((message.inc, message.stream, message.seq))
         if len(self._batch) >= self._size:
             self._full.set()
-        return ""
+        return None
 
     def _publish(self) -> None:
         if self.spec.weights_bytes:

@@ -40,8 +40,16 @@ _QUEUE = (
             "95th percentile settled": 'job:headrace_broker_fragment_age_seconds:p95{job="$job"}',
         },
     ),
+    lines(
+        "Sampling ahead", "none",
+        "Unrolls granted, waiting or leased, in batches. Pacing holds it to max_lag + 1.",
+        {
+            "ahead": 'headrace_broker_ahead_batches{job="$job"}',
+            "bound": 'headrace_broker_max_lag_versions{job="$job"} + 1',
+        },
+    ),
     heat(
-        "Lag", "none", "Versions between acting and dispatch.",
+        "Lag", "none", "Versions between acting and dispatch, by unroll: its age.",
         "headrace_broker_fragment_lag_versions_bucket",
     ),
     lines(

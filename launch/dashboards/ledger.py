@@ -49,6 +49,13 @@ _OUTCOMES = (
             '{job="$job"}[$__rate_interval]))'
         },
     ),
+    stack(
+        "Rejected by learners", "none", "In each interval, by what was wrong with the unroll.",
+        {
+            "{{reason}}": "sum by (reason) (increase(headrace_learner_rejected_fragments_total"
+            '{job="$job"}[$__rate_interval]))'
+        },
+    ),
     lines(
         "Share not trained", "percentunit",
         "Of all that was settled in five minutes: stale only.",

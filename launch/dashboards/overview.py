@@ -83,12 +83,12 @@ BOARD = Board(
             (
                 lines(
                     "Lag", "none",
-                    "Versions between acting and dispatch. Pacing keeps it at the run's bound.",
+                    "Versions between acting and dispatch. Slow unrolls are older than max_lag.",
                     {
                         "median": 'job:headrace_broker_fragment_lag_versions:p50{job="$job"}',
                         "95th percentile": "job:headrace_broker_fragment_lag_versions:p95"
                         '{job="$job"}',
-                        "bound": 'headrace_broker_max_lag_versions{job="$job"}',
+                        "max_lag": 'headrace_broker_max_lag_versions{job="$job"}',
                     },
                 ),
                 stack(

@@ -15,14 +15,15 @@ function tiles(status, totals) {
   const mean = ranks.map((one) => one.mean_return).find(known);
   const lags = ranks.map((one) => one.lag).filter(known);
   const lag = lags.length ? lags.reduce((sum, one) => sum + one, 0) / lags.length : undefined;
-  const bound = known(status.max_lag) ? ` of at most ${count(status.max_lag)}` : "";
+  const most = status.max_lag + 1;  // batches that sampling may be ahead
+  const ahead = known(status.ahead) && known(status.max_lag) ? `; sampling ${number(status.ahead, 1)} of ${count(most)} batches ahead` : "";
   const missing = unaccounted(status);
   const score = evaluationOf(status);
   return [
     tile("Trained steps/s", "trained_rate", rate(trained), `${count(trainedSteps(status))} in all`, false, small(totals.trail("trained", trained))),
     tile("Sampled steps/s", "sampled_rate", rate(sampled), `${count(totalSampled(status))} in all`, false, small(totals.trail("sampled", sampled))),
     tile("Mean return", "mean_return", amount(mean), score ? `evaluation ${amount(score.mean)}` : "of training episodes", false, small(totals.trail("return", mean))),
-    tile("Lag in versions", "lag", known(lag) ? number(lag, 2) : NONE, `mean${bound}`, known(lag) && lag > status.max_lag, small(totals.trail("lag", lag))),
+    tile("Lag in versions", "lag", known(lag) ? number(lag, 2) : NONE, `mean when trained${ahead}`, known(status.ahead) && status.ahead > most, small(totals.trail("lag", lag))),
     tile("Learner’s version", "version", count(status.version), `${count(status.actors?.behind)} samplers behind`, false, small(totals.trail("versions", totals.rate("version")))),
     tile("Not accounted for", "unaccounted", count(missing), missing === 0 ? "every unroll that came in has its place" : missing === null ? "" : "unrolls: our bug, please report it", missing !== 0 && missing !== null),
   ];

@@ -213,7 +213,7 @@ def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]
             spaces, length=LENGTH, envs=ENVS, unrolls=1, pinned=False, memory=config.memory,
             previous=config.previous,
         )  # fmt: skip
-        assert batch.place(message, buffers) == ""
+        assert batch.place(message, buffers) is None
         out.append(batch)
     return out
 

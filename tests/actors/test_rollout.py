@@ -253,9 +253,20 @@ def test_what_is_not_finite_is_named_with_its_column(
 
 
 def test_large_numbers_are_no_fault() -> None:
-    stream = Stream.of(np.full((2, 2), 3e38), np.zeros((2, 2)))
-    stream.obs[:] = 3e38  # each finite, their sum is not
+    stream = Stream.of(np.full((2, 2), 1e9), np.zeros((2, 2)))
+    stream.obs[:] = -1e9
     assert fault_of(stream) is None
+
+
+@pytest.mark.parametrize("value", [3e38, -1.1e9])
+def test_what_the_learner_would_refuse_is_a_fault_here(value: float) -> None:
+    """So an environment that explodes is restarted, and its sampler is not blamed."""
+    stream = Stream.of(np.zeros((2, 2)), np.zeros((2, 2)))
+    stream.reward[1, 1] = value
+    words = f"reward has {value:.3g}, beyond unroll.largest = 1e+09"
+    assert fault_of(stream) == (1, words)
+    stream.reward[1, 1], stream.obs[1, 0, 0] = 0, value
+    assert fault_of(stream) == (0, words.replace("reward", "obs"))
 
 
 def fault_of(stream: Stream) -> tuple[int, str] | None:

@@ -7,6 +7,7 @@ import pytest
 
 from broker.pacing import Credit
 from broker.records import Effects, Stream
+from broker.wire import Outcome
 from tests.broker.accounts import SIZE, Sampler, join, learn, ledger, recount, send, step
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "values.json"
@@ -149,3 +150,35 @@ def test_a_grant_after_more_arrived_than_was_granted() -> None:
     credit.join(stream, arrived=0, started=0)
     credit.arrive(stream)  # adopted on a learner's word
     assert credit.grant(1) == [stream] and credit.running == stream.running == 1
+
+
+def test_what_bounds_how_far_sampling_is_ahead_does_not_bound_the_age_of_a_slow_unroll() -> None:
+    """A third of the streams take 5, 9 or 14 versions for an unroll, at K = 2 and a hard bound of
+    10: sampling is never more than three batches ahead; ages go from 0 to 10, then it is stale."""
+    one = ledger(batch=4, max_lag=2, max_lag_hard=10)
+    samplers = [join(one, inc) for inc in range(1, 13)]
+    slowness = {1: 5, 2: 9, 3: 14}
+    learn(one)
+    ages: set[int] = set()
+    due: list[tuple[int, Sampler, int, int]] = []  # version it is finished at, acted with
+    tags: list[int] = []
+    for _ in range(400):
+        version = one.book.credit.version
+        effects = one.pump(0.0)
+        for sampler, stream, floor in granted(samplers, effects):
+            assert floor <= version
+            due.append((version + slowness.get(sampler.inc, 0), sampler, stream, version))
+        tags += [entry.tag for entry in effects.deliver]
+        ages |= {version - entry.unroll.version_min for entry in effects.deliver}
+        for each in [each for each in due if each[0] <= version]:
+            due.remove(each)
+            send(one, each[1], each[2], each[3])
+        assert one.book.credit.ahead <= 3
+        if len(tags) >= 4:
+            step(one, 50, tags[:4], version + 1)
+            del tags[:4]
+        recount(one)
+    assert max(ages) > 2
+    assert max(ages) <= 10
+    assert one.book.outcomes[Outcome.STALE] > 0
+    assert one.book.credit.version > 50

@@ -25,7 +25,7 @@ from broker.book import Book
 from broker.config import BrokerConfig
 from broker.inbox import Key
 from broker.journal import Journal
-from broker.learner_end import LearnerEnd
+from broker.learner_end import LearnerEnd, Objection
 from broker.ledger import Ledger
 from broker.link import Link
 from broker.mailbox import Mailbox
@@ -233,10 +233,10 @@ class Rank(Process):
     def free(self) -> int:
         return 2 * self.share - len(self.waiting)
 
-    def accept(self, message: Deliver, buffers: Sequence[Buffer]) -> str:
+    def accept(self, message: Deliver, buffers: Sequence[Buffer]) -> Objection | None:
         assert [bytes(buffer) for buffer in buffers] == [UNROLL]
         self.waiting.append((message.inc, message.stream, message.seq))
-        return ""
+        return None
 
 
 class Group:

@@ -81,10 +81,9 @@ def unroll(data: bytes) -> None:
         tag=1, attempt=1, actor="a", inc=1, stream=0, seq=0, floor=0, version_min=versions[0],
         version_max=versions[1], steps=steps, digest=digest, ended=ended, episodes=episodes,
     )  # fmt: skip
-    reason = batch.place(message, buffers)
-    assert isinstance(reason, str)
-    assert (len(batch.keys) == 0) == bool(reason)
-    if not reason:
+    objection = batch.place(message, buffers)
+    assert (len(batch.keys) == 0) == (objection is not None)
+    if objection is None:
         _sound(batch)
 
 

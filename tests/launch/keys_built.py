@@ -74,7 +74,7 @@ def sampler(run: config.Run, _: Path) -> Any:
     network = made.policy._acting._network
     return (
         end.open.call_args.kwargs["streams"], threads.call_args, type(network).__name__,
-        vars(made.gather), vars(made.faults),
+        vars(made.gather), vars(made.faults), {one.largest for one in made._rollouts},
     )  # fmt: skip
 
 
@@ -159,6 +159,7 @@ def learning(run: config.Run, folder: Path) -> Any:
 
     def feed(_: Any, batches: Any, **__: Any) -> Any:
         found["batches"] = [tuple(batch.tensors["action"].shape) for batch in batches]
+        found["largest"] = {batch.largest for batch in batches}
         return mock.Mock()
 
     def train(pieces: Any) -> str:

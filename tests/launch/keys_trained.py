@@ -22,6 +22,7 @@ from learner.progress import Progress
 from learner.ranks import Ranks
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Leaf, Part, Spaces, discrete
 from learner.train import train
+from tests.learner import unrolls
 
 # Numbers, categories and an image; a choice and two numbers.
 PLAIN = Spaces(
@@ -92,15 +93,17 @@ class _MadeUp:
         flags = self._batch.tensors["flags"].numpy()
         flags[1, 0], flags[2, 0], flags[2, 1] = TERMINATED, DEAD, TRUNCATED
         flags[3, 1] = DEAD
-        self._batch.keys = [(1, 0, at) for at in range(self._batch.unrolls)]
-        self._batch.versions = [(self.given - 1, self.given - 1)] * self._batch.unrolls
-        self._batch.steps = int(((flags & DEAD) == 0).sum())
+        version, live = self.given - 1, int(((flags & DEAD) == 0).sum())
+        self._batch.messages = [
+            unrolls.message(at, version_min=version, version_max=version, steps=live * (at == 0))
+            for at in range(self._batch.unrolls)
+        ]
         return self._batch
 
     def trained(self, batch: Batch, *, version: int) -> None: ...
 
-    def reject(self, _batch: Batch, reason: str) -> None:
-        raise AssertionError(reason)
+    def reject(self, _batch: Batch, _places: Any, objection: Any) -> None:
+        raise AssertionError(objection)
 
     def publish(self, version: int, body: bytes) -> None: ...
 

@@ -19,6 +19,7 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
         "outcomes": {"trained": trained, "stale": 120, "shed": 0, "duplicate": 0, "rejected": 4,
                      "poison": 0, "abandoned": 0},
         "duplicates": 7, "over": False, "uptime_s": 4000.0 + second, "beat_s": 1.0, "max_lag": 4,
+        "ahead": 3.5,
         "batch_unrolls": 64, "unaccounted": 0, "weights_bytes": 6.0 * 2**20,
         "actors": {
             "count": samplers, "behind": samplers // 30, "env_steps": 24000.0 * second,

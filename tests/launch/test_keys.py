@@ -51,6 +51,7 @@ CASES = {
     "env.bounds": Case(built.environment, "tanh", ("env.id=Pendulum-v1",)),
     "unroll.length": Case(built.learning, "6"),
     "unroll.envs": Case(built.learning, "4"),
+    "unroll.largest": Case(lambda *run: (built.learning(*run), built.sampler(*run)), "5.0"),
     "model.kind": Case(images, "nature"),
     "model.kwargs": Case(weights, "{ units = 9 }", (OWN,)),
     "model.hidden": Case(weights, "[7]"),

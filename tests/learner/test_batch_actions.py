@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from broker.wire import Deliver
 from learner.batch import Batch
 from learner.spaces import DEAD, Action, Leaf, Part, Spaces, unroll_fields
+from tests.learner.unrolls import words
 
 MIXED = Action(
     (
@@ -54,7 +55,7 @@ def place(own: Batch, arrays: Arrays) -> str:
         tag=1, attempt=1, actor="a", inc=5, stream=1, seq=0, floor=0, version_min=0, version_max=0,
         steps=live, digest=xxhash.xxh3_64_intdigest(b"".join(buffers)), ended=0, episodes=(),
     )  # fmt: skip
-    return own.place(deliver, buffers)
+    return words(own.place(deliver, buffers))
 
 
 @pytest.mark.parametrize("action", [MIXED, CHOICES])

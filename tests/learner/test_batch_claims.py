@@ -16,6 +16,7 @@ from broker.learner_end import LearnerEnd
 from broker.wire import Deliver, Nack, Outcome
 from learner.batch import Batch
 from learner.spaces import Leaf, Spaces, discrete, unroll_fields
+from tests.learner.unrolls import words as told
 
 T, G = 4, 2
 PLAIN = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
@@ -59,6 +60,10 @@ def message(
         ({"episodes": ((0, np.nan, 3),)}, "an episode of return nan"),
         ({"episodes": ((0, 1.0, 3), (0, np.inf, 3))}, "an episode of return inf"),
         ({"episodes": ((0, -np.inf, 3),)}, "an episode of return -inf"),
+        (
+            {"episodes": ((0, 4e9, 3),)},
+            "an episode of return 4000000000.0",
+        ),  # 3 rewards of 1e9 each
         ({"episodes": ((0, 1.0, -3),)}, "and length -3"),
         ({"episodes": ((0, 1.0, 2**64 - 1),)}, "and length 18446744073709551615"),
         ({"steps": 7}, "live steps are miscounted"),
@@ -71,9 +76,9 @@ def test_claims_that_cannot_be(claims: dict[str, Any], words: str) -> None:
     """They go into means, into the goal of the run, and into every checkpoint."""
     own = batch()
     deliver, buffers = message()
-    assert words in own.place(msgspec.structs.replace(deliver, **claims), buffers)
+    assert words in told(own.place(msgspec.structs.replace(deliver, **claims), buffers))
     assert (own.free, own.ended, own.ends, own.versions) == (2, 0, [], [])
-    assert own.place(deliver, buffers) == ""
+    assert own.place(deliver, buffers) is None
 
 
 @pytest.mark.parametrize("value", NOT_FINITE)
@@ -81,16 +86,41 @@ def test_claims_that_cannot_be(claims: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("seq", [0, T * G - 1])
 def test_what_is_not_finite(name: str, value: float, seq: int) -> None:
     own = batch()
-    assert "is not finite" in own.place(*message(PLAIN, seq=seq, **{name: value}))
+    assert "is not finite" in told(own.place(*message(PLAIN, seq=seq, **{name: value})))
     assert own.free == 2
 
 
-@pytest.mark.parametrize("value", [*NOT_FINITE, 1e39, -1e300])
-def test_what_is_not_finite_as_the_network_sees_it(value: float) -> None:
-    """Observations of 64 bits become 32 in the first layer."""
-    own = batch(WIDE)
-    assert own.place(*message(WIDE, obs=value)) == "obs.obs is not finite"
-    assert own.place(*message(WIDE, obs=3e38)) == ""
+@pytest.mark.parametrize("spaces", [PLAIN, WIDE])
+@pytest.mark.parametrize("name", ["obs", "logp", "reward"])
+def test_what_is_too_large(name: str, spaces: Spaces) -> None:
+    """Counted by what it is; observations of 64 bits may hold more than float32 can."""
+    reason = {"obs": "observation"}.get(name, name)
+    own = batch(spaces)
+    for value in (
+        3e38,
+        -3e38,
+        1.001e9,
+        -1.001e9,
+        1e39 if spaces is WIDE and name == "obs" else 2e9,
+    ):
+        found = own.place(*message(spaces, seq=0, **{name: value}))
+        assert found is not None
+        assert (found.reason, found.blame) == (reason, True)
+        assert "beyond unroll.largest = 1e+09" in found.words
+    for value in (1e9, -1e9, 1e6):
+        own.clear()
+        assert own.place(*message(spaces, seq=0, **{name: value})) is None
+
+
+def test_the_bound_is_the_runs() -> None:
+    own = Batch(PLAIN, length=T, envs=G, unrolls=2, pinned=False, largest=5.0)
+    assert own.place(*message(reward=5.0)) is None
+    assert told(own.place(*message(reward=-6.0))) == "reward has -6, beyond unroll.largest = 5"
+
+
+def test_what_is_said_to_be_not_finite_is_counted_as_that() -> None:
+    found = batch().place(*message(reward=np.nan))
+    assert found is not None and found.reason == "not_finite"
 
 
 class Heard:
@@ -154,6 +184,6 @@ def test_looking_at_every_number_costs_little() -> None:
         least.append(time.perf_counter() - began)
         began = time.perf_counter()
         own.clear()
-        assert own.place(deliver, buffers) == "" and copies
+        assert own.place(deliver, buffers) is None and copies
         looked.append(time.perf_counter() - began)
     assert min(looked) < 20 * min(least)

@@ -20,8 +20,10 @@ import xxhash
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
+from broker.learner_end import Objection
 from broker.wire import Deliver
 from learner import checkpoint
+from learner import train as train_loop
 from learner.batch import Batch
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
 from learner.metrics import LearnerMetrics
@@ -30,7 +32,6 @@ from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks
 from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
-from learner.train import train
 from tests import ports, warm
 from tests.warm import Forked
 
@@ -50,6 +51,7 @@ ALGORITHMS = {
     "thin": AlgorithmConfig(name="ppo", normalise_advantages=True, epochs=1, minibatches=50),
 }  # fmt: skip
 T, G, B, STEPS = 8, 4, 4, 20
+POISONED = 3  # unroll: the last of its rank's, so that it comes again in its own place
 LR = 3e-3
 
 # The two runs add the same numbers in another order, which changes a gradient by about 1e-7 x the
@@ -80,10 +82,10 @@ def unroll(step: int, number: int, batch: Batch) -> None:
     live = flags.size - int(np.count_nonzero(flags & DEAD))
     message = Deliver(
         tag=B * step + number, attempt=1, actor="a", inc=1, stream=number, seq=step, floor=0,
-        version_min=step, version_max=step, steps=live, digest=digest.intdigest(),
+        version_min=max(0, step - number), version_max=step, steps=live, digest=digest.intdigest(),
         ended=1, episodes=((number, float(step), 5),),
     )  # fmt: skip
-    assert batch.place(message, [array.tobytes() for array in arrays]) == ""
+    assert batch.place(message, [array.tobytes() for array in arrays]) is None
 
 
 class MadeUpFeed:
@@ -94,24 +96,37 @@ class MadeUpFeed:
         self._batch = Batch(SPACES, length=T, envs=G, unrolls=len(numbers), pinned=False)
         self.step = 0
         self.steps: list[int] = []  # live ones, by step
+        self.refused: list[list[int]] = []  # incarnation, stream, seq, blamed
+        self._spoil_at = int(os.environ.get("SPOIL", "-1"))  # the step in which one is no number
 
     def next(self, timeout_s: float) -> Batch | None:
         assert timeout_s > 0
         if self.step == STEPS:
             return None
-        self._batch.clear()
+        here = {stream for _, stream, _ in self._batch.keys}  # left over from a step that failed
         for number in self._numbers:
-            unroll(self.step, number, self._batch)
+            if number not in here:
+                unroll(self.step, number, self._batch)
+        if self.step == self._spoil_at and POISONED in self._numbers:
+            self._spoil_at = -1
+            at = self._numbers.index(POISONED)
+            self._batch.tensors["reward"][0, at * G] = float("nan")
         self.steps.append(self._batch.steps)
         return self._batch
 
     def trained(self, batch: Batch, *, version: int) -> None:
         assert batch is self._batch
+        batch.clear()
         self.step += 1
         assert version == self.step
 
-    def reject(self, batch: Batch, reason: str) -> None:
-        assert reason == "the learner stopped before it could be used", batch.keys
+    def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
+        self.refused += [[*batch.keys[at], objection.blame] for at in places]
+        batch.drop(places)
+
+    def refill(self, batch: Batch) -> None:
+        assert batch is self._batch
+        self.steps.pop()  # they come again
 
     def publish(self, version: int, body: bytes) -> None:
         assert version == self.step + 1 or version == 0
@@ -138,9 +153,11 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         first = next(iter(model.parameters()))
         dies = lambda _: os._exit(9) if feed.step == 3 else None  # noqa: E731
         first.register_hook(dies)  # type: ignore[no-untyped-call]
+    if ranks.rank == 0:  # what is due for one is shown by all
+        train_loop._SHOW_EVERY_S = -1.0
     progress = Progress()
     folder.mkdir(exist_ok=True)
-    reason = train(
+    reason = train_loop.train(
         Pieces(
             algorithm=ALGORITHMS[algorithm],
             # So small that every step is clipped.
@@ -168,6 +185,8 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         "steps": feed.steps, "trained": progress.trained_steps, "episodes": progress.episodes,
         "mean": progress.mean_return(), "reason": reason, "uses": progress.uses,
         "optimiser_steps": progress.learner_steps, "kl_coef": progress.kl_coef,
+        "refused": feed.refused, "nonfinite": progress.nonfinite,
+        "trained_unrolls": progress.trained_unrolls, "lags": sorted(progress.lags.items()),
     }  # fmt: skip
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(facts))
     np.savez(
@@ -186,6 +205,8 @@ class Outcome:
         saved = checkpoint.load_latest(folder / "checkpoints")
         assert saved is not None
         self.saved = saved
+        text = (folder / "history.jsonl").read_text()
+        self.history = [json.loads(line) for line in text.splitlines()]
 
     def distance(self, other: "Outcome") -> float:
         pairs = zip(self.weights[0].values(), other.weights[0].values(), strict=True)
@@ -224,8 +245,10 @@ def ends(ranks: Sequence[Rank]) -> list[tuple[int, str]]:
             rank.process.wait()
 
 
-def run(folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B)) -> Outcome:
-    for status, said in ends(start(folder, world, algorithm, *map(str, numbers))):
+def run(
+    folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B), **env: str
+) -> Outcome:
+    for status, said in ends(start(folder, world, algorithm, *map(str, numbers), **env)):
         assert status == 0, said
     return Outcome(folder, world)
 
@@ -253,11 +276,24 @@ def test_two_ranks_are_one(tmp_path: Path, algorithm: str) -> None:
         assert facts["optimiser_steps"] == expected
         assert (facts["kl_coef"] not in (None, 0.1)) == (algorithm == "appo")
 
+    # So are the numbers that are shown: their means over the ranks, weighted by live steps.
+    assert len(alone.history) == len(both.history) == STEPS + 1
+    for one, other in zip(alone.history, both.history, strict=True):
+        assert one.keys() == other.keys() >= {"version", "lag", "trained_steps"}
+        for name in one.keys() - {"t"}:
+            same = one[name] if one[name] is None else pytest.approx(one[name], 1e-3, 1e-4)
+            assert other[name] == same, name
+    assert {"policy_loss", "value_loss", "entropy", "kl", "rho_mean"} <= both.history[0].keys()
+
     # Counters are global on every rank, and the checkpoint holds both ranks' memories.
     for facts in both.facts:
         assert facts["trained"] == alone.facts[0]["trained"] == sum(first) + sum(second)
         assert facts["episodes"] == alone.facts[0]["episodes"] == STEPS * B
         assert facts["mean"] == alone.facts[0]["mean"]
+        assert facts["trained_unrolls"] == alone.facts[0]["trained_unrolls"] == STEPS * B
+        assert facts["lags"] == alone.facts[0]["lags"]
+        assert facts["uses"] == alone.facts[0]["uses"]
+    assert len(both.facts[0]["lags"]) == B
     assert sorted(stream for _, stream, _ in both.saved.state["windows"]) == [0, 1, 2, 3]
     for name, tensor in both.saved.tensors["model"].items():
         np.testing.assert_array_equal(tensor.numpy(), both.weights[0][name])
@@ -277,6 +313,18 @@ def test_control_another_share_of_the_batch_is_seen(tmp_path: Path) -> None:
     alone = run(tmp_path / "alone", 1, "impala")
     less = run(tmp_path / "less", 1, "impala", [0, 1, 2])
     assert less.distance(alone) > 20 * TOLERANCE
+
+
+def test_a_bad_unroll_of_one_rank_costs_no_other_and_changes_nothing(tmp_path: Path) -> None:
+    """The ranks decide alike: one rejects it and fills its batch up, the other keeps its own."""
+    spoilt = run(tmp_path / "spoilt", 2, "impala", SPOIL="7")
+    clean = run(tmp_path / "clean", 2, "impala")
+    assert [facts["refused"] for facts in spoilt.facts] == [[], [[1, POISONED, 7, True]]]
+    assert [facts["nonfinite"] for facts in spoilt.facts] == [1, 1]
+    assert spoilt.distance(clean) == 0.0
+    for one, other in zip(spoilt.facts, clean.facts, strict=True):
+        assert one["trained"] == other["trained"]
+        assert one["trained_unrolls"] == other["trained_unrolls"] == STEPS * B
 
 
 def test_time_is_up_for_all_when_it_is_for_one(tmp_path: Path) -> None:

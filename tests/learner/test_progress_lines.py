@@ -6,6 +6,7 @@ import pytest
 
 from learner.progress import Progress
 from learner.progress_lines import ProgressLines
+from learner.score import Ends
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -19,14 +20,14 @@ def test_a_line_when_it_is_time(caplog: pytest.LogCaptureFixture) -> None:
     progress = Progress()
     progress.trained_steps = 1000  # a run that is continued
     lines = ProgressLines(10.0, steps=4000, progress=progress, at=50.0)
-    progress.step(version=7, steps=600, lags=[1, 2])
+    progress.step(version=7, steps=600, lags={1: 1, 2: 1})
     lines.look(progress, 59.9)
     assert said(caplog) == []
     lines.look(progress, 60.0)
     assert said(caplog) == [
         "version 7: 1600 steps of 4000 (40 %), 60/s, return unknown yet, lag 1.50, 60 s"
     ]
-    progress.saw(1, [(20.25, 20)])
+    progress.saw(1, [Ends(1, 0, 1, 32, ((0, 20.25, 20),))])
     lines.look(progress, 69.0)
     lines.look(progress, 71.0)
     assert said(caplog) == [
@@ -38,7 +39,7 @@ def test_without_a_limit_and_not_at_all(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.INFO)
     progress = Progress()
     lines = ProgressLines(10.0, steps=None, progress=progress, at=0.0)
-    progress.step(version=1, steps=600, lags=[0])
+    progress.step(version=1, steps=600, lags={0: 1})
     lines.look(progress, 20.0)
     assert said(caplog)[0].startswith("version 1: 600 steps, 30/s, ")
     silent = ProgressLines(0.0, steps=None, progress=progress, at=0.0)

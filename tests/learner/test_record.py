@@ -13,6 +13,7 @@ import torch
 import xxhash
 import zmq
 
+from broker.learner_end import Objection
 from broker.wire import Deliver, Payload
 from learner import record
 from learner.batch import Batch
@@ -26,10 +27,12 @@ from learner.record import (
     Recorded,
     Recorder,
     RecordError,
+    Refilled,
     Rejected,
     Trained,
 )  # fmt: skip
 from learner.spaces import Leaf, Spaces, discrete
+from tests.learner.unrolls import words
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
 T, G, UNROLLS = 4, 2, 2
@@ -76,7 +79,8 @@ def path(tmp_path: Path) -> Path:
         if at == 0:
             own.trained(1)
         if at == 1:
-            own.rejected("non-finite gradients")
+            own.rejected((0, 1), "non-finite gradients")
+            own.refilled()
     own.accepted(*unroll(6))
     own.close()
     return record.path_of(tmp_path, 0)
@@ -88,10 +92,10 @@ def kinds(path: Path) -> list[type[Entry]]:
 
 def test_all_of_it_comes_out_in_order(path: Path) -> None:
     one = [Accepted, Accepted, Full]
-    assert kinds(path) == [Opened, *one, Trained, *one, Rejected, *one, Accepted, Closed]
+    assert kinds(path) == [Opened, *one, Trained, *one, Rejected, Refilled, *one, Accepted, Closed]
     found, threads = list(record.entries(path)), torch.get_num_threads()
     assert found[0] == Opened(record.SCHEMA, 0, 1, threads, "[run]", "s") == record.opening(path)
-    assert (found[4], found[8]) == (Trained(1), Rejected("non-finite gradients"))
+    assert (found[4], found[8]) == (Trained(1), Rejected((0, 1), "non-finite gradients"))
 
 
 def test_batches_are_what_the_train_loop_had(path: Path) -> None:
@@ -99,7 +103,7 @@ def test_batches_are_what_the_train_loop_had(path: Path) -> None:
     for first in (0, 2):
         given.clear()
         for seq in (first, first + 1):
-            assert given.place(*unroll(seq)) == ""
+            assert given.place(*unroll(seq)) is None
         again = fed.next(timeout_s=0.0)
         assert again is not None
         for name, tensor in given.tensors.items():
@@ -166,16 +170,19 @@ def test_the_receiver_tells_it_everything_as_it_happens() -> None:
     feed.end = mock.Mock()
     good = [unroll(seq) for seq in range(4)]
     bad = unroll(9, digest=1)
-    assert [feed._accept(*each) for each in (good[0], good[1], good[2])] == ["", "", ""]
-    assert "digest" in feed._accept(*bad)
+    assert [feed._accept(*each) for each in (good[0], good[1], good[2])] == [None] * 3
+    assert "digest" in words(feed._accept(*bad))
     feed._on_trained(first, 5)
     feed._on_windows()
     feed._accept(*good[3])
-    feed._on_rejected(second, "why")
+    feed.end.beats.return_value = []
+    feed._on_rejected(second.keys[1:], (1,), Objection("step", "why"))
+    feed._on_refill(second)
     accepted = [mock.call.accepted(*each) for each in good]
     assert own.mock_calls == [
         accepted[0], accepted[1], mock.call.full(UNROLLS), accepted[2], mock.call.trained(5),
-        mock.call.flush(), accepted[3], mock.call.full(UNROLLS), mock.call.rejected("why"),
+        mock.call.flush(), accepted[3], mock.call.full(UNROLLS), mock.call.rejected((1,), "why"),
+        mock.call.refilled(),
     ]  # fmt: skip
     feed._main()  # it has nothing to serve, and ends
     assert own.mock_calls[-1] == mock.call.close()

@@ -1,7 +1,7 @@
 """The train loop in one process, with a made-up feed: what it does with each batch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 from prometheus_client import CollectorRegistry
 from torch import nn
 
+from broker.learner_end import Objection
 from learner import checkpoint
 from learner.batch import Batch
 from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from learner.culprits import DivergedError
 from learner.metrics import LearnerMetrics
 from learner.models.build import build
 from learner.models.distribution import LOG_STD
@@ -22,7 +24,8 @@ from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks
 from learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
-from learner.train import DivergedError, train
+from learner.train import train
+from tests.learner.unrolls import message
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
 T, G, B = 5, 4, 2
@@ -31,10 +34,13 @@ T, G, B = 5, 4, 2
 class MadeUpFeed:
     """Batches by number; remembers what became of them."""
 
-    def __init__(self, count: int, spaces: Spaces) -> None:
+    def __init__(self, count: int, spaces: Spaces, memory: int) -> None:
         self.spaces = spaces
+        self.memory = memory
         self.left = list(range(count))
         self.outcomes: list[tuple[str, int]] = []
+        self.refused: list[tuple[int, int, bool]] = []  # batch, place, blamed
+        self.rest: Batch | None = None  # what is left of one; the next unrolls join it
         self.published: list[int] = []
         self.change: Callable[[int, dict[str, Any]], None] = lambda *_: None
 
@@ -43,7 +49,18 @@ class MadeUpFeed:
         if not self.left:
             return None
         number = self.left.pop(0)
-        batch = Batch(self.spaces, length=T, envs=G, unrolls=B, pinned=False)
+        rest, self.rest = self.rest, None
+        fresh = self._made(number)
+        if rest is None:
+            return fresh
+        count = len(rest.messages)
+        for name, tensor in rest.tensors.items():
+            tensor[:, count * G :] = fresh.tensors[name][:, : (B - count) * G]
+        rest.messages += fresh.messages[: B - count]
+        return rest
+
+    def _made(self, number: int) -> Batch:
+        batch = Batch(self.spaces, length=T, envs=G, unrolls=B, pinned=False, memory=self.memory)
         rng = np.random.default_rng(number)
         arrays = {name: tensor.numpy() for name, tensor in batch.tensors.items()}
         arrays["obs.obs"][:] = rng.normal(3.0, 2.0, arrays["obs.obs"].shape)
@@ -52,18 +69,24 @@ class MadeUpFeed:
         arrays["reward"][:] = rng.normal(size=arrays["reward"].shape)
         arrays["flags"][2, :3], arrays["flags"][3, :3] = TERMINATED, DEAD
         self.change(number, arrays)
-        batch.keys = [(1, 0, number)]
-        batch.versions = [(number, number)] * B
-        batch.steps = int((arrays["flags"] & DEAD == 0).sum())
+        live = (arrays["flags"] & DEAD == 0).reshape(T, B, G).sum((0, 2))
+        batch.messages = [
+            message(number, stream=at, version_min=number, version_max=number, steps=int(live[at]))
+            for at in range(B)
+        ]
         return batch
 
     def trained(self, batch: Batch, *, version: int) -> None:
         assert batch.keys
         self.outcomes.append(("trained", version))
 
-    def reject(self, batch: Batch, reason: str) -> None:
-        assert reason == "non-finite gradients"
-        self.outcomes.append(("rejected", batch.keys[0][2]))
+    def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
+        self.refused += [(batch.keys[at][2], at, objection.blame) for at in places]
+        batch.drop(places)
+
+    def refill(self, batch: Batch) -> None:
+        self.outcomes.append(("refilled", len(batch.keys)))
+        self.rest = batch
 
     def publish(self, version: int, body: bytes) -> None:
         assert body
@@ -86,7 +109,7 @@ def learn(
     spaces: Spaces = SPACES,
 ) -> tuple[Pieces, MadeUpFeed]:
     algorithm, config = algorithm or AlgorithmConfig(), model or ModelConfig(hidden=(8,))
-    feed = MadeUpFeed(count, spaces)
+    feed = MadeUpFeed(count, spaces, config.memory)
     feed.change = change or feed.change
     made = build(config, spaces, seed=1)
     progress = Progress()
@@ -147,13 +170,17 @@ def test_what_is_not_finite_is_skipped_counted_and_kept(tmp_path: Path, name: An
     config = AlgorithmConfig(name=name, buffer_batches=2, uses=2)
     normalised = ModelConfig(hidden=(8,), normalise_obs=True, normalise_returns=True)
     pieces, feed = learn(tmp_path, 3, algorithm=config, model=normalised, change=bad({1}))
-    assert feed.outcomes == [("trained", 1), ("rejected", 1), ("trained", 2)]
+    assert feed.outcomes == [("trained", 1), ("refilled", 1), ("trained", 2)]
+    assert feed.refused == [(1, 0, True)]
     assert pieces.progress.nonfinite == 1 and pieces.progress.version == 2
     assert len(list((tmp_path / "nonfinite").iterdir())) == 1
     for tensor in pieces.model.state_dict().values():
         assert tensor.isfinite().all()
     assert pieces.model.normaliser is not None
+    # Batch 0, the good unroll of batch 1 and the first of batch 2: the dead steps are in the first.
     assert float(pieces.model.normaliser.count) == 2 * (T * G * B - 3)
+    assert pieces.progress.trained_steps == 2 * (T * G * B - 3)
+    assert pieces.progress.trained_unrolls == 2 * B
 
 
 def test_a_model_that_says_nonsense_ends_the_run_and_leaves_good_weights(tmp_path: Path) -> None:
