@@ -131,6 +131,9 @@ class _Local:
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
 
     def run(self) -> int:
+        if not self.quiet:  # it takes a moment until there is anything to show
+            words = f"headrace {self.given.run.name}: broker, learner and samplers are starting"
+            print(f"{words}; folder {self.out}", file=sys.stderr)  # noqa: T201
         # Before anybody is forked: children write where the live view will move.
         terminal = Terminal() if not self.quiet and sys.stderr.isatty() else None
         try:

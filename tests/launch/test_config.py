@@ -246,7 +246,10 @@ def test_none_is_a_value_where_it_is_one() -> None:
 def test_the_effective_run_says_what_each_key_means() -> None:
     text = config.effective(config.load("cartpole"))
     assert "\nlr = [[0, 0.003], [800000, 0.0]]  # its step size; a number > 0 and <= 10 or" in text
-    assert "\n# seconds is not set  # limit on wall-clock seconds; a number > 0\n" in text
+    assert (
+        "\n# seconds is not set  # limit on seconds at work, over all starts; a number > 0\n"
+        in text
+    )
     assert "\n[learner]\n# The optimiser and the machine it runs on.\n" in text
 
 
