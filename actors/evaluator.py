@@ -15,6 +15,7 @@ from actors.actions import Actions
 from actors.before import Arrays
 from actors.config import EnvConfig
 from actors.envs import pool
+from actors.envs.atari import whole_games
 from actors.envs.convert import Env, EnvError, Writer
 from actors.envs.make import make_env
 from actors.policy import Actions as Chosen
@@ -123,7 +124,7 @@ class _Table:
         check(config)
         self._id = config.id
         for _ in range(self.places):
-            env = make_env(config)
+            env = make_env(whole_games(config))
             self.envs.append(env)
             check_spaces(config, self._spaces, env)
         self._writer = Writer(self.envs[0].observation_space, self._spaces)

@@ -4,7 +4,9 @@ An id that begins with "ALE/" gets it; behind a module, as in ale_py:ALE/Pong-v5
 The reference way is one Python environment; the native way is ALE's own vector class. Its rules
 hold for both: a start presses FIRE where the game has it and waits 0 to noop_max - 1 frames, FIRE
 among them; an action lasts frame_skip frames, the last two are joined by their maximum, made grey
-and resized. With episodic_life a lost life ends the episode, and the next one begins a new game.
+and resized. With episodic_life a lost life ends the episode, and the next one goes on with the same
+game: its first action, which counts for nothing, is FIRE, or NOOP where the game or fire_reset says
+no to it. A game that is over, cut, or given a seed begins anew.
 Rewards are what the game gives, and one frame is one observation: clipping and stacking are the
 learner's.
 """
@@ -14,8 +16,9 @@ import threading
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
-from gymnasium.vector import VectorEnv, VectorObservationWrapper
+from gymnasium.vector import VectorEnv, VectorObservationWrapper, VectorWrapper
 from gymnasium.wrappers import AtariPreprocessing
 
 from actors.config import EnvConfig
@@ -32,6 +35,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_frames": 108_000,
     "num_threads": 1,  # of the native way; the reference has none
 }
+_NOOP = 0  # the first action of every game
 _LEAST = {"frame_skip": 1, "size": 1, "noop_max": 0, "max_frames": 1, "num_threads": 1}
 
 
@@ -53,12 +57,13 @@ def make_reference(config: EnvConfig) -> Env:
         max_num_frames_per_episode=0,  # ALE's count includes the start; Episodes has its own
         disable_env_checker=True,
     ).unwrapped
-    return AtariPreprocessing(
+    frames = AtariPreprocessing(
         Episodes(game, options),
         noop_max=0,  # Episodes does it
         frame_skip=options["frame_skip"],
         screen_size=options["size"],
     )
+    return Lives(frames, options) if options["episodic_life"] else frames
 
 
 # What is written into the base class must be taken out again before another thread looks.
@@ -83,7 +88,7 @@ def _native(config: EnvConfig, envs: int, options: dict[str, Any]) -> VectorEnv[
         stack_num=1,
         frameskip=options["frame_skip"],
         noop_max=options["noop_max"],
-        episodic_life=options["episodic_life"],
+        life_loss_info=options["episodic_life"],  # its episodic_life begins a new game
         reward_clipping=False,
         use_fire_reset=options["fire_reset"],
         max_num_frames_per_episode=options["max_frames"],
@@ -94,21 +99,24 @@ def _native(config: EnvConfig, envs: int, options: dict[str, Any]) -> VectorEnv[
     # ALE writes its way to reset into gymnasium's base class: other classes would seem to share it.
     vector.metadata = dict(vector.metadata)
     VectorEnv.metadata.pop("autoreset_mode", None)
-    return OneFrame(vector)
+    frames = OneFrame(vector)
+    if not options["episodic_life"]:
+        return frames
+    actions = getattr(vector.unwrapped, "ale").get_action_set()  # noqa: B009
+    return ManyLives(frames, _next_life([action.name == "FIRE" for action in actions], options))
 
 
 class Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """How the native class begins and ends them, frame by frame; gymnasium's wrappers wait
-    differently, press no FIRE and count a last life that the game does not."""
+    differently, and press no FIRE."""
 
     def __init__(self, env: Env, options: dict[str, Any]) -> None:
         super().__init__(env)
         self._options = options
-        self._ale: Any = getattr(env, "ale")  # noqa: B009 - Env does not declare it
         meanings = getattr(env, "get_action_meanings")()  # noqa: B009
         self._noop = meanings.index("NOOP")
         self._fire = meanings.index("FIRE") if "FIRE" in meanings else None
-        self._frames = self._lives = 0
+        self._frames = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -123,18 +131,75 @@ class Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             observation, _, over, _, info = self.env.step(self._noop)
             if over:
                 observation, info = self.env.reset()
-        self._frames, self._lives = 0, self._ale.lives()
+        self._frames = 0
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, _, info = self.env.step(action)
         self._frames += 1
-        lives = self._ale.lives()
-        if self._options["episodic_life"] and 0 < lives < self._lives:
-            terminated = True
-        self._lives = lives
         truncated = self._frames >= self._options["max_frames"] and not terminated
         return observation, reward, terminated, truncated, info
+
+
+class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A lost life ends the episode, and reset goes on with the game. gymnasium's wrapper begins a
+    new one."""
+
+    def __init__(self, env: Env, options: dict[str, Any]) -> None:
+        super().__init__(env)
+        # Env declares neither.
+        self._ale: Any = getattr(env.unwrapped, "ale")  # noqa: B009
+        meanings = getattr(env.unwrapped, "get_action_meanings")()  # noqa: B009
+        self._begin = _next_life([meaning == "FIRE" for meaning in meanings], options)
+        self._lives = 0  # before the next step
+        self._goes_on = False  # the episode ended, the game did not
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if self._goes_on and seed is None:
+            observation, _, ended, cut, info = self.step(self._begin)
+            if not ended and not cut:
+                return observation, info
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._lives, self._goes_on = self._ale.lives(), False
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, over, cut, info = self.env.step(action)
+        before, self._lives = self._lives, self._ale.lives()
+        # Some games go on at a count of 0: it is they who say when it is over.
+        lost = 0 < self._lives < before
+        self._goes_on = lost and not over and not cut
+        return observation, reward, over or lost, cut, info
+
+
+class ManyLives(VectorWrapper):
+    """The same for the native class, which ends an episode and plays on: the step that only resets
+    is the next life's first."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], begin: int) -> None:
+        super().__init__(env)
+        self._begin = begin
+        self._ended = np.zeros(env.num_envs, np.bool_)  # at the step before
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self._ended[:] = False
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        first = self._ended
+        # Where the game is over the native class begins a new one, whatever the action.
+        actions = np.where(first, self._begin, actions)
+        observations, rewards, ended, cut, info = self.env.step(actions)
+        at_once = first & (ended | cut)
+        if at_once.any():
+            fresh, _ = self.env.reset(options={"reset_mask": at_once})
+            observations[at_once] = fresh[at_once]
+        self._ended = (ended | cut) & ~first
+        return observations, np.where(first, 0, rewards), ended & ~first, cut & ~first, info
 
 
 class OneFrame(VectorObservationWrapper[Any, Any, Any, Any]):
@@ -150,6 +215,19 @@ class OneFrame(VectorObservationWrapper[Any, Any, Any, Any]):
 
     def observations(self, observations: Any) -> Any:
         return observations[:, 0]
+
+
+def whole_games(config: EnvConfig) -> EnvConfig:
+    """The same without an end at each life: what a policy is worth is told by games."""
+    if not named(config):
+        return config
+    kwargs = {name: value for name, value in config.kwargs.items() if name != "episodic_life"}
+    return msgspec.structs.replace(config, kwargs=kwargs)
+
+
+def _next_life(fires: list[bool], options: dict[str, Any]) -> int:
+    """The action that a next life begins with: FIRE, where there is one and it is wanted."""
+    return fires.index(True) if options["fire_reset"] and True in fires else _NOOP
 
 
 def _quiet_ale() -> None:

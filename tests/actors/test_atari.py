@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from actors import evaluator
 from actors.config import EnvConfig
+from actors.envs.atari import whole_games
 from actors.envs.convert import spaces_of
 from actors.envs.make import EnvError, make_env, make_vector, probe
+from actors.policy import Policy
+from learner.config import ModelConfig
 from learner.spaces import Leaf, discrete
 from tests.needs import missing
 
@@ -81,10 +85,100 @@ def test_both_ways_cut_at_the_same_frame(max_frames: int, actions: int) -> None:
     assert truncations == 6
 
 
-def test_both_ways_end_at_a_lost_life() -> None:
-    lives, _, _ = compare("Breakout", 300, noop_max=1, episodic_life=True)
-    whole, _, _ = compare("Breakout", 300, noop_max=1)
-    assert lives > 4 * max(whole, 1)
+@pytest.mark.parametrize(
+    ("game", "kwargs", "least"),
+    [
+        ("Breakout", {}, 20),
+        ("Breakout", {"fire_reset": False}, 1),
+        ("SpaceInvaders", {}, 3),  # has no FIRE to begin with, and no ball to wait for
+        ("Breakout", {"max_frames": 103}, 4),
+        ("Breakout", {"max_frames": 100}, 4),  # cut in the first step of a life
+        ("Breakout", {"frame_skip": 3}, 10),
+    ],
+)
+def test_both_ways_end_at_a_lost_life_and_play_on(
+    game: str, kwargs: dict[str, Any], least: int
+) -> None:
+    lives, _, _ = compare(game, 700, noop_max=1, episodic_life=True, **kwargs)
+    assert lives >= least
+
+
+def played(env: Any, episodes: int) -> tuple[list[int], list[int], list[int]]:
+    """(lives, frames of the game, reward) at the end of each episode; actions by chance."""
+    rng = np.random.default_rng(3)
+    lives: list[int] = []
+    frames: list[int] = []
+    rewards: list[int] = []
+    env.reset(seed=5)
+    while len(lives) < episodes:
+        over, total = False, 0.0
+        while not over:
+            _, reward, terminated, truncated, info = env.step(rng.integers(env.action_space.n))
+            total, over = total + reward, terminated or truncated
+        lives.append(int(info["lives"]))
+        frames.append(int(info["episode_frame_number"]))
+        rewards.append(int(total))
+        env.reset()
+    return lives, frames, rewards
+
+
+def test_a_game_is_as_many_episodes_as_it_has_lives() -> None:
+    """The game's own count is the oracle: it goes down, and its frames go up, until it is over."""
+    config = EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1})
+    lives, frames, rewards = played(make_env(config), 10)
+    assert lives == [4, 3, 2, 1, 0] * 2
+    for game in (frames[:5], frames[5:]):
+        assert game == sorted(game) and game[0] >= 60
+    assert frames[5] < frames[4]
+    whole, _, _ = played(make_env(whole_games(config)), 2)
+    assert whole == [0, 0] and any(rewards)
+    assert whole_games(EnvConfig("CartPole-v1")) == EnvConfig("CartPole-v1")
+
+
+def test_a_score_is_that_of_a_whole_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[EnvConfig] = []
+
+    def remember(config: EnvConfig) -> Any:
+        made.append(config)
+        return make_env(config)
+
+    monkeypatch.setattr(evaluator, "make_env", remember)
+    given = EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1})
+    spaces = probe(given)
+    policy = Policy(ModelConfig(kind="nature"), spaces, seed=0)
+    with pytest.raises(evaluator.StoppedError):
+        evaluator.play(policy, given, spaces, 1, 1, 1, True, stopped=lambda: True)
+    assert made == [EnvConfig("ALE/Breakout-v5", {"noop_max": 1})]
+
+
+def test_a_seed_begins_a_new_game() -> None:
+    env = make_env(EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1}))
+    played(env, 2)  # three lives are left
+    first = env.reset(seed=9)
+    assert first[1]["lives"] == 5 and first[1]["episode_frame_number"] == 1
+    again = env.reset()  # nothing was lost since
+    assert again[1]["lives"] == 5 and again[1]["episode_frame_number"] == 1
+
+
+def test_the_next_life_of_one_is_not_that_of_the_others() -> None:
+    """Six games side by side, each with as many dead steps as it has ends."""
+    vector: Any = make_vector(EnvConfig("ALE/Breakout-v5", {"episodic_life": True}), 6)
+    rng = np.random.default_rng(0)
+    vector.reset(seed=1)
+    before, over = np.full(6, 5), np.zeros(6, np.bool_)
+    seen = set()
+    for _ in range(400):
+        _, rewards, ended, cut, info = vector.step(rng.integers(4, size=6))
+        lives = info["lives"]
+        assert not cut.any() and not rewards[over].any() and not ended[over].any()
+        assert (lives[ended] == before[ended] - 1).all()
+        assert (lives[~ended & ~over] == before[~ended & ~over]).all()
+        new = over & (lives == 5)
+        assert (before[new] == 0).all() and (lives[over & ~new] == before[over & ~new]).all()
+        seen |= set(lives[ended].tolist())
+        before, over = lives.copy(), ended.copy()
+    vector.close()
+    assert seen == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +290,7 @@ def test_a_package_is_missing(
 def test_no_banner() -> None:
     """ALE prints it once a process."""
     code = """
+from actors import evaluator
 from actors.config import EnvConfig
 from actors.envs.make import make_env, make_vector
 for make in (make_env, lambda config: make_vector(config, 1)):
