@@ -273,15 +273,15 @@ def test_both_files_or_none(
     for name, text in (kept | {"part": "new", "part.json": "new facts"}).items():
         (tmp_path / name).write_text(text)
     places = [tmp_path / name for name in ("part", "m.onnx", "part.json", "m.onnx.json")]
-    replace = Path.replace
+    rename = Path.rename
 
     def stuck(self: Path, to: Path) -> Path:
         if to.name == failing:
             raise OSError(1, "Operation not permitted")
-        return replace(self, to)
+        return rename(self, to)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", stuck)
+        patched.setattr(Path, "rename", stuck)
         with pytest.raises(export.ExportError) as caught:
             export._put(*places)
     assert str(caught.value) == f"cannot write {tmp_path / failing}: Operation not permitted"
