@@ -21,7 +21,7 @@ import msgspec
 import torch
 import zmq
 
-from actors import evaluator
+from actors import evaluator, users_code
 from actors.envs.convert import EnvError
 from actors.envs.make import probe
 from actors.evaluator import Scores
@@ -186,7 +186,10 @@ class Evaluator:
             scores = await self._play()
         except (EnvError, ValueError) as error:  # the network may make no numbers any more
             self._metrics.failures.inc()
-            log.error("version %d is not evaluated: %s", policy.version, error)
+            log.error(
+                "version %d is not evaluated: %s", policy.version, error,
+                extra={"traceback": users_code.traceback_of(error)},
+            )  # fmt: skip
         except evaluator.StoppedError:
             log.info("version %d is not evaluated: the run is over", policy.version)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from actors.envs.convert import EnvError
 from broker.endpoints import EndpointError
 from broker.link import RefusedError
-from launch import config, process, web
+from launch import config, logs, process, web
 from learner.weights import WeightsError
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ def guarded(role: Callable[[], int]) -> int:
         ours, other = group.split(expected)
         if ours is None or other is not None:
             raise
-        log.error("%s", process.exit_line(ours))
+        logs.ends(log, ours)
     except (EndpointError, config.ConfigError, web.PortError) as error:
-        log.error("%s", error)
+        logs.ends(log, error)
     return process.YOUR_INPUT

@@ -289,7 +289,7 @@ def guarded(run: config.Run, options: Options) -> int:
         config.ConfigError, EnvError, EndpointError, RefusedError, web.PortError,
         checkpoint.CheckpointError,
     ) as error:  # fmt: skip
-        log.error("%s", process.exit_line(error))
+        logs.ends(log, error)
         return process.YOUR_INPUT
     except (RanksError, DivergedError) as error:
         log.error("%s", process.exit_line(error))

@@ -21,8 +21,9 @@ import sys
 import threading
 from typing import Any
 
+from actors.users_code import traceback_of
 from broker.troubles import Reports
-from launch import log_lines, reasons
+from launch import log_lines, process, reasons
 from launch.config import ConfigError
 from launch.log_lines import About
 
@@ -80,10 +81,17 @@ def about(*, run: str | None = None, inc: int | None = None, name: str | None = 
 def refuse(error: ConfigError) -> None:
     """What is wrong with what the user gave: one line, in the form of all others."""
     if _form == JSON:
-        log.error("%s", error)
+        ends(log, error)
     else:
-        print(f"headrace: {error}", file=sys.stderr)  # noqa: T201
+        where = traceback_of(error)
+        print(f"headrace: {error}" + f"\n{where}".rstrip(), file=sys.stderr)  # noqa: T201
     reasons.refused(error)
+
+
+def ends(log: logging.Logger, error: BaseException) -> None:
+    """What a process ends with by somebody else's fault: one line; below it, if it was in code of
+    the user's own, the place."""
+    log.error("%s", process.exit_line(error), extra={"traceback": traceback_of(error)})
 
 
 def reports() -> Reports:

@@ -27,8 +27,9 @@ class EnvError(Exception):
     """The environment is at fault, or what was said about it; one line that names what to
     change."""
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, *, traceback: str = "") -> None:
         super().__init__(" ".join(sentence.split()))
+        self.traceback = traceback  # where in the user's code, if another process told it
 
 
 class Many(Protocol):

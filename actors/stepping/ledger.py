@@ -4,8 +4,8 @@ memory that may be shared between processes."""
 import traceback
 
 from actors.stepping.stepper import Failure
+from actors.users_code import ending
 
-_TEXT_BYTES = 8192
 _LARGEST_SEED = (1 << 63) - 1
 
 
@@ -50,5 +50,4 @@ class Ledger:
 
 def traceback_of(error: BaseException) -> str:
     """Its end, where the reason stands."""
-    text = "".join(traceback.format_exception(error))
-    return text.encode(errors="replace")[-_TEXT_BYTES:].decode(errors="ignore")
+    return ending("".join(traceback.format_exception(error)))

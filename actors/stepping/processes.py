@@ -139,8 +139,8 @@ class Processes:
         match reports.decode(message):
             case Failed(_, failure):
                 self._failures.append(failure)
-            case Wrong(sentence):
-                self._wrong = EnvError(sentence)
+            case Wrong(sentence, traceback):
+                self._wrong = EnvError(sentence, traceback=traceback)
             case Died(worker, pid, status, stack):
                 self._died(worker, f"process {pid} {words(status)}", stack)
         self._news.set()

@@ -68,6 +68,7 @@ class Wrong(Struct, frozen=True, tag=True):
     """From a worker: what it was told to make never worked."""
 
     sentence: str
+    traceback: str  # in the user's code; "" = none had a part in it
 
 
 orders = msgpack.Decoder(Fork | Kill | Stop)

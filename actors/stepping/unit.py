@@ -127,11 +127,11 @@ class Unit(ABC):
                 self._reset(part, seed)
             except (KeyboardInterrupt, Stopped):
                 raise
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - reported in full, each time
                 self._report(part, where, error)
                 tried += 1
                 if seat.pause is None and tried == _TRIES:
-                    raise self._fatal(part, where, error) from error
+                    raise self._fatal(part, where, error) from None
             else:
                 ledger.missed[self._first + part] = ledger.steps[seat.group]
                 return

@@ -11,6 +11,7 @@ import time
 import numpy as np
 from msgspec import msgpack
 
+from actors import users_code
 from actors.envs.convert import EnvError
 from actors.stepping.kernel import die_with_parent, sharp_sleep
 from actors.stepping.ledger import traceback_of
@@ -39,7 +40,8 @@ def run(task: Task, worker: int, control: socket.socket, *, host: int, stacks: i
     except Stopped:
         status = 0
     except EnvError as error:
-        control.send(msgpack.encode(Wrong(str(error)[:_SENTENCE])))
+        wrong = Wrong(str(error)[:_SENTENCE], users_code.traceback_of(error))
+        control.send(msgpack.encode(wrong))
     except BaseException as error:  # noqa: BLE001 - the process ends here in any case
         sys.stderr.write(traceback_of(error))
     finally:

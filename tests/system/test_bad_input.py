@@ -1,5 +1,6 @@
 """What users get wrong: one clear line each, the right exit status, nothing left."""
 
+import re
 import socket
 from pathlib import Path
 
@@ -153,37 +154,46 @@ def test_no_broker_yet(place: Place, tcp: str) -> None:
     assert broker.term() == 0
 
 
-def ends_in_one_line(train: Process, place: Place, *words: str) -> None:
-    """The first line says what is wrong; whoever else finds it adds no more than a line."""
+def ends_in_one_line(train: Process, place: Place, *words: str, at: str = "") -> None:
+    """The first line says what is wrong; whoever else finds it adds no more than a line. `at`: and
+    below it stands the place in the user's own code."""
     assert train.ends() == BAD, train.text()
-    assert "Traceback" not in train.text(), train.text()
     assert "Warning" not in train.text(), train.text()
+    said = [line for line in train.lines() if " ERROR " in line]
     # The sampler's, perhaps the learner's, and that of the process that started them.
-    assert 1 <= len(train.lines()) <= 3, train.text()
+    assert 1 <= len(said) <= 3, train.text()
+    assert train.lines()[0] == said[0]
     for word in words:
-        assert word in train.lines()[0], train.text()
+        assert word in said[0], train.text()
+    if at:
+        _, start, first, *rest = train.lines()
+        assert start == "Traceback (most recent call last):", train.text()
+        assert at in "".join((first, *rest[: len(rest) // 2 + 1])), train.text()
+        assert not re.search(r'File ".*/(actors|learner|launch)/', first), first
+    else:
+        assert len(train.lines()) == len(said), train.text()
     place.nothing_is_left()
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "words", "at"),
     [
-        ("RaisesInReset", ("failed in reset", "the simulator has no licence", "seed")),
-        ("OutsideItsSpace", ("failed in reset", "obs: 5.0 at [0]", "-1.0 to 1.0", "seed")),
-        ("Grows", ("changes its spaces", "[1]", "[2]")),
-        ("unsupported_observation", ("Text(", "not supported")),
-        ("unsupported_action", ("action: it is Text(", "not supported")),
-        ("no_environment", ("str", "no gymnasium.Env")),
-        ("fails_to_be_made", ("cannot be made", "no ROM here")),
-        ("missing", ("missing",)),
+        ("RaisesInReset", ("failed in reset", "the simulator has no licence", "seed"), "in reset"),
+        ("OutsideItsSpace", ("failed in reset", "obs: 5.0 at [0]", "-1.0 to 1.0", "seed"), ""),
+        ("Grows", ("changes its spaces", "[1]", "[2]"), ""),
+        ("unsupported_observation", ("Text(", "not supported"), ""),
+        ("unsupported_action", ("action: it is Text(", "not supported"), ""),
+        ("no_environment", ("str", "no gymnasium.Env"), ""),
+        ("fails_to_be_made", ("cannot be made", "no ROM here"), "in fails_to_be_made"),
+        ("missing", ("missing",), ""),
     ],
 )
-def test_a_broken_environment(place: Place, env: str, words: tuple[str, ...]) -> None:
+def test_a_broken_environment(place: Place, env: str, words: tuple[str, ...], at: str) -> None:
     train = place.train(
         "--actors", "1", "--set", f"env.id=broken_envs:{env}", "--quiet",
         "--set", "actor.stepping=inline", env=ENVS,
     )  # fmt: skip
-    ends_in_one_line(train, place, *words)
+    ends_in_one_line(train, place, *words, at=at)
 
 
 @pytest.mark.parametrize("stepping", ["auto", "threads", "processes"])
@@ -192,7 +202,8 @@ def test_a_first_reset_that_fails_is_one_line_in_all_ways(place: Place, stepping
         "--actors", "1", "--set", "env.id=broken_envs:RaisesInReset", "--quiet",
         "--set", f"actor.stepping={stepping}", env=ENVS,
     )  # fmt: skip
-    ends_in_one_line(train, place, "RaisesInReset failed", "the simulator has no licence")
+    words = ("RaisesInReset failed", "the simulator has no licence")
+    ends_in_one_line(train, place, *words, at="in reset")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +267,8 @@ def test_an_environment_that_the_run_names_wrongly(
     place.toml("halfway.py", "import nobody_has_this\n\nmake = nobody_has_this.make\n")
     place.run = place.toml("run.toml", settings)
     train = place.train("--actors", "1", "--quiet", env=ENVS)
-    ends_in_one_line(train, place, *words)
+    at = "import nobody_has_this" if "nobody_has_this" in words else ""
+    ends_in_one_line(train, place, *words, at=at)
 
 
 def test_a_pool_in_groups_of_many(place: Place) -> None:

@@ -42,8 +42,16 @@ def test_it_is_one_line_of_who_met_it(place: Place, who: str, most: int, where: 
     place.run = place.toml("run.toml", RUN.format(most=most, where=where))
     train: Process = place.train("--actors", "1", "--quiet")
     assert train.ends() == BAD, train.text()
-    said, end = train.lines()
+    said, *trace, end = train.lines()
     words = "IndexError: too many for me" if where == "raises" else "RuntimeError: "
     assert f'{who} ERROR model.kind = "picky:Encoder" failed, mend the encoder: {words}' in said
+    # Below it is the place in the user's own code, and not how our code came there; what is too
+    # narrow is found by ours.
+    if where == "raises":
+        assert trace[0] == "Traceback (most recent call last):"
+        assert 'picky.py", line ' in trace[1] and "in forward" in trace[1]
+        assert trace[2].strip().startswith("raise IndexError")
+    else:
+        assert trace == []
     assert f"{who} cannot work with this run" in end
     place.nothing_is_left()

@@ -1,0 +1,47 @@
+"""Where it failed in the user's own code: in an environment, a wrapper, an encoder, whatever a run
+names by module:factory. The line that ends a process says what; its user also needs to know where.
+"""
+
+import sys
+import traceback
+from types import TracebackType
+
+# Of these no frame tells a user where to look. What comes below a frame of his own is shown all the
+# same: that is how he called them.
+_NOT_HIS = frozenset(
+    {
+        *sys.stdlib_module_names, "__main__", "actors", "broker", "headrace", "launch", "learner",
+        "gymnasium", "msgspec", "numpy", "torch", "uvloop", "zmq",
+    }
+)  # fmt: skip
+_MOST_BYTES = 8192
+
+
+def traceback_of(error: BaseException | None) -> str:
+    """From the first frame of the user's code on; "" = none had a part in it."""
+    while error is not None:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+            continue
+        if told := getattr(error, "traceback", ""):  # of another process
+            return str(told)
+        if (trace := _his(error.__traceback__)) is not None:
+            return ending("".join(traceback.format_exception(type(error), error, trace)))
+        hidden = error.__suppress_context__ or error.__cause__ is not None
+        error = error.__cause__ if hidden else error.__context__
+    return ""
+
+
+def ending(text: str) -> str:
+    """Of a traceback: where the reason stands."""
+    return text.encode(errors="replace")[-_MOST_BYTES:].decode(errors="ignore")
+
+
+def _his(trace: TracebackType | None) -> TracebackType | None:
+    """What is left of it from his first frame on."""
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in _NOT_HIS:
+            break
+        trace = trace.tb_next
+    return trace
