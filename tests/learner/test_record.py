@@ -116,6 +116,59 @@ def test_batches_are_what_the_train_loop_had(path: Path) -> None:
     assert (fed.ended, fed.closed) == (True, True)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_batch_that_was_filled_up_again_is_what_it_was(tmp_path: Path, early: bool) -> None:
+    """The feed and its recording, gone through side by side: an unroll of the first batch is
+    rejected while the next one is begun, or is full already."""
+    own = recorder(tmp_path)
+    batches = [batch() for _ in range(3)]
+    feed = Feed(mock.Mock(), batches, layout="", recorder=own)
+    feed.end = mock.Mock()
+    feed.end.beats.return_value = []
+    taken: list[list[int]] = []
+
+    def trains() -> Batch:
+        found = feed._ready.get_nowait()
+        assert found is not None
+        taken.append([seq for _, _, seq in found.keys])
+        return found
+
+    for seq in range(3 if early else 4):
+        assert feed._accept(*unroll(seq)) is None
+    first = trains()
+    keys = [first.keys[0]]
+    first.drop([0])
+    feed._on_rejected(keys, (0,), Objection("step", "why"))
+    feed._on_refill(first)
+    for seq in range(3 if early else 4, 8):
+        if feed._filling is not None:
+            assert feed._accept(*unroll(seq)) is None
+    version = 0
+    while not feed._ready.empty():
+        version += 1
+        feed._on_trained(trains(), version)
+    own.close()
+    assert taken == (
+        [[0, 1], [1, 3], [2, 4], [5, 6]] if early else [[0, 1], [2, 3], [1, 4], [5, 6]]
+    )
+
+    fed, again = Recorded(record.path_of(tmp_path, 0), batch()), []
+    while (found := fed.next(timeout_s=0.0)) is not None:
+        again.append([seq for _, _, seq in found.keys])
+        rows = found.tensors["reward"]
+        for at, seq in enumerate(again[-1]):
+            alone = batch()
+            assert alone.place(*unroll(seq)) is None
+            assert torch.equal(rows[:, at * G : (at + 1) * G], alone.tensors["reward"][:, :G])
+        if len(again) == 1:
+            fed.reject(found, [0], Objection("step", "why"))
+            fed.refill(found)
+        else:
+            fed.trained(found, version=len(again) - 1)
+    assert again == taken
+    assert fed.closed
+
+
 def test_frames_as_they_came_from_the_socket(tmp_path: Path) -> None:
     message, buffers = unroll(0)
     frames = [zmq.Frame(bytes(b)) for b in buffers]  # type: ignore[arg-type]
