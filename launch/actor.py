@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from actors.policy import Policy
 from actors.sampler import Sampler
 from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
+from launch import allow as allowing
 from launch import config, guard, keyring, limits, logs, notify, process, web
 from launch.ledgers import open_journal
 from launch.telling import Figures, Teller
@@ -38,11 +40,13 @@ def sample(
     key: Path | None = None,
     shelf: Path | None = None,
     tell: Teller | None = None,
+    allow: Sequence[str] = (),
 ) -> int:
     """Until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts weights;
-    `tell`: the node that it belongs to."""
+    `tell`: the node that it belongs to; `allow`: code that the broker's run may name."""
     limits.for_peer("a sampler")
     own_key = keyring.from_file(key, "actor")
+    prefixes = allowing.allowed(allow)
 
     async def main() -> int:
         inc = process.incarnation()
@@ -66,7 +70,7 @@ def sample(
                 log.info("metrics at port %d", port)
             end.port = web.told(metrics_host, port, broker)
             end.link.reports = logs.reports()
-            await _sample(end, seed=seed, sets=sets, metrics=metrics, tell=tell)
+            await _sample(end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, tell=tell)
         finally:
             context.destroy(linger=500)
             journal.close()
@@ -77,7 +81,7 @@ def sample(
 
 async def _sample(
     end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics,
-    tell: Teller | None = None,
+    prefixes: Sequence[str], tell: Teller | None = None,
 ) -> None:  # fmt: skip
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
@@ -87,6 +91,7 @@ async def _sample(
             end.news.clear()
             await end.news.wait()
         run = config.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
+        allowing.check(run, prefixes)
         logs.about(run=run.run.name)
         figures = functools.partial(_figures, end, run.actor.drain_s)
         telling = group.create_task(tell.keep_telling(figures), name="tell") if tell else None

@@ -143,6 +143,7 @@ def _actor(actor: argparse.ArgumentParser) -> None:
         help="take weights from this machine's shared memory, where headrace node puts them",
     )  # fmt: skip
     _key(actor, "none")
+    _allow(actor)
     _metrics(actor)
     log_option(actor)
 
@@ -155,8 +156,17 @@ def _node(node: argparse.ArgumentParser) -> None:
     node.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
     node.add_argument("--ledger", type=Path, help="write what was generated into this folder")
     _key(node, "none; a sampler's")
+    _allow(node)
     _metrics(node)
     log_option(node)
+
+
+def _allow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="PREFIX",
+        help="a package, module or module:factory that the broker's run may name; may be said"
+        " again; also a line each in /etc/headrace/allow and ~/.config/headrace/allow",
+    )  # fmt: skip
 
 
 def _count(word: str) -> int:
@@ -175,6 +185,7 @@ def _evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
     evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
     _key(evaluate, "none")
+    _allow(evaluate)
     _metrics(evaluate)
     log_option(evaluate)
 

@@ -116,6 +116,7 @@ def _actor(given: argparse.Namespace) -> int:
         metrics_port=given.metrics_port,
         key=given.key,
         shelf=given.shelf,
+        allow=given.allow,
     )
 
 
@@ -132,6 +133,7 @@ def _node(given: argparse.Namespace) -> int:
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         key=given.key,
+        allow=given.allow,
     )
 
 
@@ -148,6 +150,7 @@ def _evaluate(given: argparse.Namespace) -> int:
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
         key=given.key,
+        allow=given.allow,
     )
 
 

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from actors.policy import Policy
 from broker import endpoints
 from broker.blobs import Blob
 from broker.evaluator_end import LAST_S, EvaluatorEnd
+from launch import allow as allowing
 from launch import claim, config, guard, interval, keyring, limits, logs, notify, process, toml, web
 from launch.evaluations import EvaluatorMetrics, Keep
 from launch.game import Game
@@ -49,12 +51,14 @@ def evaluate(
     metrics_host: str,
     metrics_port: int | None,
     key: Path | None = None,
+    allow: Sequence[str] = (),  # code that the broker's run may name
 ) -> int:
     """Until SIGTERM, or until the last weights of the run are evaluated."""
     endpoints.check(broker)
     _check_given(sets)
     limits.for_peer("an evaluator")
     own_key = keyring.from_file(key, "evaluator")
+    prefixes = allowing.allowed(allow)
     os.nice(_NICE)
     torch.set_num_threads(1)
 
@@ -76,7 +80,7 @@ def evaluate(
                 log.info("metrics at port %d", port)
             end.port = web.told(metrics_host, port, broker)
             end.link.reports = logs.reports()
-            await _evaluate(end, out=out, sets=sets, metrics=metrics)
+            await _evaluate(end, out=out, sets=sets, metrics=metrics, prefixes=prefixes)
         finally:
             context.destroy(linger=500)
         return process.OK
@@ -86,8 +90,9 @@ def evaluate(
 
 
 async def _evaluate(
-    end: EvaluatorEnd, *, out: Path | None, sets: dict[str, Any], metrics: EvaluatorMetrics
-) -> None:
+    end: EvaluatorEnd, *, out: Path | None, sets: dict[str, Any], metrics: EvaluatorMetrics,
+    prefixes: Sequence[str],
+) -> None:  # fmt: skip
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
         pulse = _Pulse(end)
@@ -95,6 +100,7 @@ async def _evaluate(
         shared = await _shared(end)
         suggested = shared.get("evaluate", {})
         run = config.from_shared({**shared, "evaluate": {**suggested, **sets}})
+        allowing.check(run, prefixes)
         logs.about(run=run.run.name)
         evaluator.check(run.env)
         spaces = probe(run.env)

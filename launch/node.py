@@ -16,13 +16,14 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from broker import endpoints
+from launch import allow as allowing
 from launch import config, keyring, logs, notify, process, web
 from launch.chorus import Chorus
 from launch.node_metrics import RELAY, NodeMetrics
@@ -51,12 +52,15 @@ def node(
     metrics_host: str,
     metrics_port: int | None,
     key: Path | None = None,
+    allow: Sequence[str] = (),
 ) -> int:
     """Returns the exit status."""
     asked = process.Asked()
     try:
         endpoints.check(broker)
-        keyring.from_file(key, "actor")  # each process reads it; what is wrong is said once, now
+        # Each process reads these; what is wrong is said once, now.
+        keyring.from_file(key, "actor")
+        allowing.allowed(allow)
         if not process.adopt_orphans():
             raise config.ConfigError("headrace node needs Linux; start samplers: headrace actor")
         with shared_folder() as folder, contextlib.closing(_listening(folder / "told")) as listener:
@@ -71,6 +75,7 @@ def node(
                 key=str(key.absolute()) if key else None,
                 form=logs.form(),
                 quiet=log.getEffectiveLevel() >= logging.WARNING,
+                allow=tuple(allow),
             )
             made = _Node(settings, slots(samplers), listener, asked)
             port = web.serve(

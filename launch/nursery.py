@@ -50,6 +50,7 @@ class Settings(Struct, frozen=True):
     quiet: bool
     form: str  # of log lines
     port: int = 0  # where the node serves metrics; 0 = nowhere
+    allow: tuple[str, ...] = ()  # code that the broker's run may name
 
 
 class Order(Struct, frozen=True):
@@ -241,6 +242,7 @@ def _work(settings: Settings, order: Order) -> int:
         key=key,
         shelf=Path(settings.shelf),
         tell=tell,
+        allow=settings.allow,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import broker, config, keyring
+from launch import allow, broker, config, keyring
 from launch.children import Plan
 from launch.learner_options import Options
 
@@ -66,11 +66,12 @@ class Plans:
             return actor.guarded(
                 self.endpoint, name=name, seed=seed, sets={}, ledger=ledger,
                 metrics_host="127.0.0.1", metrics_port=None, key=self._key("actor"),
+                allow=allow.names(self.run),
             )  # fmt: skip
 
         again = [
             "actor", "--broker", self.endpoint, "--name", name, "--seed", str(seed + 1000),
-            "--ledger", str(ledger), *self._key_words("actor"),
+            "--ledger", str(ledger), *self._key_words("actor"), *allow.words(self.run),
         ]  # fmt: skip
         return Plan(name, role, again)
 
@@ -81,11 +82,12 @@ class Plans:
             return evaluator.guarded(
                 self.endpoint, name="evaluator", out=self.out, sets={},
                 metrics_host="127.0.0.1", metrics_port=None, key=self._key("evaluator"),
+                allow=allow.names(self.run),
             )  # fmt: skip
 
         again = [
             "evaluate", "--broker", self.endpoint, "--name", "evaluator", "--out", str(self.out),
-            *self._key_words("evaluator"),
+            *self._key_words("evaluator"), *allow.words(self.run),
         ]  # fmt: skip
         return Plan("evaluator", role, again)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broker import endpoints, keys
 from broker.loopback import is_loopback
-from launch import config, limits
+from launch import allow, config, limits
 
 # Beyond what a role needs to notice by itself that something hangs.
 _MARGIN_S = 30
@@ -120,6 +120,7 @@ class Site:
             "queue_mb": f"{run.broker.queue_mb:g}",
             "broker_high": self._broker_mb(),
             "broker_max": 2 * self._broker_mb(),
+            **self._allow_words(),
             **self._key_words(machine),
             **self._kubernetes_words(),
         }
@@ -169,6 +170,22 @@ class Site:
     def _broker_mb(self) -> int:
         """What a broker may hold: broker/memory.py ends it at a little less."""
         return math.ceil(self.run.broker.queue_mb + self.run.broker.peers / 8 + 1024)
+
+    # ---- code -----------------------------------------------------------------------------------
+
+    def _allow_words(self) -> dict[str, object]:
+        """The samplers' machines allow what this run names: whoever wrote it here may."""
+        named = allow.names(self.run)
+        for name in named:
+            if not re.fullmatch(r"[\w.:-]+", name):
+                raise config.ConfigError(
+                    f"the run names the code {name!r}: only letters, digits, _ . : and - can stand"
+                    " in these files"
+                )
+        return {
+            "allow": "".join(f" --allow {name}" for name in named),
+            "allow_args": "".join(f"\n            - --allow={name}" for name in named),
+        }
 
     # ---- keys -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from actors.stepping.stepper import Frame
 from broker.server import Server
 from launch import (
     actor,
+    allow,
     broker,
     config,
     evaluator,
@@ -91,7 +92,9 @@ def drained(run: config.Run, _: Path) -> Any:
         mock.patch.object(actor, "build", lambda *_, **__: made),
         contextlib.suppress(asyncio.CancelledError),
     ):
-        asyncio.run(actor._sample(end, seed=1, sets={}, metrics=mock.Mock()))
+        asyncio.run(
+            actor._sample(end, seed=1, sets={}, metrics=mock.Mock(), prefixes=allow.names(run))
+        )
     return waits.call_args
 
 

@@ -136,6 +136,7 @@ def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
             {
                 "name": "eve", "out": None, "sets": {"episodes": 4},
                 "metrics_host": "127.0.0.1", "metrics_port": None, "key": None,
+                "allow": [],
             },
         )
     ]  # fmt: skip

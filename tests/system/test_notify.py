@@ -153,7 +153,7 @@ def test_an_environment_that_hangs_feeds_nothing(place: Place, listen: Listen) -
     )
     ear = listen("actor")
     broker, learner = place.broker(), place.learner()
-    actor = start(place, ear, "actor", "--broker", place.ipc)
+    actor = start(place, ear, "actor", "--broker", place.ipc, "--allow", "hangs")
     ear.hears("WATCHDOG=1")
 
     def quiet() -> bool:
