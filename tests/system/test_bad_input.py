@@ -306,9 +306,7 @@ def test_an_environment_whose_spaces_differ_from_the_runs(place: Place, first: s
         )  # fmt: skip
 
     def other() -> Process:
-        return place.actor(
-            "--name", "other", "--allow", "broken_envs", env={**ENVS, "WIDER": "1"}
-        )
+        return place.actor("--name", "other", "--allow", "broken_envs", env={**ENVS, "WIDER": "1"})
 
     if first == "learner":
         training = learner()
