@@ -12,14 +12,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from actors.trained import TrainedPolicy
-from launch import process, reasons, toml
+from launch import config, process, reasons, toml
 from launch.config import SECTIONS, ConfigError, Run, no_section
-from launch.config import load as Config  # noqa: N812  # reads as the noun it returns
 from launch.folder import run_folder
 
 __all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
@@ -34,6 +33,12 @@ sys.exit(cli.main())
 _STAMP = re.compile(r"^\d\d:\d\d:\d\d \S+ [A-Z]+ ")  # time, process and level of a log line
 # A run that was asked to stop writes a checkpoint; a second interrupt does not wait for it.
 _STOPS_WITHIN_S = 60.0
+
+
+def Config(run: str, sets: Sequence[str] = ()) -> Run:  # noqa: N802  # the noun it returns
+    """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
+    with _in_python({setting: setting for setting in sets}):
+        return config.load(run, sets)
 
 
 def train(
@@ -61,7 +66,7 @@ def train(
         run = settings.pop("run")
     typed = _settings(settings)
     with _in_python(typed):
-        name = Config(run, list(typed)).run.name
+        name = config.load(run, list(typed)).run.name
     folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
     command = ["train", run, "--out", str(folder)]
     command += [word for setting in typed for word in ("--set", setting)]

@@ -220,6 +220,12 @@ def test_what_is_wrong_is_said_in_terms_of_what_was_typed(
     assert str(caught.value).startswith(line) and "--" not in str(caught.value)
 
 
+def test_a_configs_settings_are_what_was_typed_too() -> None:
+    assert headrace.Config("cartpole", ["run.seed=4"]).run.seed == 4
+    with pytest.raises(headrace.ConfigError, match=r"^learner\.lrr=1: learner\.lrr is no key"):
+        headrace.Config("cartpole", ["learner.lrr=1"])
+
+
 def test_the_runs_own_section_is_a_setting_like_others(fake: Path) -> None:
     headrace.train("catch", out=fake, run={"seed": 3}, stop_steps=None, stop={"seconds": None})
     words = told(fake)[0]
