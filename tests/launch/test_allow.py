@@ -113,6 +113,6 @@ def test_a_run_of_this_machine_is_not_restricted() -> None:
     for told, _, _ in NAMED.values():
         allow.check(told, allow.allowed(allow.names(told)))
     own = run(env={"id": "my-own.envs:make"}, model={"kind": "nets:make"})
-    plans = Plans(own, Path("out"), "ipc:///x", resume=False, record=False, started=0.0)
+    plans = Plans(own, Path("out"), "ipc:///x", resume=False, record=False, started=0.0, began=0.0)
     for plan in (plans.actor(0), plans.evaluator()):
         assert plan.again[-4:] == ["--allow", "my-own.envs:make", "--allow", "nets:make"]
