@@ -12,6 +12,8 @@ from broker.wire import MAX_BUFFER_BYTES
 # Messages queued for one peer before a send says "no room": more than any window of ours.
 _HIGH_WATER = 1024
 _SUBSCRIPTION_BYTES = 1024
+# Announcements: of many that wait only the newest matters, and one that is lost comes with a beat.
+_ANNOUNCED = 64
 # A peer that vanished without closing (power, cable) is noticed by TCP, so that its descriptor is
 # freed. Not by ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process when their timer fires on a
 # connection whose peer died while our queue was full (tests/broker/test_endpoints.py).
@@ -102,6 +104,7 @@ def publisher(
     # All that ever comes in here is a handshake and "everything". Each byte of a topic is kept as a
     # node of a tree, for as long as its subscriber stays: 1 MiB of topic took 30 MB of memory.
     socket.set(zmq.MAXMSGSIZE, _SUBSCRIPTION_BYTES)
+    socket.set(zmq.SNDHWM, _ANNOUNCED)
     return socket
 
 

@@ -99,6 +99,7 @@ class LearnerEnd:
         self._journal = journal
         self._blob: Blob | None = None  # the weights everybody should have
         self._kept = Kept()  # those and some before, for Gets that are under way
+        self._fetched = -1  # version that the broker asked for last; -1 = none yet
         self._quiet_until = 0.0  # no further line about refused unrolls before then
         self._known = -1  # newest weights that the broker says it has whole
         journal.joins("learner", inc, name)
@@ -140,7 +141,7 @@ class LearnerEnd:
     def publish(self, blob: Blob) -> None:
         """New weights. Announce, and send the first chunk unasked."""
         self._blob = blob
-        self._kept.add(blob)
+        self._kept.add(blob, (self._fetched,))
         self._announce(blob)
 
     def leave(self, *, final: bool, text: str) -> None:
@@ -168,7 +169,7 @@ class LearnerEnd:
             # and must be called so: credit may ask for that version before our next step.
             blob = self._blob
             self._blob = Blob.of(welcome.version, blob.announce.layout, blob.body)
-            self._kept.add(self._blob)
+            self._kept.add(self._blob, (self._fetched,))
         self.version = max(self.version, welcome.version)
         self.welcome_version = welcome.version
         if self._blob is not None:
@@ -188,6 +189,7 @@ class LearnerEnd:
                 if newer is not None:
                     self.link.send(encode(newer))
                     message = Get(newer.version, message.lo, message.hi)
+                self._fetched = message.version
                 for chunk, body in self._kept.chunks(message):
                     self.link.send(encode(chunk, body))
 

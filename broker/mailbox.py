@@ -7,7 +7,9 @@ cancelling a wait loses nothing.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import weakref
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import zmq
@@ -34,13 +36,18 @@ class Mailbox:
         self._ready = asyncio.Event()  # set = there may be something to receive
         self._waiting = False  # somebody awaits _ready
         self._looking = False  # a look at the socket's state is scheduled
+        self._sent = 0  # frames watched so far
+        self._leaving: dict[int, weakref.ref[memoryview]] = {}  # those that have not left
         # Below the library's convenience layer, which costs as much again for small frames.
         self._send = super(zmq.Socket, socket).send
         self._fd = socket.fileno()
         self._loop.add_reader(self._fd, self._ready.set)
 
-    def send(self, frames: Sequence[Payload]) -> bool:
-        """Queue a message for sending; False = no room or no such peer, and nothing was queued."""
+    def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
+        """Queue a message for sending; False = no room or no such peer, and nothing was queued.
+        `left` is called on the loop when ZeroMQ has passed the message on, or dropped it."""
+        if left is not None:
+            frames = [*frames[:-1], self._watched(frames[-1], left)]
         last = len(frames) - 1
         try:
             for at, frame in enumerate(frames):
@@ -60,6 +67,24 @@ class Mailbox:
                 self._looking = True
                 self._loop.call_soon(self._look)
         return True
+
+    def _watched(self, frame: Payload, left: Callable[[], None]) -> zmq.Frame:
+        """The same bytes, from a view of ours that ZeroMQ gives up when they have left. Whichever
+        thread drops the last reference to it tells, the library's own as a rule."""
+        view = memoryview(frame.buffer if isinstance(frame, zmq.Frame) else frame)
+        self._sent += 1
+        number, loop = self._sent, self._loop
+
+        def gone() -> None:
+            del self._leaving[number]
+            left()
+
+        def tell(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it
+                loop.call_soon_threadsafe(gone)
+
+        self._leaving[number] = weakref.ref(view, tell)
+        return zmq.Frame(view, copy=False)
 
     async def receive(self, timeout_s: float) -> list[list[zmq.Frame]]:
         """Up to DRAIN messages; empty after the timeout. Safe to cancel."""

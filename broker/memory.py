@@ -10,15 +10,21 @@ again in seconds, and nothing is lost, because all that a broker holds is at its
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+
+from broker.records import Actor
 
 _MIB: Final = 1 << 20
 # Interpreter, metrics, buffers of sockets, the messages of one turn of the loop.
 _SLACK: Final = 256 * _MIB
-# Of one peer: its connection, its streams, what waits to be sent to it.
-_PEER: Final = 128 * 1024
+# Of one peer, beside its streams and what is counted of what waits to be sent to it: 55 kB idle,
+# up to 184 kB at work (`headrace bench crowd`), most of it ZeroMQ's for two connections.
+PEER_BYTES: Final = 256 * 1024
+# Of what is remembered of samplers, also of dead ones (measured: 301 and 84 bytes).
+_STREAM: Final = 512
+_SEQ: Final = 128
 
 
 class MemoryExceededError(RuntimeError):
@@ -41,6 +47,13 @@ def trim() -> None:
         give_back(0)
 
 
+def remembered(actors: Mapping[int, Actor]) -> int:
+    """Returns the bytes that the records of samplers' streams and seqs take, about."""
+    streams = [stream for actor in actors.values() for stream in actor.streams.values()]
+    seqs = sum(len(stream.settled) + len(stream.present) for stream in streams)
+    return _STREAM * len(streams) + _SEQ * seqs
+
+
 class MemoryWatch:
     """Made when the broker starts; `check` is for every tick."""
 
@@ -57,16 +70,19 @@ class MemoryWatch:
         # much again for the gaps between them.
         self._base = resident() + queue_bytes + queue_bytes // 2
 
-    def limit(self, *, weights: int, peers: int) -> int:
-        """The most that an honest run needs. Weights: the version that is whole, the one that comes
-        in, and one that a slow peer still has in its pipe."""
-        return self._base + 3 * weights + peers * _PEER + _SLACK
+    def limit(self, *, held: int, peers: int) -> int:
+        """The most that this process may need for `held` bytes and these many peers."""
+        return self._base + held + peers * PEER_BYTES + _SLACK
 
-    def check(self, *, weights: int, peers: int) -> None:
-        """MemoryExceededError when this process is larger, though all that was freed is gone."""
-        limit = self.limit(weights=weights, peers=peers)
-        if self._resident() <= limit:
+    def check(self, *, held: int, actors: Mapping[int, Actor], peers: int) -> None:
+        """MemoryExceededError when this process is larger, though all that was freed is gone.
+
+        `held`: the weights, and what peers have not taken yet, as they are in memory now; each has
+        a bound of its own (blobs.py, pipes.py).
+        """
+        if self._resident() <= self.limit(held=held, peers=peers):
             return
+        limit = self.limit(held=held + remembered(actors), peers=peers)
         self._trim()
         here = self._resident()
         if here > limit:

@@ -126,6 +126,7 @@ class BrokerMetrics(Collector):
             ("leased_fragments", "Unrolls at learners", leased),
             ("queue_bytes", "Bytes of all unrolls held", book.nbytes),
             ("queue_limit_bytes", "Most bytes that may be held", book.queue_bytes),
+            ("unread_bytes", "Sent, and not yet taken by peers", server.shipping.unread),
             ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),

@@ -5,6 +5,7 @@ incarnation belongs to the user that said it first. Without keys every user is "
 """
 
 import ipaddress
+from typing import Final
 
 import zmq
 
@@ -15,6 +16,9 @@ from broker.ledger import Ledger
 from broker.roster import Peer, Roster
 from broker.security import Gate
 from broker.wire import Hello, Refusal
+
+# Of the words about its spaces that are kept: what a refusal tells (post.py).
+_WORDS: Final = 1000
 
 
 def user_of(frame: zmq.Frame) -> str:
@@ -76,8 +80,8 @@ class Reception:
         moved = self._roster.route(hello.inc) not in (b"", route)
         self.moved += moved
         peer = Peer(
-            route, hello.role, said.words(hello.name), hello.inc, now, hello.spaces, intro.spaces,
-            hello.version, user, budget,
+            route, hello.role, said.words(hello.name), hello.inc, now, hello.spaces,
+            intro.spaces[:_WORDS], hello.version, user=user, budget=budget,
         )  # fmt: skip
         if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
             peer.target = f"{address}:{intro.port}"

@@ -26,6 +26,8 @@ class Peer:
     spaces: str = ""  # digest; "" = it has not made its environment yet
     said: str = ""  # the same in words
     acting: int = -1  # actor, evaluator: version it proved to act with
+    fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
+    asked: dict[int, None] = field(default_factory=dict)  # chunks of it to be sent, in order
     user: str = ""  # "role:name" of its key; "" = there are no keys
     budget: Budget = field(default_factory=Budget)
     stats: dict[str, float] = field(default_factory=dict)

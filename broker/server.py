@@ -69,11 +69,11 @@ class Server:
         self.announce = announce  # where weight announcements go out
         self.reception = Reception(ledger, roster, self.door, gate)
         self._router = Mailbox(router)
-        self._post = Post(self._router, metrics)
+        self._post = Post(self._router, metrics, queue_bytes=ledger.book.queue_bytes)
         self._xpub = Mailbox(publisher)
         self.complaints = Complaints(self.door, metrics)
         self.shipping = Shipping(
-            ledger, self.door, self.complaints, self._post, announce=self._publish
+            ledger, self.door, self.complaints, self._post, roster, announce=self._publish
         )
         self.weights = self.shipping.newest.fetch
         self.tallies = Tallies()
@@ -94,7 +94,7 @@ class Server:
             wire.LearnerPing: (learners, self._learner_ping),
             wire.Announce: (learners, self.shipping.announced),
             wire.Chunk: (learners, self.shipping.chunk),
-            wire.Get: (anyone, self.shipping.get),
+            wire.Get: (players, self.shipping.get),  # a watcher reads numbers
             wire.Watch: (anyone, self._watch),
             wire.Trouble: (anyone - {"watcher"}, self._trouble),
         }
@@ -136,7 +136,9 @@ class Server:
             await asyncio.sleep(pause)
             now = time.monotonic()
             self.metrics.loop_lag.observe(max(0.0, now - due))
-            self.memory.check(weights=self.weights.nbytes, peers=len(self.roster))
+            self.memory.check(
+                held=self.shipping.nbytes, actors=self.ledger.book.actors, peers=len(self.roster)
+            )
             self._sweep(now)
             self._pump()
 

@@ -9,7 +9,7 @@ from broker.door import Door
 from broker.ledger import Ledger
 from broker.newest import Newest
 from broker.post import Post
-from broker.roster import Peer
+from broker.roster import Peer, Roster
 from broker.spread import Spread
 from broker.wire import Buffer
 
@@ -23,6 +23,7 @@ class Shipping:
         door: Door,
         complaints: Complaints,
         post: Post,
+        roster: Roster,
         *,
         announce: Callable[[wire.Announce], None],
     ) -> None:
@@ -32,7 +33,19 @@ class Shipping:
         self._door = door
         self._complaints = complaints
         self._post = post
+        self._roster = roster
         self._announce = announce  # tells all who subscribed
+        post.pipes.drained = self._drained
+
+    @property
+    def unread(self) -> int:
+        """Bytes sent, of whatever kind, that peers have not taken yet."""
+        return self._post.pipes.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights in memory, and of what peers have not taken yet."""
+        return self.newest.nbytes + self.unread
 
     def announced(self, peer: Peer, message: wire.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):
@@ -44,7 +57,7 @@ class Shipping:
         if not self.newest.came_from(peer.inc):
             self._complaints.count("identity")
             return
-        blob, more = self.newest.chunk(message, buffers[0] if buffers else b"")
+        blob, more = self.newest.chunk(message, buffers[0] if buffers else b"", self._fetched)
         self._post.send_all(peer.route, more)
         if blob is not None:
             said = blob.announce
@@ -52,13 +65,39 @@ class Shipping:
             self._announce(said)
 
     def get(self, peer: Peer, message: wire.Get, _: Sequence[Buffer]) -> None:
+        """Notes what it asks for: chunks of one version, each once however often it asks."""
         newer = self.newest.instead(message)
         if newer is not None:
             self._post.send(peer.route, newer)
             message = wire.Get(newer.version, message.lo, message.hi)
-        for chunk, body in self.newest.wanted(message):
-            self._door.charge(peer.budget, nbytes=len(body))
-            self._post.send(peer.route, chunk, body)
+        if message.version != peer.fetching:
+            peer.fetching = message.version
+            peer.asked.clear()
+        peer.asked.update(dict.fromkeys(self.newest.indexes(message)))
+        self._serve(peer)
+
+    def _serve(self, peer: Peer) -> None:
+        """Sends what it asked for as far as its connection takes it: no more waits there than
+        keeps a line busy, and a peer that does not read is given nothing further."""
+        while peer.asked:
+            index = next(iter(peer.asked))
+            piece = self.newest.piece(peer.fetching, index)
+            if piece is not None and not self._post.has_room(peer.route, len(piece[1])):
+                return
+            del peer.asked[index]
+            if piece is not None:
+                self._door.charge(peer.budget, nbytes=len(piece[1]))
+                self._post.send(peer.route, *piece)
+
+    def _drained(self, route: bytes) -> None:
+        """Goes on with a connection that took some of what waited there."""
+        peer = self._roster.get(route)
+        if peer is not None:
+            self._serve(peer)
+
+    def _fetched(self) -> set[int]:
+        """Returns the versions that peers asked for and have not proved to act with."""
+        return {peer.fetching for peer in self._roster.everybody()}
 
     def acting(self, peer: Peer, message: wire.Acting, _: Sequence[Buffer]) -> None:
         blob = self.newest.blob
@@ -67,5 +106,8 @@ class Shipping:
             self._complaints.say("%s: other weights than version %d", peer.name, message.version)
             return
         peer.acting = message.version
+        if message.version >= peer.fetching:
+            peer.fetching = -1
+            peer.asked.clear()
         if peer.role == "actor":
             self.spread.acts(message.version, now=peer.seen)

@@ -60,6 +60,7 @@ class View:
             "queued": book.entries - leased,
             "queued_bytes": book.nbytes,
             "queue_limit_bytes": book.queue_bytes,
+            "unread_bytes": server.shipping.unread,
             "leased": leased,
             "running": book.credit.running,
             "received": book.received,

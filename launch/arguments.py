@@ -128,6 +128,7 @@ def _broker(broker: argparse.ArgumentParser) -> None:
     )
     _key(broker, "broker.key in the folder security.keys")
     _metrics(broker)
+    _page_name(broker)
     log_option(broker)
 
 
@@ -213,6 +214,7 @@ def _top(top: argparse.ArgumentParser) -> None:
         help="serve the page there instead; default: 8800, 0 takes a free one",
     )  # fmt: skip
     top.add_argument("--host", default="127.0.0.1", help="of the page; default: 127.0.0.1")
+    _page_name(top)
 
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
@@ -284,3 +286,11 @@ def log_option(parser: argparse.ArgumentParser) -> None:
 def _metrics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics-host", default="127.0.0.1")
     parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")
+
+
+def _page_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--page-name", action="append", default=[], metavar="NAME",
+        help="a further name by which browsers reach the page; addresses and this machine's own"
+        " name need not be said",
+    )  # fmt: skip

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 def serve(
     run: config.Run, *, bind: str, metrics_host: str, metrics_port: int | None,
     report: Path | None, key: Path | None = None, insecure: bool = False,
-    ledger: Path | None = None,
+    ledger: Path | None = None, page_names: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Until SIGTERM; every expected failure is one line and its exit status."""
     try:
@@ -39,7 +40,7 @@ def serve(
         return process.run_async(
             lambda: _serve(
                 run, bind=bind, metrics_host=metrics_host, metrics_port=metrics_port,
-                report=report, key=key, insecure=insecure, ledger=ledger,
+                report=report, key=key, insecure=insecure, ledger=ledger, page_names=page_names,
             )
         )  # fmt: skip
     except (EndpointError, config.ConfigError, web.PortError) as error:
@@ -55,7 +56,7 @@ def serve(
 async def _serve(
     run: config.Run, *, bind: str, metrics_host: str, metrics_port: int | None,
     report: Path | None, key: Path | None = None, insecure: bool = False,
-    ledger: Path | None = None,
+    ledger: Path | None = None, page_names: Sequence[str] = (),
 ) -> int:  # fmt: skip
     inc = process.incarnation()
     logs.about(run=run.run.name, inc=inc)
@@ -89,6 +90,7 @@ async def _serve(
         port = web.serve(
             registry, host=metrics_host, port=metrics_port, healthy=lambda: "",
             pages={**page.pages(status), "/sd": functools.partial(discovery.targets, roster)},
+            names=page_names,
         )  # fmt: skip
         server = Server(
             run.broker,

@@ -89,6 +89,7 @@ def _broker(given: argparse.Namespace) -> int:
         bind=given.bind or run.broker.bind,
         metrics_host=given.metrics_host,
         metrics_port=given.metrics_port,
+        page_names=given.page_name,
         report=given.report,
         ledger=given.ledger,
         key=given.key,
@@ -181,7 +182,9 @@ def _audit(given: argparse.Namespace) -> int:
 def _top(given: argparse.Namespace) -> int:
     from launch import top
 
-    return top.top(given.broker, key=given.key, port=given.web, host=given.host)
+    return top.top(
+        given.broker, key=given.key, port=given.web, host=given.host, names=given.page_name
+    )
 
 
 def _doctor(given: argparse.Namespace) -> int:

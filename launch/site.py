@@ -9,6 +9,7 @@ from pathlib import Path
 
 from broker import endpoints, keys
 from broker.loopback import is_loopback
+from broker.memory import PEER_BYTES
 from launch import allow, config, limits
 
 # Beyond what a role needs to notice by itself that something hangs.
@@ -169,7 +170,8 @@ class Site:
 
     def _broker_mb(self) -> int:
         """What a broker may hold: broker/memory.py ends it at a little less."""
-        return math.ceil(self.run.broker.queue_mb + self.run.broker.peers / 8 + 1024)
+        peers = self.run.broker.peers * PEER_BYTES / 2**20
+        return math.ceil(self.run.broker.queue_mb + peers + 1024)
 
     # ---- code -----------------------------------------------------------------------------------
 

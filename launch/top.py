@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +27,9 @@ _LEAVES = (b"q", b"Q", b"\x03", b"")  # ctrl-C, and a terminal that is gone
 _SILENT_S = 3.0
 
 
-def top(address: str, *, key: Path | None, port: int | None, host: str) -> int:
+def top(
+    address: str, *, key: Path | None, port: int | None, host: str, names: Sequence[str] = ()
+) -> int:
     """Until q or a signal; `port`: serve the page there instead."""
     try:
         watcher = Watcher(endpoints.check(address), keyring.from_file(key, ""))
@@ -35,7 +37,7 @@ def top(address: str, *, key: Path | None, port: int | None, host: str) -> int:
         raise config.ConfigError(str(error)) from error
     with contextlib.closing(watcher):
         if port is not None:
-            return _serve(watcher, address, host=host, port=port)
+            return _serve(watcher, address, host=host, port=port, names=names)
         asked = process.Asked()
         if not _answers(watcher, address, asked):
             return process.OK
@@ -143,7 +145,7 @@ def _keys() -> Iterator[int | None]:
         termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
-def _serve(watcher: Watcher, address: str, *, host: str, port: int) -> int:
+def _serve(watcher: Watcher, address: str, *, host: str, port: int, names: Sequence[str]) -> int:
     """The page, for who may not look at the broker's own; asks only while somebody looks."""
     stops = (signal.SIGTERM, signal.SIGINT)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads shall not take them
@@ -152,7 +154,7 @@ def _serve(watcher: Watcher, address: str, *, host: str, port: int) -> int:
         logs.start("top")
         found = web.serve(
             web.registry("view"), host=host, port=port, healthy=lambda: "", what="the page",
-            pages=page.pages(FromBroker(watcher)), options=("--host", "--web"),
+            pages=page.pages(FromBroker(watcher)), options=("--host", "--web"), names=names,
         )  # fmt: skip
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{found}/", flush=True)  # noqa: T201

@@ -1,12 +1,11 @@
-"""The small HTTP server of every process, on a thread: /metrics, /healthz, and what a role adds."""
+"""What every process serves over HTTP: /metrics, /healthz, and what a role adds."""
 
+import ipaddress
 import logging
 import platform
-import sys
-import threading
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+import socket
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
@@ -14,12 +13,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.loopback import is_loopback
 from broker.release import release
+from launch.web_server import Answer, Request, WebServer
 
 log = logging.getLogger(__name__)
 
-# Prometheus, a few pages that are open, and who looks by hand.
-_MOST_AT_ONCE = 32
-
+# Paths that hold numbers and addresses, and that no person opens.
+_FOR_MACHINES: Final = ("/metrics", "/healthz", "/sd")
 # Content type and body; called in a thread of the server.
 Page = Callable[[], tuple[str, bytes]]
 
@@ -59,9 +58,11 @@ def serve(
     pages: Mapping[str, Page] | None = None,
     what: str = "metrics",
     options: tuple[str, str] = ("--metrics-host", "--metrics-port"),
+    names: Collection[str] = (),
 ) -> int | None:
-    """Port 0 takes a free one, None serves nothing. `healthy` returns "" or what is wrong; `pages`
-    are further paths; `what` is served, and these options say where. Returns the port."""
+    """Port 0 takes a free one, None serves nothing. `healthy` returns "" or what is wrong, without
+    waiting; `pages` are further paths; `what` is served, and these options say where; `names` are
+    further ones by which a browser reaches us. Returns the port."""
     if port is None:
         return None
     if not is_loopback(host):
@@ -70,77 +71,52 @@ def serve(
             " %s at 127.0.0.1", what, host, options[0],
         )  # fmt: skip
 
-    def health() -> tuple[int, str, bytes]:
-        wrong = healthy()
-        return 503 if wrong else 200, "text/plain", (wrong or "ok").encode() + b"\n"
+    local, known = is_loopback(host), _names(host, names)
 
-    def answer(path: str) -> tuple[int, str, bytes]:
+    def answer(request: Request) -> Answer | Callable[[], Answer]:
+        path = request.path
+        # Prometheus and load balancers call us as they like, where they reach us from elsewhere.
+        if (local or path not in _FOR_MACHINES) and not _is_ours(request.host, known):
+            return _misdirected(request.host)
+        if path == "/healthz":  # waits for no thread
+            wrong = healthy()
+            return Answer(503 if wrong else 200, "text/plain", (wrong or "ok").encode() + b"\n")
         if path == "/metrics":
-            return 200, CONTENT_TYPE_LATEST, generate_latest(metrics)
-        if path == "/healthz":
-            return health()
+            return lambda: Answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics))
         page = (pages or {}).get(path)
         if page is None:
-            known = " ".join(("/metrics", "/healthz", *(pages or {})))
-            return 404, "text/plain", f"there are: {known}\n".encode()
-        return 200, *page()
+            there = " ".join(("/metrics", "/healthz", *(pages or {})))
+            return Answer(404, "text/plain", f"there are: {there}\n".encode())
+        return lambda: Answer(200, *page())
 
     try:
-        server = _Server((host, port), _handler(answer))
+        server = WebServer(host, port, answer)
     except (OSError, OverflowError) as error:
         raise PortError(
             f"cannot serve {what} at {host}:{port}: {getattr(error, 'strerror', None) or error};"
             f" choose another with {options[1]}, 0 takes a free one"
         ) from error
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return int(server.server_address[1])
+    server.start()
+    return server.port
 
 
-class _Server(ThreadingHTTPServer):
-    """A thread for each connection, and so many connections; one more is closed at once."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._room = threading.BoundedSemaphore(_MOST_AT_ONCE)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # the system gives no more threads
-            self._room.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who leaves before the answer, as a closed window does, is no fault of ours."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+def _names(bound: str, more: Collection[str]) -> set[str]:
+    """What we may be called, beside addresses."""
+    return {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), bound, *more)}
 
 
-def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 30.0  # one that says nothing does not keep its thread
+def _is_ours(host: str, names: Collection[str]) -> bool:
+    """Says whether a Host names us. A page of elsewhere whose name was made to lead here (DNS
+    rebinding) still says its own name; an address cannot be made to lead anywhere."""
+    if not host:
+        return True  # no browser leaves it out
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
-        def do_GET(self) -> None:  # the standard library's name
-            status, kind, body = answer(self.path.partition("?")[0])
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are not events."""
-
-    return Handler
+def _misdirected(host: str) -> Answer:
+    words = f"not for {host[:200]!r}: say --page-name NAME if it is to be reached by that name\n"
+    return Answer(421, "text/plain", words.encode(errors="replace"))

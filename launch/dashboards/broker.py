@@ -11,6 +11,12 @@ _QUEUE = (
         },
     ),
     lines(
+        "Not taken by peers", "bytes",
+        "Sent, and not read yet: at most 0.75 MiB of a peer, and 64 MiB of bulk in all. High for"
+        " long: slow lines, or peers that ask and do not read.",
+        {"unread": 'headrace_broker_unread_bytes{job="$job"}'},
+    ),
+    lines(
         "Unrolls", "none", "Waiting and leased, beside what one version takes.",
         {
             "waiting": 'headrace_broker_queue_fragments{job="$job"}',

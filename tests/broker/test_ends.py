@@ -107,7 +107,9 @@ class RouterMail:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def send(self, frames: Sequence[Payload]) -> bool:
+    def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
+        if left is not None:
+            left()  # nothing waits here
         rng, parts = self.world.rng, [plain(frame) for frame in frames]
         if self.kind == "xpub":
             for actor in self.world.actors if not self.world.deaf else ():

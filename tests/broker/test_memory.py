@@ -6,6 +6,8 @@ import pytest
 
 from broker import memory
 from broker.memory import MemoryExceededError, MemoryWatch
+from broker.records import Actor, Stream
+from broker.wire import Outcome
 
 MIB = 1 << 20
 
@@ -33,8 +35,8 @@ def watch(process: Process, *, queue_mb: int = 512) -> MemoryWatch:
 def test_all_that_an_honest_run_may_hold_fits() -> None:
     process = Process(50 * MIB)
     own = watch(process)
-    process.held += 512 * MIB + 3 * 400 * MIB + 1000 * 50_000
-    own.check(weights=400 * MIB, peers=1000)
+    process.held += 512 * MIB + 1200 * MIB + 1000 * 184_000
+    own.check(held=1200 * MIB, actors={}, peers=1000)
     assert process.trims == 0
 
 
@@ -42,25 +44,37 @@ def test_what_was_freed_is_given_back_before_anybody_ends() -> None:
     process = Process(50 * MIB)
     own = watch(process)
     process.held, process.freed = 60 * MIB, 4000 * MIB
-    own.check(weights=0, peers=0)
+    own.check(held=0, actors={}, peers=0)
     assert (process.trims, process.freed) == (1, 0)
 
 
 def test_what_nobody_can_account_for_ends_it_with_one_line() -> None:
     process = Process(50 * MIB)
     own = watch(process, queue_mb=8)
-    limit = own.limit(weights=MIB, peers=3)
+    limit = own.limit(held=3 * MIB, peers=4)
     process.held = limit
-    own.check(weights=MIB, peers=3)
+    own.check(held=3 * MIB, actors={}, peers=4)
     process.held += 1
-    with pytest.raises(MemoryExceededError, match=r"^321 MB are in memory .* nothing is lost") as e:
-        own.check(weights=MIB, peers=3)
+    with pytest.raises(MemoryExceededError, match=r"^322 MB are in memory .* nothing is lost") as e:
+        own.check(held=3 * MIB, actors={}, peers=4)
     assert "\n" not in str(e.value)
+
+
+def test_what_is_remembered_of_samplers_counts_too() -> None:
+    """It is only looked at when the rest does not explain it: it is a look at every stream."""
+    streams = {n: Stream(1, n, settled={5: Outcome.TRAINED}) for n in range(1000)}
+    actors = {1: Actor(1, "a", streams=streams)}
+    process = Process(50 * MIB)
+    own = watch(process)
+    process.held = own.limit(held=0, peers=0) + 400_000
+    own.check(held=0, actors=actors, peers=0)
+    with pytest.raises(MemoryExceededError):
+        own.check(held=0, actors={}, peers=0)
 
 
 def test_a_system_that_does_not_say_is_left_alone() -> None:
     process = Process(0)
-    watch(process).check(weights=0, peers=0)
+    watch(process).check(held=0, actors={}, peers=0)
 
 
 def test_the_kernels_word() -> None:

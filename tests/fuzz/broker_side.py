@@ -1,6 +1,6 @@
 """Target: a whole broker without sockets, given any sequence of messages from four routes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -28,7 +28,9 @@ class Mail:
     def __init__(self, socket: object) -> None:
         self.socket = socket
 
-    def send(self, frames: Sequence[wire.Payload]) -> bool:
+    def send(self, frames: Sequence[wire.Payload], left: Callable[[], None] | None = None) -> bool:
+        if left is not None:
+            left()  # everybody reads
         at = next(n for n, frame in enumerate(frames) if bytes(_plain(frame))[:2] == b"HR")
         wire.decode([_plain(frame) for frame in frames[at:]])
         return True

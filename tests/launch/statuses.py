@@ -14,7 +14,8 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
     trained = 1205 * second + 100
     return {
         "run": "breakout", "version": 2 * second + 10, "weights": 2 * second + 10, "queued": 37,
-        "queued_bytes": 2.5e8, "queue_limit_bytes": 1e9, "leased": 64, "running": 912,
+        "queued_bytes": 2.5e8, "queue_limit_bytes": 1e9, "unread_bytes": 3e6,
+        "leased": 64, "running": 912,
         "received": trained + 124 + 101,
         "outcomes": {"trained": trained, "stale": 120, "shed": 0, "duplicate": 0, "rejected": 4,
                      "poison": 0, "abandoned": 0},

@@ -98,8 +98,8 @@ def crowd() -> tuple[Roster, View]:
     book = Book(batch=2, max_lag=2, max_lag_hard=9, queue_bytes=2**20, attempts=3, first_tag=1)
     server = SimpleNamespace(
         config=BrokerConfig(), began=0.0, ledger=Ledger(book, lease_s=5.0), roster=roster,
-        weights=Newest().fetch, shipping=SimpleNamespace(spread=Spread()), tallies=Tallies(),
-        troubles=Troubles(),
+        weights=Newest().fetch, shipping=SimpleNamespace(spread=Spread(), unread=0),
+        tallies=Tallies(), troubles=Troubles(),
     )  # fmt: skip
     return roster, View(cast(Server, server))
 

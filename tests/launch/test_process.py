@@ -1,13 +1,6 @@
 """What every process does the same."""
 
 import logging
-import select
-import socket
-import threading
-import time
-import urllib.error
-import urllib.request
-from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -34,25 +27,3 @@ def test_metrics_open_to_others_are_warned_of(
             web.registry("actor"), host=host, port=0, healthy=lambda: ""
         )  # fmt: skip
     assert ("open to whoever reaches it" in caplog.text) == warned
-
-
-def test_connections_that_say_nothing_take_no_more_threads_than_there_are() -> None:
-    port = web.serve(web.registry("actor"), host="127.0.0.1", port=0, healthy=lambda: "")
-    before = threading.active_count()
-    address = f"http://127.0.0.1:{port}/healthz"
-    with ExitStack() as stack:
-        silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port or 0)))
-            for _ in range(40)
-        ]
-        closed, _, _ = select.select(silent, [], [], 20.0)
-        assert closed  # these were too many
-        with pytest.raises((ConnectionError, urllib.error.URLError)):
-            urllib.request.urlopen(address, timeout=20.0)
-        assert threading.active_count() <= before + 32
-    for _ in range(200):  # each thread sees for itself that its peer is gone
-        with suppress(OSError), urllib.request.urlopen(address, timeout=20.0) as answer:
-            assert answer.read() == b"ok\n"
-            return
-        time.sleep(0.05)
-    pytest.fail("no room though nobody is there")

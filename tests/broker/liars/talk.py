@@ -1,6 +1,6 @@
 """A broker's real server, without sockets, on a clock of the test's own; what peers say to it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import zmq
@@ -58,10 +58,12 @@ class Broker:
         self.book, self.ledger = book, self.server.ledger
         self.errors = self.server.metrics.errors
 
-    def send(self, frames: Sequence[Payload]) -> bool:
+    def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         parts = [f.bytes if isinstance(f, zmq.Frame | Frame) else bytes(f) for f in frames]
         if len(parts[0]) != 16 or parts[0][:2] != b"HR":  # else it goes to all
             self.sent.append((parts[0], wire.decode(parts[1:])[0]))
+        if left is not None:
+            left()  # everybody reads
         return True
 
     def hears(self, route: bytes, message: Message, *buffers: bytes, user: str = "") -> None:

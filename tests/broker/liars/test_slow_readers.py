@@ -1,0 +1,138 @@
+"""Peers that ask for weights and do not read them, or not so fast as versions come."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from broker import wire
+from broker.blobs import Blob, Fetch
+from broker.pipes import MOST_BULK
+from broker.wire import Announce, Chunk, Get, Payload
+from tests.broker.liars.talk import NOTHING, Broker, L
+
+E, F = b"evaluator", b"another"
+MIB = 1 << 20
+
+
+class Lines(Broker):
+    """A broker whose peers read when they are told to. `lines`: what waits for each."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.lines: dict[bytes, deque[tuple[list[bytes], Callable[[], None] | None]]] = {}
+        super().__init__(**limits)
+        self.learner()
+        self.hello(E, wire.Hello("evaluator", "e", 70), NOTHING)
+        self.hello(F, wire.Hello("evaluator", "f", 71), NOTHING)
+
+    def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
+        super().send(frames)
+        parts = [bytes(frame) for frame in frames if not hasattr(frame, "buffer")]
+        self.lines.setdefault(parts[0], deque()).append((parts[1:], left))
+        return True
+
+    def reads(self, route: bytes, messages: int = 10**6) -> list[tuple[Any, Any]]:
+        heard = []
+        for _ in range(messages):
+            if not self.lines.get(route):
+                break
+            frames, left = self.lines[route].popleft()
+            heard.append(wire.decode(frames))
+            if left is not None:
+                left()
+        return heard
+
+    def waits(self, route: bytes) -> int:
+        return sum(len(frame) for frames, _ in self.lines[route] for frame in frames)
+
+    def publishes(self, version: int, size: int = 4 * MIB) -> Announce:
+        """The learner's, whole at once."""
+        blob = Blob.of(version, "layout", bytes([version % 256]) * size)
+        if version % 50 == 0:  # a rank 0 is believed in its HELLO
+            Broker.now += 1.0
+            self.learner(version=version)
+        self.hears(L, blob.announce)
+        for at in range(0, 400, 64):
+            for chunk, body in blob.chunks(Get(version, at, at + 64)):
+                self.hears(L, chunk, bytes(body))
+        assert self.server.weights.version == version
+        self.lines.pop(L, None)
+        return blob.announce
+
+
+def test_however_often_it_asks_so_much_waits_and_the_rest_comes_once() -> None:
+    one = Lines()
+    one.publishes(1)
+    for _ in range(100):
+        one.hears(E, Get(1, 0, 64))
+    assert 0 < one.waits(E) <= MOST_BULK + 4096
+    one.hears(F, Get(1, 0, 64))
+    assert len([m for m, _ in one.reads(F) if isinstance(m, Chunk)]) == 32, "others get all"
+    indexes = [m.index for m, _ in one.reads(E) if isinstance(m, Chunk)]
+    assert indexes == [*range(32), *range(3)], "what waited was asked for again meanwhile"
+
+
+def test_it_pays_for_what_it_gets_not_for_what_it_asks() -> None:
+    one = Lines(mb_s=64.0)
+    one.publishes(1)
+    one.now = Broker.now = 200.0
+    for _ in range(500):
+        one.hears(E, Get(1, 0, 64))
+    one.hears(F, Get(1, 0, 64))
+    assert one.errors["rate"] == 0
+    assert len([m for m, _ in one.reads(F) if isinstance(m, Chunk)]) == 32
+
+
+def test_asking_for_what_is_not_there_is_not_remembered() -> None:
+    one = Lines()
+    one.publishes(1)
+    peer = one.server.roster.get(E)
+    assert peer is not None
+    for at in range(0, 1 << 20, 64):
+        one.hears(E, Get(1, at, 1 << 53))
+    one.hears(E, Get(999, 0, 1 << 53))
+    assert len(peer.asked) <= 32
+
+
+def test_versions_that_nobody_reads_are_not_kept() -> None:
+    one = Lines()
+    for version in range(1, 60):
+        one.publishes(version)
+        inc, route = 100 + version, b"slow %d" % version
+        one.hello(route, wire.Hello("evaluator", "slow", inc), NOTHING)
+        one.hears(route, Get(version, 0, 64))
+        assert one.server.shipping.newest.nbytes <= 3 * 4 * MIB
+
+
+def test_a_slow_line_ends_what_it_began_though_versions_go_by() -> None:
+    """Two chunks go through it while a version comes; 40 of them make one. Beside it peers that
+    ask for each version and read none."""
+    one, fetch, whole = Lines(), Fetch(), 0
+    size = 5 * MIB
+    for version in range(1, 250):
+        announce = one.publishes(version, size)
+        one.hears(F, Get(version, 0, 64))
+        gets = fetch.on_announce(announce) + fetch.again()
+        for get in gets:
+            one.hears(E, get)
+        for message, buffers in one.reads(E, 2):
+            if not isinstance(message, Chunk):
+                continue
+            blob, more = fetch.on_chunk(message, buffers[0])
+            for get in more:
+                one.hears(E, get)
+            if blob is not None:
+                whole += 1
+                one.hears(E, wire.Acting(blob.announce.version, blob.announce.digest))
+    assert whole >= 8
+
+
+@pytest.mark.parametrize("route", [b"w", L])
+def test_who_reads_numbers_gets_no_weights(route: bytes) -> None:
+    one = Lines()
+    one.hello(b"w", wire.Hello("watcher", "w", 80), NOTHING)
+    one.publishes(1)
+    one.hears(route, Get(1, 0, 64))
+    assert one.errors["unexpected"] == 1
+    assert not [m for m, _ in one.reads(route) if isinstance(m, Chunk)]
