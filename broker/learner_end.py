@@ -163,7 +163,7 @@ class LearnerEnd:
                     self.link.send(encode(self._blob.announce))
             case Get():
                 for chunk, body in self._kept.chunks(message):
-                    self.link.send(encode(chunk, body))
+                    self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
 
     def beats(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
@@ -208,5 +208,6 @@ class LearnerEnd:
     def _announce(self, blob: Blob) -> None:
         announce: Announce = blob.announce
         self.link.send(encode(announce))
-        chunk, body = blob.first()
-        self.link.send(encode(chunk, body))
+        if not self.link.bulk:  # else the broker has others to come first, and asks for it then
+            chunk, body = blob.first()
+            self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))

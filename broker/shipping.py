@@ -54,7 +54,7 @@ class Shipping:
     def get(self, peer: Peer, message: wire.Get, _: Sequence[Buffer]) -> None:
         for chunk, body in self.newest.wanted(message):
             self._door.charge(peer.budget, nbytes=len(body))
-            self._post.send(peer.route, chunk, body)
+            self._post.bulk(peer, (chunk.version, chunk.index), chunk, body)
 
     def acting(self, peer: Peer, message: wire.Acting, _: Sequence[Buffer]) -> None:
         blob = self.newest.blob

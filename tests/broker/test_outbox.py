@@ -76,7 +76,7 @@ def test_what_is_missing_goes_out_again_as_it_was() -> None:
     box.on_ack(ack((0, 1, 2)))
     again = [
         decode([bytes(f) for f in frames if not hasattr(f, "bytes")])
-        for frames in box.resend([(0, 0, 2**50), (3, 0, 1)])
+        for _, frames in box.resend([(0, 0, 2**50), (3, 0, 1)])
     ]
     assert [(m.seq, bytes(buffers[0])) for m, buffers in again if isinstance(m, Unroll)] == [
         (0, b"a"),

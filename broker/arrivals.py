@@ -1,0 +1,128 @@
+"""What comes to the broker in pieces: who may bring what, and how much memory it may take.
+
+Only what would be taken whole is taken in pieces: an unroll that was granted and is not here, a
+chunk of who publishes. Memory for it is part of `queue_mb`: a grant keeps room for its unroll.
+A half of one dies with its peer's session.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from broker import pieces
+from broker.complaints import Complaints
+from broker.door import Door
+from broker.ledger import Ledger
+from broker.newest import Newest
+from broker.pieces import Pieces
+from broker.post import Post
+from broker.roster import Peer, Roster
+from broker.wire import (
+    Buffer,
+    Chunk,
+    Malformed,
+    Mark,
+    Message,
+    Open,
+    Piece,
+    Unroll,
+)
+
+
+class Arrivals:
+    """One broker's. One method a message, as in the server."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        door: Door,
+        complaints: Complaints,
+        post: Post,
+        newest: Newest,
+        *,
+        take: Callable[[Peer, Message, Sequence[Buffer]], None],
+    ) -> None:
+        self._ledger = ledger
+        self._door = door
+        self._complaints = complaints
+        self._post = post
+        self._newest = newest
+        self._take = take  # a message that is whole now
+        self._of: dict[int, Pieces] = {}  # by incarnation: they outlive a connection
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all that is not whole."""
+        return sum(own.size for own in self._of.values())
+
+    def opened(self, peer: Peer, message: Open, head: Sequence[Buffer]) -> None:
+        own = self._of.setdefault(peer.inc, Pieces())
+        try:
+            inner = pieces.opened(message, head)
+        except Malformed:
+            self._complaints.count("malformed")
+            own.refuse(message)
+            return
+        size = sum(message.sizes)
+        reason = self._objection(peer, inner, message, size)
+        if not reason and self._ledger.book.nbytes + self.nbytes - own.size + size > self._most:
+            # A grant keeps room, so only a revived sampler finds none. Its next PING names this one
+            # and it comes again, when others have ended.
+            reason = "room"
+        if reason:
+            self._complaints.count(reason)
+        if reason or not self._wanted(inner):
+            own.refuse(message)
+        else:
+            own.begin(message, inner)
+
+    def piece(self, peer: Peer, message: Piece, parts: Sequence[Buffer]) -> None:
+        own = self._of.get(peer.inc)
+        whole = own.add(message, parts) if own is not None else None
+        if whole is not None:
+            self._take(peer, *whole)
+
+    def mark(self, peer: Peer, message: Mark, _: Sequence[Buffer]) -> None:
+        own = self._of.get(peer.inc) or Pieces()
+        self._post.send(peer.route, own.reached(message, time.monotonic()))
+
+    def sweep(self, roster: Roster) -> None:
+        """Every tick: what nobody will finish, or nobody needs any more."""
+        for inc, own in list(self._of.items()):
+            if not roster.route(inc):
+                del self._of[inc]
+            elif own.message is not None and not self._wanted(own.message):
+                own.forget()
+
+    @property
+    def _most(self) -> int:
+        return self._ledger.book.queue_bytes
+
+    def _objection(self, peer: Peer, inner: Message, message: Open, size: int) -> str:
+        """Why this peer may not bring it; a reason of the door, "" = it may."""
+        if not self._door.fits(inner, message.sizes, size):
+            return "size"
+        match inner:
+            case Unroll() if peer.role == "actor":
+                if inner.inc != peer.inc:
+                    return "identity"
+                return "" if self._granted(inner) else "credit"
+            case Chunk() if peer.role == "learner":
+                return "" if self._newest.came_from(peer.inc) else "identity"
+        return "unexpected"
+
+    def _granted(self, unroll: Unroll) -> bool:
+        actor = self._ledger.book.actors.get(unroll.inc)
+        stream = actor.streams.get(unroll.stream) if actor is not None else None
+        return stream is not None and unroll.seq < stream.limit
+
+    def _wanted(self, inner: Message) -> bool:
+        """Is it not here yet, and still granted?"""
+        if not isinstance(inner, Unroll):
+            return True
+        if not self._granted(inner):
+            return False
+        stream = self._ledger.book.actors[inner.inc].streams[inner.stream]
+        entry = stream.present.get(inner.seq)
+        if entry is not None:
+            return entry.buffers is None  # a learner has it; a copy is good to have
+        return not stream.known(inner.seq)
