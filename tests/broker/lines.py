@@ -79,7 +79,7 @@ class End:
         self.beat_s = 0.0  # the longest that a beat of the other end took
         self.refill: Callable[[], None] = lambda: None  # called when there may be room
         self.cut = 0  # how often the connection broke
-        self.admits: Callable[[Message], bool] = lambda message: True
+        self.admits: Callable[[Message], bool] = lambda _message: True
 
     def put(self, key: Hashable, frames: Sequence[Payload]) -> None:
         self.bulk.put(key, frames)
