@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from broker import pieces
+from broker.blobs import MOST_CHUNK_BYTES
 from broker.complaints import Complaints
 from broker.door import Door
 from broker.ledger import Ledger
@@ -51,8 +52,8 @@ class Arrivals:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all that is not whole."""
-        return sum(own.size for own in self._of.values())
+        """Memory of all that is not whole. The thread that serves metrics asks too."""
+        return sum(own.size for own in list(self._of.values()))
 
     def opened(self, peer: Peer, message: Open, head: Sequence[Buffer]) -> None:
         own = self._of.setdefault(peer.inc, Pieces())
@@ -62,15 +63,10 @@ class Arrivals:
             self._complaints.count("malformed")
             own.refuse(message)
             return
-        size = sum(message.sizes)
-        reason = self._objection(peer, inner, message, size)
-        if not reason and self._ledger.book.nbytes + self.nbytes - own.size + size > self._most:
-            # A grant keeps room, so only a revived sampler finds none. Its next PING names this one
-            # and it comes again, when others have ended.
-            reason = "room"
+        reason = self._objection(peer, inner, message.sizes, self.nbytes - own.size)
         if reason:
             self._complaints.count(reason)
-        if reason or not self._wanted(inner):
+        if reason or not self._wanted(peer.inc, inner):
             own.refuse(message)
         else:
             own.begin(message, inner)
@@ -90,24 +86,26 @@ class Arrivals:
         for inc, own in list(self._of.items()):
             if not roster.route(inc):
                 del self._of[inc]
-            elif own.message is not None and not self._wanted(own.message):
+            elif own.message is not None and not self._wanted(inc, own.message):
                 own.forget()
 
-    @property
-    def _most(self) -> int:
-        return self._ledger.book.queue_bytes
-
-    def _objection(self, peer: Peer, inner: Message, message: Open, size: int) -> str:
+    def _objection(self, peer: Peer, inner: Message, sizes: Sequence[int], others: int) -> str:
         """Why this peer may not bring it; a reason of the door, "" = it may."""
-        if not self._door.fits(inner, message.sizes, size):
-            return "size"
+        size, book = sum(sizes), self._ledger.book
         match inner:
             case Unroll() if peer.role == "actor":
                 if inner.inc != peer.inc:
                     return "identity"
-                return "" if self._granted(inner) else "credit"
+                if not self._door.fits(inner, sizes, size):
+                    return "size"
+                if not self._granted(inner):
+                    return "credit"
+                # A grant keeps room, so only a revived sampler finds none. Its next PING names this
+                # one and it comes again, when others have ended.
+                return "room" if book.nbytes + others + size > book.queue_bytes else ""
             case Chunk() if peer.role == "learner":
-                return "" if self._newest.came_from(peer.inc) else "identity"
+                fits = self._door.fits(inner, sizes, size) and size <= MOST_CHUNK_BYTES
+                return "" if fits else "size"
         return "unexpected"
 
     def _granted(self, unroll: Unroll) -> bool:
@@ -115,10 +113,10 @@ class Arrivals:
         stream = actor.streams.get(unroll.stream) if actor is not None else None
         return stream is not None and unroll.seq < stream.limit
 
-    def _wanted(self, inner: Message) -> bool:
-        """Is it not here yet, and still granted?"""
+    def _wanted(self, inc: int, inner: Message) -> bool:
+        """Is it not here yet, and may that incarnation still bring it?"""
         if not isinstance(inner, Unroll):
-            return True
+            return self._newest.came_from(inc)
         if not self._granted(inner):
             return False
         stream = self._ledger.book.actors[inner.inc].streams[inner.stream]

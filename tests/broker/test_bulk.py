@@ -1,6 +1,7 @@
 """Unrolls over lines of every rate, without sockets and clocks: they arrive, as fast as the line
 carries them, and beats are never behind them."""
 
+import functools
 import itertools
 
 import pytest
@@ -66,7 +67,7 @@ def test_several_share_a_line(count: int) -> None:
     world, up, down = line(2, 2)
     pairs = [connect(world, up, down, lease_s=LEASE) for _ in range(count)]
     for number, (peer, _) in enumerate(pairs):
-        world.at(3.0 * number, lambda peer=peer: saturate(peer, 400_000))
+        world.at(3.0 * number, functools.partial(saturate, peer, 400_000))
     world.run(40.0)
     before = [broker.bytes for _, broker in pairs]
     world.run(240.0)

@@ -11,7 +11,7 @@ import pytest
 
 from launch.bench.simulated import Learner, Samplers
 from launch.bench.stage import Stage
-from tests.system.figures import LONG, pick, say
+from tests.system.figures import pick, say
 from tests.system.proxy import Proxy
 
 _KB_S_OF_MBIT = 125.0
