@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from broker import wire
+from broker.blobs import WINDOW
 from broker.complaints import Complaints
 from broker.door import Door
 from broker.ledger import Ledger
@@ -12,6 +14,9 @@ from broker.post import Post
 from broker.roster import Peer
 from broker.spread import Spread
 from broker.wire import Buffer
+
+# Chunks that may wait for one peer: those of the version that it gave up, and of the next.
+_MOST_WAITING: Final = 2 * WINDOW
 
 
 class Shipping:
@@ -52,7 +57,9 @@ class Shipping:
             self._announce(said)
 
     def get(self, peer: Peer, message: wire.Get, _: Sequence[Buffer]) -> None:
-        for chunk, body in self.newest.wanted(message):
+        """What waits for it already comes first; the rest it asks for again."""
+        room = _MOST_WAITING - (len(peer.bulk) if peer.bulk is not None else 0)
+        for chunk, body in self.newest.wanted(message)[: max(0, room)]:
             self._door.charge(peer.budget, nbytes=len(body))
             self._post.bulk(peer, (chunk.version, chunk.index), chunk, body)
 

@@ -4,6 +4,8 @@ Real broker, real ends and sockets, simulated environments. What is trained must
 line, so the account of bytes says how much of what the line carried was of use.
 """
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from launch.bench.simulated import Learner, Samplers
 from launch.bench.stage import Stage
-from tests.system.figures import pick, say
+from tests.system.figures import LONG, pick, say
 from tests.system.proxy import Proxy
 
 _KB_S_OF_MBIT = 125.0
@@ -105,3 +107,47 @@ def test_an_unroll_takes_longer_than_a_lease(far: str) -> None:
         pong_s=done.pong_s, reconnects=done.reconnects,
     )  # fmt: skip
     assert done.useful > 0.9
+
+
+_SIZES = (64_000, 1_000_000, 6_500_000, 20_000_000)
+_RATES = (0.25, 1.0, 2.0, 10.0, 100.0)  # Mbit/s
+_MOST_S = 100.0  # that a cell's unroll may take on its line
+_AT_LEAST_S = 20.0  # of line
+
+
+def _cell(size: int, mbit: float, **more: Any) -> tuple[str, Carried]:
+    one_s = size / (mbit * 1e6 / 8)
+    done = carried(size, mbit, unrolls=max(1, round(_AT_LEAST_S / one_s)), **more)
+    words = " ".join(f"{key}={value}" for key, value in more.items())
+    return f"{size / 1e6:g} MB at {mbit:g} Mbit/s {words}", done
+
+
+@pytest.mark.skipif(not LONG, reason="minutes: make soak")
+def test_the_table_of_sizes_and_rates() -> None:
+    """Lines of up to 2 Mbit/s at the same time: there nobody needs a processor."""
+    cells: list[tuple[int, float, dict[str, Any]]] = [
+        (size, mbit, {})
+        for size, mbit in itertools.product(_SIZES, _RATES)
+        if size / (mbit * 1e6 / 8) <= _MOST_S
+    ]
+    cells += [
+        (6_500_000, 2.0, {"far": "learner"}),
+        (6_500_000, 2.0, {"far": "learner", "weights": 500_000}),
+        (1_000_000, 2.0, {"samplers": 4}),
+        (1_000_000, 2.0, {"weights": 500_000}),
+        (1_000_000, 16.0, {"up_mbit": 1.0, "weights": 500_000}),
+        (1_000_000, 1.0, {"up_mbit": 16.0, "far": "learner", "weights": 500_000}),
+    ]
+    slow = [cell for cell in cells if cell[1] <= 2.0 or cell[2]]
+    fast = [cell for cell in cells if cell not in slow]
+    with ThreadPoolExecutor(len(slow)) as pool:
+        done = list(pool.map(lambda cell: _cell(cell[0], cell[1], **cell[2]), slow))
+    done += [_cell(size, mbit, **more) for size, mbit, more in fast]
+    for name, one in done:
+        say(
+            name, rate=one.rate, useful=one.useful, pong_s=one.pong_s, reconnects=one.reconnects,
+            unrolls=one.unrolls, seconds=one.seconds,
+        )  # fmt: skip
+    assert all(one.reconnects == 0 for _, one in done)
+    assert all(one.pong_s < 5.0 for _, one in done), "beats were behind bulk"
+    assert all(one.rate > 0.9 for _, one in done)

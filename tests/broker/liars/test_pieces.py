@@ -213,3 +213,15 @@ def test_a_peer_that_never_answers_marks_gets_little(one: Broker) -> None:
     kinds = [type(message) for message in said]
     assert kinds.count(wire.Chunk) == 0 and kinds.count(Open) == 1
     assert kinds.count(Piece) <= 8, "more than the first window"
+
+
+def test_nobody_pins_versions_by_not_reading(one: Broker) -> None:
+    """It asks for each new version, and reads none."""
+    for version in range(300):
+        one.book.credit.version = version
+        publish(one, L, version, b"%d" % version + bytes(50_000))
+        one.hears(B, wire.Get(version, 0, 64))
+        one.pump()
+    peer = one.server.roster.get(B)
+    assert peer is not None and peer.bulk is not None
+    assert len(peer.bulk) <= 128
