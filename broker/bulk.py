@@ -11,7 +11,7 @@ begins empty: what was lost with the old one is known by the beat, is put again,
 its pieces ended.
 """
 
-import random
+import secrets
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class _Item:
     at: int = 0  # bytes of its buffers that went out
     parts: list[memoryview] = field(default_factory=list)  # its buffers, once it is opened
     size: int = 0  # of those
-    digest: int = 0  # of those
+    digest: int = 0  # of those; 0 = not computed yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Bulk:
     def _flush_piece(self, item: _Item, under_way: int, send: Send) -> bool:
         """The next piece of the first in line; False = no room."""
         self._short = True  # in a larger window it would not have been cut
-        if not item.opened:
+        if not item.digest:
             item.parts = [memoryview(_plain(part)).cast("B") for part in item.frames[2:]]
             item.size, item.digest = sum(map(len, item.parts)), _digest(item.parts)
         size = min(self.window.piece, item.size - item.at)
@@ -163,7 +163,7 @@ class Bulk:
         item = next(iter(self._waiting.values()), None)
         opened = item if item is not None and item.opened else None
         mark = _Mark(
-            random.getrandbits(53), self._sent, self._sent - self._reached, now, self._short,
+            secrets.randbits(53), self._sent, self._sent - self._reached, now, self._short,
             self._turn, opened, opened.at if opened is not None else 0,
         )  # fmt: skip
         if send(encode(Mark(mark.number))):

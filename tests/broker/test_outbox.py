@@ -85,6 +85,19 @@ def test_what_is_missing_goes_out_again_as_it_was() -> None:
     assert box.resend([(0, 1, 2)]) == []
 
 
+def test_a_ping_leaves_out_what_waits_to_be_sent() -> None:
+    """It overtakes that, and what it names and is not there is sent again."""
+    box = outbox(9, 9)
+    for _ in range(4):
+        put(box, 0), put(box, 1)
+    waiting = {(0, 2), (0, 3), (1, 1)}
+    (ping,) = box.pings({}, waiting=waiting)
+    assert ping.unacked == ((0, 0, 2), (1, 0, 1), (1, 2, 4))
+    (later,) = box.pings({})
+    assert later.unacked == ((0, 0, 4), (1, 0, 4))
+    assert box.introduction()[0][4] == ((0, 4),)  # a HELLO names all
+
+
 def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:
     box = outbox(5, 5, version=3)
     put(box), put(box), put(box)
