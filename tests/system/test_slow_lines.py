@@ -4,7 +4,10 @@ Real broker, real ends and sockets, simulated environments. What is trained must
 line, so the account of bytes says how much of what the line carried was of use.
 """
 
+import contextlib
 import itertools
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -52,15 +55,17 @@ def carried(
     weights: int = 0,
     lease_s: float = 10.0,
     up_mbit: float = 0.0,
+    stands_s: float = 0.0,
 ) -> Carried:
-    """Trains so many unrolls, with the samplers or the learner at the far end of a line."""
+    """Trains so many unrolls, with the samplers or the learner at the far end of a line, which
+    breaks whenever it stood for `stands_s`."""
     with Stage(
         tcp=True,
         pacing={"batch_unrolls": 1, "max_lag": 1 + samplers, "max_lag_hard": 10**6},
         broker={"beat_s": lease_s / 10, "lease_s": lease_s},
     ) as stage:
         stage.broker()
-        with Proxy(stage.address) as line:
+        with Proxy(stage.address) as line, _broken(line, stands_s):
             line.kb_s = mbit * _KB_S_OF_MBIT
             line.kb_s_up = up_mbit * _KB_S_OF_MBIT
             ends = {"samplers": stage.address, "learner": stage.address, far: line.endpoint}
@@ -96,6 +101,26 @@ def carried(
             )  # fmt: skip
 
 
+@contextlib.contextmanager
+def _broken(line: Proxy, every_s: float) -> Iterator[None]:
+    """Resets all its connections, again and again; 0 = never."""
+    over = threading.Event()
+
+    def reset() -> None:
+        while not over.wait(every_s):
+            line.reset()
+
+    thread = threading.Thread(target=reset, name="resets")
+    if every_s:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if every_s:
+            thread.join()
+
+
 @pytest.mark.parametrize("far", ["samplers", "learner"])
 def test_an_unroll_takes_longer_than_a_lease(far: str) -> None:
     """Three leases of the line each."""
@@ -107,6 +132,21 @@ def test_an_unroll_takes_longer_than_a_lease(far: str) -> None:
         pong_s=done.pong_s, reconnects=done.reconnects,
     )  # fmt: skip
     assert done.useful > 0.9
+
+
+@pytest.mark.parametrize("far", ["samplers", "learner"])
+def test_a_line_never_stands_as_long_as_an_unroll_takes(far: str) -> None:
+    """What is there when it breaks is not sent again."""
+    mbit, stands_s = 1.6, pick(1.5, 20.0)
+    size = int(1.5 * stands_s * mbit * 1e6 / 8)
+    done = carried(
+        size, mbit, unrolls=pick(1, 3), far=far, lease_s=pick(2.0, 10.0), stands_s=stands_s
+    )
+    say(
+        f"broken line before the {far}", size=size, mbit=mbit, stands_s=stands_s, rate=done.rate,
+        useful=done.useful,
+    )  # fmt: skip
+    assert done.unrolls >= 1
 
 
 _SIZES = (64_000, 1_000_000, 6_500_000, 20_000_000)
