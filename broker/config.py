@@ -27,7 +27,7 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             gt=0,
             le=3600,
             description="a peer silent this long is dead; its leases return;"
-            " at least six round trips",
+            " at least ten round trips",
         ),
     ] = 10.0
     attempts: Annotated[

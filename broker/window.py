@@ -8,7 +8,7 @@ be: what stood in front of a mark took as long as the mark did.
     delay   < 1/4   twice as much each time, if there was more to send: the line is not full
             < 1/2   1/8 more each time
             < 1     8 KiB more each time: so those who share a line come to equal parts
-            more    as much as would have taken 3/4, at once
+            more    as much as would have taken 0.85, at once
 """
 
 import math

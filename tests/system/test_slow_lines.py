@@ -156,7 +156,8 @@ _AT_LEAST_S = 20.0  # of line
 
 
 def _cell(size: int, mbit: float, **more: Any) -> tuple[str, Carried]:
-    one_s = size / (mbit * 1e6 / 8)
+    way_mbit = more.get("up_mbit", mbit) if more.get("far") != "learner" else mbit
+    one_s = size / (way_mbit * 1e6 / 8)
     done = carried(size, mbit, unrolls=max(1, round(_AT_LEAST_S / one_s)), **more)
     words = " ".join(f"{key}={value}" for key, value in more.items())
     return f"{size / 1e6:g} MB at {mbit:g} Mbit/s {words}", done
