@@ -7,6 +7,7 @@ A half of one dies with its peer's session.
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from broker import pieces
 from broker.blobs import MOST_CHUNK_BYTES
@@ -25,12 +26,17 @@ from broker.wire import (
     Message,
     Open,
     Piece,
+    Reached,
     Unroll,
 )
 
+# What it takes; and who brings bulk.
+CARRIAGE: Final = (Open, Piece, Mark, Reached)
+_BRING: Final = ("actor", "learner")
+
 
 class Arrivals:
-    """One broker's. One method a message, as in the server."""
+    """One broker's."""
 
     def __init__(
         self,
@@ -55,7 +61,23 @@ class Arrivals:
         """Memory of all that is not whole. The thread that serves metrics asks too."""
         return sum(own.size for own in list(self._of.values()))
 
-    def opened(self, peer: Peer, message: Open, head: Sequence[Buffer]) -> None:
+    def carry(self, peer: Peer, message: Message, buffers: Sequence[Buffer]) -> None:
+        """One of CARRIAGE. Who has nothing to bring may still be sent bulk."""
+        match message:
+            case Open():
+                self._opened(peer, message, buffers)
+            case Piece():
+                self._piece(peer, message, buffers)
+            case Mark():
+                own = self._of.get(peer.inc) or Pieces()
+                self._post.send(peer.route, own.reached(message, time.monotonic()))
+            case Reached():
+                self._post.reached(peer, message)
+
+    def _opened(self, peer: Peer, message: Open, head: Sequence[Buffer]) -> None:
+        if peer.role not in _BRING:
+            self._complaints.count("unexpected")
+            return
         own = self._of.setdefault(peer.inc, Pieces())
         try:
             inner = pieces.opened(message, head)
@@ -71,15 +93,11 @@ class Arrivals:
         else:
             own.begin(message, inner)
 
-    def piece(self, peer: Peer, message: Piece, parts: Sequence[Buffer]) -> None:
+    def _piece(self, peer: Peer, message: Piece, parts: Sequence[Buffer]) -> None:
         own = self._of.get(peer.inc)
         whole = own.add(message, parts) if own is not None else None
         if whole is not None:
             self._take(peer, *whole)
-
-    def mark(self, peer: Peer, message: Mark, _: Sequence[Buffer]) -> None:
-        own = self._of.get(peer.inc) or Pieces()
-        self._post.send(peer.route, own.reached(message, time.monotonic()))
 
     def sweep(self, roster: Roster) -> None:
         """Every tick: what nobody will finish, or nobody needs any more."""

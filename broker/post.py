@@ -1,5 +1,4 @@
-"""What the broker sends, counted. What a socket does not take is dropped, or goes back: the server
-knows which."""
+"""What the broker sends, counted. What a socket does not take is dropped; bulk waits for room."""
 
 import time
 from collections.abc import Hashable, Sequence
@@ -26,14 +25,17 @@ class Post:
         """False = there was no room for it, or nobody there."""
         return self._send(route, wire.encode(message, *buffers))
 
-    def bulk(self, peer: Peer, key: Hashable, message: Message, *buffers: Payload) -> None:
-        """In its turn, and in pieces where the peer's line is slow."""
+    def bulk(self, peer: Peer | None, key: Hashable, message: Message, *buffers: Payload) -> bool:
+        """In its turn, and in pieces where the peer's line is slow. False = nobody is there."""
+        if peer is None:
+            return False
         if peer.bulk is None:
             peer.bulk = Bulk(self._lease_s)
         peer.bulk.put(key, wire.encode(message, *buffers))
         self._flush(peer, peer.bulk)
+        return True
 
-    def reached(self, peer: Peer, message: Reached, _: Sequence[object]) -> None:
+    def reached(self, peer: Peer, message: Reached) -> None:
         """The peer has read so far: there is room for more."""
         if peer.bulk is not None:
             peer.bulk.reached(message, time.monotonic())

@@ -4,8 +4,8 @@
     xpub loop     consumes subscriptions, answers each with the current announcement
     tick loop     consumes time: expired leases, metrics
 
-Nothing is queued here: what a socket does not take is dropped, because the next beat repairs it
-(LIMIT, ACK, PONG, chunks), or goes back into the ledger (DELIVER).
+What a socket does not take is dropped, because the next beat repairs it (LIMIT, ACK, PONG); bulk
+(DELIVER, chunks) waits at its peer for room on the line.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from broker import door, introduction, said, wire
-from broker.arrivals import Arrivals
+from broker.arrivals import CARRIAGE, Arrivals
 from broker.complaints import Complaints
 from broker.config import BrokerConfig
 from broker.door import Budget, Door
@@ -99,10 +99,7 @@ class Server:
             wire.Announce: (learners, self.shipping.announced),
             wire.Chunk: (learners, self.shipping.chunk),
             wire.Get: (anyone, self.shipping.get),
-            wire.Open: (samplers | learners, self.arrivals.opened),
-            wire.Piece: (samplers | learners, self.arrivals.piece),
-            wire.Mark: (samplers | learners, self.arrivals.mark),
-            wire.Reached: (anyone, self._post.reached),
+            **dict.fromkeys(CARRIAGE, (anyone, self.arrivals.carry)),
             wire.Watch: (anyone, self._watch),
             wire.Trouble: (anyone - {"watcher"}, self._trouble),
         }
@@ -331,10 +328,8 @@ class Server:
             self.metrics.lag(self.ledger.book.credit.version - unroll.version_min)
             deliver = entry.deliver(self.ledger.book.actors[unroll.inc].name)
             learner = self.roster.get(self.roster.route(entry.session))
-            if learner is None:
+            if not self._post.bulk(learner, entry.tag, deliver, *(entry.buffers or ())):
                 self.ledger.undelivered(entry)
-            else:
-                self._post.bulk(learner, entry.tag, deliver, *(entry.buffers or ()))
         for inc, outcome, ranges in effects.acks:
             self._post.send(self.roster.route(inc), wire.Ack(outcome, ranges))
         for inc, grants in effects.limits:
