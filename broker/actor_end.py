@@ -117,7 +117,7 @@ class ActorEnd:
         self._sent[stream, seq] = time.monotonic()
         self._journal.generated(self.inc, stream, seq, steps)
         self.bytes_sent += sum(len(frame) for frame in frames)
-        self.link.send(frames)
+        self.link.send_bulk((stream, seq), frames)
 
     def take_blob(self) -> Blob | None:
         return self.weights.take()
@@ -131,6 +131,7 @@ class ActorEnd:
         for frames in self.beats():
             self.link.send(frames)
         gone = self.outbox.abandon()
+        self._forget(gone)
         self._sent.clear()
         self._journal.given_up(self.inc, gone)
         # A full list says that another follows, so the last one is never full.
@@ -160,10 +161,11 @@ class ActorEnd:
             case Ack():
                 settled = self.outbox.on_ack(message)
                 self._journal.acknowledged(self.inc, settled, message.outcome)
+                self._forget(settled)
                 self._settled(settled)
             case Pong():
-                for frames in self.outbox.resend(message.missing):
-                    self.link.send(frames)
+                for key, frames in self.outbox.resend(message.missing):
+                    self.link.send_bulk(key, frames)
                 return
             case Announce():
                 self.weights.handle(message, buffers)
@@ -178,7 +180,13 @@ class ActorEnd:
         self.weights.beat()
         if not self._spaces[0]:
             return []
-        return [encode(ping) for ping in self.outbox.pings(self.stats)]
+        return [encode(ping) for ping in self.outbox.pings(self.stats, waiting=self.link.bulk)]
+
+    def _forget(self, ended: Sequence[Range]) -> None:
+        """They need not be sent any more."""
+        for stream, lo, hi in ended if self.link.bulk else ():
+            for seq in range(lo, hi):
+                self.link.bulk.drop((stream, seq))
 
     def _settled(self, settled: Sequence[Range]) -> None:
         now, self.last_ack = time.monotonic(), time.time()

@@ -17,6 +17,7 @@ from broker.wire import Announce, Buffer, Chunk, Get
 
 # Small enough for a slow line: a peer whose chunk takes longer than a lease takes us for dead.
 CHUNK_BYTES = 1 << 17
+MOST_CHUNK_BYTES = 64 * CHUNK_BYTES
 MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
 _KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
 # Of larger ones: the newest, and two before it while somebody is in the middle of them.
@@ -326,7 +327,7 @@ def _sane(announce: Announce) -> bool:
     return (
         0 <= announce.version <= MAX_VERSION
         and 0 < announce.size <= MAX_BYTES
-        and 0 < announce.chunk <= 64 * CHUNK_BYTES
+        and 0 < announce.chunk <= MOST_CHUNK_BYTES
         and len(announce.hashes) == 8 * count(announce)
     )
 

@@ -22,7 +22,13 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(gt=0, le=60, description="heartbeat; any lost message is repaired within one")
     ] = 1.0
     lease_s: Annotated[
-        float, Meta(gt=0, le=3600, description="a peer silent this long is dead; its leases return")
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="a peer silent this long is dead; its leases return;"
+            " at least ten round trips",
+        ),
     ] = 10.0
     attempts: Annotated[
         int, Meta(ge=1, le=100, description="deliveries before an unroll is given up as poison")

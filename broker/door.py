@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.config import BrokerConfig
-from broker.wire import Chunk, Hello, Message, Range, Unroll
+from broker.wire import MAX_BUFFERS, Chunk, Hello, Message, Open, Piece, Range, Unroll
 
 # Why a message was not taken; the closed set of the metric's label.
 REASONS: Final = (
@@ -28,6 +28,7 @@ REASONS: Final = (
     "size",  # larger than it can honestly be
     "rate",  # over a rate of [broker]
     "hello",  # HELLO too often
+    "room",  # no memory now for what comes in pieces; its sampler is asked for it again
 )
 
 _BURST_S: Final = 1.0
@@ -45,7 +46,7 @@ _MOST_SEQS: Final = 4096
 # Complaints in the log: a flood of bad messages must not become a flood of lines.
 _LINES_S, _LINES_BURST_S = 20.0, 10.0
 # Buffers that a message may bring; one that is not named brings none. An unroll brings many.
-_BUFFERS: Final[dict[type[Message], int]] = {Hello: 1, Chunk: 1}
+_BUFFERS: Final[dict[type[Message], int]] = {Hello: 1, Chunk: 1, Open: 2, Piece: MAX_BUFFERS}
 
 
 class Budget:

@@ -8,6 +8,9 @@ from msgspec import Meta
 
 # Entries in one list of a control message; more travel in further messages: headers stay small.
 MAX_ENTRIES: Final = 64
+# Frames of a message behind the first two.
+MAX_BUFFERS: Final = 32
+MAX_BUFFER_BYTES: Final = 64 << 20
 # Episodes told with one unroll; a sampler tells the others with the next ones.
 MAX_EPISODES: Final = 128
 # Two billion versions a year for thirty years; times the largest batch it is still below 2**53.
@@ -21,6 +24,12 @@ MOST_TEXT_BYTES: Final = 3000
 Text: TypeAlias = Annotated[str, Meta(max_length=MOST_TEXT_BYTES)]
 # Nothing that we count reaches 2**53; more would only serve to overflow a sum.
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+# xxh3-64.
+Digest: TypeAlias = Annotated[int, Meta(ge=0)]
+# Of the buffers of one message.
+Sizes: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=MAX_BUFFER_BYTES)], ...], Meta(max_length=MAX_BUFFERS)
+]
 # Of weights; -1 = none yet.
 Version: TypeAlias = Annotated[int, Meta(ge=-1, le=MAX_VERSION)]
 # Of an unroll: nobody acts without weights.

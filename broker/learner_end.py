@@ -191,7 +191,7 @@ class LearnerEnd:
                     message = Get(newer.version, message.lo, message.hi)
                 self._fetched = message.version
                 for chunk, body in self._kept.chunks(message):
-                    self.link.send(encode(chunk, body))
+                    self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
 
     def beats(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
@@ -241,5 +241,6 @@ class LearnerEnd:
     def _announce(self, blob: Blob) -> None:
         announce: Announce = blob.announce
         self.link.send(encode(announce))
-        chunk, body = blob.first()
-        self.link.send(encode(chunk, body))
+        if not self.link.bulk:  # else the broker has others to come first, and asks for it then
+            chunk, body = blob.first()
+            self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))

@@ -12,23 +12,31 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final, Protocol
 
 import zmq
 
-from broker import endpoints, security
+from broker import endpoints, pieces, security
+from broker.bulk import Bulk
 from broker.fields import MOST_TEXT_BYTES
 from broker.handshake import Handshakes, failure
 from broker.keys import Key
 from broker.mailbox import Mailbox
+from broker.pieces import Pieces
 from broker.troubles import Reports
 from broker.wire import (
     Announce,
     Buffer,
+    Chunk,
+    Deliver,
+    Mark,
     Message,
+    Open,
     OtherProtocol,
     Payload,
+    Piece,
+    Reached,
     Refuse,
     Resync,
     Trouble,
@@ -87,6 +95,7 @@ class Link:
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
         self.reports: Reports | None = None  # errors that the broker hears of at the next beat
+        self.bulk = Bulk(2 * _PATIENCE_S)  # what waits to be sent; another one at every WELCOME
         self.turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)
@@ -96,6 +105,7 @@ class Link:
         self._greeted = 0.0  # when we last said HELLO
         self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
         self._complained = False  # told the user once that nobody answers
+        self._pieces = Pieces()  # what comes in pieces, also over several connections
         self._announce = asyncio.Event()  # set when there is an address to subscribe to
         # Its address, and which of our sockets was welcomed last: a broker that fell silent may be
         # gone with its host, and a subscriber, which sends nothing, would not notice for long.
@@ -104,6 +114,13 @@ class Link:
     def send(self, frames: Sequence[Payload]) -> bool:
         """False = not now; whoever must not lose it says it again at the next beat."""
         return self._mail is not None and self._mail.send(frames)
+
+    def send_bulk(self, key: Hashable, frames: Sequence[Payload]) -> None:
+        """In its turn, and in pieces where the line is slow. Without a broker it is dropped, and
+        with the connection: the beat tells what is missing there."""
+        if self.welcome is not None:
+            self.bulk.put(key, frames)
+            self.bulk.flush(self.send, time.monotonic())
 
     def greet(self) -> None:
         """Say HELLO again: what we would say has changed."""
@@ -193,6 +210,7 @@ class Link:
             return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
         for frames in self.peer.beats():
             mail.send(frames)
+        self.bulk.beat(mail.send, time.monotonic())
         self._report(mail)
         return self.welcome.beat_s
 
@@ -208,6 +226,9 @@ class Link:
     def _dispatch(self, frames: Sequence[Buffer]) -> None:
         try:
             message, buffers = decode(frames)
+            if isinstance(message, Open | Piece | Mark | Reached) and self.welcome is not None:
+                self._carry(message, buffers)
+                return
         except OtherProtocol as error:
             raise RefusedError(
                 f"the broker at {self.endpoint} is of another release: {error}"
@@ -220,6 +241,7 @@ class Link:
                 self._complained = False
                 self._unanswered = 0
                 self.welcome = message
+                self.bulk = Bulk(message.lease_s)
                 announce = endpoints.seen_from(self.endpoint, message.announce)
                 self._announcer = (announce, self.reconnects)
                 self._announce.set()
@@ -235,6 +257,25 @@ class Link:
                 self.peer.handle(message, buffers)
             case _:
                 pass  # an answer to somebody we were before
+
+    def _carry(self, message: Open | Piece | Mark | Reached, buffers: Sequence[Buffer]) -> None:
+        """What comes in pieces, and how far our own have come."""
+        now = time.monotonic()
+        match message:
+            case Open():
+                if isinstance(inner := pieces.opened(message, buffers), Deliver | Chunk):
+                    self._pieces.begin(message, inner)
+                else:
+                    self._pieces.refuse(message)
+            case Piece():
+                whole = self._pieces.add(message, buffers)
+                if whole is not None:
+                    self.peer.handle(*whole)
+            case Mark():
+                self.send(encode(self._pieces.reached(message, now)))
+            case Reached():
+                self.bulk.reached(message, now)
+                self.bulk.flush(self.send, now)
 
     async def _announce_loop(self) -> None:
         """One SUB after another: libzmq gives up where a handshake is refused. What is not heard

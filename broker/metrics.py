@@ -125,6 +125,11 @@ class BrokerMetrics(Collector):
             ("queue_fragments", "Unrolls waiting", book.entries - leased),
             ("leased_fragments", "Unrolls at learners", leased),
             ("queue_bytes", "Bytes of all unrolls held", book.nbytes),
+            (
+                "arriving_bytes",
+                "Bytes kept for unrolls that come in pieces",
+                server.arrivals.nbytes,
+            ),
             ("queue_limit_bytes", "Most bytes that may be held", book.queue_bytes),
             ("unread_bytes", "Sent, and not yet taken by peers", server.shipping.unread),
             ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),

@@ -8,7 +8,7 @@ What is not acknowledged stays here: the broker may die at any moment.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from broker.wire import (
@@ -131,14 +131,14 @@ class Outbox:
         """generated - settled - here; anything but 0 is our bug."""
         return self.generated - sum(self.outcomes.values()) - len(self)
 
-    def resend(self, missing: Sequence[Range]) -> list[list[Payload]]:
-        """Frames of what the broker does not have."""
+    def resend(self, missing: Sequence[Range]) -> list[tuple[tuple[int, int], list[Payload]]]:
+        """Stream, seq and frames of what the broker does not have."""
         out = []
         for number, lo, hi in missing:
             if 0 <= number < len(self._streams):
                 unacked = self._streams[number].unacked
                 out += [sent for seq, sent in unacked.items() if lo <= seq < hi]
-        return [encode(unroll, *buffers) for unroll, buffers in out]
+        return [((unroll.stream, unroll.seq), encode(unroll, *rest)) for unroll, rest in out]
 
     def introduction(
         self,
@@ -151,16 +151,20 @@ class Outbox:
             out.append((number, own.floor, own.next, own.started, ranges(list(own.unacked))))
         return tuple(out)
 
-    def unacked(self) -> list[Range]:
+    def unacked(self, *, waiting: Container[tuple[int, int]] = ()) -> list[Range]:
+        """All that is open, but for what waits to be sent."""
         return [
             (number, lo, hi)
             for number, own in enumerate(self._streams)
-            for lo, hi in ranges(list(own.unacked))
+            for lo, hi in ranges([seq for seq in own.unacked if (number, seq) not in waiting])
         ]
 
-    def pings(self, stats: dict[str, float]) -> list[Ping]:
-        """One beat; more than one message when much is open."""
-        open_ranges = self.unacked()
+    def pings(
+        self, stats: dict[str, float], *, waiting: Container[tuple[int, int]] = ()
+    ) -> list[Ping]:
+        """One beat; more than one message when much is open. A ping overtakes what waits to be
+        sent, so it must not name that: it would look lost."""
+        open_ranges = self.unacked(waiting=waiting)
         cut = range(0, max(1, len(open_ranges)), MAX_ENTRIES)
         return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats) for at in cut]
 

@@ -6,6 +6,7 @@ from statistics import median_low
 from typing import Any
 
 from broker import said as say
+from broker.bulk import Bulk
 from broker.door import Budget
 from broker.introduction import Introduction
 from broker.wire import Hello, Refusal
@@ -32,6 +33,7 @@ class Peer:
     budget: Budget = field(default_factory=Budget)
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
+    bulk: Bulk | None = None  # what waits to be sent to it; None = nothing ever did
     target: str = ""  # where its metrics are, host:port; "" = it serves none
 
 

@@ -4,8 +4,8 @@
     xpub loop     consumes subscriptions, answers each with the current announcement
     tick loop     consumes time: expired leases, metrics
 
-Nothing is queued here: what a socket does not take is dropped, because the next beat repairs it
-(LIMIT, ACK, PONG, chunks), or goes back into the ledger (DELIVER).
+What a socket does not take is dropped, because the next beat repairs it (LIMIT, ACK, PONG); bulk
+(DELIVER, chunks) waits at its peer for room on the line.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import Any
 import zmq
 
 from broker import door, introduction, said, wire
+from broker.arrivals import CARRIAGE, Arrivals
 from broker.complaints import Complaints
 from broker.config import BrokerConfig
 from broker.door import Budget, Door
@@ -69,13 +70,18 @@ class Server:
         self.announce = announce  # where weight announcements go out
         self.reception = Reception(ledger, roster, self.door, gate)
         self._router = Mailbox(router)
-        self._post = Post(self._router, metrics, queue_bytes=ledger.book.queue_bytes)
+        self._post = Post(
+            self._router, metrics, lease_s=config.lease_s, queue_bytes=ledger.book.queue_bytes
+        )
         self._xpub = Mailbox(publisher)
         self.complaints = Complaints(self.door, metrics)
         self.shipping = Shipping(
             ledger, self.door, self.complaints, self._post, roster, announce=self._publish
         )
         self.weights = self.shipping.newest.fetch
+        self.arrivals = Arrivals(
+            ledger, self.door, self.complaints, self._post, self.shipping.newest, take=self._take
+        )
         self.tallies = Tallies()
         self.troubles = Troubles()
         self.began = time.monotonic()
@@ -95,6 +101,7 @@ class Server:
             wire.Announce: (learners, self.shipping.announced),
             wire.Chunk: (learners, self.shipping.chunk),
             wire.Get: (players, self.shipping.get),  # a watcher reads numbers
+            **dict.fromkeys(CARRIAGE, (anyone, self.arrivals.carry)),
             wire.Watch: (anyone, self._watch),
             wire.Trouble: (anyone - {"watcher"}, self._trouble),
         }
@@ -149,6 +156,7 @@ class Server:
             self.roster.forget(actor.inc)
         for peer in self.roster.silent(now - 3 * self.config.lease_s):
             self.roster.forget(peer.inc)
+        self.arrivals.sweep(self.roster)
         for peer in self.reception.withdrawn():
             log.warning("the key of %s was withdrawn; %s is out", peer.user, peer.name)
 
@@ -182,14 +190,18 @@ class Server:
             if self.door.answers(budget, now):
                 self._post.send(route, wire.Resync(self.inc))
         else:
-            roles, handler = self._handlers.get(kind, _NOBODY)
-            if handler is None or peer.role not in roles:
-                self.metrics.errors["unexpected"] += 1
-            elif getattr(message, "inc", peer.inc) != peer.inc:
-                self.complaints.about("identity", "%s speaks as another", peer.name)
-            else:
-                # Unrolls stay frames: they go out again as they came, without a copy.
-                handler(peer, message, frames[3:] if kind is wire.Unroll else views)
+            # Unrolls stay frames: they go out again as they came, without a copy.
+            self._take(peer, message, frames[3:] if kind is wire.Unroll else views)
+
+    def _take(self, peer: Peer, message: Message, buffers: Sequence[Any]) -> None:
+        """A whole message of somebody who is here."""
+        roles, handler = self._handlers.get(type(message), _NOBODY)
+        if handler is None or peer.role not in roles:
+            self.metrics.errors["unexpected"] += 1
+        elif getattr(message, "inc", peer.inc) != peer.inc:
+            self.complaints.about("identity", "%s speaks as another", peer.name)
+        else:
+            handler(peer, message, buffers)
 
     def _hello(
         self, frame: zmq.Frame, route: bytes, budget: Budget, hello: wire.Hello, body: Buffer
@@ -224,7 +236,7 @@ class Server:
 
     # ---- one method a message -------------------------------------------------------------------
 
-    def _unroll(self, peer: Peer, message: wire.Unroll, buffers: Sequence[zmq.Frame]) -> None:
+    def _unroll(self, peer: Peer, message: wire.Unroll, buffers: Sequence[wire.Payload]) -> None:
         unroll = said.honest(message)
         if unroll is None:
             self.complaints.about("numbers", "%s: its versions are reversed", peer.name)
@@ -254,6 +266,7 @@ class Server:
 
     def _says(self, peer: Peer, stats: dict[str, float]) -> None:
         """Its own figures, with every beat."""
+        self._post.beat(peer)
         peer.stats = said.numbers(stats)
         peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
         if peer.role == "actor":
@@ -319,9 +332,11 @@ class Server:
             unroll = entry.unroll
             self.metrics.lag(self.ledger.book.credit.version - unroll.version_min)
             deliver = entry.deliver(self.ledger.book.actors[unroll.inc].name)
-            route = self.roster.route(entry.session)
-            if not self._post.send(route, deliver, *(entry.buffers or ())):
+            learner = self.roster.get(self.roster.route(entry.session))
+            if learner is None:
                 self.ledger.undelivered(entry)
+            else:
+                self._post.bulk(learner, entry.tag, deliver, *(entry.buffers or ()))
         for inc, outcome, ranges in effects.acks:
             self._post.send(self.roster.route(inc), wire.Ack(outcome, ranges))
         for inc, grants in effects.limits:

@@ -36,6 +36,7 @@ class Shipping:
         self._roster = roster
         self._announce = announce  # tells all who subscribed
         post.pipes.drained = self._drained
+        post.emptied = self._serve
 
     @property
     def unread(self) -> int:
@@ -77,23 +78,21 @@ class Shipping:
         self._serve(peer)
 
     def _serve(self, peer: Peer) -> None:
-        """Sends what it asked for as far as its connection takes it: no more waits there than
-        keeps a line busy, and a peer that does not read is given nothing further."""
-        while peer.asked:
+        """Sends what it asked for as far as its connection takes it: one chunk at a time waits, and
+        a peer that does not read is given nothing further."""
+        while peer.asked and not peer.bulk:
             index = next(iter(peer.asked))
-            piece = self.newest.piece(peer.fetching, index)
-            if piece is not None and not self._post.has_room(peer.route, len(piece[1])):
-                return
             del peer.asked[index]
+            piece = self.newest.piece(peer.fetching, index)
             if piece is not None:
                 self._door.charge(peer.budget, nbytes=len(piece[1]))
-                self._post.send(peer.route, *piece)
+                self._post.bulk(peer, (peer.fetching, index), *piece)
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""
         peer = self._roster.get(route)
         if peer is not None:
-            self._serve(peer)
+            self._post.go_on(peer)
 
     def _fetched(self) -> set[int]:
         """Returns the versions that peers asked for and have not proved to act with."""

@@ -16,9 +16,11 @@ from typing import Final, TypeAlias
 import msgspec
 import xxhash
 import zmq
-from msgspec import Struct
 
+from broker.carriage import Mark, Message, Open, Piece, Reached
 from broker.fields import (
+    MAX_BUFFER_BYTES,
+    MAX_BUFFERS,
     MAX_ENTRIES,
     MAX_EPISODES,
     ActedWith,
@@ -37,13 +39,14 @@ from broker.fields import (
     ranges,
 )
 
-__all__ = ["MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Outcome", "Range", "Refusal", "ranges"]
+__all__ = [
+    "MAX_BUFFERS", "MAX_BUFFER_BYTES", "MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Mark", "Message",
+    "Open", "Outcome", "Piece", "Range", "Reached", "Refusal", "ranges",
+]  # fmt: skip
 
 PROTOCOL: Final = 2
 MAGIC: Final = b"HR"
 MAX_HEADER: Final = 4096
-MAX_BUFFERS: Final = 32
-MAX_BUFFER_BYTES: Final = 64 << 20
 
 _PREFIX: Final = struct.Struct("!2sBBHHII")
 
@@ -68,10 +71,6 @@ class OtherProtocol(WireError):  # noqa: N818
             f"protocol {theirs} there, protocol {PROTOCOL} here: upgrade the older side"
         )
         self.theirs = theirs
-
-
-class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of the closed union below; fields travel by position."""
 
 
 class Hello(Message, frozen=True):
@@ -274,7 +273,8 @@ class Trouble(Message, frozen=True):
 
 TYPES: Final[tuple[type[Message], ...]] = (
     Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
-    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble,
+    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble, Open, Piece,
+    Mark, Reached,
 )  # fmt: skip
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)
@@ -295,6 +295,13 @@ def encode(message: Message, *buffers: Payload) -> list[Payload]:
         _check(header, _TAG[type(message)], len(buffers)),
     )
     return [prefix, header, *buffers]
+
+
+def kind(frames: Sequence[Payload]) -> type[Message]:
+    """Of a message that `encode` made."""
+    prefix = frames[0]
+    assert isinstance(prefix, bytes)
+    return TYPES[prefix[3]]
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +14,7 @@ import zmq
 from broker.actor_end import ActorEnd
 from broker.journal import Journal
 from broker.tallies import GROWING
-from broker.wire import Ack, Buffer, Message, Outcome, Payload, Welcome
+from broker.wire import Ack, Buffer, Message, Outcome, Payload, Pong, Welcome
 from launch import process
 from launch.bench import simulated
 from launch.bench.latency import Latencies
@@ -42,6 +42,8 @@ class Sampler(ActorEnd):
         # For each broker incarnation: when it welcomed us, and acknowledged first; None = never.
         self.lives: list[tuple[float, float | None]] = []
         self.acknowledged_at = 0.0  # the last time
+        self.pong_s = 0.0  # the longest from a PING to its PONG
+        self._pings: deque[float] = deque()  # when those went that were not answered
         self._of = 0  # incarnation of the last of these
         self._latencies = latencies
         self.say = self._says
@@ -52,6 +54,7 @@ class Sampler(ActorEnd):
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         super().welcomed(welcome, body)
+        self._pings.clear()
         if welcome.broker_inc != self._of and len(self.lives) < _MOST_LIVES:
             self._of = welcome.broker_inc
             self.lives.append((time.monotonic(), None))
@@ -66,7 +69,14 @@ class Sampler(ActorEnd):
                 for seq in range(lo, hi):
                     if (sent := self._sent.get((stream, seq))) is not None:
                         self._latencies.add(now - sent)
+        elif isinstance(message, Pong) and self._pings:
+            self.pong_s = max(self.pong_s, time.monotonic() - self._pings.popleft())
         super().handle(message, buffers)
+
+    def beats(self) -> list[list[Payload]]:
+        said = super().beats()
+        self._pings += [time.monotonic()] * len(said)
+        return said
 
     async def sample(self, body: bytes, stop: asyncio.Event) -> None:
         """Sends what credit, weights and the rate allow, until told to stop."""
@@ -105,6 +115,7 @@ class Sampler(ActorEnd):
             "lives": len(self.lives),
             "settled": settled,
             "acknowledged_at": self.acknowledged_at,
+            "pong_s": self.pong_s,
         }
 
     def _says(self) -> dict[str, float]:

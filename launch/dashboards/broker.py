@@ -7,6 +7,7 @@ _QUEUE = (
         "Memory of the queue", "bytes", "All unrolls held, against [broker] queue_mb.",
         {
             "held": 'headrace_broker_queue_bytes{job="$job"}',
+            "half here": 'headrace_broker_arriving_bytes{job="$job"}',
             "limit": 'headrace_broker_queue_limit_bytes{job="$job"}',
         },
     ),

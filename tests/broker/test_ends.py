@@ -40,6 +40,7 @@ BEAT, LEASE = 1.0, 6.0
 ENDPOINT = "tcp://broker:1"
 SPACES = ("digest", "in words")
 UNROLL = b"steps of an unroll"
+LARGE_UNROLL = bytes(range(256)) * 80  # on a new connection it goes in pieces
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Plan:
     streams: int
     attempts: int = 50
     freezes: bool = False  # a learner may sleep longer than its lease
+    large: bool = False  # unrolls go in pieces
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
@@ -68,6 +70,7 @@ class Plan:
             streams=rng.randint(1, 4),
             attempts=rng.choice((3, 50)),
             freezes=rng.random() < 0.3,
+            large=rng.random() < 0.3,
         )
 
 
@@ -109,7 +112,7 @@ class RouterMail:
 
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         if left is not None:
-            left()  # nothing waits here
+            self.world.leaving.append(left)  # nothing waits here
         rng, parts = self.world.rng, [plain(frame) for frame in frames]
         if self.kind == "xpub":
             for actor in self.world.actors if not self.world.deaf else ():
@@ -215,7 +218,7 @@ class Actor(Process):
         version = self.busy.pop(stream)
         self.end.put(
             stream, versions=(version, version), steps=3, digest=1, ended=0, episodes=(),
-            buffers=(UNROLL,),
+            buffers=(self.world.unroll,),
         )  # fmt: skip
 
 
@@ -227,8 +230,8 @@ class Rank(Process):
         self.share = plan.batch // plan.ranks
         self.end = LearnerEnd(
             ENDPOINT, name=f"l{rank}", inc=self.inc, rank=rank, world=plan.ranks, run="run",
-            shared={}, spaces=SPACES, unroll_bytes=len(UNROLL), accept=self.accept, free=self.free,
-            journal=Journal(None, ""), context=cast(Any, None),
+            shared={}, spaces=SPACES, unroll_bytes=len(group.world.unroll), accept=self.accept,
+            free=self.free, journal=Journal(None, ""), context=cast(Any, None),
         )  # fmt: skip
         super().__init__(group.world, self.end.link)
 
@@ -236,7 +239,7 @@ class Rank(Process):
         return 2 * self.share - len(self.waiting)
 
     def accept(self, message: Deliver, buffers: Sequence[Buffer]) -> Objection | None:
-        assert [bytes(buffer) for buffer in buffers] == [UNROLL]
+        assert [bytes(buffer) for buffer in buffers] == [self.group.world.unroll]
         self.waiting.append((message.inc, message.stream, message.seq))
         return None
 
@@ -299,10 +302,12 @@ class Group:
 class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.unroll = LARGE_UNROLL if plan.large else UNROLL
         self.rng = random.Random(plan.seed)
         self.now = 100.0
         self.faulty, self.drain, self.slept = True, False, False
         self.incs = itertools.count(1)
+        self.leaving: deque[Callable[[], None]] = deque()  # to be told at the next turn
         self.wires: dict[bytes, Wire] = {}
         self.server: Server | None = None
         self.restart_at = self.now
@@ -335,6 +340,8 @@ class World:
             if self.now >= self.restart_at:
                 self.server = self.broker()
             return
+        while self.leaving:
+            self.leaving.popleft()()
         routes = list(self.wires)
         self.rng.shuffle(routes)
         for route in routes:
@@ -472,6 +479,8 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], World]:
         monkeypatch.setattr(server_module, "Mailbox", fake)
         clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now)
         monkeypatch.setattr(server_module, "time", clock)
+        monkeypatch.setattr("broker.post.time", clock)
+        monkeypatch.setattr("broker.arrivals.time", clock)
         monkeypatch.setattr(link_module, "time", clock)
         return world
 

@@ -91,13 +91,26 @@ def test_what_is_missing_goes_out_again_as_it_was() -> None:
     box.on_ack(ack((0, 1, 2)))
     again = [
         decode([bytes(f) for f in frames if not hasattr(f, "bytes")])
-        for frames in box.resend([(0, 0, 2**50), (3, 0, 1)])
+        for _, frames in box.resend([(0, 0, 2**50), (3, 0, 1)])
     ]
     assert [(m.seq, bytes(buffers[0])) for m, buffers in again if isinstance(m, Unroll)] == [
         (0, b"a"),
         (2, b"c"),
     ]
     assert box.resend([(0, 1, 2)]) == []
+
+
+def test_a_ping_leaves_out_what_waits_to_be_sent() -> None:
+    """It overtakes that, and what it names and is not there is sent again."""
+    box = outbox(9, 9)
+    for _ in range(4):
+        put(box, 0), put(box, 1)
+    waiting = {(0, 2), (0, 3), (1, 1)}
+    (ping,) = box.pings({}, waiting=waiting)
+    assert ping.unacked == ((0, 0, 2), (1, 0, 1), (1, 2, 4))
+    (later,) = box.pings({})
+    assert later.unacked == ((0, 0, 4), (1, 0, 4))
+    assert box.introduction()[0][4] == ((0, 4),)  # a HELLO names all
 
 
 def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:

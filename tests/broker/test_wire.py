@@ -43,6 +43,10 @@ MESSAGES: tuple[Message, ...] = (
     wire.Watch(),
     wire.Status(),
     wire.Trouble(BIG, "an error", 3),
+    wire.Open(2**64 - 1, (wire.MAX_BUFFER_BYTES,) * wire.MAX_BUFFERS),
+    wire.Piece(2**53),
+    wire.Mark(2**53),
+    wire.Reached(2**53, 2**53, 2**64 - 1, 2**53),
 )
 
 

@@ -80,6 +80,11 @@ def kept(message: wire.Message) -> None:
             assert isinstance(message.announce, str)
         case wire.Refuse() | wire.Acting():
             assert wire.encode(message)
+        case wire.Open():
+            assert len(message.sizes) <= wire.MAX_BUFFERS and 0 <= message.digest < 2**64
+            assert all(0 <= size <= wire.MAX_BUFFER_BYTES for size in message.sizes)
+        case wire.Piece() | wire.Mark() | wire.Reached():
+            wire.encode(message)
         case wire.Deliver():
             assert len(message.episodes) <= wire.MAX_EPISODES and len(message.actor) <= 200
 

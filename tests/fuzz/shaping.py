@@ -4,7 +4,7 @@ The header is packed from plain values, so that what no record of ours could hol
 """
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
 from typing import Any
 
@@ -97,7 +97,7 @@ def message(reader: Reader, *, inc: int = 1) -> list[bytes]:
     """The frames of one message, by a peer that mostly calls itself by its own incarnation."""
     first = reader.byte()
     tag = first % len(wire.TYPES) if first < 168 else (_HELLO, _UNROLL, _UNROLL, _DONE)[first % 4]
-    fields = []
+    fields: list[Any] = []
     for name, make in _MESSAGES[tag].items():
         honest = reader.byte() < 224 if name in _LIKELY or name == "inc" else False
         if honest:
@@ -110,9 +110,21 @@ def message(reader: Reader, *, inc: int = 1) -> list[bytes]:
         body = introduction(reader)
     elif tag == _UNROLL and reader.byte() < 240:
         body = bytes(8)
-    elif reader.byte() % 16 == 0 or wire.TYPES[tag] is wire.Chunk:
+    elif wire.TYPES[tag] is wire.Open and reader.byte() < 240:
+        head = _opened(reader, fields[-1], inc)
+        return [*framed(header, tag, buffers=len(head)), *head]
+    elif reader.byte() % 16 == 0 or wire.TYPES[tag] in (wire.Chunk, wire.Piece):
         body = reader.take(reader.byte() % 8)
     return [*framed(header, tag, buffers=int(bool(body))), *([body] if body else [])]
+
+
+def _opened(reader: Reader, sizes: Sequence[int], inc: int) -> list[bytes]:
+    """The first frames of a message whose buffers have these sizes: mostly an honest unroll's."""
+    if reader.byte() < 32:
+        return [reader.take(16), reader.take(reader.byte() % 40)]
+    seq = reader.byte() % 4
+    said = [inc, reader.byte() % 3, seq, min(seq, reader.byte() % 4), 0, 0, 8, 1]
+    return framed(msgspec.msgpack.encode(said), _UNROLL, buffers=len(sizes))
 
 
 def introduction(reader: Reader) -> bytes:

@@ -1,13 +1,29 @@
 """Targets: the pure state machines, given any sequence of messages that decode."""
 
+from collections.abc import Sequence
+
 import msgspec
 import xxhash
 
 from broker import blobs, wire
 from broker.blobs import Blob, Fetch
+from broker.bulk import Bulk
 from broker.inbox import Inbox, Verdict
 from broker.outbox import Outbox
-from broker.wire import Ack, Announce, Chunk, Deliver, Limit, Pong
+from broker.pieces import Pieces
+from broker.wire import (
+    Ack,
+    Announce,
+    Chunk,
+    Deliver,
+    Limit,
+    Mark,
+    Open,
+    Payload,
+    Piece,
+    Pong,
+    Reached,
+)
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
 
@@ -112,3 +128,71 @@ def outbox(data: bytes) -> None:
         assert own.generated == sum(own.outcomes.values()) + len(own)
         for ping in own.pings({}):
             wire.encode(ping)
+
+
+def _plain(frame: Payload) -> wire.Buffer:
+    assert isinstance(frame, bytes | bytearray | memoryview)
+    return frame
+
+
+def pieces(data: bytes) -> None:
+    """Open and Piece in any order: what becomes whole is what was opened, and nothing more than
+    that is in memory."""
+    reader, own = Reader(data), Pieces()
+    body, sizes = b"", [0]
+    while reader.left > 0:
+        doing = reader.byte() % 6
+        if doing == 0:
+            number = reader.byte() % len(_BODIES)
+            body, cut = _BODIES[number], reader.byte() % 64
+            sizes = [min(cut, len(body)), max(0, len(body) - cut)]
+            own.begin(Open(number + 1, tuple(sizes)), Chunk(number, 0))
+        elif doing == 1:
+            own.refuse(Open(shaping.number(reader) & 2**64 - 1, (reader.byte(),)))
+        elif doing == 2:
+            own.forget()
+        else:
+            have = own.reached(Mark(1), 0.0).have
+            at = have if doing < 5 else abs(shaping.number(reader))
+            part = body[at : at + reader.byte() * 4] if at < 1 << 40 else b"x"
+            half = len(part) // 2
+            whole = own.add(Piece(min(at, 1 << 53)), [part[:half], part[half:]])
+            if whole is not None:
+                assert [len(buffer) for buffer in whole[1]] == sizes
+                assert b"".join(whole[1]) == body
+        assert own.size == (0 if own.message is None else sum(sizes))
+
+
+def bulk(data: bytes) -> None:
+    """What a peer says to marks, true or not: what was put goes out in order, never more of it at
+    once than there is room for, and always a message."""
+    reader, own, now = Reader(data), Bulk(10.0), 0.0
+    marks: list[int] = []
+    sent = 0
+
+    def send(frames: Sequence[Payload]) -> bool:
+        nonlocal sent
+        message, parts = wire.decode([_plain(frame) for frame in frames])
+        if isinstance(message, Mark):
+            marks.append(message.number)
+        sent += sum(map(len, parts))
+        return reader.byte() % 8 > 0
+
+    while reader.left > 0:
+        doing = reader.byte() % 6
+        now += reader.byte() / 16
+        if doing < 2:
+            body = _BODIES[reader.byte() % len(_BODIES)] * (1 + reader.byte())
+            own.put(reader.byte() % 8, wire.encode(Chunk(1, 1), body))
+        elif doing == 2:
+            own.drop(reader.byte() % 8)
+        elif doing == 3:
+            own.beat(send, now)
+        else:
+            number = reader.pick(marks) if marks else 0
+            have, digest = abs(shaping.number(reader)), abs(shaping.number(reader))
+            own.reached(Reached(number, reader.byte(), digest, have), now)
+        before, room = sent, own.window.size
+        own.flush(send, now)
+        assert sent - before <= 2 * room + (1 << 18)
+        assert 0 < own.window.piece <= own.window.size <= 64 << 20

@@ -24,6 +24,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "fetch": states.fetch,
     "inbox": states.inbox,
     "outbox": states.outbox,
+    "pieces": states.pieces,
+    "bulk": states.bulk,
     "broker": broker_side.broker,
     "unroll": tensors.unroll,
     "weights": tensors.weights,

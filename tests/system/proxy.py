@@ -28,10 +28,13 @@ class Proxy:
         self.connections = 0  # ever made
         self.resets = 0  # connections that were reset
         self.delay_s = 0.0  # of every byte, in each direction
-        self.kb_s = 0.0  # that a connection carries in each direction; 0 = as fast as it can
+        # That the line carries in each direction, all connections together; 0 = as fast as it can.
+        self.kb_s = 0.0
+        self.kb_s_up = 0.0  # the same to the broker only; 0 = as the other direction
         self.to_broker = 0  # bytes carried
         self.from_broker = 0
         self._ports = (port, port + 1)
+        self._free_at = {True: 0.0, False: 0.0}  # when the line can take more, by direction
         self._open: set[asyncio.StreamWriter] = set()
         self._flows = asyncio.Event()  # cleared = nothing passes, and nobody is told
         self._ends = asyncio.Event()
@@ -120,8 +123,7 @@ class Proxy:
             while True:
                 due, piece = await way.get()
                 await asyncio.sleep(max(0.0, due - loop.time()))
-                if self.kb_s:
-                    await asyncio.sleep(len(piece) / (1000 * self.kb_s))
+                await self._in_turn(len(piece), inwards=inwards)
                 await self._flows.wait()
                 writer.write(piece)
                 await writer.drain()
@@ -131,6 +133,14 @@ class Proxy:
         async with asyncio.TaskGroup() as group:
             group.create_task(take())
             group.create_task(give())
+
+    async def _in_turn(self, nbytes: int, *, inwards: bool) -> None:
+        """Until the line has carried it, after all that came before."""
+        kb_s = (self.kb_s_up if inwards else 0.0) or self.kb_s
+        if kb_s:
+            now = asyncio.get_running_loop().time()
+            self._free_at[inwards] = max(self._free_at[inwards], now) + nbytes / (1000 * kb_s)
+            await asyncio.sleep(self._free_at[inwards] - now)
 
     def __enter__(self) -> "Proxy":
         self._thread.start()

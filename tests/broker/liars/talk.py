@@ -44,6 +44,7 @@ class Broker:
 
     def __init__(self, gate: Any = None, *, max_lag: int = 1, **limits: Any) -> None:
         self.sent: list[tuple[bytes, Message]] = []
+        self.leaving: list[Callable[[], None]] = []  # to be told, when the loop turns
         book = Book(
             batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3,
             first_tag=1000,
@@ -63,7 +64,7 @@ class Broker:
         if len(parts[0]) != 16 or parts[0][:2] != b"HR":  # else it goes to all
             self.sent.append((parts[0], wire.decode(parts[1:])[0]))
         if left is not None:
-            left()  # everybody reads
+            self.leaving.append(left)  # everybody reads
         return True
 
     def hears(self, route: bytes, message: Message, *buffers: bytes, user: str = "") -> None:
@@ -72,6 +73,8 @@ class Broker:
             *(Frame(_bytes(f), user) for f in wire.encode(message, *buffers)),
         ]
         self.server._receive(cast(Any, frames))
+        while self.leaving:
+            self.leaving.pop(0)()
 
     def pump(self) -> list[tuple[bytes, Message]]:
         """What the server said since the last time."""
