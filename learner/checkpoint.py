@@ -171,7 +171,7 @@ def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
     try:
         return read(blob)
     except Exception as error:  # what the libraries raise is not all written down
-        raise _DamageError(f"{name} cannot be read: {error!r}") from error
+        raise _DamageError(f"{name} cannot be read: {error!r:.200}") from error
 
 
 def optimiser_state(opt: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

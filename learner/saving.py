@@ -109,12 +109,13 @@ def check(found: checkpoint.Checkpoint, model: Model, *, target: bool) -> None:
 
 def _check_optimiser(found: checkpoint.Checkpoint, parameters: list[nn.Parameter]) -> None:
     kept = found.entry(_Optimiser, "optimiser")
-    name = found.entry(str, "optimiser_name")
-    if name not in _SLOTS:
-        raise found.damaged(f"its optimiser is {name!r}")
-    slots = _SLOTS[name]
+    optimiser = found.entry(str, "optimiser_name")
+    if optimiser not in _SLOTS:
+        raise found.damaged(f"its optimiser is {optimiser!r}")
+    slots = _SLOTS[optimiser]
+    numbers = {name: torch.tensor(number) for name, number in kept.scalars.items()}
     by_parameter: dict[str, set[str]] = {}
-    for name, tensor in found.tensors.get("optimiser", {}).items():
+    for name, tensor in {**found.tensors.get("optimiser", {}), **numbers}.items():
         index, _, slot = name.partition(".")
         by_parameter.setdefault(index, set()).add(slot)
         known = index.isdecimal() and int(index) < len(parameters)
@@ -123,7 +124,7 @@ def _check_optimiser(found: checkpoint.Checkpoint, parameters: list[nn.Parameter
         _finite(found, f"optimiser.{name}", tensor)
     for index, there in by_parameter.items():
         _same_names(found, f"optimiser.{index}", there & slots, slots)
-    if kept.scalars or [group.params for group in kept.groups] != [list(range(len(parameters)))]:
+    if [group.params for group in kept.groups] != [list(range(len(parameters)))]:
         raise found.damaged("its optimiser is over other parameters")
 
 
@@ -132,7 +133,7 @@ class _Group(msgspec.Struct):
 
 
 class _Optimiser(msgspec.Struct):
-    scalars: dict[str, Any]
+    scalars: dict[str, int | float]
     groups: list[_Group]
 
 
