@@ -62,6 +62,10 @@ def learn(run: config.Run, options: Options) -> int:
     asked = process.Asked()
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
+    log.info(
+        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s", run.run.name,
+        run.algorithm.name, run.env.id, device, options.broker, options.out,
+    )  # fmt: skip
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
@@ -78,10 +82,6 @@ def _learn(
             f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
             f" ranks; make it a multiple of {ranks.world}"
         )
-    log.info(
-        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s", run.run.name,
-        run.algorithm.name, run.env.id, device, options.broker, options.out,
-    )  # fmt: skip
     started = options.started or process.started_at()
     spaces = probe(run.env)
     identity = {"shared": config.shared(run), "spaces": spaces.digest()}
@@ -144,16 +144,7 @@ def _learn(
         try:
             reason = _trained(pieces, run.model.kind)
         finally:
-            final = reason in ("return", "steps", "seconds") or (
-                options.final and reason == "stopped"
-            )
-            feed.leave(final=final, text=learner_report.farewell(reason, progress))
-            if ranks.rank == 0:
-                learner_report.write(
-                    options.out, progress, reason, seconds=pieces.clock(), device=str(device),
-                    first_train_s=pieces.first_train_s, world=ranks.world,
-                    phase_seconds=metrics.phase_seconds(),
-                )  # fmt: skip
+            _leave(feed, pieces, reason, last=options.final)
         return learner_report.status(run, progress, reason)
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
@@ -170,6 +161,19 @@ def _trained(pieces: Pieces, kind: str) -> str:
         if blamed := custom.blamed(kind, error):
             raise config.ConfigError(blamed) from error
         raise
+
+
+def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
+    """Says goodbye, and writes what was done. `last`: a request to stop ends the whole run."""
+    progress = pieces.progress
+    final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")
+    feed.leave(final=final, text=learner_report.farewell(reason, progress))
+    if pieces.ranks.rank == 0:
+        learner_report.write(
+            pieces.folder, progress, reason, seconds=pieces.clock(), device=str(pieces.device),
+            first_train_s=pieces.first_train_s, world=pieces.ranks.world,
+            phase_seconds=pieces.metrics.phase_seconds(),
+        )  # fmt: skip
 
 
 def _wait_for_broker(feed: Feed, ranks: Ranks, progress: Progress, stopping: Any) -> bool:
