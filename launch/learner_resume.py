@@ -84,9 +84,10 @@ def began(options: Options, ranks: Ranks, started: float) -> float:
     """Returns the run's clock at 0, by time.monotonic: it goes on where its history stands."""
     if options.began is not None:
         return options.began
-    if ranks.rank:  # rank 0 has the history, and knows when time is up
-        return started
-    history = options.out / "history.jsonl"
-    if not options.resume:  # of a start that never came to a checkpoint
-        history.unlink(missing_ok=True)
-    return started - curve.ended_at(history)
+    elapsed = 0.0
+    if ranks.rank == 0:
+        history = options.out / "history.jsonl"
+        if not options.resume:  # of a start that never came to a checkpoint
+            history.unlink(missing_ok=True)
+        elapsed = curve.ended_at(history)
+    return started - ranks.same([round(1000 * elapsed)])[0] / 1000

@@ -112,8 +112,13 @@ def keep_told(run: config.Run, out: Path) -> None:
     A file that says more is the learner's, or `headrace train`'s, and stays as it is.
     """
     held, told = out / RUN, config.for_peers(run)
-    if held.exists() and config.read(str(held))[1].keys() != told.keys():
-        return
+    if held.exists():
+        try:
+            ours = config.read(str(held))[1].keys() == told.keys()
+        except config.ConfigError:  # of another release, or a person's
+            ours = False
+        if not ours:
+            return
     text = config.text(told, head=_TOLD)
     with contextlib.suppress(FileExistsError):  # the learner was quicker
         durable.write(held, text, new=not held.exists())

@@ -165,7 +165,11 @@ def test_what_an_evaluator_was_told_is_all_that_it_says(file: Path, out: Path) -
     other = config.from_shared({**config.for_peers(told), "evaluate": {"episodes": 3}})
     starts.keep_told(other, out)  # the broker tells another run now
     assert held(out).evaluate.episodes == 3
-    # The learner's says more, in a folder that they share.
+    # One that says more is the learner's, in a folder that they share; one that nobody can read is
+    # nobody's to write over.
+    (out / "run.toml").write_text("[of_another_release]\n")
+    starts.keep_told(other, out)
+    assert (out / "run.toml").read_text() == "[of_another_release]\n"
     whole = start(file, out, resume=False).run
     starts.keep_told(other, out)
     assert held(out) == whole
