@@ -86,8 +86,8 @@ def begin(name: str, sets: Sequence[str], out: Path, *, resume: bool) -> Start:
     if not (resume and has_checkpoints(out)):
         return Start(config.load(name, sets), out, path, tuple(sets), resume=resume)
     held = out / RUN
-    if not held.is_file():
-        log.warning("%s has no %s: its run is taken from %s", out, RUN, name)
+    if not (held.is_file() and _of_a_learner(out)):
+        log.warning("%s has no %s of its own: its run is taken from %s", out, RUN, name)
         return Start(config.load(name, sets), out, path, tuple(sets), resume=resume)
     before, (_, own) = config.load(str(held)), config.read(str(held))
     if not _same_file(path, held):
@@ -181,6 +181,12 @@ def _edit(own: Tables, file: Path, named: Tables) -> None:
 
 def _default(kind: FieldInfo) -> Any:
     return kind.default if kind.default is not NODEFAULT else kind.default_factory()
+
+
+def _of_a_learner(out: Path) -> bool:
+    """False = what stands in run.toml is an evaluator's, who knows half of it. Before there were
+    starts, `headrace train` alone wrote the whole run."""
+    return (out / _FOLDER).is_dir() or (out / ".train.lock").exists()
 
 
 def _same_file(one: Path, other: Path) -> bool:
