@@ -25,7 +25,7 @@ FAR = (
 # max_lag, batch_unrolls -> round trips
 _SHORT = {(1, 8): (0.1,)}
 _ROUND_TRIPS_S = (0.0, 0.05, 0.1, 0.5)
-_LONG = dict.fromkeys([(0, 16), (1, 8), (3, 4), (31, 8)], _ROUND_TRIPS_S)
+_LONG = dict.fromkeys([(0, 16), (1, 8), (7, 4), (31, 8)], _ROUND_TRIPS_S)
 
 
 def predicted(*, max_lag: int, batch: int, round_trip_s: float) -> float:
