@@ -6,9 +6,9 @@ import sys
 import traceback
 from types import TracebackType
 
-# Of these no frame tells a user where to look. What comes below a frame of his own is shown all the
-# same: that is how he called them.
-_NOT_HIS = frozenset(
+# Of these no frame tells a user where to look. What comes below a frame of the user's own is shown
+# all the same: that is how it was called.
+_NOT_THEIRS = frozenset(
     {
         *sys.stdlib_module_names, "__main__", "actors", "broker", "headrace", "launch", "learner",
         "gymnasium", "msgspec", "numpy", "torch", "uvloop", "zmq",
@@ -25,7 +25,7 @@ def traceback_of(error: BaseException | None) -> str:
             continue
         if told := getattr(error, "traceback", ""):  # of another process
             return str(told)
-        if (trace := _his(error.__traceback__)) is not None:
+        if (trace := _theirs(error.__traceback__)) is not None:
             return ending("".join(traceback.format_exception(type(error), error, trace)))
         hidden = error.__suppress_context__ or error.__cause__ is not None
         error = error.__cause__ if hidden else error.__context__
@@ -37,11 +37,11 @@ def ending(text: str) -> str:
     return text.encode(errors="replace")[-_MOST_BYTES:].decode(errors="ignore")
 
 
-def _his(trace: TracebackType | None) -> TracebackType | None:
-    """What is left of it from his first frame on."""
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    """What is left of it from the user's first frame on."""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if name.partition(".")[0] not in _NOT_HIS:
+        if name.partition(".")[0] not in _NOT_THEIRS:
             break
         trace = trace.tb_next
     return trace

@@ -33,10 +33,10 @@ def caught(call: Callable[[], None]) -> Exception:
 
 
 @pytest.fixture
-def his(monkeypatch: pytest.MonkeyPatch) -> Exception:
-    """An error of his that our code has met and said in its words."""
+def theirs(monkeypatch: pytest.MonkeyPatch) -> Exception:
+    """An error of theirs that our code has met and said in its words."""
     # These tests are nobody's code: they play the part of ours.
-    monkeypatch.setattr("actors.users_code._NOT_HIS", frozenset({"tests", "actors", "torch"}))
+    monkeypatch.setattr("actors.users_code._NOT_THEIRS", frozenset({"tests", "actors", "torch"}))
     run = code("maze", "def run():\n    wall()\n\ndef wall():\n    raise KeyError('door')\n")
     try:
         run()
@@ -48,23 +48,25 @@ def his(monkeypatch: pytest.MonkeyPatch) -> Exception:
     raise AssertionError
 
 
-def test_it_begins_with_his_first_frame(his: Exception) -> None:
-    first, at, *_, last = traceback_of(his).splitlines()
+def test_it_begins_with_their_first_frame(theirs: Exception) -> None:
+    first, at, *_, last = traceback_of(theirs).splitlines()
     assert first == "Traceback (most recent call last):"
     assert at == '  File "/somewhere/maze.py", line 2, in run'
     assert last == "KeyError: 'door'"
 
 
-def test_of_a_group_it_is_the_first(his: Exception) -> None:
-    assert traceback_of(ExceptionGroup("x", [ExceptionGroup("y", [his])])) == traceback_of(his)
+def test_of_a_group_it_is_the_first(theirs: Exception) -> None:
+    assert traceback_of(ExceptionGroup("x", [ExceptionGroup("y", [theirs])])) == traceback_of(
+        theirs
+    )
 
 
-def test_where_he_has_no_part_there_is_none(his: Exception) -> None:  # noqa: ARG001
+def test_where_they_have_no_part_there_is_none(theirs: Exception) -> None:  # noqa: ARG001
     assert traceback_of(caught(code("torch", "def run():\n    1 / 0\n"))) == ""
     assert traceback_of(None) == traceback_of(ValueError("never raised")) == ""
 
 
-def test_what_he_called_stands_below(his: Exception) -> None:  # noqa: ARG001
+def test_what_they_called_stands_below(theirs: Exception) -> None:  # noqa: ARG001
     inner = code("torch", "def run():\n    raise RuntimeError('shapes')\n")
     outer = code("maze", "def run():\n    inner()\n")
     outer.__globals__["inner"] = inner
@@ -87,19 +89,19 @@ def test_of_an_encoder(
     ]  # fmt: skip
     if where == "make":
         lines[2] = "    raise KeyError('door')"
-    (tmp_path / "his_wall.py").write_text("\n".join(lines))
+    (tmp_path / "their_wall.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "his_wall", raising=False)
-    monkeypatch.setattr("actors.users_code._NOT_HIS", users_code._NOT_HIS | {"tests"})
+    monkeypatch.delitem(sys.modules, "their_wall", raising=False)
+    monkeypatch.setattr("actors.users_code._NOT_THEIRS", users_code._NOT_THEIRS | {"tests"})
     spaces = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
     with pytest.raises(ValueError, match="KeyError: 'door'") as caught:
-        build(ModelConfig(kind="his_wall:make"), spaces, seed=1)
+        build(ModelConfig(kind="their_wall:make"), spaces, seed=1)
     own = ConfigError(str(caught.value))
     own.__cause__ = caught.value
     first = traceback_of(own).splitlines()[1]
-    assert first == f'  File "{tmp_path}/his_wall.py", line {line}, in {where}'
+    assert first == f'  File "{tmp_path}/their_wall.py", line {line}, in {where}'
 
 
-def test_a_very_long_one_keeps_its_end(his: Exception) -> None:  # noqa: ARG001
+def test_a_very_long_one_keeps_its_end(theirs: Exception) -> None:  # noqa: ARG001
     text = traceback_of(caught(code("maze", f"def run():\n    raise KeyError('{'x' * 20000}end')")))
     assert len(text) == 8192 and text.endswith("end'\n")
