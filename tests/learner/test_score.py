@@ -150,7 +150,7 @@ def test_an_episode_without_an_end_is_not_waited_for() -> None:
     assert own.mean == 1.0 and own.whole
     assert (own.waits, own.endless) == (0, 1)
     assert "waits for the first episode of 1 of 2" in own.news()
-    assert "leaves out 1 environment" in own.news() and own.news() == ""
+    assert "leaves out 1 environment " in own.news() and own.news() == ""
 
 
 def test_long_episodes_are_waited_for() -> None:
