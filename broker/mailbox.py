@@ -77,7 +77,8 @@ class Mailbox:
 
         def gone() -> None:
             del self._leaving[number]
-            left()
+            if not self.socket.closed:  # else there is nothing to go on with
+                left()
 
         def tell(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it
