@@ -1,5 +1,6 @@
 """Addresses, and sockets with every option that MUST be set, set in one place."""
 
+import re
 import socket as unix
 
 import zmq
@@ -11,6 +12,8 @@ from broker.wire import MAX_BUFFER_BYTES
 
 # Messages queued for one peer before a send says "no room": more than any window of ours.
 _HIGH_WATER = 1024
+# A name, an address, an interface, or * for all: what ZeroMQ takes, and no longer than DNS does.
+_HOST = re.compile(r"[!-~]{1,253}")
 _SUBSCRIPTION_BYTES = 1024
 # Announcements: of many that wait only the newest matters, and one that is lost comes with a beat.
 _ANNOUNCED = 64
@@ -33,12 +36,12 @@ class EndpointError(ValueError):
 def check(endpoint: str) -> str:
     """tcp://host:port or ipc:///path, or an EndpointError."""
     scheme, _, rest = endpoint.partition("://")
-    if scheme == "ipc" and rest:
+    if scheme == "ipc" and rest and rest.isprintable():
         if len(rest) > 100:
             raise EndpointError(f"{endpoint}: an ipc path has at most 100 characters")
         return endpoint
     host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host or not _port(port):
+    if scheme != "tcp" or not _HOST.fullmatch(host) or not _port(port):
         raise EndpointError(f"{endpoint!r} is no address; write tcp://host:port or ipc:///path")
     return endpoint
 

@@ -18,7 +18,8 @@ MAX_VERSION: Final = 1 << 36
 
 Role: TypeAlias = Annotated[str, Meta(max_length=32)]
 # A DELIVER names the sampler beside the fields of its unroll, and all of that must fit one header.
-Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+MOST_NAME: Final = 200
+Name: TypeAlias = Annotated[str, Meta(max_length=MOST_NAME)]
 # Of an error: in bytes it fits a header, whatever it is written in.
 MOST_TEXT_BYTES: Final = 3000
 Text: TypeAlias = Annotated[str, Meta(max_length=MOST_TEXT_BYTES)]

@@ -2,10 +2,10 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from actors.config import STEPPINGS
+from broker.fields import MOST_NAME
 from broker.keys import ROLES
 from launch import config, examples, learner_options, logs, process
 
@@ -41,8 +41,10 @@ def parser() -> argparse.ArgumentParser:
     _play(commands.add_parser("play", help="episodes with what a run has learnt; a video of them"))
     _export(commands.add_parser("export", help="what a run has learnt as an ONNX file"))
     report = commands.add_parser("report", help="a page about a run, with its pictures")
-    report.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
-    report.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
+    report.add_argument("folder", type=learner_options.path, metavar="RUN_DIR", help=_FOLDER)
+    report.add_argument(
+        "--to", type=learner_options.path, metavar="FILE", help="default: RUN_DIR/report.html"
+    )
     _broker(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
     learner_options.arguments(learner)
@@ -55,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
     _replay(commands.add_parser("replay", help="train again on what a run recorded, and compare"))
     _keygen(commands.add_parser("keygen", help="keys for the broker and for who may connect"))
     audit = commands.add_parser("audit", help="what became of every unroll, from all ledgers")
-    audit.add_argument("folder", type=Path, metavar="RUN_DIR", help="its folder, or the ledger's")
+    audit.add_argument(
+        "folder", type=learner_options.path, metavar="RUN_DIR", help="its folder, or the ledger's"
+    )
     _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
     _units(commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"))
@@ -78,7 +82,9 @@ def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument("--stop-steps", type=int)
     train.add_argument("--stop-seconds", type=float)
     train.add_argument(
-        "--out", type=Path, help="the run's folder; default: a new headrace-runs/NAME"
+        "--out",
+        type=learner_options.path,
+        help="the run's folder; default: a new headrace-runs/NAME",
     )
     train.add_argument(
         "--resume", action="store_true", help="continue its newest checkpoint, by its own settings"
@@ -95,24 +101,30 @@ def _train(train: argparse.ArgumentParser) -> None:
 
 
 def _play(play: argparse.ArgumentParser) -> None:
-    play.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
+    play.add_argument("folder", type=learner_options.path, metavar="RUN_DIR", help=_FOLDER)
     play.add_argument("--episodes", type=int, default=10, help="default: 10")
     play.add_argument(
         "--sampled", action="store_true", help="actions are drawn, as in training; default: greedy"
     )
     play.add_argument("--seed", type=int, help="of the environments; default: evaluate.seed")
     play.add_argument(
-        "--video", type=Path, metavar="FILE", help=".mp4 or .gif; one environment plays, not many"
+        "--video",
+        type=learner_options.path,
+        metavar="FILE",
+        help=".mp4 or .gif; one environment plays, not many",
     )
     _checkpoint(play)
     _sets(play)
 
 
 def _export(export: argparse.ArgumentParser) -> None:
-    export.add_argument("folder", type=Path, metavar="RUN_DIR", help=_FOLDER)
+    export.add_argument("folder", type=learner_options.path, metavar="RUN_DIR", help=_FOLDER)
     export.add_argument("--onnx", action="store_true", help="the format; there is no other yet")
     export.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: RUN_DIR/model.onnx; FILE.json beside it"
+        "--out",
+        type=learner_options.path,
+        metavar="FILE",
+        help="default: RUN_DIR/model.onnx; FILE.json beside it",
     )
     _checkpoint(export)
 
@@ -121,8 +133,12 @@ def _broker(broker: argparse.ArgumentParser) -> None:
     broker.add_argument("--run", required=True, help=_LISTED)
     _sets(broker)
     broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
-    broker.add_argument("--report", type=Path, help="write the final numbers here as JSON")
-    broker.add_argument("--ledger", type=Path, help="write what became of unrolls into this folder")
+    broker.add_argument(
+        "--report", type=learner_options.path, help="write the final numbers here as JSON"
+    )
+    broker.add_argument(
+        "--ledger", type=learner_options.path, help="write what became of unrolls into this folder"
+    )
     broker.add_argument(
         "--insecure", action="store_true", help="listen beyond this machine even without keys"
     )
@@ -134,13 +150,15 @@ def _broker(broker: argparse.ArgumentParser) -> None:
 
 def _actor(actor: argparse.ArgumentParser) -> None:
     actor.add_argument("--broker", required=True, help="its address")
-    actor.add_argument("--name", help="shown in logs; default: host and process id")
-    actor.add_argument("--seed", type=int, help="of its environments; default: random")
-    actor.add_argument("--groups", type=int, help="groups of environments; default: the run's")
+    actor.add_argument("--name", type=_name, help="shown in logs; default: host and process id")
+    actor.add_argument("--seed", type=_seed, help="of its environments; default: random")
+    actor.add_argument("--groups", type=_count, help="groups of environments; default: the run's")
     actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
-    actor.add_argument("--ledger", type=Path, help="write what was generated into this folder")
     actor.add_argument(
-        "--shelf", type=Path, metavar="PATH",
+        "--ledger", type=learner_options.path, help="write what was generated into this folder"
+    )
+    actor.add_argument(
+        "--shelf", type=learner_options.path, metavar="PATH",
         help="take weights from this machine's shared memory, where headrace node puts them",
     )  # fmt: skip
     _key(actor, "none")
@@ -152,10 +170,14 @@ def _actor(actor: argparse.ArgumentParser) -> None:
 def _node(node: argparse.ArgumentParser) -> None:
     node.add_argument("--broker", required=True, help="its address")
     node.add_argument("--samplers", type=_count, help="default: one for each core it may use")
-    node.add_argument("--name", help="shown in logs; its samplers are NAME-0, ..; default: host")
-    node.add_argument("--groups", type=int, help="groups of environments; default: the run's")
+    node.add_argument(
+        "--name", type=_name, help="shown in logs; its samplers are NAME-0, ..; default: host"
+    )
+    node.add_argument("--groups", type=_count, help="groups of environments; default: the run's")
     node.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
-    node.add_argument("--ledger", type=Path, help="write what was generated into this folder")
+    node.add_argument(
+        "--ledger", type=learner_options.path, help="write what was generated into this folder"
+    )
     _key(node, "none; a sampler's")
     _allow(node)
     _metrics(node)
@@ -170,6 +192,24 @@ def _allow(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _name(word: str) -> str:
+    """Shown in logs and on the page, and said in every HELLO; a node adds the number of a sampler,
+    so there is room left of MOST_NAME."""
+    most = MOST_NAME - len("-1023")
+    if len(word) > most or not word.isprintable():
+        raise argparse.ArgumentTypeError(
+            f"a name has at most {most} characters, all of them printable; this one has {len(word)}"
+        )
+    return word
+
+
+def _seed(word: str) -> int:
+    seed = int(word)
+    if not 0 <= seed < 2**31:
+        raise argparse.ArgumentTypeError(f"{word} is not between 0 and {2**31 - 1}")
+    return seed
+
+
 def _count(word: str) -> int:
     count = int(word)
     if not 1 <= count <= 1024:
@@ -179,9 +219,11 @@ def _count(word: str) -> int:
 
 def _evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--broker", required=True, help="its address")
-    evaluate.add_argument("--name", help="shown in logs; default: host and process id")
+    evaluate.add_argument("--name", type=_name, help="shown in logs; default: host and process id")
     evaluate.add_argument(
-        "--out", type=Path, help="the run's folder: evaluations and the best weights go there"
+        "--out",
+        type=learner_options.path,
+        help="the run's folder: evaluations and the best weights go there",
     )
     evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
     evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
@@ -193,12 +235,17 @@ def _evaluate(evaluate: argparse.ArgumentParser) -> None:
 
 def _replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
-        "folder", type=Path, metavar="RUN_DIR", help="a folder of headrace train --record"
+        "folder",
+        type=learner_options.path,
+        metavar="RUN_DIR",
+        help="a folder of headrace train --record",
     )
 
 
 def _keygen(keygen: argparse.ArgumentParser) -> None:
-    keygen.add_argument("folder", type=Path, metavar="FOLDER", help="made if it is not there")
+    keygen.add_argument(
+        "folder", type=learner_options.path, metavar="FOLDER", help="made if it is not there"
+    )
     for role in ROLES:
         keygen.add_argument(
             f"--{role}", action="append", default=[], metavar="NAME",
@@ -235,14 +282,16 @@ def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
     units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
     units.add_argument(
-        "--key-folder", type=Path, metavar="DIR",
+        "--key-folder", type=learner_options.path, metavar="DIR",
         help="where these machines have their keys; default: security.keys",
     )  # fmt: skip
     units.add_argument(
-        "--bin", type=Path, metavar="DIR",
+        "--bin", type=learner_options.path, metavar="DIR",
         help="where they have headrace and torchrun; default: where this machine has them",
     )  # fmt: skip
-    units.add_argument("--out", type=Path, metavar="DIR", help="write into it; default: print")
+    units.add_argument(
+        "--out", type=learner_options.path, metavar="DIR", help="write into it; default: print"
+    )
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:
@@ -271,7 +320,9 @@ def _sets(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--key", type=Path, metavar="FILE", help=f"its key; default: {default}")
+    parser.add_argument(
+        "--key", type=learner_options.path, metavar="FILE", help=f"its key; default: {default}"
+    )
 
 
 def log_option(parser: argparse.ArgumentParser) -> None:

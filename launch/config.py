@@ -6,6 +6,7 @@
 Whatever the user got wrong is a ConfigError: one line that says where, what, and what is allowed.
 """
 
+import contextlib
 import difflib
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -230,9 +231,10 @@ def _locate(name_or_path: str) -> Path:
     listed = f"shipped runs: {', '.join(shipped())}"
     path = Path(name_or_path)
     if path.suffix == ".toml":
-        if not path.is_file():
-            raise ConfigError(f"{name_or_path}: no such file; {listed}")
-        return path
+        with contextlib.suppress(OSError):  # a name that is too long
+            if path.is_file():
+                return path
+        raise ConfigError(f"{name_or_path}: no such file; {listed}")
     if name_or_path not in shipped():
         raise ConfigError(f"{name_or_path} is no shipped run and no .toml file; {listed}")
     return RUNS / f"{name_or_path}.toml"

@@ -91,7 +91,7 @@ def serve(
 
     try:
         server = WebServer(host, port, answer)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # a host that is no name
         raise PortError(
             f"cannot serve {what} at {host}:{port}: {getattr(error, 'strerror', None) or error};"
             f" choose another with {options[1]}, 0 takes a free one"

@@ -56,7 +56,12 @@ class WebServer:
     """Listens once made; serves after `start`, as long as the process lives."""
 
     def __init__(self, host: str, port: int, answers: Answers) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if not 0 <= port < 65536:
+            raise OverflowError(f"{port} is no port")
+        # First, so that what is no address leaves no socket behind.
+        kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
+        found = socket.getaddrinfo(host or None, port, type=kind, flags=passive)
+        family = min(found)[0]  # IPv4 where a name has both
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self.port = int(self._socket.getsockname()[1])
         self.answers = answers

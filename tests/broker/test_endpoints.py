@@ -55,8 +55,10 @@ def test_the_library_still_aborts_with_its_own_heartbeats(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "tcp://", "tcp://host", "tcp://host:port", "tcp://h:70000", "udp://h:1", "ipc://"]
-)
+    "wrong",
+    ["", "tcp://", "tcp://host", "tcp://host:port", "tcp://h:70000", "udp://h:1", "ipc://",
+     "tcp://a b:1", "tcp://kö.ln:1", f"tcp://{'x' * 254}:1", "ipc:///a\0b"],
+)  # fmt: skip
 def test_no_address(wrong: str) -> None:
     with pytest.raises(endpoints.EndpointError, match="address"):
         endpoints.check(wrong)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker import wire
 from launch import (
     actor,
     arguments,
@@ -238,3 +239,49 @@ def test_config_prints_a_run_that_loads(capsys: pytest.CaptureFixture[str], tmp_
     (tmp_path / "again.toml").write_text(capsys.readouterr().out)
     again = config.load(str(tmp_path / "again.toml"))
     assert again == config.load("cartpole", ["learner.lr=0.5"])
+
+
+_LONG = "x" * 300
+_ACTOR = ("actor", "--broker", "ipc:///b")
+
+
+@pytest.mark.parametrize("role", ["actor", "evaluate", "node"])
+@pytest.mark.parametrize("name", [_LONG, "a\nb", "\udcff", "\0"])
+def test_a_name_that_no_broker_takes_ends_at_the_door(
+    role: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else every HELLO is no message, and "no broker answers" for ever."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([role, "--broker", "ipc:///b", "--name", name])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert "--name" in line and "a name has at most 195 characters" in line
+
+
+@pytest.mark.parametrize("name", ["n" * 195, "node 7 (Köln)"])
+def test_names_that_travel_with_the_number_of_a_nodes_sampler(name: str) -> None:
+    given = arguments.parser().parse_args(["node", "--broker", "ipc:///b", "--name", name])
+    hello = wire.Hello("actor", f"{given.name}-1023", 1, run="r" * 64, spaces="s" * 32)
+    frames: list[Any] = wire.encode(hello)
+    assert wire.decode(frames)[0] == hello
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[*_ACTOR, "--key", "a\0b"], [*_ACTOR, "--shelf", _LONG], [*_ACTOR, "--ledger", _LONG],
+     [*_ACTOR, "--seed", "-1"], [*_ACTOR, "--seed", "9" * 40], [*_ACTOR, "--groups", "0"],
+     ["node", "--broker", "ipc:///b", "--groups", "-3"], ["broker", "--run", f"{_LONG}.toml"],
+     ["learner", "--run", "cartpole", "--broker", "ipc:///b", "--out", _LONG],
+     ["train", "cartpole", "--out", _LONG], ["report", _LONG], ["play", _LONG], ["export", _LONG],
+     ["replay", _LONG], ["audit", _LONG], ["keygen", _LONG]],
+    ids=lambda words: " ".join(words)[:40],
+)  # fmt: skip
+def test_what_cannot_be_ends_with_one_line_and_status_2(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = cli.main(words)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else -1
+    assert status == 2
+    assert len(capfd.readouterr().err.splitlines()) == 1

@@ -164,3 +164,9 @@ def test_a_page_that_fails_is_our_fault_and_no_more() -> None:
     port = served({"/": broken})
     assert get(port, "/")[0] == 500
     assert get(port, "/healthz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("host", ["k\xf6" * 40, "x" * 300, "no host", "\0"])
+def test_a_host_that_cannot_be_is_one_line(host: str) -> None:
+    with pytest.raises(web.PortError, match=r"cannot serve metrics at .*choose another with"):
+        web.serve(web.registry("broker"), host=host, port=0, healthy=lambda: "")
