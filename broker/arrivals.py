@@ -11,13 +11,11 @@ from typing import Final
 
 from broker import pieces
 from broker.blobs import MOST_CHUNK_BYTES
-from broker.complaints import Complaints
 from broker.door import Door
 from broker.ledger import Ledger
-from broker.newest import Newest
 from broker.pieces import Pieces
-from broker.post import Post
 from broker.roster import Peer, Roster
+from broker.shipping import Shipping
 from broker.wire import (
     Buffer,
     Chunk,
@@ -42,17 +40,14 @@ class Arrivals:
         self,
         ledger: Ledger,
         door: Door,
-        complaints: Complaints,
-        post: Post,
-        newest: Newest,
-        *,
+        shipping: Shipping,
         take: Callable[[Peer, Message, Sequence[Buffer]], None],
     ) -> None:
         self._ledger = ledger
         self._door = door
-        self._complaints = complaints
-        self._post = post
-        self._newest = newest
+        self._complaints = shipping.complaints
+        self._post = shipping.post
+        self._newest = shipping.newest
         self._take = take  # a message that is whole now
         self._of: dict[int, Pieces] = {}  # by incarnation: they outlive a connection
 

@@ -19,7 +19,7 @@ class Post:
     """The ROUTER's way out."""
 
     def __init__(
-        self, router: Mailbox, metrics: BrokerMetrics, *, lease_s: float, queue_bytes: int
+        self, router: Mailbox, metrics: BrokerMetrics, lease_s: float, queue_bytes: int
     ) -> None:
         self.pipes = Pipes()
         # Called when nothing waits for a peer any more, after something did.

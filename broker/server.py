@@ -38,8 +38,6 @@ from broker.wire import Buffer, Message, Outcome, Refusal
 
 log = logging.getLogger(__name__)
 
-_NOBODY: tuple[Set[str], None] = (set(), None)
-
 
 class Server:
     """One run's broker."""
@@ -70,18 +68,14 @@ class Server:
         self.announce = announce  # where weight announcements go out
         self.reception = Reception(ledger, roster, self.door, gate)
         self._router = Mailbox(router)
-        self._post = Post(
-            self._router, metrics, lease_s=config.lease_s, queue_bytes=ledger.book.queue_bytes
-        )
+        self._post = Post(self._router, metrics, config.lease_s, ledger.book.queue_bytes)
         self._xpub = Mailbox(publisher)
         self.complaints = Complaints(self.door, metrics)
         self.shipping = Shipping(
             ledger, self.door, self.complaints, self._post, roster, announce=self._publish
         )
         self.weights = self.shipping.newest.fetch
-        self.arrivals = Arrivals(
-            ledger, self.door, self.complaints, self._post, self.shipping.newest, take=self._take
-        )
+        self.arrivals = Arrivals(ledger, self.door, self.shipping, self._take)
         self.tallies = Tallies()
         self.troubles = Troubles()
         self.began = time.monotonic()
@@ -195,7 +189,7 @@ class Server:
 
     def _take(self, peer: Peer, message: Message, buffers: Sequence[Any]) -> None:
         """A whole message of somebody who is here."""
-        roles, handler = self._handlers.get(type(message), _NOBODY)
+        roles, handler = self._handlers.get(type(message), (set(), None))
         if handler is None or peer.role not in roles:
             self.metrics.errors["unexpected"] += 1
         elif getattr(message, "inc", peer.inc) != peer.inc:

@@ -31,8 +31,8 @@ class Shipping:
         self.spread = Spread()
         self._ledger = ledger
         self._door = door
-        self._complaints = complaints
-        self._post = post
+        self.complaints = complaints
+        self.post = post
         self._roster = roster
         self._announce = announce  # tells all who subscribed
         post.pipes.drained = self._drained
@@ -41,7 +41,7 @@ class Shipping:
     @property
     def unread(self) -> int:
         """Bytes sent, of whatever kind, that peers have not taken yet."""
-        return self._post.pipes.nbytes
+        return self.post.pipes.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -50,16 +50,16 @@ class Shipping:
 
     def announced(self, peer: Peer, message: wire.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):
-            self._complaints.about("identity", "%s may not publish so", peer.name)
+            self.complaints.about("identity", "%s may not publish so", peer.name)
             return
-        self._post.send_all(peer.route, self.newest.announced(peer.inc, message))
+        self.post.send_all(peer.route, self.newest.announced(peer.inc, message))
 
     def chunk(self, peer: Peer, message: wire.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.newest.came_from(peer.inc):
-            self._complaints.count("identity")
+            self.complaints.count("identity")
             return
         blob, more = self.newest.chunk(message, buffers[0] if buffers else b"", self._fetched)
-        self._post.send_all(peer.route, more)
+        self.post.send_all(peer.route, more)
         if blob is not None:
             said = blob.announce
             self.spread.whole(said.version, said.size, now=time.monotonic(), wall=time.time())
@@ -69,7 +69,7 @@ class Shipping:
         """Notes what it asks for: chunks of one version, each once however often it asks."""
         newer = self.newest.instead(message)
         if newer is not None:
-            self._post.send(peer.route, newer)
+            self.post.send(peer.route, newer)
             message = wire.Get(newer.version, message.lo, message.hi)
         if message.version != peer.fetching:
             peer.fetching = message.version
@@ -86,13 +86,13 @@ class Shipping:
             piece = self.newest.piece(peer.fetching, index)
             if piece is not None:
                 self._door.charge(peer.budget, nbytes=len(piece[1]))
-                self._post.bulk(peer, (peer.fetching, index), *piece)
+                self.post.bulk(peer, (peer.fetching, index), *piece)
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""
         peer = self._roster.get(route)
         if peer is not None:
-            self._post.go_on(peer)
+            self.post.go_on(peer)
 
     def _fetched(self) -> set[int]:
         """Returns the versions that peers asked for and have not proved to act with."""
@@ -102,7 +102,7 @@ class Shipping:
         blob = self.newest.blob
         known = blob is not None and message.version == blob.announce.version
         if known and blob is not None and message.digest != blob.announce.digest:
-            self._complaints.say("%s: other weights than version %d", peer.name, message.version)
+            self.complaints.say("%s: other weights than version %d", peer.name, message.version)
             return
         peer.acting = message.version
         if message.version >= peer.fetching:

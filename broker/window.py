@@ -5,7 +5,7 @@ line than it carries in a moment (`delay_s`), however large the kernel's and the
 are. What is under way is known from marks that the other end answers, so the line's rate need not
 be: what stood in front of a mark took as long as the mark did.
 
-    delay   < 1/4   twice as much each time, if there was more to send: the line is not full
+    delay   < 1/4   twice as much each time: the line is not full
             < 1/2   1/8 more each time
             < 1     8 KiB more each time: so those who share a line come to equal parts
             more    as much as would have taken 0.85, at once
@@ -56,15 +56,19 @@ class Window:
             fell, self._fell = fits < self.size, True
             self.size = max(_FEWEST, min(self.size, fits))
             return fell
-        if short:
+        # A quarter of it that took less than a quarter of the time shows that all of it fits; so on
+        # a fast line it grows beyond need, and marks are few.
+        if short or _PARTS * under_way >= self.size:
             # Once it fell, delays tell what others have under way, too.
             beyond_s = delay_s if self._fell else delay_s - self._least_s
             if beyond_s < self.delay_s / 4:
                 step = self.size
+            elif not short:
+                step = 0
             elif delay_s < self.delay_s / 2:
                 step = self.size // 8
             else:
                 step = min(_STEP, self.size // 4)
             # In a whole round, which brings `size` bytes.
-            self.size = min(_MOST, self.size + max(1, step * nbytes // self.size))
+            self.size = min(_MOST, self.size + step * nbytes // self.size)
         return False
