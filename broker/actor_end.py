@@ -28,6 +28,7 @@ from broker.wire import (
     Payload,
     Pong,
     Range,
+    Recall,
     Welcome,
     encode,
 )
@@ -156,6 +157,9 @@ class ActorEnd:
         match message:
             case Limit():
                 self.outbox.on_limit(message)
+            case Recall():
+                self.link.send(encode(self.outbox.on_recall(message)))
+                return
             case Ack():
                 settled = self.outbox.on_ack(message)
                 self._journal.acknowledged(self.inc, settled, message.outcome)
@@ -177,7 +181,7 @@ class ActorEnd:
         self.weights.beat()
         if not self._spaces[0]:
             return []
-        return [encode(ping) for ping in self.outbox.pings(self.stats)]
+        return [encode(ping) for ping in self.outbox.pings(self.stats, self.acting)]
 
     def _settled(self, settled: Sequence[Range]) -> None:
         now, self.last_ack = time.monotonic(), time.time()

@@ -54,6 +54,9 @@ class Refusal(IntEnum):
     PROTOCOL = 2
     RANK = 3
     IDENTITY = 4
+    TAKEN = 5  # another learner trains this run, or took it over
+    WAIT = 6  # not yet: another learner may live; say HELLO again
+    FORGETS = 7  # a learner with new weights, where others are trained
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import zmq
 
 from broker import endpoints, security
-from broker.fields import MOST_TEXT_BYTES
+from broker.fields import MOST_TEXT_BYTES, Refusal
 from broker.handshake import Handshakes, failure
 from broker.keys import Key
 from broker.mailbox import Mailbox
@@ -221,6 +221,10 @@ class Link:
                 self._subscribed = endpoints.seen_from(self.endpoint, message.announce)
                 self._announce.set()
                 self.peer.welcomed(message, buffers)
+            case Refuse() if message.code == Refusal.WAIT:
+                if not self._complained:
+                    self._complained = True
+                    log.info("the broker at %s lets us wait: %s", self.endpoint, message.text)
             case Refuse():
                 told = f"the broker at {self.endpoint} refused: {message.text}"
                 raise RefusedError(told + (f" (our key: {self._key.path})" if self._key else ""))

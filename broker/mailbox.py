@@ -41,6 +41,14 @@ class Mailbox:
 
     def send(self, frames: Sequence[Payload]) -> bool:
         """Queue a message for sending; False = no room or no such peer, and nothing was queued."""
+        return self._put(frames) == 0
+
+    def reaches(self, frames: Sequence[Payload]) -> bool:
+        """Sends it if there is room; False = there is no such peer any more."""
+        return self._put(frames) != zmq.EHOSTUNREACH
+
+    def _put(self, frames: Sequence[Payload]) -> int:
+        """0, or the error number."""
         last = len(frames) - 1
         try:
             for at, frame in enumerate(frames):
@@ -49,17 +57,15 @@ class Mailbox:
                     self._send(frame, flags, copy=False)
                 else:
                     self._send(frame, flags)
-        except zmq.Again:
-            return False
         except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:
-                return False
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return int(error.errno)
             raise
         finally:
             if self._waiting and not self._looking:
                 self._looking = True
                 self._loop.call_soon(self._look)
-        return True
+        return 0
 
     async def receive(self, timeout_s: float) -> list[list[zmq.Frame]]:
         """Up to DRAIN messages; empty after the timeout. Safe to cancel."""

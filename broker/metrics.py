@@ -18,7 +18,7 @@ from broker.door import REASONS
 from broker.roster import ROLES, Peer
 from broker.steady import steady
 from broker.summed import histogram, summed
-from broker.wire import TYPES, Message, Outcome
+from broker.wire import TYPES, Message, Outcome, Refusal
 
 if TYPE_CHECKING:
     from broker.server import Server
@@ -36,7 +36,7 @@ class BrokerMetrics(Collector):
         self.bytes: Counter[str] = Counter({"in": 0, "out": 0})  # dir
         self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
         self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self.refused: Counter[str] = Counter(run=0, spaces=0, protocol=0, rank=0, identity=0)
+        self.refused: Counter[str] = Counter({code.name.lower(): 0 for code in Refusal})
         self.peer_full = 0
         self.lags = Buckets(_LAGS)  # versions between acting and dispatch
         self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in
@@ -117,6 +117,12 @@ class BrokerMetrics(Collector):
                 "Peers that went on from another connection",
                 server.reception.moved,
             ),
+            ("credit_withdrawn_fragments", "Credits given back unused", book.credit.withdrawn),
+            (
+                "overdue_streams",
+                "Streams whose unroll was waited for no longer",
+                book.credit.overdue,
+            ),
             ("rolled_back_fragments", "Trained, undone by an older checkpoint", ledger.rolled_back),
         ):
             yield CounterMetricFamily(f"headrace_broker_{name}", words, value=value)
@@ -129,6 +135,11 @@ class BrokerMetrics(Collector):
             ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
+            (
+                "streams",
+                "That share the window; if more, some wait",
+                book.credit.streams,
+            ),
             ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
             ("max_lag_versions", "How far sampling may be ahead, by the run", book.credit.max_lag),
             ("version", "The learner's version", book.credit.version),

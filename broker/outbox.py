@@ -20,6 +20,8 @@ from broker.wire import (
     Payload,
     Ping,
     Range,
+    Recall,
+    Returned,
     Unroll,
     encode,
     ranges,
@@ -101,6 +103,16 @@ class Outbox:
                 own.limit = max(own.limit, upto)
                 own.floor_version = max(own.floor_version, version)
 
+    def on_recall(self, recall: Recall) -> Returned:
+        """Others need what is not used here: from now on nothing more may be started."""
+        said = []
+        for number, asked in recall.streams:
+            if 0 <= number < len(self._streams):
+                own = self._streams[number]
+                own.limit = own.started
+                said.append((number, asked, own.started))
+        return Returned(tuple(said))
+
     def on_ack(self, ack: Ack) -> list[Range]:
         """Settles unrolls; returns those that were waiting for it."""
         settled: list[Range] = []
@@ -146,11 +158,11 @@ class Outbox:
             for lo, hi in ranges(list(own.unacked))
         ]
 
-    def pings(self, stats: dict[str, float]) -> list[Ping]:
+    def pings(self, stats: dict[str, float], version: int) -> list[Ping]:
         """One beat; more than one message when much is open."""
         open_ranges = self.unacked()
         cut = range(0, max(1, len(open_ranges)), MAX_ENTRIES)
-        return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats) for at in cut]
+        return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats, version) for at in cut]
 
     def abandon(self) -> list[Range]:
         """The end: what is open now never will be acknowledged."""

@@ -28,6 +28,10 @@ class Post:
             self._metrics.peer_full += 1
         return sent
 
+    def reaches(self, route: bytes, message: Message) -> bool:
+        """Says something harmless; False = its connection is closed."""
+        return self._router.reaches([route, *wire.encode(message)])
+
     def send_all(self, route: bytes, messages: Sequence[Message]) -> None:
         for message in messages:
             self.send(route, message)

@@ -30,6 +30,7 @@ class Peer:
     budget: Budget = field(default_factory=Budget)
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
+    address: str = ""  # where it connects from
     target: str = ""  # where its metrics are, host:port; "" = it serves none
 
 

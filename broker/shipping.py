@@ -25,6 +25,7 @@ class Shipping:
         post: Post,
         *,
         announce: Callable[[wire.Announce], None],
+        inc: int,
     ) -> None:
         self.newest = Newest()
         self.spread = Spread()
@@ -33,12 +34,18 @@ class Shipping:
         self._complaints = complaints
         self._post = post
         self._announce = announce  # tells all who subscribed
+        self._inc = inc  # of the broker
 
     def announced(self, peer: Peer, message: wire.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):
             self._complaints.about("identity", "%s may not publish so", peer.name)
             return
         self._post.send_all(peer.route, self.newest.announced(peer.inc, message))
+
+    def pong(self) -> wire.LearnerPong:
+        """What a learner hears at every beat."""
+        version = self._ledger.book.credit.version
+        return wire.LearnerPong(self._inc, version, self.newest.fetch.version)
 
     def chunk(self, peer: Peer, message: wire.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.newest.came_from(peer.inc):
@@ -64,4 +71,5 @@ class Shipping:
             return
         peer.acting = message.version
         if peer.role == "actor":
+            self._ledger.acts(peer.inc, message.version)
             self.spread.acts(message.version, now=peer.seen)

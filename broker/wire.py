@@ -11,12 +11,12 @@ Errors, all WireError: Malformed (the sender is at fault: refuse, count, go on) 
 
 import struct
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import xxhash
 import zmq
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from broker.fields import (
     MAX_ENTRIES,
@@ -85,6 +85,9 @@ class Hello(Message, frozen=True):
     rank: Rank = 0
     world: Rank = 1
     version: Version = 0  # actor: acting with; learner: trained up to
+    group: Inc = 0  # learner: all ranks of one learner say the same
+    take_over: bool = False  # learner: ends another one that lives
+    fresh: bool = False  # learner: new weights may replace what the run has trained
 
 
 class Welcome(Message, frozen=True):
@@ -138,6 +141,7 @@ class Ping(Message, frozen=True):
 
     unacked: Ranges
     stats: dict[str, float]
+    version: Version = -1  # acting with
 
 
 class Pong(Message, frozen=True):
@@ -271,9 +275,22 @@ class Trouble(Message, frozen=True):
     count: Count
 
 
+class Recall(Message, frozen=True):
+    """Broker -> actor: (stream, number of the question): give back the credit not used yet."""
+
+    streams: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_ENTRIES)]
+
+
+class Returned(Message, frozen=True):
+    """Actor -> broker: (stream, number of the question, started): none above will start."""
+
+    streams: Annotated[tuple[tuple[Count, Count, Count], ...], Meta(max_length=MAX_ENTRIES)]
+
+
 TYPES: Final[tuple[type[Message], ...]] = (
     Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
-    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble,
+    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble, Recall,
+    Returned,
 )  # fmt: skip
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)

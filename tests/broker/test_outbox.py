@@ -100,12 +100,12 @@ def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:
 def test_a_beat_names_all_that_is_open_in_messages_that_fit() -> None:
     streams = 3 * MAX_ENTRIES
     box = outbox(*[9] * streams)
-    assert [ping.unacked for ping in box.pings({})] == [()]
+    assert [ping.unacked for ping in box.pings({}, 0)] == [()]
     for stream in range(streams):
         for _ in range(3):
             put(box, stream)
         box.on_ack(ack((stream, 1, 2)))
-    pings = box.pings({"steps": 1.0})
+    pings = box.pings({"steps": 1.0}, 0)
     assert len(pings) == 6
     assert [r for ping in pings for r in ping.unacked] == box.unacked()
     assert all(encode(ping) for ping in pings)

@@ -43,6 +43,8 @@ MESSAGES: tuple[Message, ...] = (
     wire.Watch(),
     wire.Status(),
     wire.Trouble(BIG, "an error", 3),
+    wire.Recall(tuple((1 << 53, 1 << 53) for _ in range(wire.MAX_ENTRIES))),
+    wire.Returned(tuple((1 << 53, 1 << 53, 1 << 53) for _ in range(wire.MAX_ENTRIES))),
 )
 
 

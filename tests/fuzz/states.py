@@ -7,7 +7,7 @@ from broker import blobs, wire
 from broker.blobs import Blob, Fetch
 from broker.inbox import Inbox, Verdict
 from broker.outbox import Outbox
-from broker.wire import Ack, Announce, Chunk, Deliver, Limit, Pong
+from broker.wire import Ack, Announce, Chunk, Deliver, Limit, Pong, Recall
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
 
@@ -106,9 +106,11 @@ def outbox(data: bytes) -> None:
             own.on_limit(message)
         elif isinstance(message, Ack):
             own.on_ack(message)
+        elif isinstance(message, Recall):
+            wire.encode(own.on_recall(message))
         elif isinstance(message, Pong):
             assert len(own.resend(message.missing)) <= 64 * max(1, len(own))
         own.introduction()
         assert own.generated == sum(own.outcomes.values()) + len(own)
-        for ping in own.pings({}):
+        for ping in own.pings({}, 0):
             wire.encode(ping)
