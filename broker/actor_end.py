@@ -29,6 +29,7 @@ from broker.wire import (
     Payload,
     Pong,
     Range,
+    Recall,
     Welcome,
     encode,
 )
@@ -158,6 +159,9 @@ class ActorEnd:
         match message:
             case Limit():
                 self.outbox.on_limit(message)
+            case Recall():
+                self.link.send(encode(self.outbox.on_recall(message)))
+                return
             case Ack():
                 settled = self.outbox.on_ack(message)
                 self._journal.acknowledged(self.inc, settled, message.outcome)
@@ -180,7 +184,8 @@ class ActorEnd:
         self.weights.beat()
         if not self._spaces[0]:
             return []
-        return [encode(ping) for ping in self.outbox.pings(self.stats, waiting=self.link.bulk)]
+        bulk = self.link.bulk
+        return [encode(ping) for ping in self.outbox.pings(self.stats, self.acting, waiting=bulk)]
 
     def _forget(self, ended: Sequence[Range]) -> None:
         """They need not be sent any more."""

@@ -15,6 +15,8 @@ from broker.wire import MAX_ENTRIES, Outcome, Range, ranges
 _MOST_DEAD = 4096
 _MOST_DEAD_STREAMS = 65536
 _MOST_DEAD_SEQS = 1 << 20
+# Leases that credit may lie unused while others wait; and that of a stream which is late.
+_UNUSED_LEASES, _LATE_LEASES = 0.25, 2.0
 
 
 class Book:
@@ -46,11 +48,19 @@ class Book:
         # an honest one.
         self.window = 4096 + 2 * (max_lag + 1) * batch
         self.redelivered = 0
-        self.now = 0.0  # the latest moment that anybody told the ledger
         self.ages = Buckets([0.01 * 2**n for n in range(14)])  # seconds from arriving to the end
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
         self.expelled: list[Actor] = []  # thrown out, and not told yet
+
+    @property
+    def now(self) -> float:
+        """The latest moment that anybody told the ledger."""
+        return self.credit.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.credit.now = now
 
     def stream(self, actor: Actor, number: int) -> Stream:
         stream = actor.streams.get(number)
@@ -189,14 +199,42 @@ class Book:
 
     def grant(self) -> None:
         """Hand out what pacing and memory allow."""
+        for stream in self.credit.grant(self._room()):
+            self._tell(stream)
+
+    def _room(self) -> int:
+        """Unrolls that may be granted now."""
         most = self.credit.budget()
         if self.unroll_bytes:
             free = self.queue_bytes - self.nbytes - self.credit.running * self.unroll_bytes
             most = min(most, free // self.unroll_bytes)
-        for stream in self.credit.grant(most):
-            actor = self.actors[stream.actor]
-            actor.granted.add(stream.number)
-            self.touched[actor.inc] = actor
+        return most
+
+    def _tell(self, stream: Stream) -> None:
+        """Its sampler must hear of its credit."""
+        actor = self.actors[stream.actor]
+        actor.granted.add(stream.number)
+        self.touched[actor.inc] = actor
+
+    def reclaim(self, lease_s: float) -> None:
+        """There is no place left and somebody could use one: who holds places and does not use them
+        is asked for them, and what runs for ever is not counted any more."""
+        credit = self.credit
+        if self._room() > 0 or not credit.wanted():
+            return
+        overdue_s = credit.durations.overdue_s(lease_s)
+        unused_s, late_s = _UNUSED_LEASES * lease_s, _LATE_LEASES * lease_s
+        holding = [s for a in self.actors.values() for s in a.streams.values() if s.running]
+        for stream in holding:
+            if not stream.joined:
+                continue
+            if self.now - stream.since > overdue_s:
+                credit.no_longer_counts(stream)
+            elif not stream.asked and credit.held_too_long(
+                stream, unused_s=unused_s, late_s=late_s
+            ):
+                stream.asked, stream.asks = True, stream.asks + 1
+                self._tell(stream)
 
     def collect(self, effects: Effects) -> None:
         """Acknowledgements and credit that samplers must hear of."""
@@ -211,9 +249,10 @@ class Book:
         for (number, outcome), seqs in actor.acks.items():
             runs = ranges(sorted(set(seqs)))
             by_outcome.setdefault(outcome, []).extend((number, lo, hi) for lo, hi in runs)
-        limits = [
-            (n, actor.streams[n].limit, actor.streams[n].floor_version) for n in actor.granted
-        ]
+        streams = [actor.streams[n] for n in actor.granted]
+        # A limit said again would undo what the sampler gives back.
+        limits = [(s.number, s.limit, s.floor_version) for s in streams if not s.asked]
+        recalls = [(s.number, s.asks) for s in streams if s.asked]
         actor.acks.clear()
         actor.granted.clear()
         for outcome, listed in by_outcome.items():
@@ -221,3 +260,5 @@ class Book:
                 effects.acks.append((actor.inc, outcome, tuple(listed[at : at + MAX_ENTRIES])))
         for at in range(0, len(limits), MAX_ENTRIES):
             effects.limits.append((actor.inc, tuple(limits[at : at + MAX_ENTRIES])))
+        for at in range(0, len(recalls), MAX_ENTRIES):
+            effects.recalls.append((actor.inc, tuple(recalls[at : at + MAX_ENTRIES])))

@@ -70,6 +70,9 @@ class Refusal(IntEnum):
     RANK = 3
     IDENTITY = 4
     UNROLLS = 5  # too many of its unrolls could not be used
+    TAKEN = 6  # another learner trains this run, or took it over
+    WAIT = 7  # not yet: another learner may live; say HELLO again
+    FORGETS = 8  # a learner with new weights, where others are trained
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

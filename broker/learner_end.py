@@ -73,6 +73,9 @@ class LearnerEnd:
         key: keys.Key | None = None,
         port: int = 0,
         reports: Reports | None = None,
+        group: int = 0,
+        take_over: bool = False,
+        fresh: bool = False,
     ) -> None:
         self.inc = inc
         self.link = Link(endpoint, self, context, key=key)
@@ -90,6 +93,10 @@ class LearnerEnd:
         self.given_back = 0  # there was no room
         self.duplicates = 0  # delivered again after they had been trained on
         self._hello = (name, rank, world)
+        self._group = group  # all ranks of one learner say the same
+        # Once it is in neither says anything: it is no newcomer when it says HELLO again.
+        self._takes_over = take_over  # whoever trains this run must end
+        self._fresh = fresh  # new weights may replace what the run has trained
         self._run = run
         self._shared = shared
         self._spaces = spaces
@@ -153,7 +160,8 @@ class LearnerEnd:
         name, rank, world = self._hello
         hello = Hello(
             "learner", name, self.inc, run=self._run, spaces=self._spaces[0],
-            rank=rank, world=world, version=self.version,
+            rank=rank, world=world, version=self.version, group=self._group,
+            take_over=self._takes_over, fresh=self._fresh,
         )  # fmt: skip
         body = introduction.Introduction(
             shared=self._shared, spaces=self._spaces[1], unroll_bytes=self._unroll_bytes,
@@ -164,6 +172,7 @@ class LearnerEnd:
 
     def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
         self._known = -1  # it may be another broker
+        self._takes_over, self._fresh = False, True
         if welcome.version > self.version and self._blob is not None:
             # Samplers act with what an older learner called newer. Ours are the newest there are,
             # and must be called so: credit may ask for that version before our next step.

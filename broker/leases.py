@@ -27,6 +27,11 @@ class Leases:
     def session(self, inc: int) -> Session | None:
         return next((s for s in self.sessions.values() if s.inc == inc), None)
 
+    def rivals(self, inc: int, *, group: int, rank: int) -> list[Session]:
+        """Ranks of another learner than this one's, and whoever is this rank already."""
+        others = [s for s in self.sessions.values() if s.inc != inc]
+        return [s for s in others if s.group != group or s.rank == rank]
+
     def hungriest(self, most: int) -> Session | None:
         """The rank with most free places, which may hold its share of `most`.
 

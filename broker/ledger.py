@@ -14,15 +14,17 @@ meanwhile: they are kept, and no grant is made until the pacing rule holds again
 from collections.abc import Iterable, Sequence
 
 from broker.book import Book
+from broker.claims import MOST_SEQS, Said, adopt_held, adopt_streams, mark_trained
 from broker.records import Actor, Effects, Entry, Session, Stream
 from broker.versions import Versions
 from broker.wire import Outcome, Payload, Range, Unroll, ranges
 
-# A forged range may not hold the loop for long; honest ones are far shorter.
-_MOST_SEQS = 4096
 # All ranges of one PING together; what lies beyond waits until those before are settled.
 _MOST_LOOKED_AT = 16384
 _FORGET_EVERY_S = 1.0
+# Open unrolls that samplers bring from another broker come within so many leases of the first
+# learner, and count as running.
+_CLAIMS_LEASES = 3
 
 
 class BeyondCreditError(ValueError):
@@ -48,34 +50,20 @@ class Ledger:
         self,
         inc: int,
         name: str,
-        streams: Iterable[tuple[int, int, int, int, tuple[tuple[int, int], ...]]],
+        streams: Iterable[Said],
         *,
         now: float,
         user: str = "",
+        acting: int = 0,
     ) -> None:
         """A sampler joins, or joins again: adopt what it says about its streams."""
+        self.book.now = now
         actor = self.book.actors.pop(inc, None) or Actor(inc=inc, name=name)
         self.book.actors[inc] = actor
         if actor.user is None:
             actor.user = user
         actor.seen, actor.alive, actor.name = now, True, name
-        for number, floor, following, started, unacked in streams:
-            stream = self.book.stream(actor, number)
-            stream.forget_below(floor)
-            open_ = {seq for lo, hi in unacked for seq in range(lo, min(hi, lo + _MOST_SEQS))}
-            for seq in range(floor, min(following, floor + _MOST_SEQS)):
-                if seq not in open_ and not stream.known(seq):
-                    stream.settled[seq] = Outcome.TRAINED  # or so: a broker before us knew
-            # Credit that this broker gave stays given: a LIMIT may be on its way while a second
-            # HELLO comes in, and a PING repeats it if it got lost.
-            limit = max(started, following, stream.limit if stream.joined else 0)
-            # Nobody can have trained what was not started yet.
-            for seq in [seq for seq in stream.settled if seq >= limit]:
-                del stream.settled[seq]
-            absent = sum(1 for seq in open_ if not stream.known(seq))
-            ahead = sum(1 for seq in (*stream.present, *stream.settled) if seq >= following)
-            self.book.credit.join(stream, arrived=following - absent + ahead, started=limit)
-            actor.granted.add(number)
+        adopt_streams(self.book, actor, streams, acting=acting)
         self.book.touched[inc] = actor
 
     @property
@@ -103,6 +91,11 @@ class Ledger:
         if stream.known(unroll.seq):
             self._copy(stream, unroll, buffers, nbytes)
             return False
+        if stream.unbacked and not stream.outstanding:
+            raise BeyondCreditError(
+                f"{actor.name}: stream {unroll.stream} has no credit for it yet"
+            )
+        self.book.credit.acts(stream, max(stream.acting, unroll.version_max))
         entry = Entry(stream, unroll, buffers, nbytes)
         self.book.take(entry)
         if self.book.nbytes > self.book.queue_bytes:
@@ -112,26 +105,44 @@ class Ledger:
         self.book.queue.append(entry)
         return True
 
-    def missing(self, inc: int, unacked: Sequence[Range]) -> tuple[Range, ...]:
+    def missing(self, inc: int, unacked: Sequence[Range], acting: int = -1) -> tuple[Range, ...]:
         """A sampler's PING: acknowledge again what is settled, name what is not here."""
         actor = self.book.actors[inc]
-        lost: dict[int, list[int]] = {}
+        if acting >= 0:
+            self.acts(inc, acting)
+        lost: dict[int, list[int]] = {}  # what nobody granted yet is not asked for
         left = _MOST_LOOKED_AT
         for number, lo, hi in unacked:
             stream = actor.streams.get(number)
             if stream is None or lo < 0:
                 continue
-            most = min(_MOST_SEQS, left)
+            most = min(MOST_SEQS, left)
             left -= max(0, min(hi - lo, most))
             for seq in range(lo, min(hi, lo + most)):
                 outcome = stream.outcome_of(seq)
                 if outcome is not None:
                     self.book.ack(stream, seq, outcome)
                 elif seq not in stream.present and seq < stream.limit:
-                    lost.setdefault(number, []).append(seq)
+                    named = lost.setdefault(number, [])
+                    if not stream.unbacked or len(named) < stream.outstanding:
+                        named.append(seq)
         actor.granted.update(actor.streams)
         self.book.touched[inc] = actor
         return tuple((n, lo, hi) for n, seqs in lost.items() for lo, hi in ranges(seqs))
+
+    def acts(self, inc: int, version: int) -> None:
+        """A sampler has these weights now."""
+        actor = self.book.actors.get(inc)
+        for stream in actor.streams.values() if actor is not None else ():
+            self.book.credit.acts(stream, version)
+
+    def returned(self, inc: int, said: Sequence[tuple[int, int, int]]) -> None:
+        """A sampler's answer to RECALL: (stream, number of the question, started)."""
+        actor = self.book.actors[inc]
+        for number, asked, started in said:
+            stream = actor.streams.get(number)
+            if stream is not None and stream.asked and stream.asks == asked:
+                self.book.credit.given_back(stream, started)
 
     def actor_bye(self, inc: int, abandoned: Sequence[Range], *, last: bool = True) -> None:
         """A sampler leaves: its credit returns; what it gives up ends here, unless it is leased."""
@@ -142,7 +153,7 @@ class Ledger:
             stream = actor.streams.get(number)
             if stream is None or lo < 0:
                 continue
-            for seq in range(lo, min(hi, lo + _MOST_SEQS, stream.limit)):  # others never started
+            for seq in range(lo, min(hi, lo + MOST_SEQS, stream.limit)):  # others never started
                 entry = stream.present.get(seq)
                 if entry is None and not stream.known(seq):
                     entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
@@ -165,23 +176,27 @@ class Ledger:
         trained: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]],
         held: Sequence[tuple[int, int, int, int]],
         now: float,
+        group: int = 0,
         acted: int = -1,
         published: int = -1,
     ) -> int:
-        """A rank joins; returns the version it must continue at. Versions never go backwards."""
+        """A rank joins; returns the version it must continue at. Versions never go backwards. Of
+        another group nobody stays: who may take whose place is decided before."""
         for old in list(self.book.leases.sessions.values()):
             if (old.inc, old.rank) != (inc, rank) and (
-                old.inc == inc or old.rank == rank or old.rank >= world
+                old.inc == inc or old.rank == rank or old.rank >= world or old.group != group
             ):
                 self.book.drop(old)
         session = self.book.leases.session(inc)
         if session is None:
-            session = self.book.leases.sessions[rank] = Session(inc, rank, world, want)
+            session = self.book.leases.sessions[rank] = Session(
+                inc, rank, world, want, group=group, since=now
+            )
         session.seen, session.world, session.want, session.given = now, world, want, 0
         self.over = False
         for actor_inc, number, done in trained:
-            self._mark_trained(actor_inc, number, done)
-        self._adopt(session, held)
+            mark_trained(self.book, actor_inc, number, done)
+        adopt_held(self.book, session, held)
         told = self.versions.hello(
             session, version, self.book.leases.sessions.values(), acted=acted, published=published
         )
@@ -272,19 +287,27 @@ class Ledger:
 
     def tick(self, now: float) -> list[Actor]:
         """Expire who was silent for a lease; returns the samplers declared dead."""
+        self.book.now = now
         dead = [a for a in self.book.actors.values() if a.alive and now - a.seen > self.lease_s]
         for actor in dead:
             self.book.bury(actor)
         for session in list(self.book.leases.sessions.values()):
             if now - session.seen > self.lease_s:
                 self.book.drop(session)
+        began = self._dispatch_from
+        if began is not None and now > began + _CLAIMS_LEASES * self.lease_s:
+            self.book.credit.claims_left = 0
+        if self.versions.first_rank and not self.over:
+            self.book.reclaim(self.lease_s)
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
             self.book.forget_dead()
+            self.book.credit.tidy()
         return dead
 
     def pump(self, now: float) -> Effects:
         """All that became possible: deliveries, credit, acknowledgements. Call once a turn."""
+        self.book.now = now
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
             self.book.dispatch(effects)
@@ -313,37 +336,3 @@ class Ledger:
             # Adopted on a learner's word; now there is a body to deliver again.
             entry.unroll, entry.buffers, entry.nbytes = unroll, buffers, nbytes
             self.book.nbytes += nbytes
-
-    def _mark_trained(self, inc: int, number: int, done: Sequence[tuple[int, int]]) -> None:
-        stream = self.book.known_to(inc, number)
-        for lo, hi in done:
-            start = max(lo, stream.floor)
-            if stream.joined:
-                hi = min(hi, stream.limit)  # the others were not even started
-            for seq in range(start, min(hi, start + _MOST_SEQS)):
-                entry = stream.present.get(seq)
-                if entry is not None:
-                    self.book.settle(entry, Outcome.TRAINED)
-                elif seq not in stream.settled:
-                    stream.settled[seq] = Outcome.TRAINED
-                    if stream.joined and seq < stream.limit:
-                        self.book.credit.arrived_before(stream)
-
-    def _adopt(self, session: Session, held: Sequence[tuple[int, int, int, int]]) -> None:
-        """What a learner holds is leased to it, though a new broker never saw the body."""
-        said = {tag for tag, *_ in held}
-        for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
-            self.book.redeliver(lost)
-        self.book.leases.never_again([tag for tag, *_ in held])
-        for tag, inc, number, seq in held:
-            stream = self.book.known_to(inc, number)
-            if stream.outcome_of(seq) is not None or tag in session.leases:
-                continue
-            if stream.joined and seq >= stream.limit:
-                continue  # it was not even started
-            entry = stream.present.get(seq)
-            if entry is None:
-                entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
-                self.book.take(entry)
-            if entry.tag < 0:
-                self.book.leases.lease(session, entry, tag)

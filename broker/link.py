@@ -19,7 +19,7 @@ import zmq
 
 from broker import endpoints, pieces, security
 from broker.bulk import Bulk
-from broker.fields import MOST_TEXT_BYTES
+from broker.fields import MOST_TEXT_BYTES, Refusal
 from broker.handshake import Handshakes, failure
 from broker.keys import Key
 from broker.mailbox import Mailbox
@@ -246,6 +246,10 @@ class Link:
                 self._announcer = (announce, self.reconnects)
                 self._announce.set()
                 self.peer.welcomed(message, buffers)
+            case Refuse() if message.code == Refusal.WAIT:
+                if not self._complained:
+                    self._complained = True
+                    log.info("the broker at %s lets us wait: %s", self.endpoint, message.text)
             case Refuse():
                 told = f"the broker at {self.endpoint} refused: {message.text}"
                 raise RefusedError(told + (f" (our key: {self._key.path})" if self._key else ""))

@@ -48,6 +48,14 @@ class Mailbox:
         `left` is called on the loop when ZeroMQ has passed the message on, or dropped it."""
         if left is not None:
             frames = [*frames[:-1], self._watched(frames[-1], left)]
+        return self._put(frames) == 0
+
+    def reaches(self, frames: Sequence[Payload]) -> bool:
+        """Sends it if there is room; False = there is no such peer any more."""
+        return self._put(frames) != zmq.EHOSTUNREACH
+
+    def _put(self, frames: Sequence[Payload]) -> int:
+        """0, or the error number."""
         last = len(frames) - 1
         try:
             for at, frame in enumerate(frames):
@@ -56,17 +64,15 @@ class Mailbox:
                     self._send(frame, flags, copy=False)
                 else:
                     self._send(frame, flags)
-        except zmq.Again:
-            return False
         except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:
-                return False
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return int(error.errno)
             raise
         finally:
             if self._waiting and not self._looking:
                 self._looking = True
                 self._loop.call_soon(self._look)
-        return True
+        return 0
 
     def _watched(self, frame: Payload, left: Callable[[], None]) -> zmq.Frame:
         """The same bytes, from a view of ours that ZeroMQ gives up when they have left. Whichever

@@ -117,6 +117,12 @@ class BrokerMetrics(Collector):
                 "Peers that went on from another connection",
                 server.reception.moved,
             ),
+            ("credit_withdrawn_fragments", "Credits given back unused", book.credit.withdrawn),
+            (
+                "overdue_streams",
+                "Streams whose unroll was waited for no longer",
+                book.credit.overdue,
+            ),
             ("rolled_back_fragments", "Trained, undone by an older checkpoint", ledger.rolled_back),
         ):
             yield CounterMetricFamily(f"headrace_broker_{name}", words, value=value)
@@ -135,6 +141,11 @@ class BrokerMetrics(Collector):
             ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
+            (
+                "streams",
+                "That share the window; if more, some wait",
+                book.credit.streams,
+            ),
             ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
             ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", book.credit.ahead),
             ("max_lag_versions", "pacing.max_lag, by the run", book.credit.max_lag),

@@ -21,6 +21,8 @@ from broker.wire import (
     Payload,
     Ping,
     Range,
+    Recall,
+    Returned,
     Unroll,
     encode,
     ranges,
@@ -113,6 +115,16 @@ class Outbox:
             if 0 <= number < len(self._streams):
                 self._streams[number].grant(upto, version)
 
+    def on_recall(self, recall: Recall) -> Returned:
+        """Others need what is not used here: from now on nothing more may be started."""
+        said = []
+        for number, asked in recall.streams:
+            if 0 <= number < len(self._streams):
+                own = self._streams[number]
+                own.limit = own.started
+                said.append((number, asked, own.started))
+        return Returned(tuple(said))
+
     def on_ack(self, ack: Ack) -> list[Range]:
         """Settles unrolls; returns those that were waiting for it."""
         settled: list[Range] = []
@@ -160,13 +172,13 @@ class Outbox:
         ]
 
     def pings(
-        self, stats: dict[str, float], *, waiting: Container[tuple[int, int]] = ()
+        self, stats: dict[str, float], version: int, *, waiting: Container[tuple[int, int]] = ()
     ) -> list[Ping]:
         """One beat; more than one message when much is open. A ping overtakes what waits to be
         sent, so it must not name that: it would look lost."""
         open_ranges = self.unacked(waiting=waiting)
         cut = range(0, max(1, len(open_ranges)), MAX_ENTRIES)
-        return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats) for at in cut]
+        return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats, version) for at in cut]
 
     def abandon(self) -> list[Range]:
         """The end: what is open now never will be acknowledged."""

@@ -60,6 +60,10 @@ class Post:
             if not peer.bulk:
                 self.emptied(peer)
 
+    def reaches(self, route: bytes, message: Message) -> bool:
+        """Says something harmless; False = its connection is closed."""
+        return self._router.reaches([route, *wire.encode(message)])
+
     def send_all(self, route: bytes, messages: Sequence[Message]) -> None:
         for message in messages:
             self.send(route, message)

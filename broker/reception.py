@@ -15,6 +15,7 @@ from broker.introduction import Introduction
 from broker.ledger import Ledger
 from broker.roster import Peer, Roster
 from broker.security import Gate
+from broker.succession import Succession
 from broker.wire import Hello, Refusal
 
 # Of the words about its spaces that are kept: what a refusal tells (post.py).
@@ -42,15 +43,21 @@ def address_of(frame: zmq.Frame) -> str:
 class Reception:
     """One broker's. No sockets: the server says what is decided here."""
 
-    def __init__(self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None) -> None:
+    def __init__(
+        self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None, succession: Succession
+    ) -> None:
+        self._succession = succession
         self._ledger = ledger
         self._roster = roster
         self._door = door
         self._gate = gate
+        self._crowd = 0  # streams at the last look, when they were more than the window; -1 = said
         self.moved = 0  # HELLOs of an incarnation that was here, from another connection
         roster.most_ranks = ledger.book.credit.batch
 
-    def objection(self, hello: Hello, intro: Introduction, user: str) -> tuple[Refusal, str] | None:
+    def objection(
+        self, hello: Hello, intro: Introduction, user: str, *, published: int, now: float
+    ) -> tuple[Refusal, str] | None:
         """Why it may not come in, in words for its user: the key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {said.words(user)!r} was withdrawn"
@@ -62,7 +69,11 @@ class Reception:
         actor = self._ledger.book.actors.get(hello.inc)
         if actor is not None and actor.expelled:
             return Refusal.UNROLLS, actor.expelled
-        return self._roster.objection(hello, intro, user, actor.user if actor is not None else None)
+        owner = actor.user if actor is not None else None
+        objection = self._roster.objection(hello, intro, user, owner)
+        if objection is None and hello.role == "learner":
+            objection = self._succession.objection(hello, published=published, now=now)
+        return objection
 
     def join(
         self,
@@ -81,7 +92,7 @@ class Reception:
         self.moved += moved
         peer = Peer(
             route, hello.role, said.words(hello.name), hello.inc, now, hello.spaces,
-            intro.spaces[:_WORDS], hello.version, user=user, budget=budget,
+            intro.spaces[:_WORDS], hello.version, user=user, budget=budget, address=address,
         )  # fmt: skip
         if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
             peer.target = f"{address}:{intro.port}"
@@ -90,15 +101,17 @@ class Reception:
 
     def enter(
         self, peer: Peer, hello: Hello, intro: Introduction, *, published: int
-    ) -> tuple[int, list[Peer]]:
-        """The version to continue at, and who must go because its environment is another."""
+    ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
+        """The version to continue at, and who must go: with another environment than the learner's,
+        or ranks of another learner."""
         if peer.role == "learner":
             return self._learner(peer, hello, intro, published)
         version = self._ledger.book.credit.version
         if peer.role == "actor" and peer.spaces and intro.streams:
             self._ledger.actor_hello(
-                peer.inc, peer.name, intro.streams, now=peer.seen, user=peer.user
-            )
+                peer.inc, peer.name, intro.streams, now=peer.seen, user=peer.user,
+                acting=peer.acting,
+            )  # fmt: skip
             if not self._ledger.versions.first_rank:
                 # It may have newer weights than a broker that lost its memory, and keeps them.
                 version = max(version, hello.version)
@@ -106,7 +119,8 @@ class Reception:
 
     def _learner(
         self, peer: Peer, hello: Hello, intro: Introduction, published: int
-    ) -> tuple[int, list[Peer]]:
+    ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
+        out = [(rival, Refusal.TAKEN, text) for rival, text in self._succession.succeed(hello)]
         self._roster.spaces = (hello.spaces, intro.spaces)
         self._ledger.book.unroll_bytes = intro.unroll_bytes
         self._door.sizes(intro.unroll_bytes)
@@ -114,12 +128,13 @@ class Reception:
         for other in foreign:
             self._ledger.actor_bye(other.inc, ())
             self._roster.forget(other.inc)
+            out.append((other, Refusal.SPACES, self._roster.space_words(other.said)))
         version = self._ledger.learner_hello(
             peer.inc, rank=hello.rank, world=hello.world, version=hello.version, want=intro.want,
             trained=intro.trained, held=intro.held, now=peer.seen, acted=self._roster.acted(),
-            published=published,
+            published=published, group=hello.group,
         )  # fmt: skip
-        return version, foreign
+        return version, out
 
     def alive(self, peer: Peer, now: float) -> bool:
         """Heard now; False = the ledger gave it up meanwhile."""
@@ -129,6 +144,20 @@ class Reception:
         if peer.role == "learner":
             return self._ledger.learner_heard(peer.inc, now)
         return True
+
+    def crowd(self) -> str:
+        """Every tick: are there more streams than places? Said once, when no more come in."""
+        credit = self._ledger.book.credit
+        last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
+        if last < 0 or not now or now != last:
+            self._crowd = last if last < 0 else now
+            return ""
+        self._crowd = -1
+        return (
+            f"{now} streams (groups of environments) share {credit.window} places, so"
+            f" {now - credit.window} of them always wait: places are (pacing.max_lag + 1) x"
+            " pacing.batch_unrolls; raise one of these, or let fewer groups play (actor.groups)"
+        )
 
     def withdrawn(self) -> list[Peer]:
         """Every tick: whose key is no longer in the folder is out, and what it held is free."""

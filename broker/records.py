@@ -1,9 +1,19 @@
 """What the ledger remembers: unrolls, streams, samplers, learner sessions. Plain records."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from broker.wire import Deliver, Outcome, Payload, Range, Unroll
+from broker.wire import (
+    Ack,
+    Deliver,
+    Limit,
+    Message,
+    Outcome,
+    Payload,
+    Range,
+    Recall,
+    Unroll,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,14 +52,28 @@ class Stream:
     limit: int = 0  # absolute credit: seqs below may start
     floor_version: int = 0  # the newest grant asks to act with at least this version
     joined: bool = False  # takes part in pacing
-    offered: int = 0  # bit n is set while it waits among the streams with n unused credits
+    unbacked: int = 0  # of the open ones, those that nobody granted; they wait for credit
+    owed: int = 0  # it left: granted here, and not arrived
+    since: float = 0.0  # when its oldest credit could be used: granted, or the last one arrived
+    acting: int = -1  # version of the weights that its sampler has; -1 = none
+    late: bool = True  # it delivered nothing since it joined, or since it let a credit lie
+    overdue: bool = False  # what it runs is not counted any more
+    asked: bool = False  # it must say what it started: it gets no credit until then
+    asks: int = 0  # how often it was asked; the answer names the number
+    # Bit n, or AHEAD + n: it waits among the prompt, or the late ones, with n unused credits.
+    offered: int = 0
     present: dict[int, Entry] = field(default_factory=dict)  # seq -> queued or leased
     settled: dict[int, Outcome] = field(default_factory=dict)  # seq >= floor -> how it ended
 
     @property
-    def running(self) -> int:
+    def outstanding(self) -> int:
         """Granted seqs that have not arrived."""
-        return max(0, self.limit - self.arrived)
+        return max(0, self.limit - self.arrived - self.unbacked)
+
+    @property
+    def running(self) -> int:
+        """Those that count."""
+        return 0 if self.overdue else self.outstanding
 
     def outcome_of(self, seq: int) -> Outcome | None:
         """How it ended; below the floor the sampler knows already, so any answer stops a resend."""
@@ -82,7 +106,7 @@ class Actor:
     seen: float = 0.0
     streams: dict[int, Stream] = field(default_factory=dict)
     acks: dict[tuple[int, Outcome], list[int]] = field(default_factory=dict)  # not sent yet
-    granted: set[int] = field(default_factory=set)  # streams whose LIMIT is not sent yet
+    granted: set[int] = field(default_factory=set)  # streams whose LIMIT or RECALL is not sent yet
     judged: int = 0  # its latest unrolls, one bit each: 1 = by its own fault it could not be used
     expelled: str = ""  # why it is thrown out, for its user; "" = it is not
 
@@ -103,6 +127,8 @@ class Session:
     given: int = 0  # deliveries since its HELLO
     began: int = 0  # the version that its latest HELLO was told
     trained: int = 0  # leases that it said DONE for since
+    group: int = 0  # all ranks of one learner say the same
+    since: float = 0.0  # of its first HELLO
     seen: float = 0.0
     leases: dict[int, Entry] = field(default_factory=dict)  # by tag
 
@@ -115,3 +141,10 @@ class Effects:
     acks: list[tuple[int, Outcome, tuple[Range, ...]]] = field(default_factory=list)
     limits: list[tuple[int, tuple[tuple[int, int, int], ...]]] = field(default_factory=list)
     expelled: list[Actor] = field(default_factory=list)  # to be refused
+    recalls: list[tuple[int, tuple[tuple[int, int], ...]]] = field(default_factory=list)
+
+    def messages(self) -> Iterator[tuple[int, Message]]:
+        """What samplers must hear, each with the incarnation that it is for."""
+        yield from ((inc, Ack(outcome, acked)) for inc, outcome, acked in self.acks)
+        yield from ((inc, Limit(grants)) for inc, grants in self.limits)
+        yield from ((inc, Recall(asked)) for inc, asked in self.recalls)

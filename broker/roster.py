@@ -34,6 +34,7 @@ class Peer:
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
     bulk: Bulk | None = None  # what waits to be sent to it; None = nothing ever did
+    address: str = ""  # where it connects from
     target: str = ""  # where its metrics are, host:port; "" = it serves none
 
 

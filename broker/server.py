@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from broker import door, introduction, said, wire
+from broker import door, effects, introduction, said, wire
 from broker.arrivals import CARRIAGE, Arrivals
 from broker.complaints import Complaints
 from broker.config import BrokerConfig
@@ -31,6 +31,7 @@ from broker.reception import Reception, address_of, user_of
 from broker.roster import ROLES, Peer, Roster
 from broker.security import Gate
 from broker.shipping import Shipping
+from broker.succession import Succession
 from broker.tallies import Tallies
 from broker.troubles import Troubles
 from broker.view import View
@@ -66,27 +67,29 @@ class Server:
         self.door = Door(config)
         self.memory = MemoryWatch(queue_bytes=ledger.book.queue_bytes)
         self.announce = announce  # where weight announcements go out
-        self.reception = Reception(ledger, roster, self.door, gate)
         self._router = Mailbox(router)
         self._post = Post(self._router, metrics, config.lease_s, ledger.book.queue_bytes)
         self._xpub = Mailbox(publisher)
         self.complaints = Complaints(self.door, metrics)
         self.shipping = Shipping(
-            ledger, self.door, self.complaints, self._post, roster, announce=self._publish
+            ledger, self.door, self.complaints, self._post, roster, announce=self._publish, inc=inc
         )
+        self.succession = Succession(ledger, roster, self._post, config.beat_s, self.shipping.pong)
+        self.reception = Reception(ledger, roster, self.door, gate, self.succession)
         self.weights = self.shipping.newest.fetch
         self.arrivals = Arrivals(ledger, self.door, self.shipping, self._take)
         self.tallies = Tallies()
         self.troubles = Troubles()
         self.began = time.monotonic()
         self.view = View(self)
-        self.status = self.view.status  # numbers for whoever looks
+        self.status = self.view.status
         # Who may say it, and what it does.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
             wire.Unroll: (samplers, self._unroll),
             wire.Ping: (players, self._ping),
+            wire.Returned: (samplers, self._returned),
             wire.Acting: (players, self.shipping.acting),
             wire.Bye: (anyone, self._bye),
             wire.Done: (learners, self._done),
@@ -153,6 +156,8 @@ class Server:
         self.arrivals.sweep(self.roster)
         for peer in self.reception.withdrawn():
             log.warning("the key of %s was withdrawn; %s is out", peer.user, peer.name)
+        if crowd := self.reception.crowd():
+            log.warning("%s", crowd)
 
     # ---- receiving ------------------------------------------------------------------------------
 
@@ -210,10 +215,12 @@ class Server:
             self.metrics.errors["malformed"] += 1
             return
         user = user_of(frame) if self.gate is not None else ""
-        objection = self.reception.objection(hello, intro, user)
+        published = self.weights.version
+        objection = self.reception.objection(hello, intro, user, published=published, now=now)
         if objection is not None:
             who = said.words(f"{hello.role} {hello.name}")
-            self.complaints.say("refused %s: %s", who, said.words(objection[1], 1000))
+            if objection[0] is not Refusal.WAIT:
+                self.complaints.say("refused %s: %s", who, said.words(objection[1], 1000))
             self._post.refuse(route, *objection)
             return
         peer, news = self.reception.join(
@@ -223,9 +230,11 @@ class Server:
             self.complaints.say("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
         if self.shipping.newest.came_from(peer.inc):
             self.weights.reconnected()
-        version, foreign = self.reception.enter(peer, hello, intro, published=self.weights.version)
-        for other in foreign:
-            self._post.refuse(other.route, Refusal.SPACES, self.roster.space_words(other.said))
+        version, out = self.reception.enter(peer, hello, intro, published=published)
+        for other, code, text in out:
+            if code is Refusal.TAKEN:
+                self.complaints.say("%s is out: %s", other.name, text)
+            self._post.refuse(other.route, code, text)
         self._welcome(peer, version)
 
     # ---- one method a message -------------------------------------------------------------------
@@ -248,7 +257,8 @@ class Server:
         if not peer.spaces and peer.role != "node":
             return
         self._says(peer, message.stats)
-        lost = self.ledger.missing(peer.inc, message.unacked) if peer.role == "actor" else ()
+        actor = peer.role == "actor"
+        lost = self.ledger.missing(peer.inc, message.unacked, message.version) if actor else ()
         self.door.charge(peer.budget, messages=door.work(message.unacked))
         missing = lost[: wire.MAX_ENTRIES]
         self._post.send(peer.route, wire.Pong(self.inc, self.ledger.book.credit.version, missing))
@@ -257,6 +267,10 @@ class Server:
             self._post.send(peer.route, blob.announce)  # an announcement got lost
         if self.ledger.over:
             self._post.send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
+
+    def _returned(self, peer: Peer, message: wire.Returned, _: Sequence[Buffer]) -> None:
+        if peer.spaces:
+            self.ledger.returned(peer.inc, message.streams)
 
     def _says(self, peer: Peer, stats: dict[str, float]) -> None:
         """Its own figures, with every beat."""
@@ -268,6 +282,7 @@ class Server:
             self.tallies.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
         elif peer.role == "learner":
             self.view.learnt(peer.stats)
+            self.succession.trained_steps = int(peer.stats.get("trained_steps", 0))
 
     def _bye(self, peer: Peer, message: wire.Bye, _: Sequence[Buffer]) -> None:
         last = peer.role != "actor" or len(message.abandoned) < wire.MAX_ENTRIES
@@ -302,8 +317,7 @@ class Server:
         self.ledger.held(peer.inc, message.held, message.max_tag)
         self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
         self._post.send_all(peer.route, self.shipping.newest.again(peer.inc))
-        version = self.ledger.book.credit.version
-        self._post.send(peer.route, wire.LearnerPong(self.inc, version, self.weights.version))
+        self._post.send(peer.route, self.shipping.pong())
 
     def _trouble(self, peer: Peer, message: wire.Trouble, _: Sequence[Buffer]) -> None:
         """No error of ours: at INFO, so that `headrace train` does not say it twice."""
@@ -321,25 +335,10 @@ class Server:
         self._xpub.send(wire.encode(announce))
 
     def _pump(self) -> None:
-        effects = self.ledger.pump(time.monotonic())
-        for entry in effects.deliver:
-            unroll = entry.unroll
-            self.metrics.lag(self.ledger.book.credit.version - unroll.version_min)
-            deliver = entry.deliver(self.ledger.book.actors[unroll.inc].name)
-            learner = self.roster.get(self.roster.route(entry.session))
-            if learner is None:
-                self.ledger.undelivered(entry)
-            else:
-                self._post.bulk(learner, entry.tag, deliver, *(entry.buffers or ()))
-        for inc, outcome, ranges in effects.acks:
-            self._post.send(self.roster.route(inc), wire.Ack(outcome, ranges))
-        for inc, grants in effects.limits:
-            self._post.send(self.roster.route(inc), wire.Limit(grants))
-        for actor in effects.expelled:
-            of = f" ({said.words(actor.user)})" if actor.user else ""
-            self.complaints.say("sampler %s%s is thrown out: %s", actor.name, of, actor.expelled)
-            self._post.refuse(self.roster.route(actor.inc), Refusal.UNROLLS, actor.expelled)
-            self.roster.forget(actor.inc)
+        effects.send(
+            self.ledger.pump(time.monotonic()), ledger=self.ledger, roster=self.roster,
+            post=self._post, metrics=self.metrics, complaints=self.complaints,
+        )  # fmt: skip
 
     def _welcome(self, peer: Peer, version: int) -> None:
         welcome = wire.Welcome(

@@ -26,6 +26,7 @@ class Shipping:
         roster: Roster,
         *,
         announce: Callable[[wire.Announce], None],
+        inc: int,
     ) -> None:
         self.newest = Newest()
         self.spread = Spread()
@@ -37,6 +38,7 @@ class Shipping:
         self._announce = announce  # tells all who subscribed
         post.pipes.drained = self._drained
         post.emptied = self._serve
+        self._inc = inc  # of the broker
 
     @property
     def unread(self) -> int:
@@ -53,6 +55,11 @@ class Shipping:
             self.complaints.about("identity", "%s may not publish so", peer.name)
             return
         self.post.send_all(peer.route, self.newest.announced(peer.inc, message))
+
+    def pong(self) -> wire.LearnerPong:
+        """What a learner hears at every beat."""
+        version = self._ledger.book.credit.version
+        return wire.LearnerPong(self._inc, version, self.newest.fetch.version)
 
     def chunk(self, peer: Peer, message: wire.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.newest.came_from(peer.inc):
@@ -109,4 +116,5 @@ class Shipping:
             peer.fetching = -1
             peer.asked.clear()
         if peer.role == "actor":
+            self._ledger.acts(peer.inc, message.version)
             self.spread.acts(message.version, now=peer.seen)

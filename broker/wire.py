@@ -18,6 +18,7 @@ import xxhash
 import zmq
 
 from broker.carriage import Mark, Message, Open, Piece, Reached
+from broker.credit_messages import Limit, Recall, Returned
 from broker.fields import (
     MAX_BUFFER_BYTES,
     MAX_BUFFERS,
@@ -40,8 +41,9 @@ from broker.fields import (
 )
 
 __all__ = [
-    "MAX_BUFFERS", "MAX_BUFFER_BYTES", "MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Mark", "Message",
-    "Open", "Outcome", "Piece", "Range", "Reached", "Refusal", "ranges",
+    "MAX_BUFFERS", "MAX_BUFFER_BYTES", "MAX_ENTRIES", "MAX_EPISODES", "Episodes", "Limit", "Mark",
+    "Message", "Open", "Outcome", "Piece", "Range", "Reached", "Recall", "Refusal", "Returned",
+    "ranges",
 ]  # fmt: skip
 
 PROTOCOL: Final = 2
@@ -84,6 +86,9 @@ class Hello(Message, frozen=True):
     rank: Rank = 0
     world: Rank = 1
     version: Version = 0  # actor: acting with; learner: trained up to
+    group: Inc = 0  # learner: all ranks of one learner say the same
+    take_over: bool = False  # learner: ends another one that lives
+    fresh: bool = False  # learner: new weights may replace what the run has trained
 
 
 class Welcome(Message, frozen=True):
@@ -119,12 +124,6 @@ class Unroll(Message, frozen=True):
     episodes: Episodes = ()  # (column, return, length), those not told with the ones before too
 
 
-class Limit(Message, frozen=True):
-    """Broker -> actor: (stream, limit, version): seqs below may start, acting with >= version."""
-
-    grants: tuple[tuple[int, int, int], ...]
-
-
 class Ack(Message, frozen=True):
     """Broker -> actor: ranges with the outcome they share."""
 
@@ -137,6 +136,7 @@ class Ping(Message, frozen=True):
 
     unacked: Ranges
     stats: dict[str, float]
+    version: Version = -1  # acting with
 
 
 class Pong(Message, frozen=True):
@@ -274,7 +274,7 @@ class Trouble(Message, frozen=True):
 TYPES: Final[tuple[type[Message], ...]] = (
     Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
     LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble, Open, Piece,
-    Mark, Reached,
+    Mark, Reached, Recall, Returned,
 )  # fmt: skip
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)

@@ -34,6 +34,7 @@ from launch import (
     weight,
 )  # fmt: skip
 from launch.arguments import log_option
+from launch.learner_joins import wait_for_broker
 from launch.learner_options import Options, arguments, options_of
 from launch.ledgers import open_journal
 from learner import checkpoint
@@ -114,7 +115,7 @@ def _learn(
     try:
         feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
-        if not _wait_for_broker(feed, ranks, progress, stopping):
+        if not wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
         pieces = Pieces(
@@ -142,7 +143,7 @@ def _learn(
         )
         reason = ""
         try:
-            reason = _trained(pieces, run.model.kind)
+            reason = _trained(pieces, run.model.kind, feed)
         finally:
             _leave(feed, pieces, reason, last=options.final)
         return learner_report.status(run, progress, reason)
@@ -153,10 +154,13 @@ def _learn(
         journal.close()
 
 
-def _trained(pieces: Pieces, kind: str) -> str:
+def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
     """Why training ended; an encoder of the user's that fails is the user's to mend."""
     try:
         return train(pieces)
+    except RanksError:
+        feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
+        raise
     except Exception as error:
         if blamed := custom.blamed(kind, error):
             raise config.ConfigError(blamed) from error
@@ -174,20 +178,6 @@ def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
             first_train_s=pieces.first_train_s, world=pieces.ranks.world,
             phase_seconds=pieces.metrics.phase_seconds(),
         )  # fmt: skip
-
-
-def _wait_for_broker(feed: Feed, ranks: Ranks, progress: Progress, stopping: Any) -> bool:
-    """Until every rank is welcome; all continue at the version that rank 0 was told."""
-    version: int | None = None
-    while version is None:
-        version = feed.welcome(timeout_s=0.2)
-        if stopping():
-            return False
-    told = ranks.same([version])[0]
-    if told > progress.version:
-        # Samplers know other weights by that number: ours get one that nobody has seen.
-        progress.version = told + 1
-    return True
 
 
 def _feed(
@@ -216,6 +206,10 @@ def _feed(
         inc=inc,
         rank=ranks.rank,
         world=ranks.world,
+        group=ranks.same([inc])[0],
+        take_over=options.take_over,
+        # Whoever asks to resume an empty folder was told so, and goes on.
+        fresh=options.fresh or options.resume,
         run=run.run.name,
         shared=config.shared(run),
         spaces=(spaces.digest(), str(spaces)),

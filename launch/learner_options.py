@@ -23,6 +23,8 @@ class Options:
     record: bool = False  # write down every unroll that is trained on
     key: Path | None = None  # None = the run's, if it works with keys
     start: starts.Start | None = None  # None = part of `headrace train`, which has seen to it
+    take_over: bool = False  # another learner of this run must end
+    fresh: bool = False  # new weights may replace what the run has trained
     final: bool = False  # a request to stop ends the whole run, not just this process
 
 
@@ -40,6 +42,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
     )
+    parser.add_argument(
+        "--take-over", action="store_true",
+        help="end the learner that trains this run now, and go on in its place",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fresh", action="store_true",
+        help="begin with new weights though the broker's run is trained already: that is forgotten",
+    )  # fmt: skip
     parser.add_argument("--ledger", type=path, help="what was trained; default: OUT/ledger")
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
@@ -61,6 +71,8 @@ def options_of(given: argparse.Namespace, run: config.Run) -> Options:
         broker=given.broker or run.broker.bind,
         out=out,
         resume=given.resume,
+        take_over=given.take_over,
+        fresh=given.fresh,
         ledger=given.ledger or out / "ledger",
         record=given.record,
         key=given.key,

@@ -92,24 +92,24 @@ class Feed:
 
     def trained(self, batch: Batch, *, version: int) -> None:
         """An optimiser step used it; its memory is free again."""
-        self._loop.call_soon_threadsafe(self._on_trained, batch, version)
+        self._tell(self._on_trained, batch, version)
 
     def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
         """These unrolls of it cannot be used, and leave it."""
         keys = [batch.keys[at] for at in places]
         batch.drop(places)
-        self._loop.call_soon_threadsafe(self._on_rejected, keys, tuple(places), objection)
+        self._tell(self._on_rejected, keys, tuple(places), objection)
 
     def refill(self, batch: Batch) -> None:
         """It lacks unrolls; those it has stay in it until others have joined them."""
-        self._loop.call_soon_threadsafe(self._on_refill, batch)
+        self._tell(self._on_refill, batch)
 
     def publish(self, version: int, body: bytes) -> None:
         """New weights; when several wait only the newest goes out."""
         with self._lock:
             waiting, self._latest = self._latest, (version, body)
         if waiting is None:
-            self._loop.call_soon_threadsafe(self._on_publish)
+            self._tell(self._on_publish)
 
     def windows(self) -> Windows:
         """What was trained and might come again; after everything said before this call."""
@@ -119,6 +119,11 @@ class Feed:
     def stats(self, stats: dict[str, float]) -> None:
         """Numbers for whoever watches the run."""
         self.end.stats = stats
+
+    def check(self, within_s: float) -> None:
+        """Raises why the thread ended, if it does: above all that the broker refused us."""
+        self._thread.join(timeout=within_s)
+        self._raise()
 
     def leave(self, *, final: bool, text: str) -> None:
         """Say goodbye and end the thread."""
@@ -245,6 +250,14 @@ class Feed:
 
     # ---- across ---------------------------------------------------------------------------------
 
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop is closed, and the thread ended with a reason
+            self._thread.join(timeout=5.0)
+            self._raise()
+            raise
+
     def _ask(self, question: Callable[[], Any]) -> Any:
         async def answer() -> Any:
             return question()
@@ -252,7 +265,12 @@ class Feed:
         return self._run(answer())
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10.0)
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10.0)
+        except (RuntimeError, TimeoutError):
+            coroutine.close()
+            self._raise()
+            raise
 
     def _raise(self) -> None:
         error = self._error

@@ -31,7 +31,7 @@ _FAILED = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-_ROLES = ("watcher", "actor", "learner", "evaluator")
+_ROLES = ("watcher", "actor", "evaluator")
 
 
 @dataclass(slots=True)

@@ -112,6 +112,25 @@ _TRAFFIC = (
 
 _PEERS = (
     lines(
+        "Streams", "none", "Groups of environments, and the places they share: beyond, some wait.",
+        {
+            "streams": 'headrace_broker_streams{job="$job"}',
+            "places": '(headrace_broker_max_lag_versions{job="$job"} + 1)'
+            ' * headrace_broker_batch_fragments{job="$job"}',
+        },
+    ),
+    lines(
+        "Credit in vain", "none",
+        "In each interval: given back unused, because others waited; and streams whose unroll was"
+        " waited for no longer.",
+        {
+            "given back": "increase(headrace_broker_credit_withdrawn_fragments_total"
+            '{job="$job"}[$__rate_interval])',
+            "overdue": "increase(headrace_broker_overdue_streams_total"
+            '{job="$job"}[$__rate_interval])',
+        },
+    ),
+    lines(
         "Sessions", "none", "Live peers by role.",
         {"{{role}}": 'headrace_broker_sessions{job="$job"}'},
     ),

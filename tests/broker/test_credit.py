@@ -146,7 +146,7 @@ def test_memory_bounds_credit() -> None:
 
 
 def test_a_grant_after_more_arrived_than_was_granted() -> None:
-    credit, stream = Credit(batch=4, max_lag=0), Stream(actor=1, number=0)
+    credit, stream = Credit(batch=4, max_lag=0), Stream(actor=1, number=0, acting=0)
     credit.join(stream, arrived=0, started=0)
     credit.arrive(stream)  # adopted on a learner's word
     assert credit.grant(1) == [stream] and credit.running == stream.running == 1

@@ -110,6 +110,9 @@ class RouterMail:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
+    def reaches(self, frames: Sequence[Payload]) -> bool:
+        return plain(frames[0]) in self.world.wires
+
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         if left is not None:
             self.world.leaving.append(left)  # nothing waits here
@@ -232,6 +235,7 @@ class Rank(Process):
             ENDPOINT, name=f"l{rank}", inc=self.inc, rank=rank, world=plan.ranks, run="run",
             shared={}, spaces=SPACES, unroll_bytes=len(group.world.unroll), accept=self.accept,
             free=self.free, journal=Journal(None, ""), context=cast(Any, None),
+            group=group.number, fresh=True,
         )  # fmt: skip
         super().__init__(group.world, self.end.link)
 
@@ -256,6 +260,7 @@ class Group:
         self.undone = 0  # trainings before this place in `trained` are in the checkpoint
         self.trained: list[Key] = []
         self.ready = False
+        self.number = next(world.incs)
         self.ranks = [Rank(self, rank) for rank in range(world.plan.ranks)]
         version, windows = self.saved
         for rank, window in zip(self.ranks, windows, strict=True):

@@ -96,6 +96,7 @@ def test_a_storm_with_an_evaluator_leaves_the_books_right(
 def test_nobody_waits_for_one_that_sleeps(watched: Callable[[Plan], Watched]) -> None:
     world = calm(watched)
     world.evaluators[0].wake_at = world.now + 1000.0
+    world.go(test_ends.BEAT)  # what it said before is heard
     assert test_ends.goes_on(world)
     assert world.server is not None
     assert world.server.status()["actors"]["count"] == 2

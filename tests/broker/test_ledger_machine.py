@@ -136,6 +136,32 @@ class Machine(RuleBasedStateMachine):
         self.ledger.actor_hello(sampler.inc, "again", sampler.streams(), now=self.now)
 
     @precondition(lambda self: self.samplers)
+    @rule(data=st.data(), behind=st.integers(0, 8))
+    def sampler_has_weights(self, data: st.DataObject, behind: int) -> None:
+        sampler = data.draw(st.sampled_from(self.samplers))
+        self.ledger.acts(sampler.inc, max(-1, self.version - behind))
+        self.pump()
+
+    @precondition(lambda self: self.samplers)
+    @rule(data=st.data(), more=st.integers(0, 9), wrong=st.booleans())
+    def sampler_gives_back(self, data: st.DataObject, more: int, wrong: bool) -> None:
+        """All it has not started, or less, if it says that more runs; asked or not, and with the
+        number of the question or another one."""
+        sampler = data.draw(st.sampled_from(self.samplers))
+        if not self.known(sampler):
+            return self.sampler_returns(sampler)
+        for number, stream in self.ledger.book.actors[sampler.inc].streams.items():
+            started = sampler.next[number] + more
+            if stream.asked and not wrong:
+                sampler.limit[number] = min(sampler.limit[number], started)
+            before, answers = stream.limit, stream.asked and not wrong
+            self.ledger.returned(sampler.inc, [(number, stream.asks + wrong, started)])
+            assert answers or stream.limit == before
+            assert stream.limit >= sampler.limit[number] or self.overdraft
+        self.pump()
+        return None
+
+    @precondition(lambda self: self.samplers)
     @rule(data=st.data())
     def sampler_says_hello_twice(self, data: st.DataObject) -> None:
         self.sampler_returns(data.draw(st.sampled_from(self.samplers)))

@@ -106,9 +106,9 @@ def test_a_ping_leaves_out_what_waits_to_be_sent() -> None:
     for _ in range(4):
         put(box, 0), put(box, 1)
     waiting = {(0, 2), (0, 3), (1, 1)}
-    (ping,) = box.pings({}, waiting=waiting)
+    (ping,) = box.pings({}, 0, waiting=waiting)
     assert ping.unacked == ((0, 0, 2), (1, 0, 1), (1, 2, 4))
-    (later,) = box.pings({})
+    (later,) = box.pings({}, 0)
     assert later.unacked == ((0, 0, 4), (1, 0, 4))
     assert box.introduction()[0][4] == ((0, 4),)  # a HELLO names all
 
@@ -128,12 +128,12 @@ def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:
 def test_a_beat_names_all_that_is_open_in_messages_that_fit() -> None:
     streams = 3 * MAX_ENTRIES
     box = outbox(*[9] * streams)
-    assert [ping.unacked for ping in box.pings({})] == [()]
+    assert [ping.unacked for ping in box.pings({}, 0)] == [()]
     for stream in range(streams):
         for _ in range(3):
             put(box, stream)
         box.on_ack(ack((stream, 1, 2)))
-    pings = box.pings({"steps": 1.0})
+    pings = box.pings({"steps": 1.0}, 0)
     assert len(pings) == 6
     assert [r for ping in pings for r in ping.unacked] == box.unacked()
     assert all(encode(ping) for ping in pings)

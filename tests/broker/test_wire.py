@@ -47,6 +47,8 @@ MESSAGES: tuple[Message, ...] = (
     wire.Piece(2**53),
     wire.Mark(2**53),
     wire.Reached(2**53, 2**53, 2**64 - 1, 2**53),
+    wire.Recall(tuple((1 << 53, 1 << 53) for _ in range(wire.MAX_ENTRIES))),
+    wire.Returned(tuple((1 << 53, 1 << 53, 1 << 53) for _ in range(wire.MAX_ENTRIES))),
 )
 
 

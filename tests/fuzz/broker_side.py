@@ -35,6 +35,9 @@ class Mail:
         wire.decode([_plain(frame) for frame in frames[at:]])
         return True
 
+    def reaches(self, frames: Sequence[wire.Payload]) -> bool:
+        return self.send(frames)
+
     def close(self, linger_ms: int = 0) -> None:
         """Nothing."""
 
@@ -68,7 +71,7 @@ def receive(own: Server, route: bytes, frames: Sequence[bytes]) -> None:
 def honest(at: int) -> list[bytes]:
     """A learner first, then samplers of two streams each."""
     role = "actor" if at else "learner"
-    hello = wire.Hello(role, "n", at + 1, spaces="s")
+    hello = wire.Hello(role, "n", at + 1, spaces="s", version=0)
     streams = tuple((number, 0, 0, 0, ()) for number in range(2))
     said = introduction.Introduction(spaces="s", streams=streams)
     if at == 0:

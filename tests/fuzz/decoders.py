@@ -72,6 +72,8 @@ def kept(message: wire.Message) -> None:
             assert all(isinstance(value, float) for value in message.stats.values())
         case wire.Limit():
             assert all(len(grant) == 3 for grant in message.grants)
+        case wire.Recall() | wire.Returned():
+            assert len(message.streams) <= wire.MAX_ENTRIES
         case wire.Done():
             assert all(len(span) == 2 for span in message.tags)
         case wire.Pong() | wire.Bye():

@@ -23,6 +23,7 @@ from broker.wire import (
     Piece,
     Pong,
     Reached,
+    Recall,
 )
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
@@ -122,11 +123,13 @@ def outbox(data: bytes) -> None:
             own.on_limit(message)
         elif isinstance(message, Ack):
             own.on_ack(message)
+        elif isinstance(message, Recall):
+            wire.encode(own.on_recall(message))
         elif isinstance(message, Pong):
             assert len(own.resend(message.missing)) <= 64 * max(1, len(own))
         own.introduction()
         assert own.generated == sum(own.outcomes.values()) + len(own)
-        for ping in own.pings({}):
+        for ping in own.pings({}, 0):
             wire.encode(ping)
 
 

@@ -45,6 +45,7 @@ class Broker:
     def __init__(self, gate: Any = None, *, max_lag: int = 1, **limits: Any) -> None:
         self.sent: list[tuple[bytes, Message]] = []
         self.leaving: list[Callable[[], None]] = []  # to be told, when the loop turns
+        self.closed: set[bytes] = set()  # routes whose connection is gone
         book = Book(
             batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3,
             first_tag=1000,
@@ -66,6 +67,9 @@ class Broker:
         if left is not None:
             self.leaving.append(left)  # everybody reads
         return True
+
+    def reaches(self, frames: Sequence[Payload]) -> bool:
+        return bytes(_bytes(frames[0])) not in self.closed
 
     def hears(self, route: bytes, message: Message, *buffers: bytes, user: str = "") -> None:
         frames = [
@@ -95,15 +99,18 @@ class Broker:
     ) -> None:
         """Says HELLO as one that has just started."""
         intro = Introduction(streams=tuple((n, 0, 0, 0, ()) for n in range(streams)))
-        self.hello(route, wire.Hello("actor", f"a{inc}", inc, spaces="s", **other), intro, user)
+        hello = wire.Hello("actor", f"a{inc}", inc, spaces="s", **{"version": 0, **other})
+        self.hello(route, hello, intro, user)
 
     def learner(
         self, route: bytes = L, inc: int = 50, *, rank: int = 0, world: int = 1, version: int = 0,
-        spaces: str = "s", user: str = "", **intro: Any,
+        spaces: str = "s", user: str = "", group: int = 0, take_over: bool = False,
+        fresh: bool = False, **intro: Any,
     ) -> None:  # fmt: skip
         hello = wire.Hello(
-            "learner", f"l{inc}", inc, spaces=spaces, rank=rank, world=world, version=version
-        )
+            "learner", f"l{inc}", inc, spaces=spaces, rank=rank, world=world, version=version,
+            group=group, take_over=take_over, fresh=fresh,
+        )  # fmt: skip
         self.hello(route, hello, Introduction(**{"want": 8, "unroll_bytes": 100, **intro}), user)
 
     def unrolls(self, seqs: Sequence[int], route: bytes = A, inc: int = 1, **other: Any) -> None:

@@ -68,7 +68,7 @@ def test_wide_ranges_cost_no_more_than_the_leases_there_are(honest: Broker) -> N
 
 
 def test_a_fenced_rank_ends_nothing(honest: Broker) -> None:
-    honest.learner(M, 51)  # the same rank, begun again
+    honest.learner(M, 51, take_over=True)  # the same rank, begun again
     honest.hears(L, wire.Bye(50, True, "done"))
     assert honest.told(wire.Bye) == []
     assert not honest.ledger.over
