@@ -15,6 +15,7 @@ from types import TracebackType
 _BACK = "127.0.0.1"
 _PIECE = 16384
 _PIECES = 64  # on their way at once in each direction; then the sender must wait
+_OVERSLEPT_S = 0.02
 _RESET = struct.pack("ii", 1, 0)  # close without a goodbye: the other end sees a reset
 
 
@@ -139,7 +140,9 @@ class Proxy:
         kb_s = (self.kb_s_up if inwards else 0.0) or self.kb_s
         if kb_s:
             now = asyncio.get_running_loop().time()
-            self._free_at[inwards] = max(self._free_at[inwards], now) + nbytes / (1000 * kb_s)
+            # A sleep that lasted too long does not make the line slower.
+            since = max(self._free_at[inwards], now - _OVERSLEPT_S)
+            self._free_at[inwards] = since + nbytes / (1000 * kb_s)
             await asyncio.sleep(self._free_at[inwards] - now)
 
     def __enter__(self) -> "Proxy":

@@ -158,7 +158,9 @@ _AT_LEAST_S = 20.0  # of line
 def _cell(size: int, mbit: float, **more: Any) -> tuple[str, Carried]:
     way_mbit = more.get("up_mbit", mbit) if more.get("far") != "learner" else mbit
     one_s = size / (way_mbit * 1e6 / 8)
-    done = carried(size, mbit, unrolls=max(1, round(_AT_LEAST_S / one_s)), **more)
+    unrolls = max(1, round(_AT_LEAST_S / one_s))
+    # Several have one each on its way when the first is trained: the more of them, the less it is.
+    done = carried(size, mbit, unrolls=unrolls * more.get("samplers", 1), **more)
     words = " ".join(f"{key}={value}" for key, value in more.items())
     return f"{size / 1e6:g} MB at {mbit:g} Mbit/s {words}", done
 
