@@ -11,7 +11,9 @@ from types import TracebackType
 _NOT_THEIRS = frozenset(
     {
         *sys.stdlib_module_names, "__main__", "actors", "broker", "headrace", "launch", "learner",
-        "gymnasium", "msgspec", "numpy", "torch", "uvloop", "zmq",
+        "PIL", "gymnasium", "imageio", "imageio_ffmpeg", "lz4", "matplotlib", "msgpack", "msgspec",
+        "numpy", "onnx", "onnxruntime", "onnxscript", "prometheus_client", "rich", "safetensors",
+        "torch", "uvloop", "xxhash", "zmq",
     }
 )  # fmt: skip
 _MOST_BYTES = 8192

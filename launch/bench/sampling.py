@@ -14,7 +14,7 @@ import zmq
 from broker.actor_end import ActorEnd
 from broker.journal import Journal
 from broker.tallies import GROWING
-from broker.wire import Ack, Buffer, Message, Outcome, Payload, Pong, Welcome
+from broker.wire import Ack, Buffer, Limit, Message, Outcome, Payload, Pong, Welcome
 from launch import process
 from launch.bench import simulated
 from launch.bench.latency import Latencies
@@ -33,11 +33,11 @@ class Sampler(ActorEnd):
         self, spec: Samplers, name: str, context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal, latencies: Latencies,
     ) -> None:  # fmt: skip
+        self.spec = spec
         super().__init__(
             spec.broker, name=name, inc=process.incarnation(), context=context, journal=journal,
             key=simulated.key(spec.key, "actor"),
         )  # fmt: skip
-        self.spec = spec
         self.hellos = 0
         # For each broker incarnation: when it welcomed us, and acknowledged first; None = never.
         self.lives: list[tuple[float, float | None]] = []
@@ -45,6 +45,7 @@ class Sampler(ActorEnd):
         self.pong_s = 0.0  # the longest from a PING to its PONG
         self._pings: deque[float] = deque()  # when those went that were not answered
         self._of = 0  # incarnation of the last of these
+        self._told = 0  # the newest version that the broker spoke of
         self._latencies = latencies
         self.say = self._says
 
@@ -54,12 +55,22 @@ class Sampler(ActorEnd):
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         super().welcomed(welcome, body)
+        self._told = max(self._told, welcome.version)
         self._pings.clear()
         if welcome.broker_inc != self._of and len(self.lives) < _MOST_LIVES:
             self._of = welcome.broker_inc
             self.lives.append((time.monotonic(), None))
 
+    @property
+    def acting(self) -> int:
+        """The version it says that it acts with: without weights, the newest it was told of."""
+        return super().acting if self.spec.weights else self._told
+
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
+        if isinstance(message, Pong):
+            self._told = max(self._told, message.version)
+        elif isinstance(message, Limit):
+            self._told = max([self._told, *(version for _, _, version in message.grants)])
         if isinstance(message, Ack):
             self.acknowledged_at = now = time.monotonic()
             welcomed, first = self.lives[-1]
@@ -125,7 +136,7 @@ class Sampler(ActorEnd):
 
     def _put(self, stream: int, version: int, body: bytes) -> None:
         self.outbox.start(stream)
-        acted = version if self.spec.weights else 0
+        acted = version if self.spec.weights else self._told
         self.put(
             stream, versions=(acted, acted), steps=1, digest=0, ended=0, episodes=(),
             buffers=(body,),

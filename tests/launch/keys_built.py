@@ -170,7 +170,7 @@ def learning(run: config.Run, folder: Path) -> Any:
         return "stopped"
 
     stand_ins = {
-        "Ranks": ranks, "Feed": feed, "train": train, "_wait_for_broker": lambda *_: True,
+        "Ranks": ranks, "Feed": feed, "train": train, "wait_for_broker": lambda *_: True,
         "_metrics": lambda *_: None, "learner_report": mock.Mock(),
     }  # fmt: skip
     threads = mock.Mock()

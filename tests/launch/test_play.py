@@ -92,11 +92,12 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *words: str, where: str = "") -> str:
+    """The one line; below it stands `where`, the user's own code, if that is what failed."""
     assert cli.main(["play", *words]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    return lines[0]
+    line, *below = capsys.readouterr().err.splitlines()
+    assert bool(below) == bool(where) and where in "".join(below)
+    return line
 
 
 def test_the_numbers_are_those_of_the_episodes(
@@ -153,7 +154,8 @@ def test_environments_that_cannot_be_filmed(
     name: str, show: str, words: str,
 ) -> None:  # fmt: skip
     run = leave(leave_run, tmp_path / "run", name, *([f"env.kwargs.show={show}"] if show else []))
-    line = refused(capsys, str(run), "--video", str(tmp_path / "film.gif"))
+    where = "in render" if show in ("trouble", "silent") else ""
+    line = refused(capsys, str(run), "--video", str(tmp_path / "film.gif"), where=where)
     assert words in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

@@ -106,9 +106,9 @@ def test_a_run_goes_on_when_environments_raise(place: Place, stepping: str) -> N
 
 def test_a_limit_before_the_goal_is_status_3_with_failures_too(place: Place) -> None:
     faulty(place, "crash", 0.02, stepping="inline")
-    train = place.train("--stop-steps", "1000", "--stop-return", "1e9")
+    train = place.train("--stop-steps", "4000", "--stop-return", "1e9")
     assert train.ends() == 3, train.text()
-    reached_its_limit(place, 1000)
+    reached_its_limit(place, 4000)
     assert failures(train.text(), "step")
     # Episodes that were cut short by a failure count as episodes: nothing lives for 200 steps here.
     assert 0 < place.summary()["mean_return"] < 200
