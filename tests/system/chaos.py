@@ -118,8 +118,9 @@ class System:
     """A broker, a learner and samplers, each by its name; every process that ever was."""
 
     def __init__(
-        self, place: Place, address: str, *, samplers: int, learners: int = 1, run: str = RUN
-    ) -> None:
+        self, place: Place, address: str, *, samplers: int, learners: int = 1, run: str = RUN,
+        allow: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.place = place
         self.address = address
         place.run = place.toml("run.toml", run)
@@ -128,6 +129,7 @@ class System:
         self.roles: dict[str, Role] = {}  # the living one of each name
         self.all: list[Role] = []
         self.extra: tuple[str, ...] = ()  # further words for the learner
+        self.allow = allow  # modules of ours that samplers may import
         for name in self.names:
             self.start(name)
         if learners:
@@ -148,6 +150,7 @@ class System:
                 return [
                     "actor", "--broker", self.address, "--ledger", ledger,
                     "--name", name, "--seed", str(1000 * int(number)), *port,
+                    *(word for module in self.allow for word in ("--allow", module)),
                 ]  # fmt: skip
         raise ValueError(name)
 

@@ -44,7 +44,7 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     and no further, samplers wait without anything stale or shed, and all is as before once the
     learner is itself again."""
     place.toml("wide.py", WIDE)
-    system = System(place, tcp, samplers=2, learners=0, run=LARGE)
+    system = System(place, tcp, samplers=2, learners=0, run=LARGE, allow=("wide",))
     broker, samplers = system.roles["broker"], [system.roles[name] for name in system.samplers]
     for name in system.samplers:
         broker.says(f"actor {name} joins")
