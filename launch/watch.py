@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -96,12 +97,20 @@ class View:
         self._quiet = quiet
         self._next_line = 0.0
         self._live: Live | None = None
+        # One writes at a time: each moves up by the lines that the view had when it was written
+        # last, and two that move at once write over each other.
+        self._writing = threading.Lock()
         if terminal is not None:
             console = Console(file=terminal.file, force_terminal=True)
             # Refreshed by us: a refresh thread of its own would be one more thing to fork around.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
-            terminal.pass_on(lambda line: console.print(Text.from_ansi(line), soft_wrap=True))
+
+            def above(line: str) -> None:
+                with self._writing:
+                    console.print(Text.from_ansi(line), soft_wrap=True)
+
+            terminal.pass_on(above)
 
     def show(self, status: dict[str, Any]) -> None:
         if self._quiet:
@@ -109,14 +118,16 @@ class View:
         if status:
             self._rates.see(status, time.monotonic())
         if self._live is not None:
-            self._live.update(self._table(status), refresh=True)
+            with self._writing:
+                self._live.update(self._table(status), refresh=True)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + 2.0
             print(self._line(status), file=sys.stderr)  # noqa: T201
 
     def close(self) -> None:
         if self._live is not None:
-            self._live.stop()
+            with self._writing:
+                self._live.stop()
             self._live = None
 
     def _line(self, status: dict[str, Any]) -> str:
