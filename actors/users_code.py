@@ -40,7 +40,7 @@ def ending(text: str) -> str:
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """What is left of it from the user's first frame on."""
+    """Returns what is left of it from the user's first frame on."""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
         if name.partition(".")[0] not in _NOT_THEIRS:

@@ -1,4 +1,4 @@
-"""What comes to the broker in pieces: who may bring what, and how much memory it may take.
+"""Takes what comes to the broker in pieces: who may bring what, and how much memory it may take.
 
 Only what would be taken whole is taken in pieces: an unroll that was granted and is not here, a
 chunk of who publishes. Memory for it is part of `queue_mb`: a grant keeps room for its unroll.
@@ -57,7 +57,7 @@ class Arrivals:
         return sum(own.size for own in list(self._of.values()))
 
     def carry(self, peer: Peer, message: Message, buffers: Sequence[Buffer]) -> None:
-        """One of CARRIAGE. Who has nothing to bring may still be sent bulk."""
+        """Handles one of CARRIAGE. A peer with nothing to bring may still be sent bulk."""
         match message:
             case Open():
                 self._opened(peer, message, buffers)

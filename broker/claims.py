@@ -1,4 +1,4 @@
-"""What a HELLO says of unrolls that are not here, believed as far as it can be true. Pure."""
+"""Believes what a HELLO says of unrolls that are not here, as far as it can be true. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias

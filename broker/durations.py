@@ -1,4 +1,4 @@
-"""How long the unrolls of a run take, and when one is overdue. Pure."""
+"""Measures how long the unrolls of a run take, and says when one is overdue. Pure."""
 
 # Of the mean: what one more unroll weighs.
 _WEIGHT = 0.01
@@ -31,7 +31,7 @@ class Durations:
 
     @property
     def usual_s(self) -> float:
-        """What most of them keep within."""
+        """Returns what most of them keep within."""
         return 2 * self._mean_s
 
     def gave_up(self) -> None:

@@ -56,6 +56,6 @@ class Newest:
         return self._kept.indexes(get)
 
     def piece(self, version: int, index: int) -> tuple[Chunk, memoryview] | None:
-        """One chunk of a version; None = it is not here, or no longer."""
+        """Returns one chunk of a version; None = it is not here, or no longer."""
         found = self._kept.chunks(Get(version, index, index + 1))
         return found[0] if found else None

@@ -44,7 +44,7 @@ class _Stream:
 
     @property
     def floor_version(self) -> int:
-        """What the next unroll must be acted with at least."""
+        """Returns the version that the next unroll must be acted with at least."""
         return next((version for limit, version in self.floors if self.started < limit), 0)
 
     def grant(self, limit: int, version: int) -> None:

@@ -1,4 +1,4 @@
-"""What the broker sends, counted. What a socket does not take is dropped; bulk waits for room."""
+"""Sends and counts. What a socket does not take is dropped; bulk waits for room."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence

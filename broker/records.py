@@ -144,7 +144,7 @@ class Effects:
     recalls: list[tuple[int, tuple[tuple[int, int], ...]]] = field(default_factory=list)
 
     def messages(self) -> Iterator[tuple[int, Message]]:
-        """What samplers must hear, each with the incarnation that it is for."""
+        """Yields what samplers must hear, each with the incarnation that it is for."""
         yield from ((inc, Ack(outcome, acked)) for inc, outcome, acked in self.acks)
         yield from ((inc, Limit(grants)) for inc, grants in self.limits)
         yield from ((inc, Recall(asked)) for inc, asked in self.recalls)

@@ -57,7 +57,7 @@ class Shipping:
         self.post.send_all(peer.route, self.newest.announced(peer.inc, message))
 
     def pong(self) -> wire.LearnerPong:
-        """What a learner hears at every beat."""
+        """Returns what a learner hears at every beat."""
         version = self._ledger.book.credit.version
         return wire.LearnerPong(self._inc, version, self.newest.fetch.version)
 

@@ -1,4 +1,4 @@
-"""How many bytes may be under way on one line in one direction, pure.
+"""Decides how many bytes may be under way on one line in one direction, pure.
 
 Whatever is said after bulk waits behind it: beats, credit, acknowledgements. So no more is put on a
 line than it carries in a moment (`delay_s`), however large the kernel's and the routers' buffers

@@ -1,4 +1,4 @@
-"""Which code a broker's run may name on this machine.
+"""Decides which code a broker's run may name on this machine.
 
 A run names environments, wrappers and encoders as module:factory, and gymnasium imports what stands
 before the colon of an id. Whoever speaks as the broker would choose what a sampler imports and

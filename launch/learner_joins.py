@@ -1,4 +1,4 @@
-"""How a learner's ranks join the run: together, at one version."""
+"""Joins a learner's ranks to the run: together, at one version."""
 
 import logging
 from collections.abc import Callable

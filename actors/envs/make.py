@@ -118,7 +118,7 @@ def _made(config: EnvConfig) -> Any:
 
 
 def _import_module(name: str) -> None:
-    """What gymnasium would import for this id; what is wrong with the id it says itself."""
+    """Names what gymnasium would import for this id; what is wrong with the id it says itself."""
     module, colon, name = name.rpartition(":")
     if colon:
         importlib.import_module(module)

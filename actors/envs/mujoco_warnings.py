@@ -1,4 +1,4 @@
-"""What MuJoCo would write on the terminal, and into a file where it stands, for every model."""
+"""Logs once what MuJoCo would write on the terminal, and into a file, for every model."""
 
 import logging
 import re
