@@ -3,8 +3,8 @@
 import logging
 import time
 
+from broker.counters import Counters
 from broker.door import Door
-from broker.metrics import BrokerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 class Complaints:
     """One broker's."""
 
-    def __init__(self, door: Door, metrics: BrokerMetrics) -> None:
+    def __init__(self, door: Door, counters: Counters) -> None:
         self._door = door
-        self._metrics = metrics
+        self._counters = counters
 
     def count(self, reason: str) -> None:
         """A message was dropped for that reason; many of the same may follow, so without a word."""
-        self._metrics.errors[reason] += 1
+        self._counters.errors[reason] += 1
 
     def about(self, reason: str, words: str, *others: object) -> None:
         """A message was dropped for that reason."""
@@ -29,4 +29,4 @@ class Complaints:
         if self._door.loud(time.monotonic()):
             log.log(level, words, *others)
         else:
-            self._metrics.unsaid += 1
+            self._counters.unsaid += 1

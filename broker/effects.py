@@ -2,8 +2,8 @@
 
 from broker import said
 from broker.complaints import Complaints
+from broker.counters import Counters
 from broker.ledger import Ledger
-from broker.metrics import BrokerMetrics
 from broker.post import Post
 from broker.records import Effects
 from broker.roster import Roster
@@ -16,13 +16,13 @@ def send(
     ledger: Ledger,
     roster: Roster,
     post: Post,
-    metrics: BrokerMetrics,
+    counters: Counters,
     complaints: Complaints,
 ) -> None:
     """Sends all of it; a delivery to a session that is gone goes back into the queue."""
     for entry in effects.deliver:
         unroll = entry.unroll
-        metrics.lag(ledger.book.credit.version - unroll.version_min)
+        counters.lag(ledger.book.credit.version - unroll.version_min)
         deliver = entry.deliver(ledger.book.actors[unroll.inc].name)
         learner = roster.get(roster.route(entry.session))
         if learner is None:

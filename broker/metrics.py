@@ -3,9 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -13,98 +12,65 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from broker.buckets import Buckets
-from broker.door import REASONS
-from broker.roster import ROLES, Peer
+from broker.counters import Counters
+from broker.roster import ROLES
+from broker.server import Server
 from broker.steady import steady
 from broker.summed import histogram, summed
-from broker.wire import TYPES, Message, Outcome, Refusal
-
-if TYPE_CHECKING:
-    from broker.server import Server
-
-_MOST_LAG = 1000
-_LATE_BEATS = 2.5
-_LAGS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+from broker.wire import TYPES, Outcome
 
 
 class BrokerMetrics(Collector):
-    """One per broker process."""
+    """Reads the server's numbers at every scrape."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)
-        self.bytes: Counter[str] = Counter({"in": 0, "out": 0})  # dir
-        self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
-        self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self.refused: Counter[str] = Counter({code.name.lower(): 0 for code in Refusal})
-        self.peer_full = 0
-        self.lags = Buckets(_LAGS)  # versions between acting and dispatch
-        self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in
-        self.loop_lag = Histogram(
-            "headrace_broker_loop_lag_seconds",
-            "How late the event loop woke up",
-            buckets=[0.0001 * 4**n for n in range(8)],
-            registry=registry,
-        )
-        self.unsaid = 0  # lines that the log was spared
-        self._server: Server | None = None
+    def __init__(self, registry: CollectorRegistry, server: Server) -> None:
+        self._server = server
         registry.register(self)
 
-    def lag(self, versions: int) -> None:
-        """Of one unroll at dispatch. A sampler may say anything: the sum stays a figure."""
-        self.lags.add(min(max(versions, 0), _MOST_LAG))
-
-    def count(self, way: str, kind: type[Message], size: int) -> None:
-        """Every message that comes in or goes out."""
-        self.messages[way, kind] += 1
-        self.bytes[way] += size
-        if way == "in":
-            self.sizes.add(size)
-
-    def watch(self, server: "Server") -> None:
-        self._server = server
-
     def collect(self) -> Iterator[Metric]:
-        yield from self._traffic()
-        yield histogram("headrace_broker_message_bytes", "Of messages that came in", self.sizes)
-        if (server := self._server) is not None:
-            yield from self._ledger(server)
-            yield from self._peers(server)
-            yield from self._weights(server)
-            yield from summed(server.tallies, server.roster.of("actor"))
+        server = self._server
+        yield from self._traffic(server.counters)
+        yield from self._ledger(server)
+        yield from self._peers(server)
+        yield from self._weights(server)
+        yield from summed(server.tallies, server.roster.of("actor"))
 
-    def _traffic(self) -> Iterator[Metric]:
+    def _traffic(self, counters: Counters) -> Iterator[Metric]:
         messages = CounterMetricFamily(
             "headrace_broker_messages", "Messages by direction and type", labels=["dir", "type"]
         )
         for kind in TYPES:
             for way in ("in", "out"):
                 name = kind.__name__.lower()
-                messages.add_metric([way, name], self.messages[way, kind])
+                messages.add_metric([way, name], counters.messages[way, kind])
         yield messages
-        yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", self.bytes)
+        yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", counters.bytes)
         yield CounterMetricFamily(
-            "headrace_broker_unsaid_lines", "Lines that the log was spared", value=self.unsaid
+            "headrace_broker_unsaid_lines", "Lines that the log was spared", value=counters.unsaid
         )
         yield CounterMetricFamily(
             "headrace_broker_fragment_bytes",
             "Bytes of unrolls that came in",
-            value=self.unroll_bytes,
+            value=counters.unroll_bytes,
         )
         yield _counter(
-            "headrace_broker_protocol_errors", "Messages not taken", "reason", self.errors
+            "headrace_broker_protocol_errors", "Messages not taken", "reason", counters.errors
         )
-        yield _counter("headrace_broker_refusals", "Peers refused", "reason", self.refused)
+        yield _counter("headrace_broker_refusals", "Peers refused", "reason", counters.refused)
         yield histogram(
             "headrace_broker_fragment_lag_versions",
             "Age: versions between acting and dispatch, by unroll; max_lag does not bound it",
-            self.lags,
+            counters.lags,
         )
         yield CounterMetricFamily(
-            "headrace_broker_peer_full", "Sends a peer had no room for", value=self.peer_full
+            "headrace_broker_peer_full", "Sends a peer had no room for", value=counters.peer_full
+        )
+        yield histogram("headrace_broker_message_bytes", "Of messages that came in", counters.sizes)
+        yield histogram(
+            "headrace_broker_loop_lag_seconds", "How late the event loop woke up", counters.loop_lag
         )
 
-    def _ledger(self, server: "Server") -> Iterator[Metric]:
+    def _ledger(self, server: Server) -> Iterator[Metric]:
         book, ledger = server.ledger.book, server.ledger
         outcomes = Counter({outcome.name.lower(): book.outcomes[outcome] for outcome in Outcome})
         outcomes["duplicate"] = book.copies
@@ -158,7 +124,7 @@ class BrokerMetrics(Collector):
             "headrace_broker_fragment_age_seconds", "From arriving to how it ended", book.ages
         )
 
-    def _peers(self, server: "Server") -> Iterator[Metric]:
+    def _peers(self, server: Server) -> Iterator[Metric]:
         now, beat_s = time.monotonic(), server.config.beat_s
         sessions = GaugeMetricFamily("headrace_broker_sessions", "Live peers", labels=["role"])
         late = GaugeMetricFamily(
@@ -167,7 +133,7 @@ class BrokerMetrics(Collector):
         for role in ROLES:
             peers = server.roster.of(role)
             sessions.add_metric([role], len(peers))
-            late.add_metric([role], sum(1 for peer in peers if is_late(peer, beat_s, now)))
+            late.add_metric([role], sum(1 for peer in peers if peer.is_late(beat_s, now)))
         yield from (sessions, late)
         told = Counter({role: server.troubles.totals[role] for role in ROLES if role != "watcher"})
         yield _counter("headrace_broker_troubles", "Errors that peers reported", "role", told)
@@ -180,7 +146,7 @@ class BrokerMetrics(Collector):
             shaken = Counter({"accepted": gate.accepted, **gate.refused})
             yield _counter("headrace_broker_handshakes", "By outcome", "outcome", shaken)
 
-    def _weights(self, server: "Server") -> Iterator[Metric]:
+    def _weights(self, server: Server) -> Iterator[Metric]:
         spread, weights, roster = server.shipping.spread, server.weights, server.roster
         yield CounterMetricFamily(
             "headrace_broker_weights_published", "Versions whole and verified here",
@@ -193,23 +159,16 @@ class BrokerMetrics(Collector):
         for name, words, number in (
             ("version", "Newest weights whole and verified", weights.version),
             ("lagging_actors", "Samplers not acting with them", roster.behind(weights.version)),
-            ("behind_versions", "Newest, less the oldest acted with", behind(server)),
+            (
+                "behind_versions",
+                "Newest, less the oldest acted with",
+                roster.versions_behind(weights.version),
+            ),
             ("refused_chunks", "Chunks with a wrong hash", weights.refused),
             ("bytes", "Of the newest", spread.nbytes),
             ("published_timestamp_seconds", "When the newest were whole", spread.published_at),
         ):
             yield GaugeMetricFamily(f"headrace_broker_weights_{name}", words, value=float(number))
-
-
-def is_late(peer: Peer, beat_s: float, now: float) -> bool:
-    """It missed two beats. A watcher has none: it asks when it likes."""
-    return peer.role != "watcher" and now - peer.seen > _LATE_BEATS * beat_s
-
-
-def behind(server: "Server") -> int:
-    """Versions between the newest weights and the oldest that a sampler acts with."""
-    oldest = server.roster.oldest()
-    return max(0, server.weights.version - oldest) if oldest >= 0 else 0
 
 
 def _counter(name: str, words: str, label: str, values: Counter[str]) -> CounterMetricFamily:

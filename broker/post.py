@@ -5,8 +5,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 from broker import wire
 from broker.bulk import Bulk, Send
+from broker.counters import Counters
 from broker.mailbox import Mailbox
-from broker.metrics import BrokerMetrics
 from broker.pipes import MOST_BULK, Pipes
 from broker.roster import Peer
 from broker.wire import Chunk, Deliver, Message, Open, Payload, Piece, Reached, Refusal
@@ -19,7 +19,7 @@ class Post:
     """The ROUTER's way out."""
 
     def __init__(
-        self, router: Mailbox, metrics: BrokerMetrics, lease_s: float, queue_bytes: int
+        self, router: Mailbox, metrics: Counters, lease_s: float, queue_bytes: int
     ) -> None:
         self.pipes = Pipes()
         # Called when nothing waits for a peer any more, after something did.

@@ -13,6 +13,8 @@ from broker.wire import Hello, Refusal
 
 ROLES = ("actor", "learner", "watcher", "evaluator", "node")
 _PLAYERS = ("actor", "evaluator")
+# Beats without a word after which a peer is late.
+_LATE_BEATS = 2.5
 
 
 @dataclass(slots=True)
@@ -36,6 +38,10 @@ class Peer:
     bulk: Bulk | None = None  # what waits to be sent to it; None = nothing ever did
     address: str = ""  # where it connects from
     target: str = ""  # where its metrics are, host:port; "" = it serves none
+
+    def is_late(self, beat_s: float, now: float) -> bool:
+        """Tells whether it missed two beats. A watcher has none: it asks when it likes."""
+        return self.role != "watcher" and now - self.seen > _LATE_BEATS * beat_s
 
 
 class Roster:
@@ -104,6 +110,11 @@ class Roster:
     def oldest(self) -> int:
         """The oldest version that a sampler acts with; -1 = none acts."""
         return min((peer.acting for peer in self.of("actor") if peer.acting >= 0), default=-1)
+
+    def versions_behind(self, newest: int) -> int:
+        """Counts the versions between the newest weights and the oldest a sampler acts with."""
+        oldest = self.oldest()
+        return max(0, newest - oldest) if oldest >= 0 else 0
 
     def behind(self, version: int) -> int:
         """Samplers that have not proved to act with these weights."""

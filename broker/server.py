@@ -20,12 +20,12 @@ from broker import door, effects, introduction, said, wire
 from broker.arrivals import CARRIAGE, Arrivals
 from broker.complaints import Complaints
 from broker.config import BrokerConfig
+from broker.counters import Counters
 from broker.door import Budget, Door
 from broker.introduction import Introduction
 from broker.ledger import BeyondCreditError, Ledger
 from broker.mailbox import Mailbox
 from broker.memory import MemoryWatch
-from broker.metrics import BrokerMetrics
 from broker.post import Post
 from broker.reception import Reception, address_of, user_of
 from broker.roster import ROLES, Peer, Roster
@@ -47,7 +47,7 @@ class Server:
         self,
         config: BrokerConfig,
         ledger: Ledger,
-        metrics: BrokerMetrics,
+        counters: Counters,
         *,
         inc: int,
         shared: dict[str, Any],
@@ -59,7 +59,7 @@ class Server:
     ) -> None:
         self.config = config
         self.ledger = ledger
-        self.metrics = metrics
+        self.counters = counters
         self.inc = inc
         self._shared = introduction.pack(shared)  # the run, as every peer must see it
         self.roster = roster
@@ -68,9 +68,9 @@ class Server:
         self.memory = MemoryWatch(queue_bytes=ledger.book.queue_bytes)
         self.announce = announce  # where weight announcements go out
         self._router = Mailbox(router)
-        self._post = Post(self._router, metrics, config.lease_s, ledger.book.queue_bytes)
+        self._post = Post(self._router, counters, config.lease_s, ledger.book.queue_bytes)
         self._xpub = Mailbox(publisher)
-        self.complaints = Complaints(self.door, metrics)
+        self.complaints = Complaints(self.door, counters)
         self.shipping = Shipping(
             ledger, self.door, self.complaints, self._post, roster, announce=self._publish, inc=inc
         )
@@ -80,8 +80,7 @@ class Server:
         self.arrivals = Arrivals(ledger, self.door, self.shipping, self._take)
         self.tallies = Tallies()
         self.troubles = Troubles()
-        self.began = time.monotonic()
-        self.view = View(self)
+        self.view = View(config, ledger, roster, self.shipping, self.tallies, self.troubles)
         self.status = self.view.status
         # Who may say it, and what it does.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
@@ -139,7 +138,7 @@ class Server:
             due = time.monotonic() + pause
             await asyncio.sleep(pause)
             now = time.monotonic()
-            self.metrics.loop_lag.observe(max(0.0, now - due))
+            self.counters.loop_lag.add(max(0.0, now - due))
             self.memory.check(
                 held=self.shipping.nbytes, actors=self.ledger.book.actors, peers=len(self.roster)
             )
@@ -168,24 +167,24 @@ class Server:
         peer = self.roster.get(route)
         budget = peer.budget if peer is not None else self.door.stranger(route)
         if not self.door.admits(budget, size, now):
-            self.metrics.errors["rate"] += 1
+            self.counters.errors["rate"] += 1
             return
         try:
             message, views = wire.decode([frame.buffer for frame in frames[1:]])
         except wire.WireError as error:
             other = isinstance(error, wire.OtherProtocol)
-            self.metrics.errors["protocol" if other else "malformed"] += 1
+            self.counters.errors["protocol" if other else "malformed"] += 1
             if other and self.door.answers(budget, now):
                 self._post.refuse(route, Refusal.PROTOCOL, str(error))
             return
-        self.metrics.count("in", type(message), size)
+        self.counters.count("in", type(message), size)
         kind = type(message)
         if not self.door.fits(message, views, size):
             self.complaints.about("size", "a %s of %d bytes", kind.__name__, size)
         elif isinstance(message, wire.Hello):
             self._hello(frames[1], route, budget, message, views[0] if views else b"")
         elif peer is None or not (self.reception.alive(peer, now) or kind is wire.Bye):
-            self.metrics.errors["unknown"] += 1
+            self.counters.errors["unknown"] += 1
             if self.door.answers(budget, now):
                 self._post.send(route, wire.Resync(self.inc))
         else:
@@ -196,7 +195,7 @@ class Server:
         """A whole message of somebody who is here."""
         roles, handler = self._handlers.get(type(message), (set(), None))
         if handler is None or peer.role not in roles:
-            self.metrics.errors["unexpected"] += 1
+            self.counters.errors["unexpected"] += 1
         elif getattr(message, "inc", peer.inc) != peer.inc:
             self.complaints.about("identity", "%s speaks as another", peer.name)
         else:
@@ -207,12 +206,12 @@ class Server:
     ) -> None:
         now = time.monotonic()
         if not self.door.greets(budget, now):
-            self.metrics.errors["hello"] += 1
+            self.counters.errors["hello"] += 1
             return
         try:
             intro = introduction.decode(body) if body else Introduction()
         except wire.Malformed:
-            self.metrics.errors["malformed"] += 1
+            self.counters.errors["malformed"] += 1
             return
         user = user_of(frame) if self.gate is not None else ""
         published = self.weights.version
@@ -245,7 +244,7 @@ class Server:
             self.complaints.about("numbers", "%s: its versions are reversed", peer.name)
             return
         size = sum(map(len, buffers))
-        self.metrics.unroll_bytes += size
+        self.counters.unroll_bytes += size
         try:
             if not peer.spaces:
                 raise BeyondCreditError("it has no environment")
@@ -278,7 +277,7 @@ class Server:
         peer.stats = said.numbers(stats)
         peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
         if peer.role == "actor":
-            age_s = peer.seen - self.began
+            age_s = peer.seen - self.view.began
             self.tallies.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
         elif peer.role == "learner":
             self.view.learnt(peer.stats)
@@ -337,7 +336,7 @@ class Server:
     def _pump(self) -> None:
         effects.send(
             self.ledger.pump(time.monotonic()), ledger=self.ledger, roster=self.roster,
-            post=self._post, metrics=self.metrics, complaints=self.complaints,
+            post=self._post, counters=self.counters, complaints=self.complaints,
         )  # fmt: skip
 
     def _welcome(self, peer: Peer, version: int) -> None:

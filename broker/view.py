@@ -1,16 +1,17 @@
 """The run's numbers for whoever watches, made at most a few times a second however many ask."""
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker import introduction
-from broker.metrics import behind, is_late
+from broker.config import BrokerConfig
+from broker.ledger import Ledger
 from broker.release import release
-from broker.roster import Peer
+from broker.roster import Peer, Roster
+from broker.shipping import Shipping
+from broker.tallies import Tallies
 from broker.trend import Trend
-
-if TYPE_CHECKING:
-    from broker.server import Server
+from broker.troubles import Troubles
 
 # It takes a look at every peer: no sooner again than after so many seconds.
 _EVERY_S: Final = 0.1
@@ -20,10 +21,24 @@ _MOST_LATE: Final = 20
 
 
 class View:
-    """One broker's."""
+    """Puts the status together from the broker's parts."""
 
-    def __init__(self, server: "Server") -> None:
-        self._server = server
+    def __init__(
+        self,
+        config: BrokerConfig,
+        ledger: Ledger,
+        roster: Roster,
+        shipping: Shipping,
+        tallies: Tallies,
+        troubles: Troubles,
+    ) -> None:
+        self.began = time.monotonic()
+        self._beat_s = config.beat_s
+        self._ledger = ledger
+        self._roster = roster
+        self._shipping = shipping
+        self._tallies = tallies
+        self._troubles = troubles
         self._curve = Trend()  # (steps trained on, mean return)
         self._packed = b""
         self._until = float("-inf")  # the packed one is fresh before
@@ -41,26 +56,26 @@ class View:
 
     def status(self) -> dict[str, Any]:
         """May be asked by another thread: every table is copied before it is walked."""
-        server, now = self._server, time.monotonic()
-        book, roster, weights = server.ledger.book, server.roster, server.weights
+        ledger, roster, shipping = self._ledger, self._roster, self._shipping
+        now, book, weights = time.monotonic(), ledger.book, shipping.newest.fetch
         leased = len(book.leases)
         return {
             "run": roster.run,
             "release": release(),
             "clock": time.time(),
-            "uptime_s": now - server.began,
-            "beat_s": server.config.beat_s,
+            "uptime_s": now - self.began,
+            "beat_s": self._beat_s,
             "version": book.credit.version,
             "weights": weights.version,
-            "weights_bytes": server.shipping.spread.nbytes,
-            "behind_versions": behind(server),
+            "weights_bytes": shipping.spread.nbytes,
+            "behind_versions": roster.versions_behind(weights.version),
             "max_lag": book.credit.max_lag,
             "ahead": round(book.credit.ahead, 3),
             "batch_unrolls": book.credit.batch,
             "queued": book.entries - leased,
             "queued_bytes": book.nbytes,
             "queue_limit_bytes": book.queue_bytes,
-            "unread_bytes": server.shipping.unread,
+            "unread_bytes": shipping.unread,
             "leased": leased,
             "running": book.credit.running,
             "streams": book.credit.streams,
@@ -69,22 +84,21 @@ class View:
             "received": book.received,
             "outcomes": {o.name.lower(): n for o, n in book.outcomes.copy().items()},
             "duplicates": book.copies,
-            "unaccounted": server.ledger.unaccounted(),
+            "unaccounted": ledger.unaccounted(),
             "actors": {"behind": roster.behind(weights.version), **roster.sums()},
             "samplers": {
-                name: server.tallies.totals[name] for name in ("env_steps", "episodes", "generated")
+                name: self._tallies.totals[name] for name in ("env_steps", "episodes", "generated")
             },
             "learners": [_said(peer, now) for peer in roster.of("learner")[:_MOST_SHOWN]],
             "evaluators": [_said(peer, now) for peer in roster.of("evaluator")[:_MOST_SHOWN]],
             "late": self._late(now),
-            "troubles": server.troubles.shown(now),
+            "troubles": self._troubles.shown(now),
             "curve": self._curve.points(),
-            "over": server.ledger.over,
+            "over": ledger.over,
         }
 
     def _late(self, now: float) -> list[dict[str, Any]]:
-        beat_s = self._server.config.beat_s
-        late = [peer for peer in self._server.roster.everybody() if is_late(peer, beat_s, now)]
+        late = [peer for peer in self._roster.everybody() if peer.is_late(self._beat_s, now)]
         return [
             {"role": peer.role, "name": peer.name, "silent_s": round(now - peer.seen, 3)}
             for peer in late[:_MOST_LATE]

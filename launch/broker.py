@@ -12,6 +12,7 @@ import zmq
 
 from broker import durable, endpoints
 from broker.book import Book
+from broker.counters import Counters
 from broker.endpoints import EndpointError
 from broker.journal import Journal
 from broker.keys import BROKER, Key
@@ -63,7 +64,6 @@ async def _serve(
     shared = config.shared(run)
     registry = web.registry("broker")
     web.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
-    metrics = BrokerMetrics(registry)
     roster = Roster(run.run.name, lambda other: compare.first_difference(shared, other))
     own_key = _own_key(run, key)
     journal = None if ledger is None else open_journal(ledger, "broker", inc)
@@ -95,7 +95,7 @@ async def _serve(
         server = Server(
             run.broker,
             Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),
-            metrics,
+            Counters(),
             inc=inc,
             shared=config.for_peers(run),
             roster=roster,
@@ -104,7 +104,7 @@ async def _serve(
             publisher=publisher,
             gate=gate,
         )
-        metrics.watch(server)
+        BrokerMetrics(registry, server)
         status.watch(server.status)
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
@@ -177,7 +177,7 @@ def _totals(server: Server) -> dict[str, Any]:
         "redelivered": server.ledger.book.redelivered,
         "rolled_back": server.ledger.rolled_back,
         "unaccounted": server.ledger.unaccounted(),
-        "unroll_bytes": server.metrics.unroll_bytes,
+        "unroll_bytes": server.counters.unroll_bytes,
     }
 
 

@@ -18,6 +18,7 @@ from actors.metrics import ActorMetrics
 from broker import endpoints
 from broker.actor_end import ActorEnd
 from broker.book import Book
+from broker.counters import Counters
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
 from broker.ledger import Ledger
@@ -97,11 +98,11 @@ def _broker() -> Iterator[CollectorRegistry]:
     run = config.Run()
     registry = web.registry("broker")
     web.says_run(registry, run="", algorithm="", env="")
-    metrics = BrokerMetrics(registry)
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
         gate = Gate(context, Path(folder))  # with keys: there is a metric that nobody else has
         router, publisher = endpoints.router(context, None), endpoints.publisher(context, None)
-        metrics.watch(
+        BrokerMetrics(
+            registry,
             Server(
                 run.broker,
                 Ledger(
@@ -110,7 +111,7 @@ def _broker() -> Iterator[CollectorRegistry]:
                     ),
                     lease_s=1.0,
                 ),
-                metrics,
+                Counters(),
                 inc=1,
                 shared={},
                 roster=Roster("", lambda _: None),
@@ -118,7 +119,7 @@ def _broker() -> Iterator[CollectorRegistry]:
                 router=router,
                 publisher=publisher,
                 gate=gate,
-            )
+            ),
         )
         yield registry
         context.destroy(linger=0)

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 import zmq
-from prometheus_client import CollectorRegistry
 
 from broker import link as link_module
 from broker import server as server_module
@@ -23,13 +22,13 @@ from broker.actor_end import ActorEnd
 from broker.blobs import Blob
 from broker.book import Book
 from broker.config import BrokerConfig
+from broker.counters import Counters
 from broker.inbox import Key
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd, Objection
 from broker.ledger import Ledger
 from broker.link import Link
 from broker.mailbox import Mailbox
-from broker.metrics import BrokerMetrics
 from broker.outbox import Outbox
 from broker.roster import Roster
 from broker.server import Server
@@ -335,7 +334,7 @@ class World:
         )  # fmt: skip
         return Server(
             BrokerConfig(beat_s=BEAT, lease_s=LEASE), Ledger(book, lease_s=LEASE),
-            BrokerMetrics(CollectorRegistry()), inc=next(self.incs), shared={},
+            Counters(), inc=next(self.incs), shared={},
             roster=Roster("run", lambda _: None), announce="tcp://broker:2",
             router=cast(Any, "router"), publisher=cast(Any, "xpub"),
         )  # fmt: skip
@@ -524,9 +523,9 @@ def goes_on(world: World) -> bool:
 def test_no_fault_no_waste(begin: Callable[[Plan], World]) -> None:
     world = calm(begin, 100.0)
     assert world.server is not None
-    book, metrics = world.server.ledger.book, world.server.metrics
+    book, counters = world.server.ledger.book, world.server.counters
     assert (book.copies, book.redelivered) == (0, 0)
-    assert sum(metrics.errors.values()) == metrics.peer_full == 0
+    assert sum(counters.errors.values()) == counters.peer_full == 0
 
 
 def test_a_welcome_without_room_is_said_again(begin: Callable[[Plan], World]) -> None:

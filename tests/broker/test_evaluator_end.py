@@ -254,12 +254,12 @@ def test_it_may_not_do_what_samplers_do(watched: Callable[[Plan], Watched]) -> N
     assert world.server is not None
     evaluator, book = world.evaluators[0], world.server.ledger.book
     received, running = book.received, book.credit.running
-    unexpected = world.server.metrics.errors["unexpected"]
+    unexpected = world.server.counters.errors["unexpected"]
     world.drain = True
     evaluator.link.send(encode(Unroll(evaluator.end.inc, 0, 0, 0, 0, 0, 3, 1), b"steps"))
     evaluator.link.send(encode(Ping(((0, 0, 5),), {})))
     world.go(0.5)
-    assert world.server.metrics.errors["unexpected"] == unexpected + 1
+    assert world.server.counters.errors["unexpected"] == unexpected + 1
     assert evaluator.end.inc not in book.actors
     assert received <= book.received <= received + running  # what samplers had begun
 

@@ -32,7 +32,7 @@ def test_nothing_is_given_back_for_want_of_room_once_it_is_calm(
     world.faulty = False
     world.go(6 * ends.LEASE)
     assert world.server is not None
-    messages, version = world.server.metrics.messages, world.group.version
+    messages, version = world.server.counters.messages, world.group.version
     before, delivered = given_back(world), messages["out", Deliver]
     world.go(4 * ends.LEASE)
     assert world.group.version > version

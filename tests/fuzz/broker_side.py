@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from broker import introduction, server, wire
 from broker.book import Book
 from broker.config import BrokerConfig
+from broker.counters import Counters
 from broker.ledger import Ledger
 from broker.metrics import BrokerMetrics
 from broker.roster import Roster
@@ -53,13 +54,16 @@ def made() -> Server:
     nowhere: Any = None
     with mock.patch.object(server, "Mailbox", Mail):
         own = Server(
-            BrokerConfig(), Ledger(book, lease_s=10.0), BrokerMetrics(CollectorRegistry()),
+            BrokerConfig(), Ledger(book, lease_s=10.0), Counters(),
             inc=99, shared=_RUN, announce="tcp://x:1",
             roster=Roster("small", lambda other: compare.first_difference(_RUN, other)),
             router=nowhere, publisher=nowhere,
         )  # fmt: skip
-    own.metrics.watch(own)
     return own
+
+
+def scrape(own: Server) -> None:
+    list(BrokerMetrics(CollectorRegistry(), own).collect())
 
 
 def receive(own: Server, route: bytes, frames: Sequence[bytes]) -> None:
@@ -88,4 +92,4 @@ def broker(data: bytes) -> None:
         at = reader.byte() % len(ROUTES)
         receive(own, ROUTES[at], shaping.message(reader, inc=at + 1))
     own.status()
-    list(own.metrics.collect())
+    scrape(own)

@@ -21,7 +21,7 @@ from broker.config import BrokerConfig
 from broker.ledger import Ledger
 from broker.newest import Newest
 from broker.roster import Peer, Roster
-from broker.server import Server
+from broker.shipping import Shipping
 from broker.spread import Spread
 from broker.tallies import Tallies
 from broker.troubles import Troubles
@@ -96,12 +96,11 @@ def hurried() -> Iterator[None]:
 def crowd() -> tuple[Roster, View]:
     roster = Roster("small", lambda _: None)
     book = Book(batch=2, max_lag=2, max_lag_hard=9, queue_bytes=2**20, attempts=3, first_tag=1)
-    server = SimpleNamespace(
-        config=BrokerConfig(), began=0.0, ledger=Ledger(book, lease_s=5.0), roster=roster,
-        weights=Newest().fetch, shipping=SimpleNamespace(spread=Spread(), unread=0),
-        tallies=Tallies(), troubles=Troubles(),
-    )  # fmt: skip
-    return roster, View(cast(Server, server))
+    shipping = SimpleNamespace(spread=Spread(), newest=Newest(), unread=0)
+    ledger = Ledger(book, lease_s=5.0)
+    return roster, View(
+        BrokerConfig(), ledger, roster, cast(Shipping, shipping), Tallies(), Troubles()
+    )
 
 
 async def churn(roster: Roster, ended: threading.Event) -> None:

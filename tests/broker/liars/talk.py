@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import zmq
-from prometheus_client import CollectorRegistry
 
 from broker import introduction, wire
 from broker.blobs import Blob
 from broker.book import Book
 from broker.config import BrokerConfig
+from broker.counters import Counters
 from broker.introduction import Introduction
 from broker.ledger import Ledger
-from broker.metrics import BrokerMetrics
 from broker.roster import Roster
 from broker.server import Server
 from broker.wire import Message, Payload, Unroll
@@ -53,12 +52,12 @@ class Broker:
         more = {} if gate is None else {"gate": gate}
         self.server = Server(
             BrokerConfig(beat_s=1.0, lease_s=10.0, **limits), Ledger(book, lease_s=10.0),
-            BrokerMetrics(CollectorRegistry()), inc=9, shared={},
+            Counters(), inc=9, shared={},
             roster=Roster("run", lambda _: None), announce="tcp://broker:2",
             router=cast(Any, self), publisher=cast(Any, self), **more,
         )  # fmt: skip
         self.book, self.ledger = book, self.server.ledger
-        self.errors = self.server.metrics.errors
+        self.errors = self.server.counters.errors
 
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         parts = [f.bytes if isinstance(f, zmq.Frame | Frame) else bytes(f) for f in frames]

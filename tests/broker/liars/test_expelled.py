@@ -90,6 +90,6 @@ def test_it_is_told_why_and_does_not_come_in_again(honest: Broker) -> None:
     honest.sampler(A, 1)
     (again,) = honest.told(wire.Refuse)
     assert again == refusal
-    assert honest.server.metrics.refused["unrolls"] == 2
+    assert honest.server.counters.refused["unrolls"] == 2
     honest.sampler(b"new", 9)
     assert honest.told(wire.Refuse) == []

@@ -93,7 +93,7 @@ def test_versions_that_cannot_be_make_no_new_figures(honest: Broker) -> None:
     for seq in range(3, 6):
         honest.unrolls([seq], version_min=FAR - seq, version_max=FAR)
     honest.pump()
-    lags = honest.server.metrics.lags
+    lags = honest.server.counters.lags
     assert 0 <= lags.total <= 1000 * sum(lags.counts)
     honest.unrolls([6], version_min=5, version_max=3)
     assert honest.errors["numbers"] == 1
