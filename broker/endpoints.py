@@ -5,7 +5,7 @@ import socket as unix
 
 import zmq
 
-from broker import security
+from broker import curve
 from broker.keys import Key
 from broker.loopback import is_loopback
 from broker.wire import MAX_BUFFER_BYTES
@@ -135,7 +135,7 @@ def _server(
 ) -> "zmq.Socket[bytes]":
     socket = _socket(context, kind)
     if key is not None:
-        security.serve(socket, key)
+        curve.serve(socket, key)
     return socket
 
 
@@ -144,7 +144,7 @@ def _client(
 ) -> "zmq.Socket[bytes]":
     socket = _socket(context, kind)
     if key is not None:
-        security.join(socket, key)
+        curve.join(socket, key)
     # Jitter is libzmq's: up to the same again. A broker that is not there costs a refused packet,
     # so coming back soon is cheap; handshakes that fail are paced by the link (handshake.py).
     socket.set(zmq.RECONNECT_IVL, 100)

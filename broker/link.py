@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import zmq
 
-from broker import endpoints, pieces, security
+from broker import curve, endpoints, pieces
 from broker.bulk import Bulk
 from broker.fields import MOST_TEXT_BYTES, Refusal
 from broker.handshake import Handshakes, failure
@@ -140,7 +140,7 @@ class Link:
         started = time.monotonic()
         while True:
             with Mailbox(endpoints.dealer(self._context, self._key)) as mail:
-                monitor = security.listen(mail.socket)
+                monitor = curve.listen(mail.socket)
                 mail.socket.connect(self.endpoint)
                 self._mail = mail
                 try:
@@ -148,7 +148,7 @@ class Link:
                         pause = _BACKOFF_S[0]
                 finally:
                     self._mail = None
-                    security.unlisten(mail.socket, monitor)
+                    curve.unlisten(mail.socket, monitor)
             self.reconnects += 1
             away = max(pause, self._handshakes.pause_s())
             await asyncio.sleep(away * random.uniform(0.5, 1.0))
@@ -187,7 +187,7 @@ class Link:
     def _locked_out(self, monitor: "zmq.Socket[bytes]") -> bool:
         """Did handshakes fail, so that this socket will not do? RefusedError = none ever will."""
         out = False
-        for event in security.failures(monitor):
+        for event in curve.failures(monitor):
             out |= self._handshakes.failed(failure(*event))
         if out:
             if fatal := self._handshakes.fatal():
@@ -287,14 +287,14 @@ class Link:
         await self._announce.wait()
         while True:
             with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
-                monitor = security.listen(mail.socket)
+                monitor = curve.listen(mail.socket)
                 announcer = self._announcer
                 mail.socket.connect(announcer[0])
                 try:
-                    while self._announcer == announcer and not any(security.failures(monitor)):
+                    while self._announcer == announcer and not any(curve.failures(monitor)):
                         await self._hear(mail)
                 finally:
-                    security.unlisten(mail.socket, monitor)
+                    curve.unlisten(mail.socket, monitor)
             if self._announcer == announcer:  # a handshake failed
                 await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
 

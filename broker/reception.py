@@ -11,10 +11,10 @@ import zmq
 
 from broker import said
 from broker.door import Budget, Door
+from broker.gate import Gate
 from broker.introduction import Introduction
 from broker.ledger import Ledger
 from broker.roster import Peer, Roster
-from broker.security import Gate
 from broker.succession import Succession
 from broker.wire import Hello, Refusal
 

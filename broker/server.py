@@ -22,6 +22,7 @@ from broker.complaints import Complaints
 from broker.config import BrokerConfig
 from broker.counters import Counters
 from broker.door import Budget, Door
+from broker.gate import Gate
 from broker.introduction import Introduction
 from broker.ledger import BeyondCreditError, Ledger
 from broker.mailbox import Mailbox
@@ -29,7 +30,6 @@ from broker.memory import MemoryWatch
 from broker.post import Post
 from broker.reception import Reception, address_of, user_of
 from broker.roster import ROLES, Peer, Roster
-from broker.security import Gate
 from broker.shipping import Shipping
 from broker.succession import Succession
 from broker.tallies import Tallies

@@ -14,13 +14,13 @@ from broker import durable, endpoints
 from broker.book import Book
 from broker.counters import Counters
 from broker.endpoints import EndpointError
+from broker.gate import Gate
 from broker.journal import Journal
 from broker.keys import BROKER, Key
 from broker.ledger import Ledger
 from broker.memory import MemoryExceededError
 from broker.metrics import BrokerMetrics
 from broker.roster import Roster
-from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
 from launch import compare, config, discovery, keyring, limits, logs, notify, page, process, web

@@ -19,12 +19,12 @@ from broker import endpoints
 from broker.actor_end import ActorEnd
 from broker.book import Book
 from broker.counters import Counters
+from broker.gate import Gate
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
 from broker.ledger import Ledger
 from broker.metrics import BrokerMetrics
 from broker.roster import Roster
-from broker.security import Gate
 from broker.server import Server
 from launch import config, web
 from launch.evaluations import EvaluatorMetrics

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import zmq
 
-from broker import endpoints, keys, security, wire
+from broker import curve, endpoints, keys, wire
+from broker.gate import Gate
 from broker.keys import Key
 from broker.link import Link, RefusedError
 from broker.mailbox import Mailbox
-from broker.security import Gate
 from broker.troubles import Reports
 from broker.wire import Announce, Buffer, Message, Payload, Trouble, Welcome
 
@@ -144,7 +144,7 @@ def test_who_was_let_in_waits_until_its_key_is_back(
                 await until(lambda: peer.welcomes)
             (folder / "authorised").rename(folder / "away")
             async with broker(folder) as publisher:
-                monitor = security.listen(publisher)
+                monitor = curve.listen(publisher)
                 await until(lambda: "cannot read its authorised keys" in caplog.text)
                 await until(lambda: monitor.poll(0))  # and the announcements were refused, too
                 peer.welcomes = 0

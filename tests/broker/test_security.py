@@ -14,11 +14,11 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import endpoints, keys, security
+from broker import curve, endpoints, keys
+from broker.gate import LATER, NO, YES, Gate, Request
 from broker.handshake import Failure, failure
 from broker.keys import Key
 from broker.mailbox import Mailbox
-from broker.security import LATER, NO, YES, Gate, Request
 
 LONG_S = 20.0
 BROKER = keys.make("broker")
@@ -51,7 +51,7 @@ class Door:
     async def says(self, key: Key | None) -> str:
         """What becomes of a message: the user that it came from, or why there was no handshake."""
         with Mailbox(endpoints.dealer(self.context, key)) as mail:
-            monitor = security.listen(mail.socket)
+            monitor = curve.listen(mail.socket)
             mail.socket.connect(self.address)
             try:
                 async with asyncio.timeout(LONG_S):
@@ -59,10 +59,10 @@ class Door:
                         mail.send([b"hello"])
                         for frames in await self.mail.receive(0.01):
                             return str(frames[-1].get("User-Id"))
-                        for event in security.failures(monitor):
+                        for event in curve.failures(monitor):
                             return failure(*event).value
             finally:
-                security.unlisten(mail.socket, monitor)
+                curve.unlisten(mail.socket, monitor)
 
     async def counts(self, number: int, *reasons: str) -> None:
         """Waits until so many were refused for these reasons together."""
@@ -185,7 +185,7 @@ def test_a_failure_inside_puts_one_client_off_and_serves_the_next(
     at_the_door(tmp_path, story)
 
 
-GOOD = [b"1.0", b"7", security.DOMAIN, b"10.0.0.1", b"", b"CURVE", keys.raw(NODE.public)]
+GOOD = [b"1.0", b"7", curve.DOMAIN, b"10.0.0.1", b"", b"CURVE", keys.raw(NODE.public)]
 BROKEN = {
     "nothing": [],
     "empty": [b""],
@@ -227,7 +227,7 @@ class TestDecisions:
         return made
 
     def ask(self, gate: Gate, **changes: Any) -> bytes:
-        asked = Request(b"1", security.DOMAIN, "a", b"CURVE", (keys.raw(NODE.public),))
+        asked = Request(b"1", curve.DOMAIN, "a", b"CURVE", (keys.raw(NODE.public),))
         return gate.decide(asked._replace(**changes)).status
 
     def test_a_known_key_in_our_domain_and_nothing_else(self, gate: Gate) -> None:

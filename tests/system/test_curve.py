@@ -11,7 +11,7 @@ import pytest
 import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker import endpoints, introduction, keys, security, wire
+from broker import curve, endpoints, introduction, keys, wire
 from launch import keygen
 from tests.system.conftest import LONG_S, Place, Process, until
 from tests.system.figures import say
@@ -106,7 +106,7 @@ def knocks(address: str, key: keys.Key | None) -> None:
     """One handshake, which fails."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = endpoints.dealer(context, key)
-    monitor = security.listen(socket)
+    monitor = curve.listen(socket)
     try:
         socket.connect(address)
         assert monitor.poll(int(LONG_S * 1000)), "the handshake did not fail"

@@ -1,4 +1,4 @@
-"""Who may connect: CURVE on every socket, and the one handler that libzmq asks about each key.
+"""Decides who may connect: the one handler that libzmq asks about each key (ZAP).
 
     libzmq (ZAP) --request--> Gate --is the key in the folder?--> answer: user "role:name", or no
 
@@ -8,37 +8,26 @@ for ever, without a word.
 """
 
 import asyncio
-import contextlib
 import logging
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import zmq
 from zmq.utils import z85
 
+from broker import curve
 from broker.authorised import Authorised
-from broker.keys import Key
 from broker.mailbox import Mailbox
-from broker.wire import Buffer
 
 log = logging.getLogger(__name__)
 
-# A named domain: only sockets that say it are asked about here, and "*" would not match it.
-DOMAIN: Final = b"headrace"
 _ADDRESS: Final = "inproc://zeromq.zap.01"
 _VERSION: Final = b"1.0"
 # The peer hears it: 400 = your key is refused, 500 = the broker cannot tell now, come again.
 YES, NO, LATER = b"200", b"400", b"500"
-# What the broker's own end sees of handshakes that came to nothing before a key was asked about.
-FAILURES: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 _MECHANISM_MISMATCH: Final = 0x11000002
 # The same complaint comes no sooner again; of many different ones so many are remembered.
 _AGAIN_S, _COMPLAINTS = 60.0, 256
@@ -60,58 +49,6 @@ class Reply(NamedTuple):
     status: bytes
     text: bytes = b""
     user: str = ""
-
-
-def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
-    """The broker's end: nobody comes in whom the Gate did not let in."""
-    socket.set(zmq.CURVE_SERVER, 1)
-    socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
-    socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
-    socket.set(zmq.ZAP_DOMAIN, DOMAIN)
-    # Without it libzmq lets everybody in when no handler is bound.
-    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-
-
-def join(socket: "zmq.Socket[bytes]", key: Key) -> None:
-    """A peer's end: it talks to the owner of this one broker key and to nobody else."""
-    socket.set(zmq.CURVE_SERVERKEY, key.broker.encode())
-    socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
-    socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
-
-
-def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-    """A monitor of failed handshakes. It must be read: what nobody reads would stop all traffic,
-    so its queue has no bound of its own; it holds what fails while the loop is busy."""
-    name = f"inproc://handshakes.{socket.underlying:x}"
-    socket.monitor(name, FAILURES)
-    made: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
-    made.set(zmq.RCVHWM, 0)
-    made.set(zmq.LINGER, 0)
-    made.connect(name)
-    return made
-
-
-def unlisten(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
-    """Before the socket is closed."""
-    with contextlib.suppress(zmq.ZMQError):  # the context may be gone
-        socket.monitor(None, 0)
-    monitor.close(0)
-
-
-def failures(monitor: "zmq.Socket[bytes]") -> Iterator[tuple[int, int]]:
-    """All that came in, without waiting."""
-    while True:
-        try:
-            frames = monitor.recv_multipart(zmq.DONTWAIT)
-        except zmq.Again:
-            return
-        yield failure(frames)
-
-
-def failure(frames: Sequence[Buffer]) -> tuple[int, int]:
-    """A monitor's message: event and value."""
-    event, value = struct.unpack("=HI", bytes(frames[0])[:6])
-    return int(event), int(value)
 
 
 class Gate:
@@ -137,7 +74,7 @@ class Gate:
 
     def watch(self, socket: "zmq.Socket[bytes]") -> None:
         """Count the handshakes that fail at this socket."""
-        self._monitors.append(listen(socket))
+        self._monitors.append(curve.listen(socket))
 
     def allowed(self, user: str) -> bool:
         """Is the key that a connection came with still there? Cheap."""
@@ -175,7 +112,7 @@ class Gate:
         try:
             while True:
                 for frames in await mail.receive(3600.0):
-                    self.failed(*failure([frame.bytes for frame in frames]))
+                    self.failed(*curve.failure([frame.bytes for frame in frames]))
         finally:
             mail.close()
 
@@ -199,7 +136,7 @@ class Gate:
 
     def decide(self, request: Request) -> Reply:
         """Whose key it is, if it is anybody's."""
-        if request.domain != DOMAIN or request.mechanism != b"CURVE":
+        if request.domain != curve.DOMAIN or request.mechanism != b"CURVE":
             self._refuse("mechanism", f"refused {request.address}: it brought no key")
             return Reply(NO, b"a key is needed")
         public = request.credentials[0]
