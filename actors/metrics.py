@@ -9,9 +9,7 @@ from prometheus_client.registry import Collector
 
 from actors.stepping.stepper import Frame
 from broker.actor_end import ActorEnd
-from broker.buckets import STEP_S, Buckets
-from broker.steady import steady
-from broker.summed import histogram
+from broker.measures import STEP_S, Buckets, histogram, settled_sum
 from broker.tallies import FAILURES, WAITS
 from broker.wire import Outcome
 
@@ -184,7 +182,7 @@ class ActorMetrics(Collector):
             (
                 "ledger_unaccounted",
                 "Unrolls lost by our own counting",
-                steady(outbox.unaccounted) if outbox else 0,
+                settled_sum(outbox.unaccounted) if outbox else 0,
             ),
         ):
             yield GaugeMetricFamily(f"headrace_actor_{name}", words, value=number)

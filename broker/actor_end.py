@@ -10,9 +10,9 @@ import zmq
 
 from broker import introduction, keys
 from broker.blobs import Blob
-from broker.buckets import ACK_S, Buckets
 from broker.journal import Journal
 from broker.link import Link
+from broker.measures import ACK_S, Buckets
 from broker.outbox import Outbox
 from broker.subscriber import Subscriber
 from broker.wire import (

@@ -15,7 +15,7 @@ from broker.door import Door
 from broker.ledger import Ledger
 from broker.pieces import Pieces
 from broker.roster import Peer, Roster
-from broker.shipping import Shipping
+from broker.weight_messages import Shipping
 from broker.wire import (
     Buffer,
     Chunk,

@@ -5,8 +5,9 @@ Every unroll enters by `take` and ends by `settle`; nothing else counts.
 
 from collections import Counter, deque
 
-from broker.buckets import Buckets
+from broker.journal import Journal
 from broker.leases import Leases
+from broker.measures import Buckets
 from broker.pacing import Credit
 from broker.records import Actor, Effects, Entry, Session, Stream
 from broker.wire import MAX_ENTRIES, Outcome, Range, ranges
@@ -31,6 +32,7 @@ class Book:
         queue_bytes: int,
         attempts: int,
         first_tag: int,
+        journal: Journal | None = None,
     ) -> None:
         self.credit = Credit(batch=batch, max_lag=max_lag)
         self.leases = Leases(first_tag=first_tag)
@@ -52,6 +54,11 @@ class Book:
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
         self.expelled: list[Actor] = []  # thrown out, and not told yet
+        self._journal = journal  # hears how every unroll ended, before anybody is told; None = none
+        # Seqs that ended since the last pump, by (incarnation, stream, outcome).
+        self._ends: dict[tuple[int, int, Outcome], list[int]] = {}
+        if journal is not None:
+            journal.window((max_lag + 1) * batch)
 
     @property
     def now(self) -> float:
@@ -99,6 +106,9 @@ class Book:
         self.outcomes[outcome] += 1
         if entry.unroll.seq >= entry.stream.floor:  # else nobody asks, and nothing would forget it
             entry.stream.settled[entry.unroll.seq] = outcome
+        if self._journal is not None:
+            unroll = entry.unroll
+            self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
         self.ack(entry.stream, entry.unroll.seq, outcome)
         if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
             self._judge(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
@@ -237,7 +247,10 @@ class Book:
                 self._tell(stream)
 
     def collect(self, effects: Effects) -> None:
-        """Acknowledgements and credit that samplers must hear of."""
+        """Journals what ended; then acknowledgements and credit that samplers must hear of."""
+        if self._journal is not None and self._ends:
+            self._journal.settled(self._ends)
+            self._ends = {}
         for actor in self.touched.values():
             if actor.alive:
                 self._collect_for(actor, effects)

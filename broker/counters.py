@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Final
 
-from broker.buckets import Buckets
 from broker.door import REASONS
+from broker.measures import Buckets
 from broker.wire import Message, Refusal
 
 _MOST_LAG: Final = 1000

@@ -1,5 +1,6 @@
 """Addresses, and sockets with every option that MUST be set, set in one place."""
 
+import ipaddress
 import re
 import socket as unix
 
@@ -7,7 +8,6 @@ import zmq
 
 from broker import curve
 from broker.keys import Key
-from broker.loopback import is_loopback
 from broker.wire import MAX_BUFFER_BYTES
 
 # Messages queued for one peer before a send says "no room": more than any window of ours.
@@ -67,6 +67,17 @@ def check_bind(endpoint: str, *, guarded: bool) -> str:
 def _stays_here(endpoint: str) -> bool:
     host = endpoint.partition("://")[2].rpartition(":")[0]
     return endpoint.startswith("ipc://") or is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether only this machine can reach it, as it stands in an address; a name, an
+    interface or all of them may be reached from afar."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _answers(path: str) -> bool:

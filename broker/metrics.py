@@ -13,10 +13,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from broker.counters import Counters
+from broker.measures import histogram, settled_sum
 from broker.roster import ROLES
 from broker.server import Server
-from broker.steady import steady
-from broker.summed import histogram, summed
+from broker.summed import summed
 from broker.wire import TYPES, Outcome
 
 
@@ -117,7 +117,11 @@ class BrokerMetrics(Collector):
             ("max_lag_versions", "pacing.max_lag, by the run", book.credit.max_lag),
             ("version", "The learner's version", book.credit.version),
             ("over", "1 = the learner said that the run is complete", int(ledger.over)),
-            ("ledger_unaccounted", "Unrolls lost by our own counting", steady(ledger.unaccounted)),
+            (
+                "ledger_unaccounted",
+                "Unrolls lost by our own counting",
+                settled_sum(ledger.unaccounted),
+            ),
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
         yield histogram(

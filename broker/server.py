@@ -30,11 +30,11 @@ from broker.memory import MemoryWatch
 from broker.post import Post
 from broker.reception import Reception, address_of, user_of
 from broker.roster import ROLES, Peer, Roster
-from broker.shipping import Shipping
 from broker.succession import Succession
 from broker.tallies import Tallies
 from broker.troubles import Troubles
 from broker.view import View
+from broker.weight_messages import Shipping
 from broker.wire import Buffer, Message, Outcome, Refusal
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,10 @@ class Server:
         self.arrivals = Arrivals(ledger, self.door, self.shipping, self._take)
         self.tallies = Tallies()
         self.troubles = Troubles()
-        self.view = View(config, ledger, roster, self.shipping, self.tallies, self.troubles)
+        self._began = time.monotonic()
+        self.view = View(
+            config, ledger, roster, self.shipping, self.tallies, self.troubles, began=self._began
+        )
         self.status = self.view.status
         # Who may say it, and what it does.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
@@ -277,7 +280,7 @@ class Server:
         peer.stats = said.numbers(stats)
         peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
         if peer.role == "actor":
-            age_s = peer.seen - self.view.began
+            age_s = peer.seen - self._began
             self.tallies.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
         elif peer.role == "learner":
             self.view.learnt(peer.stats)

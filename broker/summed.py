@@ -1,4 +1,4 @@
-"""Metrics made from plain counts, and those of all samplers together."""
+"""Makes the metrics of all samplers together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
@@ -10,8 +10,8 @@ from prometheus_client.core import (
     Metric,
 )
 
-from broker import buckets
-from broker.buckets import Buckets, cumulative
+from broker import measures
+from broker.measures import cumulative
 from broker.tallies import FAILURES, OUTCOMES, WAITS, Tallies
 
 _PREFIX: Final = "headrace_samplers"
@@ -21,11 +21,6 @@ class Sampler(Protocol):
     """Who said something."""
 
     stats: dict[str, float]
-
-
-def histogram(name: str, words: str, counted: Buckets) -> HistogramMetricFamily:
-    made = cumulative(counted.edges, list(counted.counts))
-    return HistogramMetricFamily(name, words, buckets=made, sum_value=counted.total)
 
 
 def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
@@ -58,8 +53,13 @@ def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
         value = sum(sampler.stats.get(key, 0.0) for sampler in here)
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", words, value=value)
     for name, words, key, edges in (
-        ("ack_seconds", "From sending an unroll to its acknowledgement", "ack", buckets.ACK_S),
-        ("env_step_seconds", "Of an environment's step, mean of an unroll", "step", buckets.STEP_S),
+        ("ack_seconds", "From sending an unroll to its acknowledgement", "ack", measures.ACK_S),
+        (
+            "env_step_seconds",
+            "Of an environment's step, mean of an unroll",
+            "step",
+            measures.STEP_S,
+        ),
     ):
         yield HistogramMetricFamily(
             f"{_PREFIX}_{name}", words,

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from broker import buckets
+from broker import measures
 from broker.wire import Outcome
 
 WAITS: Final = ("credit", "weights", "env", "gather")
@@ -23,8 +23,8 @@ GROWING: Final = (
     *(f"wait_{phase}_s" for phase in WAITS),
     *(f"out_{outcome}" for outcome in OUTCOMES),
     *(f"fail_{where}" for where in FAILURES),
-    *buckets.names("ack", buckets.ACK_S),
-    *buckets.names("step", buckets.STEP_S),
+    *measures.names("ack", measures.ACK_S),
+    *measures.names("step", measures.STEP_S),
 )  # fmt: skip
 
 # Samplers that left and may come back.

@@ -8,16 +8,39 @@ from broker.config import BrokerConfig
 from broker.ledger import Ledger
 from broker.release import release
 from broker.roster import Peer, Roster
-from broker.shipping import Shipping
 from broker.tallies import Tallies
-from broker.trend import Trend
 from broker.troubles import Troubles
+from broker.weight_messages import Shipping
 
 # It takes a look at every peer: no sooner again than after so many seconds.
 _EVERY_S: Final = 0.1
 # Learners and evaluators that are shown.
 _MOST_SHOWN: Final = 64
 _MOST_LATE: Final = 20
+# Points of the learning curve.
+_MOST_POINTS: Final = 256
+
+
+class Trend:
+    """Points in the order of x. The distance kept between them doubles when there are too many."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, float]] = []
+        self._apart = 0.0  # a point nearer to the last one is not kept
+
+    def add(self, x: float, y: float) -> None:
+        points = self._points
+        if points and x < points[-1][0]:  # an older checkpoint: what follows was undone
+            points[:] = [point for point in points if point[0] < x]
+        if points and (x == points[-1][0] or x - points[-1][0] < self._apart):
+            return
+        points.append((x, y))
+        if len(points) > _MOST_POINTS:
+            del points[1::2]
+            self._apart = (points[-1][0] - points[0][0]) / len(points)
+
+    def points(self) -> list[tuple[float, float]]:
+        return self._points.copy()
 
 
 class View:
@@ -31,8 +54,10 @@ class View:
         shipping: Shipping,
         tallies: Tallies,
         troubles: Troubles,
+        *,
+        began: float,
     ) -> None:
-        self.began = time.monotonic()
+        self._began = began  # when the broker did
         self._beat_s = config.beat_s
         self._ledger = ledger
         self._roster = roster
@@ -63,7 +88,7 @@ class View:
             "run": roster.run,
             "release": release(),
             "clock": time.time(),
-            "uptime_s": now - self.began,
+            "uptime_s": now - self._began,
             "beat_s": self._beat_s,
             "version": book.credit.version,
             "weights": weights.version,

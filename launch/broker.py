@@ -22,7 +22,6 @@ from broker.memory import MemoryExceededError
 from broker.metrics import BrokerMetrics
 from broker.roster import Roster
 from broker.server import Server
-from broker.written import WrittenBook
 from launch import compare, config, discovery, keyring, limits, logs, notify, page, process, web
 from launch.ledgers import open_journal
 from launch.page.on_loop import OnLoop
@@ -150,8 +149,7 @@ def _gate(run: config.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
 
 
 def _book(run: config.Run, inc: int, journal: Journal | None) -> Book:
-    make = Book if journal is None else functools.partial(WrittenBook, journal)
-    return make(
+    return Book(
         batch=run.pacing.batch_unrolls,
         max_lag=run.pacing.max_lag,
         max_lag_hard=run.pacing.max_lag_hard,
@@ -159,6 +157,7 @@ def _book(run: config.Run, inc: int, journal: Journal | None) -> Book:
         attempts=run.broker.attempts,
         # 31 bits of this incarnation above 32 bits of counting.
         first_tag=(inc & 0x7FFFFFFF) << 32,
+        journal=journal,
     )
 
 

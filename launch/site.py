@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker import endpoints, keys
-from broker.loopback import is_loopback
+from broker.endpoints import is_loopback
 from broker.memory import PEER_BYTES
 from launch import allow, config, limits
 

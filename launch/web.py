@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from broker.loopback import is_loopback
+from broker.endpoints import is_loopback
 from broker.release import release
 from launch.web_server import Answer, Request, WebServer
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from broker.steady import steady
+from broker.measures import settled_sum
 from learner.feed import Feed
 from learner.progress import Progress
 
@@ -144,7 +144,11 @@ class LeaseMetrics(Collector):
         )  # fmt: skip
         for name, words, value in (
             ("held_fragments", "Unrolls delivered and not trained", len(end.inbox)),
-            ("ledger_unaccounted", "Unrolls lost by our own counting", steady(end.unaccounted)),
+            (
+                "ledger_unaccounted",
+                "Unrolls lost by our own counting",
+                settled_sum(end.unaccounted),
+            ),
         ):
             yield GaugeMetricFamily(f"headrace_learner_{name}", words, value=value)
 

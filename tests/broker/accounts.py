@@ -13,7 +13,7 @@ BODY = (b"x" * SIZE,)
 
 
 def ledger(**other: int) -> Ledger:
-    settings = {
+    settings: dict[str, Any] = {
         "batch": 4, "max_lag": 1, "max_lag_hard": 50, "queue_bytes": 10**6, "attempts": 3,
         "first_tag": 1000,
     }  # fmt: skip

@@ -2,17 +2,17 @@
 
 import threading
 
-from broker.steady import steady
+from broker.measures import settled_sum
 
 
 def test_a_moment_is_not_a_gap() -> None:
     looks = iter([1, -1, 0, 5])
-    assert steady(lambda: next(looks)) == 0
+    assert settled_sum(lambda: next(looks)) == 0
     assert next(looks) == 5
 
 
 def test_a_gap_stays() -> None:
-    assert steady(lambda: 3) == 3
+    assert settled_sum(lambda: 3) == 3
 
 
 def test_beside_a_thread_in_the_middle_of_a_move() -> None:
@@ -35,5 +35,5 @@ def test_beside_a_thread_in_the_middle_of_a_move() -> None:
     thread = threading.Thread(target=move)
     thread.start()
     between.wait()
-    assert steady(look) == 0
+    assert settled_sum(look) == 0
     assert seen == [1, 0]

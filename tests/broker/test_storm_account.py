@@ -11,9 +11,9 @@ import pytest
 from broker import journal as journal_module
 from broker import segments
 from broker.actor_end import ActorEnd
+from broker.book import Book
 from broker.journal import Journal
 from broker.learner_end import LearnerEnd
-from broker.written import WrittenBook
 from launch import audit
 from tests.broker import test_ends
 from tests.broker.test_ends import Plan, World, check
@@ -66,9 +66,9 @@ def written(
             options["journal"] = Journal(ledger, f"learner-{options['inc']}")
             return LearnerEnd(endpoint, **options)
 
-        def book(**options: Any) -> WrittenBook:
+        def book(**options: Any) -> Book:
             number = len(list(ledger.glob("broker-*.log"))) if ledger.exists() else 0
-            return WrittenBook(Journal(ledger, f"broker-{number}"), **options)
+            return Book(journal=Journal(ledger, f"broker-{number}"), **options)
 
         worlds: list[World] = []  # empty while it is made
         clock = SimpleNamespace(time=lambda: worlds[0].now if worlds else 100.0)

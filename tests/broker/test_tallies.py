@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import Metric
 
-from broker import buckets
-from broker.buckets import Buckets, cumulative
-from broker.summed import histogram, summed
+from broker import measures
+from broker.measures import Buckets, cumulative, histogram
+from broker.summed import summed
 from broker.tallies import GROWING, Tallies
 
 
@@ -85,7 +85,7 @@ def values(families: list[Metric]) -> Mapping[tuple[str, str], float]:
 
 
 def test_the_metrics_of_all_samplers() -> None:
-    tallies, acks = Tallies(), Buckets(buckets.ACK_S)
+    tallies, acks = Tallies(), Buckets(measures.ACK_S)
     for seconds in (0.001, 0.006, 0.006, 1e9):
         acks.add(seconds)
     beat(tallies, 1, env_steps=10.0, wait_env_s=2.5, out_trained=3.0, fail_step=1.0, raw_bytes=9.0)

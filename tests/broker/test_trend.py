@@ -2,8 +2,8 @@
 
 import itertools
 
-from broker.spread import Spread
-from broker.trend import Trend
+from broker.view import Trend
+from broker.weight_messages import Spread
 
 
 def test_a_short_curve_is_kept_whole() -> None:

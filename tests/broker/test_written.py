@@ -2,17 +2,18 @@
 
 from pathlib import Path
 
+from broker.book import Book
 from broker.journal import Journal
 from broker.ledger import Ledger
 from broker.wire import Outcome, Unroll
-from broker.written import WrittenBook
 
 
 def test_it_writes_what_ended_once_a_pump(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "broker-9.log")
-    book = WrittenBook(
-        journal, batch=2, max_lag=3, max_lag_hard=8, queue_bytes=1000, attempts=3, first_tag=50
-    )
+    book = Book(
+        batch=2, max_lag=3, max_lag_hard=8, queue_bytes=1000, attempts=3, first_tag=50,
+        journal=journal,
+    )  # fmt: skip
     ledger = Ledger(book, lease_s=5.0)
     ledger.actor_hello(7, "a", [(0, 0, 0, 0, ()), (1, 0, 0, 0, ())], now=0.0)
     ledger.learner_hello(3, rank=0, world=1, version=0, want=9, trained=(), held=(), now=0.0)

@@ -19,13 +19,11 @@ import pytest
 from broker.book import Book
 from broker.config import BrokerConfig
 from broker.ledger import Ledger
-from broker.newest import Newest
 from broker.roster import Peer, Roster
-from broker.shipping import Shipping
-from broker.spread import Spread
 from broker.tallies import Tallies
 from broker.troubles import Troubles
 from broker.view import View
+from broker.weight_messages import Newest, Shipping, Spread
 from launch import page, web
 from launch.page.on_loop import OnLoop
 from tests.launch.statuses import status
@@ -99,7 +97,7 @@ def crowd() -> tuple[Roster, View]:
     shipping = SimpleNamespace(spread=Spread(), newest=Newest(), unread=0)
     ledger = Ledger(book, lease_s=5.0)
     return roster, View(
-        BrokerConfig(), ledger, roster, cast(Shipping, shipping), Tallies(), Troubles()
+        BrokerConfig(), ledger, roster, cast(Shipping, shipping), Tallies(), Troubles(), began=0.0
     )
 
 

@@ -1,17 +1,100 @@
 """The messages about weights: rank 0 brings them, whoever acts fetches them and proves it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from broker import wire
+from broker.blobs import Blob, Fetch, Kept
 from broker.complaints import Complaints
 from broker.door import Door
 from broker.ledger import Ledger
-from broker.newest import Newest
+from broker.measures import Buckets
 from broker.post import Post
 from broker.roster import Peer, Roster
-from broker.spread import Spread
-from broker.wire import Buffer
+from broker.wire import Announce, Buffer, Chunk, Get
+
+# Versions whose moment is remembered: who takes longer than these is not measured.
+_MOST_TIMED: Final = 256
+
+
+class Newest:
+    """Keeps the newest weights: who may bring them and what is asked for; the Fetch verifies what
+    arrives. Every method returns the messages to send."""
+
+    def __init__(self) -> None:
+        self.fetch = Fetch()
+        self.blob: Blob | None = None  # newest whole weights, its chunks apart
+        self._kept = Kept()
+        self._publisher = 0  # incarnation of the rank that announced last
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights in memory: what comes in, and all versions that are kept."""
+        return self.fetch.nbytes + self._kept.nbytes
+
+    def announced(self, inc: int, announce: Announce) -> list[Get]:
+        """The first chunk is on its way unasked."""
+        self._publisher = inc
+        gets = self.fetch.on_announce(announce)
+        return [Get(get.version, max(1, get.lo), get.hi) for get in gets if get.hi > 1]
+
+    def came_from(self, inc: int) -> bool:
+        return inc == self._publisher
+
+    def chunk(
+        self, chunk: Chunk, body: Buffer, fetched: Callable[[], Collection[int]]
+    ) -> tuple[Blob | None, list[Get]]:
+        """The blob when it is whole now, to be announced to all. `fetched`: versions that peers
+        are in the middle of."""
+        blob, more = self.fetch.on_chunk(chunk, body)
+        if blob is not None:
+            self.blob = blob.apart()
+            self._kept.add(self.blob, fetched())
+        return self.blob if blob is not None else None, more
+
+    def again(self, inc: int) -> list[Get]:
+        """Every beat of the publisher."""
+        return self.fetch.again() if self.came_from(inc) else []
+
+    def instead(self, get: Get) -> Announce | None:
+        """Of a version that is no longer here."""
+        return self._kept.instead(get)
+
+    def indexes(self, get: Get) -> range:
+        """The chunks that a Get asks for, as far as they exist."""
+        return self._kept.indexes(get)
+
+    def piece(self, version: int, index: int) -> tuple[Chunk, memoryview] | None:
+        """Returns one chunk of a version; None = it is not here, or no longer."""
+        found = self._kept.chunks(Get(version, index, index + 1))
+        return found[0] if found else None
+
+
+class Spread:
+    """Measures how the newest weights spread: seconds from when a version was whole at the broker
+    until a sampler acts with it. Pure; callers pass `now`."""
+
+    def __init__(self) -> None:
+        self.published = 0  # versions that were whole here
+        self.published_at = 0.0  # when the newest was, since 1970; 0 = none yet
+        self.nbytes = 0  # of the newest
+        self.ready = Buckets([0.01 * 2**n for n in range(14)])  # seconds from here to acting
+        self._whole: OrderedDict[int, float] = OrderedDict()
+
+    def whole(self, version: int, nbytes: int, *, now: float, wall: float) -> None:
+        self.published += 1
+        self.published_at, self.nbytes = wall, nbytes
+        self._whole[version] = now
+        if len(self._whole) > _MOST_TIMED:
+            self._whole.popitem(last=False)
+
+    def acts(self, version: int, *, now: float) -> None:
+        """A sampler proved to act with it."""
+        began = self._whole.get(version)
+        if began is not None:
+            self.ready.add(now - began)
 
 
 class Shipping:
