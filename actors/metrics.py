@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from actors.stepping.stepper import Frame
 from broker.actor_end import ActorEnd
 from broker.measures import STEP_S, Buckets, histogram, settled_sum
-from broker.tallies import FAILURES, WAITS
+from broker.sampler_figures import FAILURES, WAITS
 from broker.wire import Outcome
 
 

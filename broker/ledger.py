@@ -14,13 +14,19 @@ meanwhile: they are kept, and no grant is made until the pacing rule holds again
 from collections.abc import Iterable, Sequence
 
 from broker.book import Book
-from broker.claims import MOST_SEQS, Said, adopt_held, adopt_streams, mark_trained
-from broker.records import Actor, Effects, Entry, Session, Stream
+from broker.claims import (
+    Said,
+    abandon,
+    adopt_held,
+    adopt_streams,
+    find_lost,
+    mark_trained,
+    take_copy,
+)
+from broker.records import Actor, Effects, Entry, Session
 from broker.versions import Versions
-from broker.wire import Outcome, Payload, Range, Unroll, ranges
+from broker.wire import Outcome, Payload, Range, Unroll
 
-# All ranges of one PING together; what lies beyond waits until those before are settled.
-_MOST_LOOKED_AT = 16384
 _FORGET_EVERY_S = 1.0
 # Open unrolls that samplers bring from another broker come within so many leases of the first
 # learner, and count as running.
@@ -66,10 +72,6 @@ class Ledger:
         adopt_streams(self.book, actor, streams, acting=acting)
         self.book.touched[inc] = actor
 
-    @property
-    def rolled_back(self) -> int:
-        return self.versions.rolled_back
-
     def heard(self, inc: int, now: float) -> bool:
         """Any message of a sampler; False = unknown or thought dead, it must say HELLO."""
         self.book.now = now
@@ -89,7 +91,7 @@ class Ledger:
         if unroll.seq - stream.floor > self.book.window:
             raise BeyondCreditError(f"{actor.name}: the floor of stream {unroll.stream} stands")
         if stream.known(unroll.seq):
-            self._copy(stream, unroll, buffers, nbytes)
+            take_copy(self.book, stream, unroll, buffers, nbytes)
             return False
         if stream.unbacked and not stream.outstanding:
             raise BeyondCreditError(
@@ -110,25 +112,10 @@ class Ledger:
         actor = self.book.actors[inc]
         if acting >= 0:
             self.acts(inc, acting)
-        lost: dict[int, list[int]] = {}  # what nobody granted yet is not asked for
-        left = _MOST_LOOKED_AT
-        for number, lo, hi in unacked:
-            stream = actor.streams.get(number)
-            if stream is None or lo < 0:
-                continue
-            most = min(MOST_SEQS, left)
-            left -= max(0, min(hi - lo, most))
-            for seq in range(lo, min(hi, lo + most)):
-                outcome = stream.outcome_of(seq)
-                if outcome is not None:
-                    self.book.ack(stream, seq, outcome)
-                elif seq not in stream.present and seq < stream.limit:
-                    named = lost.setdefault(number, [])
-                    if not stream.unbacked or len(named) < stream.outstanding:
-                        named.append(seq)
+        lost = find_lost(self.book, actor, unacked)
         actor.granted.update(actor.streams)
         self.book.touched[inc] = actor
-        return tuple((n, lo, hi) for n, seqs in lost.items() for lo, hi in ranges(seqs))
+        return lost
 
     def acts(self, inc: int, version: int) -> None:
         """A sampler has these weights now."""
@@ -149,17 +136,7 @@ class Ledger:
         actor = self.book.actors.get(inc)
         if actor is None:
             return
-        for number, lo, hi in abandoned:
-            stream = actor.streams.get(number)
-            if stream is None or lo < 0:
-                continue
-            for seq in range(lo, min(hi, lo + MOST_SEQS, stream.limit)):  # others never started
-                entry = stream.present.get(seq)
-                if entry is None and not stream.known(seq):
-                    entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
-                    self.book.take(entry)
-                if entry is not None and entry.tag < 0:
-                    self.book.settle(entry, Outcome.ABANDONED)
+        abandon(self.book, actor, abandoned)
         if last:
             self.book.bury(actor)
 
@@ -320,19 +297,3 @@ class Ledger:
         """received - settled - here; anything but 0 is our bug."""
         book = self.book
         return book.received - sum(book.outcomes.values()) - book.entries
-
-    # ---- inside ---------------------------------------------------------------------------------
-
-    def _copy(
-        self, stream: Stream, unroll: Unroll, buffers: Sequence[Payload], nbytes: int
-    ) -> None:
-        self.book.copies += 1
-        outcome = stream.outcome_of(unroll.seq)
-        if outcome is not None:
-            self.book.ack(stream, unroll.seq, outcome)
-            return
-        entry = stream.present[unroll.seq]
-        if entry.buffers is None and self.book.nbytes + nbytes <= self.book.queue_bytes:
-            # Adopted on a learner's word; now there is a body to deliver again.
-            entry.unroll, entry.buffers, entry.nbytes = unroll, buffers, nbytes
-            self.book.nbytes += nbytes

@@ -89,7 +89,11 @@ class BrokerMetrics(Collector):
                 "Streams whose unroll was waited for no longer",
                 book.credit.overdue,
             ),
-            ("rolled_back_fragments", "Trained, undone by an older checkpoint", ledger.rolled_back),
+            (
+                "rolled_back_fragments",
+                "Trained, undone by an older checkpoint",
+                ledger.versions.rolled_back,
+            ),
         ):
             yield CounterMetricFamily(f"headrace_broker_{name}", words, value=value)
         leased = len(book.leases)

@@ -24,7 +24,8 @@ from broker.counters import Counters
 from broker.door import Budget, Door
 from broker.gate import Gate
 from broker.introduction import Introduction
-from broker.ledger import BeyondCreditError, Ledger
+from broker.ledger import Ledger
+from broker.ledger_messages import LedgerMessages
 from broker.mailbox import Mailbox
 from broker.memory import MemoryWatch
 from broker.post import Post
@@ -35,7 +36,7 @@ from broker.tallies import Tallies
 from broker.troubles import Troubles
 from broker.view import View
 from broker.weight_messages import Shipping
-from broker.wire import Buffer, Message, Outcome, Refusal
+from broker.wire import Buffer, Message, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -85,17 +86,18 @@ class Server:
             config, ledger, roster, self.shipping, self.tallies, self.troubles, began=self._began
         )
         self.status = self.view.status
+        told = LedgerMessages(ledger, counters, self.complaints)
         # Who may say it, and what it does.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
-            wire.Unroll: (samplers, self._unroll),
+            wire.Unroll: (samplers, told.unroll),
             wire.Ping: (players, self._ping),
-            wire.Returned: (samplers, self._returned),
+            wire.Returned: (samplers, told.returned),
             wire.Acting: (players, self.shipping.acting),
             wire.Bye: (anyone, self._bye),
-            wire.Done: (learners, self._done),
-            wire.Nack: (learners, self._nack),
+            wire.Done: (learners, told.done),
+            wire.Nack: (learners, told.nack),
             wire.LearnerPing: (learners, self._learner_ping),
             wire.Announce: (learners, self.shipping.announced),
             wire.Chunk: (learners, self.shipping.chunk),
@@ -241,20 +243,6 @@ class Server:
 
     # ---- one method a message -------------------------------------------------------------------
 
-    def _unroll(self, peer: Peer, message: wire.Unroll, buffers: Sequence[wire.Payload]) -> None:
-        unroll = said.honest(message)
-        if unroll is None:
-            self.complaints.about("numbers", "%s: its versions are reversed", peer.name)
-            return
-        size = sum(map(len, buffers))
-        self.counters.unroll_bytes += size
-        try:
-            if not peer.spaces:
-                raise BeyondCreditError("it has no environment")
-            self.ledger.unroll(unroll, buffers, size)
-        except BeyondCreditError as error:
-            self.complaints.about("credit", "%s: not granted: %s", peer.name, error)
-
     def _ping(self, peer: Peer, message: wire.Ping, _: Sequence[Buffer]) -> None:
         if not peer.spaces and peer.role != "node":
             return
@@ -269,10 +257,6 @@ class Server:
             self._post.send(peer.route, blob.announce)  # an announcement got lost
         if self.ledger.over:
             self._post.send(peer.route, wire.Bye(self.inc, True, "the learner reached its goal"))
-
-    def _returned(self, peer: Peer, message: wire.Returned, _: Sequence[Buffer]) -> None:
-        if peer.spaces:
-            self.ledger.returned(peer.inc, message.streams)
 
     def _says(self, peer: Peer, stats: dict[str, float]) -> None:
         """Its own figures, with every beat."""
@@ -304,15 +288,6 @@ class Server:
             if player.role == "evaluator" and blob is not None:
                 self._post.send(player.route, blob.announce)  # they evaluate the last ones
             self._post.send(player.route, wire.Bye(self.inc, True, text))
-
-    def _done(self, peer: Peer, message: wire.Done, _: Sequence[Buffer]) -> None:
-        self.ledger.done(peer.inc, message.tags)
-        self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
-
-    def _nack(self, peer: Peer, message: wire.Nack, _: Sequence[Buffer]) -> None:
-        if message.outcome in (Outcome.REJECTED, Outcome.DUPLICATE, Outcome.ABANDONED):
-            blame = said.words(message.reason or "no reason given") if message.blame else ""
-            self.ledger.nack(peer.inc, message.tags, Outcome(message.outcome), blame)
 
     def _learner_ping(self, peer: Peer, message: wire.LearnerPing, _: Sequence[Buffer]) -> None:
         self._says(peer, message.stats)

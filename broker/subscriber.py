@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from broker import introduction
-from broker.blobs import Blob, Fetch
+from broker.blobs import Blob
 from broker.borrower import LOOK_EVERY_S, Borrower
+from broker.fetch import Fetch
 from broker.link import Link
 from broker.wire import (
     Acting,

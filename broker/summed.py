@@ -12,7 +12,8 @@ from prometheus_client.core import (
 
 from broker import measures
 from broker.measures import cumulative
-from broker.tallies import FAILURES, OUTCOMES, WAITS, Tallies
+from broker.sampler_figures import FAILURES, OUTCOMES, WAITS
+from broker.tallies import Tallies
 
 _PREFIX: Final = "headrace_samplers"
 

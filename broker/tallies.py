@@ -9,23 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from broker import measures
-from broker.wire import Outcome
-
-WAITS: Final = ("credit", "weights", "env", "gather")
-FAILURES: Final = ("make", "reset", "step", "time-out", "death", "values")
-OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
-
-# Every name that a sampler may say and that only grows.
-GROWING: Final = (
-    "env_steps", "episodes", "generated", "bytes", "raw_bytes", "env_s", "inference_s", "replies_s",
-    "calls", "rows", "reconnects",
-    *(f"wait_{phase}_s" for phase in WAITS),
-    *(f"out_{outcome}" for outcome in OUTCOMES),
-    *(f"fail_{where}" for where in FAILURES),
-    *measures.names("ack", measures.ACK_S),
-    *measures.names("step", measures.STEP_S),
-)  # fmt: skip
+from broker.sampler_figures import GROWING
 
 # Samplers that left and may come back.
 _MOST_GONE: Final = 1024

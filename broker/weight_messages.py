@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from broker import wire
-from broker.blobs import Blob, Fetch, Kept
+from broker.blobs import Blob, Kept
 from broker.complaints import Complaints
 from broker.door import Door
+from broker.fetch import Fetch
 from broker.ledger import Ledger
 from broker.measures import Buckets
 from broker.post import Post

@@ -174,7 +174,7 @@ def _totals(server: Server) -> dict[str, Any]:
     return {
         **server.status(),
         "redelivered": server.ledger.book.redelivered,
-        "rolled_back": server.ledger.rolled_back,
+        "rolled_back": server.ledger.versions.rolled_back,
         "unaccounted": server.ledger.unaccounted(),
         "unroll_bytes": server.counters.unroll_bytes,
     }

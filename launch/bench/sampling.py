@@ -13,7 +13,7 @@ import zmq
 
 from broker.actor_end import ActorEnd
 from broker.journal import Journal
-from broker.tallies import GROWING
+from broker.sampler_figures import GROWING
 from broker.wire import Ack, Buffer, Limit, Message, Outcome, Payload, Pong, Welcome
 from launch import process
 from launch.bench import simulated

@@ -8,7 +8,8 @@ import pytest
 import xxhash
 
 from broker import blobs
-from broker.blobs import Blob, Fetch
+from broker.blobs import Blob
+from broker.fetch import Fetch
 from broker.fields import MAX_VERSION
 from broker.wire import Announce, Chunk, Get
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from broker import borrower as borrower_module
-from broker.blobs import Blob, Fetch
+from broker.blobs import Blob
 from broker.borrower import Borrower
+from broker.fetch import Fetch
 from broker.shelf import Reader, Shelf
 
 

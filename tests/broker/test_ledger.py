@@ -287,9 +287,9 @@ def test_an_older_checkpoint_goes_on_above_and_is_counted() -> None:
     assert learn(one, 51, version=0) == 0
     one.learner_heard(51, 0.0, version=10)
     assert learn(one, 52, version=7) == 11
-    assert one.rolled_back == 3 * 4
+    assert one.versions.rolled_back == 3 * 4
     assert learn(one, 52, version=7) == 11  # HELLO twice is one return
-    assert one.rolled_back == 3 * 4
+    assert one.versions.rolled_back == 3 * 4
     assert one.book.credit.budget() == 2 * 4 - one.book.credit.running
 
 

@@ -8,8 +8,9 @@ from prometheus_client.core import Metric
 
 from broker import measures
 from broker.measures import Buckets, cumulative, histogram
+from broker.sampler_figures import GROWING
 from broker.summed import summed
-from broker.tallies import GROWING, Tallies
+from broker.tallies import Tallies
 
 
 def beat(tallies: Tallies, inc: int, age_s: float = 1000.0, **stats: float) -> None:

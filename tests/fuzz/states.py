@@ -6,8 +6,9 @@ import msgspec
 import xxhash
 
 from broker import blobs, wire
-from broker.blobs import Blob, Fetch
+from broker.blobs import Blob
 from broker.bulk import Bulk
+from broker.fetch import Fetch
 from broker.inbox import Inbox, Verdict
 from broker.outbox import Outbox
 from broker.pieces import Pieces

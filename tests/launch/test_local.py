@@ -95,9 +95,11 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
     server = SimpleNamespace(
         status=dict,
         ledger=SimpleNamespace(
-            book=SimpleNamespace(redelivered=0), rolled_back=0, unaccounted=lambda: 0
+            book=SimpleNamespace(redelivered=0),
+            versions=SimpleNamespace(rolled_back=0),
+            unaccounted=lambda: 0,
         ),
-        metrics=SimpleNamespace(unroll_bytes=0),
+        counters=SimpleNamespace(unroll_bytes=0),
     )
     broker._report(cast(Any, server), tmp_path / "nowhere" / "broker.json")
     ours, other = [record.message for record in caplog.records]

@@ -101,7 +101,7 @@ def test_a_rank_that_comes_before_the_first_decides_no_version() -> None:
     (welcome,) = [m for route, m in one.pump() if route == L and isinstance(m, wire.Welcome)]
     assert welcome.version == 500
     assert one.book.credit.version == 500
-    assert one.ledger.rolled_back == 0
+    assert one.ledger.versions.rolled_back == 0
 
 
 @pytest.mark.parametrize(("rank", "world"), [(-1, 1), (1, 1), (5, 1 << 30), (0, 1 << 30), (0, 0)])

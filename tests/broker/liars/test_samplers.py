@@ -20,13 +20,13 @@ def test_a_samplers_word_about_versions_is_no_law() -> None:
     assert one.book.credit.version == 0
     one.learner(version=500)
     assert one.book.credit.version == 500
-    assert one.ledger.rolled_back == 0
+    assert one.ledger.versions.rolled_back == 0
     again = Broker()
     for n in range(3):
         again.sampler(b"%d" % n, 1 + n, version=700)
     again.learner(version=650)  # both lost their memories; the samplers' weights are called 700
     assert again.book.credit.version == 701
-    assert again.ledger.rolled_back == 0
+    assert again.ledger.versions.rolled_back == 0
     again.sampler(b"late", 9, version=FAR)
     assert again.book.credit.version == 701
 

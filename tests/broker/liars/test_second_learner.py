@@ -216,10 +216,10 @@ def test_new_weights_do_not_replace_trained_ones_unasked() -> None:
     assert "at version 812 (51200 steps trained)" in refuse.text
     assert "--resume" in refuse.text
     assert "--fresh" in refuse.text
-    assert one.ledger.rolled_back == 0
+    assert one.ledger.versions.rolled_back == 0
     second(one, version=700)  # from a checkpoint: it goes on, and what it undid is counted
     assert isinstance(said(one, M)[0], wire.Welcome)
-    assert one.ledger.rolled_back == 112 * 4
+    assert one.ledger.versions.rolled_back == 112 * 4
 
 
 @pytest.mark.parametrize("rank_1_first", [False, True])

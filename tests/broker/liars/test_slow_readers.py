@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from broker import pieces, wire
-from broker.blobs import Blob, Fetch
+from broker.blobs import Blob
+from broker.fetch import Fetch
 from broker.pieces import Pieces
 from broker.pipes import MOST_BULK
 from broker.wire import Announce, Chunk, Get, Mark, Open, Payload, Piece
