@@ -23,7 +23,7 @@ from broker.security import Gate
 from broker.server import Server
 from broker.written import WrittenBook
 from launch import compare, config, discovery, keyring, limits, logs, notify, page, process, web
-from launch.ledgers import open_journal
+from launch.keyring import open_journal
 from launch.page.on_loop import OnLoop
 
 log = logging.getLogger(__name__)

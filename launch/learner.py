@@ -21,7 +21,6 @@ from launch import (
     claim,
     config,
     keyring,
-    learner_pulse,
     learner_report,
     learner_resume,
     limits,
@@ -34,9 +33,8 @@ from launch import (
     weight,
 )  # fmt: skip
 from launch.arguments import log_option
-from launch.learner_joins import wait_for_broker
+from launch.keyring import open_journal
 from launch.learner_options import Options, arguments, options_of
-from launch.ledgers import open_journal
 from learner import checkpoint
 from learner.batch import Batch
 from learner.culprits import DivergedError
@@ -111,11 +109,11 @@ def _learn(
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
-    watch = notify.Watch(functools.partial(learner_pulse.look, feed, progress, metrics))
+    watch = notify.Watch(functools.partial(learner_report.pulse, feed, progress, metrics))
     try:
         feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
-        if not wait_for_broker(feed, ranks, progress, stopping):
+        if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
         pieces = Pieces(

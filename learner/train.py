@@ -30,7 +30,7 @@ from learner.models.model import Output
 from learner.models.normalise import moments
 from learner.models.precision import autocast
 from learner.pieces import Pieces
-from learner.progress_lines import ProgressLines
+from learner.progress import ProgressLines
 from learner.ranks import Facts
 from learner.saving import append, restore, save
 from learner.upload import Upload, sample_of
