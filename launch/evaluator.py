@@ -203,7 +203,15 @@ class Evaluator:
 
     async def _play(self) -> Scores:
         """At the end of the run it is left for the last weights, if there are newer ones."""
-        game = Game(self._policy, self._run, self._spaces, tell=self._end.news.set)
+        run = self._run
+        game = Game(
+            self._policy,
+            run.env,
+            self._spaces,
+            run.evaluate,
+            timeout_s=run.actor.step_timeout_s,
+            tell=self._end.news.set,
+        )
         self.game = game
         game.start()
         try:

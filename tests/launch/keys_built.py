@@ -26,6 +26,7 @@ from launch import (
     evaluator,
     learner,
     learner_options,
+    learner_resume,
     local,
     process,
     starts,
@@ -170,13 +171,14 @@ def learning(run: config.Run, folder: Path) -> Any:
         return "stopped"
 
     stand_ins = {
-        "Ranks": ranks, "Feed": feed, "train": train, "wait_for_broker": lambda *_: True,
+        "Ranks": ranks, "Feed": feed, "train": train,
         "_metrics": lambda *_: None, "learner_report": mock.Mock(),
     }  # fmt: skip
     threads = mock.Mock()
     with contextlib.ExitStack() as patches:
         for name, stand_in in stand_ins.items():
             patches.enter_context(mock.patch.object(learner, name, stand_in))
+        patches.enter_context(mock.patch.object(learner_resume, "wait_for_broker", lambda *_: True))
         patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
         patches.enter_context(mock.patch.object(process, "Asked", lambda: False))
         patches.enter_context(mock.patch.object(process, "keep_memory"))
@@ -200,7 +202,10 @@ def evaluation(run: config.Run, _: Path) -> Any:
             mock.patch.object(playing, "play", played),
             mock.patch.object(torch, "set_num_threads"),
         ):
-            Game(mock.Mock(), run, probe(run.env), tell=lambda: None)._play()
+            game = Game(
+                mock.Mock(), run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
+            )
+            game._play()
         again = evaluator.Evaluator.__new__(evaluator.Evaluator)
         again._run = run
         with (

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from actors.config import ActorConfig, EnvConfig, EvaluateConfig
+from actors.config import EnvConfig, EvaluateConfig
 from actors.envs.convert import EnvError
 from actors.envs.make import probe
 from actors.evaluator import StoppedError
@@ -372,8 +372,7 @@ def test_an_environment_that_hangs_holds_up_nobody(
 
     async def main() -> None:
         Pay.gate.clear()
-        run = msgspec.structs.replace(RUN, actor=ActorConfig(step_timeout_s=0.05))
-        game = Game(Zero(), run, spaces, tell=lambda: None)
+        game = Game(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=0.05, tell=lambda: None)
         game.start()
         with pytest.raises(EnvError, match=r"has not answered for 0.05 s.*actor.step_timeout_s"):
             async with asyncio.timeout(20.0):
@@ -394,7 +393,7 @@ def test_the_loop_goes_on_while_a_thread_plays(spaces: Spaces) -> None:
     async def main() -> None:
         done = asyncio.Event()
         Pay.gate.clear()
-        game = Game(Zero(), RUN, spaces, tell=done.set)
+        game = Game(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=5.0, tell=done.set)
         game.start()
         await turns()
         assert not game.done
