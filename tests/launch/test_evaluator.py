@@ -23,8 +23,8 @@ from broker.blobs import Blob
 from broker.evaluator_end import EvaluatorEnd
 from launch import config, guard
 from launch import evaluator as launch_evaluator
+from launch.evaluation_loop import Evaluator
 from launch.evaluations import EvaluatorMetrics, Keep
-from launch.evaluator import Evaluator
 from launch.game import Game
 from learner import weights
 from learner.config import ModelConfig
@@ -287,7 +287,7 @@ def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: 
 def test_the_end_of_the_run_does_not_wait_for_ever(
     tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch_evaluator, "LAST_S", 0.05)
+    monkeypatch.setattr("launch.evaluation_loop.LAST_S", 0.05)
     monkeypatch.setattr("launch.game._STOP_S", 0.0)
 
     async def main() -> None:
