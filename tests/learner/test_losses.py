@@ -13,7 +13,8 @@ from torch import Tensor
 
 from learner import losses
 from learner.config import AlgorithmConfig
-from learner.losses import LOSSES, LossBatch, Norm, Now
+from learner.loss_inputs import LossBatch, Norm, Now
+from learner.losses import LOSSES
 from learner.models import categorical
 from learner.models.distribution import distribution_of
 from learner.models.model import Output
