@@ -19,7 +19,7 @@ from typing import Any
 from actors.trained import TrainedPolicy
 from launch import config, process, reasons, toml
 from launch.config import SECTIONS, ConfigError, Run, no_section
-from launch.folder import run_folder
+from launch.starts import run_folder
 
 __all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
 

@@ -22,7 +22,7 @@ from actors.stepping.choose import make_stepper
 from broker.actor_end import ActorEnd
 from launch import allow as allowing
 from launch import config, guard, keyring, limits, logs, notify, process, web
-from launch.ledgers import open_journal
+from launch.keyring import open_journal
 from launch.telling import Figures, Teller
 
 log = logging.getLogger(__name__)

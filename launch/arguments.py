@@ -5,9 +5,8 @@ import sys
 from typing import NoReturn
 
 from actors.config import STEPPINGS
-from broker.fields import MOST_NAME
 from broker.keys import ROLES
-from launch import config, examples, learner_options, logs, process
+from launch import config, examples, learner_options, options, process
 
 BENCHES = (
     "broker", "throughput", "vector", "solve", "lockstep", "atari", "curve", "crowd", "sampler",
@@ -41,14 +40,14 @@ def parser() -> argparse.ArgumentParser:
     _play(commands.add_parser("play", help="episodes with what a run has learnt; a video of them"))
     _export(commands.add_parser("export", help="what a run has learnt as an ONNX file"))
     report = commands.add_parser("report", help="a page about a run, with its pictures")
-    report.add_argument("folder", type=learner_options.path, metavar="RUN_DIR", help=_FOLDER)
+    report.add_argument("folder", type=options.path, metavar="RUN_DIR", help=_FOLDER)
     report.add_argument(
-        "--to", type=learner_options.path, metavar="FILE", help="default: RUN_DIR/report.html"
+        "--to", type=options.path, metavar="FILE", help="default: RUN_DIR/report.html"
     )
     _broker(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
     learner_options.arguments(learner)
-    log_option(learner)
+    options.log_form(learner)
     _actor(commands.add_parser("actor", help="a sampler, alone; the run comes from the broker"))
     _node(commands.add_parser("node", help="a machine's samplers; one command for each machine"))
     _evaluate(
@@ -58,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     _keygen(commands.add_parser("keygen", help="keys for the broker and for who may connect"))
     audit = commands.add_parser("audit", help="what became of every unroll, from all ledgers")
     audit.add_argument(
-        "folder", type=learner_options.path, metavar="RUN_DIR", help="its folder, or the ledger's"
+        "folder", type=options.path, metavar="RUN_DIR", help="its folder, or the ledger's"
     )
     _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
@@ -66,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
-    _sets(shown)
+    options.sets(shown)
     for name, command in commands.choices.items():
         command.epilog = examples.of(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -75,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument("run", help=_LISTED)
-    _sets(train)
+    options.sets(train)
     train.add_argument("--actors", type=int, help="sampler processes")
     train.add_argument("--seed", type=int)
     train.add_argument("--stop-return", type=float, help="mean of the latest episodes")
@@ -83,7 +82,7 @@ def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument("--stop-seconds", type=float)
     train.add_argument(
         "--out",
-        type=learner_options.path,
+        type=options.path,
         help="the run's folder; default: a new headrace-runs/NAME",
     )
     train.add_argument(
@@ -101,7 +100,7 @@ def _train(train: argparse.ArgumentParser) -> None:
 
 
 def _play(play: argparse.ArgumentParser) -> None:
-    play.add_argument("folder", type=learner_options.path, metavar="RUN_DIR", help=_FOLDER)
+    play.add_argument("folder", type=options.path, metavar="RUN_DIR", help=_FOLDER)
     play.add_argument("--episodes", type=int, default=10, help="default: 10")
     play.add_argument(
         "--sampled", action="store_true", help="actions are drawn, as in training; default: greedy"
@@ -109,134 +108,111 @@ def _play(play: argparse.ArgumentParser) -> None:
     play.add_argument("--seed", type=int, help="of the environments; default: evaluate.seed")
     play.add_argument(
         "--video",
-        type=learner_options.path,
+        type=options.path,
         metavar="FILE",
         help=".mp4 or .gif; one environment plays, not many",
     )
-    _checkpoint(play)
-    _sets(play)
+    options.checkpoint(play)
+    options.sets(play)
 
 
 def _export(export: argparse.ArgumentParser) -> None:
-    export.add_argument("folder", type=learner_options.path, metavar="RUN_DIR", help=_FOLDER)
+    export.add_argument("folder", type=options.path, metavar="RUN_DIR", help=_FOLDER)
     export.add_argument("--onnx", action="store_true", help="the format; there is no other yet")
     export.add_argument(
         "--out",
-        type=learner_options.path,
+        type=options.path,
         metavar="FILE",
         help="default: RUN_DIR/model.onnx; FILE.json beside it",
     )
-    _checkpoint(export)
+    options.checkpoint(export)
 
 
 def _broker(broker: argparse.ArgumentParser) -> None:
     broker.add_argument("--run", required=True, help=_LISTED)
-    _sets(broker)
+    options.sets(broker)
     broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
+    broker.add_argument("--report", type=options.path, help="write the final numbers here as JSON")
     broker.add_argument(
-        "--report", type=learner_options.path, help="write the final numbers here as JSON"
-    )
-    broker.add_argument(
-        "--ledger", type=learner_options.path, help="write what became of unrolls into this folder"
+        "--ledger", type=options.path, help="write what became of unrolls into this folder"
     )
     broker.add_argument(
         "--insecure", action="store_true", help="listen beyond this machine even without keys"
     )
-    _key(broker, "broker.key in the folder security.keys")
-    _metrics(broker)
-    _page_name(broker)
-    log_option(broker)
+    options.key(broker, "broker.key in the folder security.keys")
+    options.metrics(broker)
+    options.page_name(broker)
+    options.log_form(broker)
 
 
 def _actor(actor: argparse.ArgumentParser) -> None:
     actor.add_argument("--broker", required=True, help="its address")
-    actor.add_argument("--name", type=_name, help="shown in logs; default: host and process id")
-    actor.add_argument("--seed", type=_seed, help="of its environments; default: random")
-    actor.add_argument("--groups", type=_count, help="groups of environments; default: the run's")
+    actor.add_argument(
+        "--name", type=options.name, help="shown in logs; default: host and process id"
+    )
+    actor.add_argument("--seed", type=options.seed, help="of its environments; default: random")
+    actor.add_argument(
+        "--groups", type=options.count, help="groups of environments; default: the run's"
+    )
     actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
     actor.add_argument(
-        "--ledger", type=learner_options.path, help="write what was generated into this folder"
+        "--ledger", type=options.path, help="write what was generated into this folder"
     )
     actor.add_argument(
-        "--shelf", type=learner_options.path, metavar="PATH",
+        "--shelf", type=options.path, metavar="PATH",
         help="take weights from this machine's shared memory, where headrace node puts them",
     )  # fmt: skip
-    _key(actor, "none")
-    _allow(actor)
-    _metrics(actor)
-    log_option(actor)
+    options.key(actor, "none")
+    options.allow(actor)
+    options.metrics(actor)
+    options.log_form(actor)
 
 
 def _node(node: argparse.ArgumentParser) -> None:
     node.add_argument("--broker", required=True, help="its address")
-    node.add_argument("--samplers", type=_count, help="default: one for each core it may use")
     node.add_argument(
-        "--name", type=_name, help="shown in logs; its samplers are NAME-0, ..; default: host"
+        "--samplers", type=options.count, help="default: one for each core it may use"
     )
-    node.add_argument("--groups", type=_count, help="groups of environments; default: the run's")
+    node.add_argument(
+        "--name",
+        type=options.name,
+        help="shown in logs; its samplers are NAME-0, ..; default: host",
+    )
+    node.add_argument(
+        "--groups", type=options.count, help="groups of environments; default: the run's"
+    )
     node.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
     node.add_argument(
-        "--ledger", type=learner_options.path, help="write what was generated into this folder"
+        "--ledger", type=options.path, help="write what was generated into this folder"
     )
-    _key(node, "none; a sampler's")
-    _allow(node)
-    _metrics(node)
-    log_option(node)
-
-
-def _allow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--allow", action="append", default=[], metavar="PREFIX",
-        help="a package, module or module:factory that the broker's run may name; may be said"
-        " again; also a line each in /etc/headrace/allow and ~/.config/headrace/allow",
-    )  # fmt: skip
-
-
-def _name(word: str) -> str:
-    """Shown in logs and on the page, and said in every HELLO; a node adds the number of a sampler,
-    so there is room left of MOST_NAME."""
-    most = MOST_NAME - len("-1023")
-    if len(word) > most or not word.isprintable():
-        raise argparse.ArgumentTypeError(
-            f"a name has at most {most} characters, all of them printable; this one has {len(word)}"
-        )
-    return word
-
-
-def _seed(word: str) -> int:
-    seed = int(word)
-    if not 0 <= seed < 2**31:
-        raise argparse.ArgumentTypeError(f"{word} is not between 0 and {2**31 - 1}")
-    return seed
-
-
-def _count(word: str) -> int:
-    count = int(word)
-    if not 1 <= count <= 1024:
-        raise argparse.ArgumentTypeError(f"{word} is not between 1 and 1024")
-    return count
+    options.key(node, "none; a sampler's")
+    options.allow(node)
+    options.metrics(node)
+    options.log_form(node)
 
 
 def _evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--broker", required=True, help="its address")
-    evaluate.add_argument("--name", type=_name, help="shown in logs; default: host and process id")
+    evaluate.add_argument(
+        "--name", type=options.name, help="shown in logs; default: host and process id"
+    )
     evaluate.add_argument(
         "--out",
-        type=learner_options.path,
+        type=options.path,
         help="the run's folder: evaluations and the best weights go there",
     )
     evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
     evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
-    _key(evaluate, "none")
-    _allow(evaluate)
-    _metrics(evaluate)
-    log_option(evaluate)
+    options.key(evaluate, "none")
+    options.allow(evaluate)
+    options.metrics(evaluate)
+    options.log_form(evaluate)
 
 
 def _replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
         "folder",
-        type=learner_options.path,
+        type=options.path,
         metavar="RUN_DIR",
         help="a folder of headrace train --record",
     )
@@ -244,7 +220,7 @@ def _replay(replay: argparse.ArgumentParser) -> None:
 
 def _keygen(keygen: argparse.ArgumentParser) -> None:
     keygen.add_argument(
-        "folder", type=learner_options.path, metavar="FOLDER", help="made if it is not there"
+        "folder", type=options.path, metavar="FOLDER", help="made if it is not there"
     )
     for role in ROLES:
         keygen.add_argument(
@@ -255,26 +231,26 @@ def _keygen(keygen: argparse.ArgumentParser) -> None:
 
 def _top(top: argparse.ArgumentParser) -> None:
     top.add_argument("--broker", required=True, help="its address")
-    _key(top, "none; any of the run's will do")
+    options.key(top, "none; any of the run's will do")
     top.add_argument(
         "--web", type=int, nargs="?", const=8800, metavar="PORT",
         help="serve the page there instead; default: 8800, 0 takes a free one",
     )  # fmt: skip
     top.add_argument("--host", default="127.0.0.1", help="of the page; default: 127.0.0.1")
-    _page_name(top)
+    options.page_name(top)
 
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("--run", help=f"this run too: {_LISTED}")
-    _sets(doctor)
+    options.sets(doctor)
     doctor.add_argument("--broker", help="this broker too: its address")
-    _key(doctor, "the watcher's in the folder security.keys")
+    options.key(doctor, "the watcher's in the folder security.keys")
 
 
 def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument("kind", choices=("systemd", "supervisor", "slurm", "kubernetes"))
     units.add_argument("--run", required=True, help=_LISTED)
-    _sets(units)
+    options.sets(units)
     units.add_argument(
         "--nodes", default="1", metavar="N|NAME,NAME", help="sampler machines; default: 1"
     )
@@ -282,15 +258,15 @@ def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
     units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
     units.add_argument(
-        "--key-folder", type=learner_options.path, metavar="DIR",
+        "--key-folder", type=options.path, metavar="DIR",
         help="where these machines have their keys; default: security.keys",
     )  # fmt: skip
     units.add_argument(
-        "--bin", type=learner_options.path, metavar="DIR",
+        "--bin", type=options.path, metavar="DIR",
         help="where they have headrace and torchrun; default: where this machine has them",
     )  # fmt: skip
     units.add_argument(
-        "--out", type=learner_options.path, metavar="DIR", help="write into it; default: print"
+        "--out", type=options.path, metavar="DIR", help="write into it; default: print"
     )
 
 
@@ -300,48 +276,4 @@ def _bench(bench: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="NAME",
         help=f"sampler: {_LISTED}; learn: which gates, default: every one; crowd: how many",
     )  # fmt: skip
-    _sets(bench)
-
-
-def _checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", choices=("best", "newest"), help="default: the best where there is one"
-    )
-
-
-def _sets(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override one key; stop.steps=none: there is no such limit",
-    )
-
-
-def _key(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--key", type=learner_options.path, metavar="FILE", help=f"its key; default: {default}"
-    )
-
-
-def log_option(parser: argparse.ArgumentParser) -> None:
-    """For the processes that run for days; commands for people always speak to people."""
-    parser.add_argument(
-        "--log", choices=logs.FORMS,
-        help=f"lines for people, or JSON; auto: by whether this is a terminal;"
-        f" default: {logs.VARIABLE}, else auto",
-    )  # fmt: skip
-
-
-def _metrics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metrics-host", default="127.0.0.1")
-    parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")
-
-
-def _page_name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--page-name", action="append", default=[], metavar="NAME",
-        help="a further name by which browsers reach the page; addresses and this machine's own"
-        " name need not be said",
-    )  # fmt: skip
+    options.sets(bench)

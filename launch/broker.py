@@ -23,7 +23,7 @@ from broker.metrics import BrokerMetrics
 from broker.roster import Roster
 from broker.server import Server
 from launch import compare, config, discovery, keyring, limits, logs, notify, page, process, web
-from launch.ledgers import open_journal
+from launch.keyring import open_journal
 from launch.page.on_loop import OnLoop
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 
 try:
     from launch import arguments, config, logs, process
-    from launch.folder import run_folder
+    from launch.starts import run_folder
 except KeyboardInterrupt:  # too early for main to say it
     raise SystemExit(3) from None
 

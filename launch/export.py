@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from broker import durable
-from launch import config, process, target, trained
+from launch import config, process, trained
 from launch.exported import Exported, Port
 from launch.parity import DIFFERENCE, OBSERVATIONS, Parity
 
@@ -38,7 +38,7 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
     described = path.with_name(f"{path.name}.json") if path.name else path
     for file in (path, described):
         with _writing(file):
-            target.make_room(file)
+            process.make_room(file)
     module = Exported(found.model, found.spaces)
     facts = _facts(found, module)
     part, described_part = (file.with_name(f".{file.name}.part") for file in (path, described))

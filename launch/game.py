@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 
 from actors import evaluator
+from actors.config import EnvConfig, EvaluateConfig
 from actors.envs.convert import EnvError
 from actors.evaluator import Player, Scores
-from launch import config
 from learner.spaces import Spaces
 
 # An environment in the middle of a long step is left behind.
@@ -22,9 +22,19 @@ class Game:
     """Played once. Everything but the playing is for the event loop."""
 
     def __init__(
-        self, policy: Player, run: config.Run, spaces: Spaces, *, tell: Callable[[], None]
+        self,
+        policy: Player,
+        env: EnvConfig,
+        spaces: Spaces,
+        how: EvaluateConfig,
+        *,
+        timeout_s: float,
+        tell: Callable[[], None],
     ) -> None:
-        self._policy, self._run, self._spaces, self._tell = policy, run, spaces, tell
+        """`timeout_s`: of one step, before the environment is taken to hang. `tell`: called in the
+        event loop at the end."""
+        self._policy, self._env, self._spaces, self._how = policy, env, spaces, how
+        self._timeout_s, self._tell = timeout_s, tell
         self._loop = asyncio.get_running_loop()
         self._stopped = False
         self.moved = time.monotonic()  # when it last asked whether it should go on
@@ -40,9 +50,9 @@ class Game:
 
     def check(self) -> None:
         """EnvError when an environment hangs."""
-        if time.monotonic() - self.moved > self._run.actor.step_timeout_s:
+        if time.monotonic() - self.moved > self._timeout_s:
             raise EnvError(
-                f"{self._run.env.id} has not answered for {self._run.actor.step_timeout_s:g} s;"
+                f"{self._env.id} has not answered for {self._timeout_s:g} s;"
                 " if it is that slow, raise actor.step_timeout_s"
             )
 
@@ -59,11 +69,11 @@ class Game:
 
     def _play(self) -> None:
         torch.set_num_threads(1)  # every thread has a number of its own
-        how = self._run.evaluate
+        how = self._how
         outcome: Scores | BaseException
         try:
             outcome = evaluator.play(
-                self._policy, self._run.env, self._spaces, how.episodes, how.envs, how.seed,
+                self._policy, self._env, self._spaces, how.episodes, how.envs, how.seed,
                 how.greedy, stopped=self._asked,
             )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - the loop must hear of anything

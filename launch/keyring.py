@@ -1,8 +1,10 @@
-"""Which key a role of a run works with; what is wrong with one is a ConfigError."""
+"""Opens what a role of a run works with, its key and its journal; what is wrong with one is a
+ConfigError."""
 
 from pathlib import Path
 
 from broker import keys
+from broker.journal import Journal
 from broker.keys import Key, KeyFileError
 from launch import config
 
@@ -32,3 +34,13 @@ def from_file(given: Path | None, role: str) -> Key | None:
         return keys.read(given, role)
     except KeyFileError as error:
         raise config.ConfigError(str(error)) from error
+
+
+def open_journal(folder: Path | None, role: str, inc: int) -> Journal:
+    """Opens a process's journal in the folder that the user named; None = it writes nothing."""
+    try:
+        return Journal(folder, f"{role}-{inc}.log")
+    except OSError as error:
+        raise config.ConfigError(
+            f"cannot write a ledger into {folder}: {error.strerror}; choose another with --ledger"
+        ) from error

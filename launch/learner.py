@@ -14,14 +14,11 @@ import torch
 from actors.envs.convert import EnvError
 from actors.envs.make import probe
 from broker.endpoints import EndpointError
-from broker.journal import Journal
-from broker.learner_end import LearnerEnd
 from broker.link import RefusedError
 from launch import (
     claim,
     config,
-    keyring,
-    learner_pulse,
+    learner_parts,
     learner_report,
     learner_resume,
     limits,
@@ -31,25 +28,19 @@ from launch import (
     starts,
     unused,
     web,
-    weight,
 )  # fmt: skip
-from launch.arguments import log_option
-from launch.learner_joins import wait_for_broker
+from launch.keyring import open_journal
 from launch.learner_options import Options, arguments, options_of
-from launch.ledgers import open_journal
+from launch.options import log_form
 from learner import checkpoint
-from learner.batch import Batch
 from learner.culprits import DivergedError
 from learner.feed import Feed
-from learner.gap import GapCheck
 from learner.metrics import LearnerMetrics
 from learner.models import custom
 from learner.models.build import build
 from learner.pieces import Goal, Pieces
 from learner.progress import Progress
 from learner.ranks import Ranks, RanksError
-from learner.record import Recorder
-from learner.spaces import Spaces
 from learner.train import train
 from learner.weights import layout_digest
 
@@ -102,20 +93,22 @@ def _learn(
     if options.start is not None and ranks.rank == 0:
         learner_resume.keep(options.start)
     journal = open_journal(options.ledger, "learner", process.incarnation())
-    recorder = _recorder(run, options, ranks, spaces, fresh=resume is None)
+    recorder = learner_parts.recorder(run, options, ranks, spaces, fresh=resume is None)
     registry = web.registry("learner")
     metrics = LearnerMetrics(registry)
     metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
-    port = _metrics(registry, run, options, ranks)
-    feed = _feed(run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port)
+    port = learner_parts.serve_metrics(registry, run, options, ranks)
+    feed = learner_parts.feed(
+        run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port
+    )
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
-    watch = notify.Watch(functools.partial(learner_pulse.look, feed, progress, metrics))
+    watch = notify.Watch(functools.partial(learner_report.pulse, feed, progress, metrics))
     try:
         feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
-        if not wait_for_broker(feed, ranks, progress, stopping):
+        if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return process.OK
         pieces = Pieces(
@@ -126,8 +119,8 @@ def _learn(
             ranks=ranks,
             feed=feed,
             model=model,
-            target=_copy(run, spaces, model, device) if run.algorithm.name == "appo" else None,
-            gap=_gap(run, spaces),
+            target=learner_parts.target(run, spaces, model, device),
+            gap=learner_parts.gap_check(run, spaces),
             progress=progress,
             metrics=metrics,
             device=device,
@@ -180,81 +173,6 @@ def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
         )  # fmt: skip
 
 
-def _feed(
-    run: config.Run,
-    options: Options,
-    ranks: Ranks,
-    spaces: Spaces,
-    layout: str,
-    device: torch.device,
-    journal: Journal,
-    recorder: Recorder | None,
-    port: int,
-) -> Feed:
-    length, envs = run.unroll.length, run.unroll.envs
-    name, inc = f"learner-{ranks.rank}", process.incarnation()
-    logs.about(inc=inc, name=name)
-    make_batch = functools.partial(
-        Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
-        pinned=device.type == "cuda", memory=run.model.memory, previous=run.model.previous,
-        largest=run.unroll.largest,
-    )  # fmt: skip
-    make_end = functools.partial(
-        LearnerEnd,
-        options.broker,
-        name=name,
-        inc=inc,
-        rank=ranks.rank,
-        world=ranks.world,
-        group=ranks.same([inc])[0],
-        take_over=options.take_over,
-        # Whoever asks to resume an empty folder was told so, and goes on.
-        fresh=options.fresh or options.resume,
-        run=run.run.name,
-        shared=config.shared(run),
-        spaces=(spaces.digest(), str(spaces)),
-        unroll_bytes=weight.unroll_bytes(run, spaces),
-        journal=journal,
-        key=keyring.key(run, "learner", options.key),
-        port=port,
-        reports=logs.reports(),
-    )
-    return Feed(
-        make_end,
-        [make_batch() for _ in range(run.learner.prefetch + 1)],
-        layout=layout,
-        recorder=recorder,
-    )
-
-
-def _recorder(
-    run: config.Run, options: Options, ranks: Ranks, spaces: Spaces, *, fresh: bool
-) -> Recorder | None:
-    """A run can be gone through again only from its beginning."""
-    if not options.record:
-        return None
-    if not fresh:
-        log.warning("not recorded: the run is continued, and a recording begins with it")
-        return None
-    return Recorder(
-        options.out, rank=ranks.rank, world=ranks.world, run=config.effective(run),
-        spaces=spaces.digest(),
-    )  # fmt: skip
-
-
-def _copy(run: config.Run, spaces: Spaces, model: Any, device: torch.device) -> Any:
-    target = build(run.model, spaces, seed=run.run.seed).to(device)
-    target.load_state_dict(model.state_dict())
-    return target
-
-
-def _gap(run: config.Run, spaces: Spaces) -> GapCheck:
-    return GapCheck(
-        build(run.model, spaces, seed=0), spaces, keep=run.pacing.max_lag + 4,
-        envs=run.unroll.envs, previous=run.model.previous,
-    )  # fmt: skip
-
-
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -265,18 +183,6 @@ def _device(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise config.ConfigError(f'learner.device = "{name}": it is auto, cpu or cuda')
     return torch.device(name)
-
-
-def _metrics(registry: Any, run: config.Run, options: Options, ranks: Ranks) -> int:
-    """The port that the broker may tell Prometheus; 0 = none."""
-    web.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
-    port = options.metrics_port
-    if port:
-        port += ranks.rank
-    port = web.serve(registry, host=options.metrics_host, port=port, healthy=lambda: "")
-    if port is not None:
-        log.info("metrics at port %d", port)
-    return web.told(options.metrics_host, port, options.broker)
 
 
 def guarded(run: config.Run, options: Options) -> int:
@@ -299,7 +205,7 @@ def main(given: argparse.Namespace | None = None) -> int:
     if given is None:
         parser = argparse.ArgumentParser(prog="launch.learner")
         arguments(parser)
-        log_option(parser)
+        log_form(parser)
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:

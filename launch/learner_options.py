@@ -1,11 +1,10 @@
 """What a learner's command line says beside the run. Needs no torch: help texts stay quick."""
 
 import argparse
-import errno
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import config, starts
+from launch import config, options, starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--broker", help="its address; default: the run's broker.bind")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
-    parser.add_argument("--out", type=path, help="the run's folder; default: headrace-runs/NAME")
+    parser.add_argument(
+        "--out", type=options.path, help="the run's folder; default: headrace-runs/NAME"
+    )
     parser.add_argument(
         "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
     )
@@ -50,12 +51,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fresh", action="store_true",
         help="begin with new weights though the broker's run is trained already: that is forgotten",
     )  # fmt: skip
-    parser.add_argument("--ledger", type=path, help="what was trained; default: OUT/ledger")
+    parser.add_argument("--ledger", type=options.path, help="what was trained; default: OUT/ledger")
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
     )
     parser.add_argument(
-        "--key", type=path, metavar="FILE",
+        "--key", type=options.path, metavar="FILE",
         help="its key; default: learner.key in security.keys, when security.curve is set",
     )  # fmt: skip
     parser.add_argument("--metrics-host", default="127.0.0.1")
@@ -82,16 +83,3 @@ def options_of(given: argparse.Namespace, run: config.Run) -> Options:
         began=given.began,
         final=given.final,
     )
-
-
-def path(word: str) -> Path:
-    """Returns it as a path; one that no file system takes is the user's to mend."""
-    found = Path(word)
-    try:
-        found.stat()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{word!r:.80} can be no path: {error}") from None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise argparse.ArgumentTypeError(f"{word:.80}.. is too long for a path") from None
-    return found

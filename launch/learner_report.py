@@ -1,4 +1,5 @@
-"""What a learner says at its end: learner.json for the summary, a line for the samplers."""
+"""What a learner tells of itself: to a watchdog while it runs; at its end learner.json for the
+summary, and a line for the samplers."""
 
 import json
 import logging
@@ -9,6 +10,9 @@ from types import MappingProxyType
 
 from broker import durable
 from launch import config, machine, process
+from launch.notify import Pulse
+from learner.feed import Feed
+from learner.metrics import LearnerMetrics
 from learner.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -45,6 +49,25 @@ def write(
         durable.write(folder / "learner.json", json.dumps(report))
     except OSError as error:  # a full disk must not make a bad end of a good one
         log.error("the learner's report is not written: %s", error)
+
+
+def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
+    """Tells the watchdog that a learner rank gets on, or that there is no work for it.
+
+    Read by a thread of its own: both loops must turn, the receiver's, and once there is one the
+    train loop. Without a batch that turns twice a second.
+    """
+    link, welcomed = feed.end.link, feed.end.welcome_version is not None
+    train_loop = metrics.phase_seconds()["wait"] if welcomed else link.turns
+    unheard = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
+    return Pulse(
+        ready=welcomed,
+        moved=(progress.learner_steps, progress.nonfinite),
+        turns=(train_loop, link.turns),
+        idle=True,
+        text=f"{unheard}version {progress.version}",
+        steps=progress.trained_steps,
+    )
 
 
 def farewell(reason: str, progress: Progress) -> str:

@@ -1,13 +1,16 @@
-"""What a learner goes on from: its checkpoint, its clock, its run; and whether anything is left."""
+"""What a learner goes on from: its checkpoint, its clock, its run, the version that the broker
+knows; and whether anything is left."""
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from launch import compare, config, curve, learner_report, starts
 from launch.learner_options import Options
 from learner import checkpoint, saving
+from learner.feed import Feed
 from learner.models.model import Model
 from learner.pieces import Goal
 from learner.progress import Progress
@@ -91,3 +94,25 @@ def began(options: Options, ranks: Ranks, started: float) -> float:
             history.unlink(missing_ok=True)
         elapsed = curve.ended_at(history)
     return started - ranks.same([round(1000 * elapsed)])[0] / 1000
+
+
+def wait_for_broker(
+    feed: Feed, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
+) -> bool:
+    """Waits until every rank is welcome; all continue at the version that rank 0 was told. False =
+    asked to stop before."""
+    version: int | None = None
+    while version is None:
+        version = feed.welcome(timeout_s=0.2)
+        if stopping():
+            return False
+    told = ranks.same([version])[0]
+    if told > 0 and not progress.version and ranks.rank == 0:
+        log.warning(
+            "begins with new weights at version %d: what this run has learned until now is"
+            " forgotten", told,
+        )  # fmt: skip
+    if told > progress.version:
+        # Samplers know other weights by that number: ours get one that nobody has seen.
+        progress.version = told + 1
+    return True

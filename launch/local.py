@@ -169,7 +169,8 @@ class _Local:
 
     def _watch(self, terminal: Terminal | None) -> None:
         """Until the learner has ended for good, or somebody asks us to stop."""
-        from launch.watch import View, Watcher
+        from launch.live_view import View
+        from launch.status_client import Watcher
 
         watcher = Watcher(self.endpoint, keyring.key(self.given, "watcher", None))
         view = View(

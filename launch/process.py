@@ -1,8 +1,9 @@
-"""What every process does the same: signals, memory, exit statuses."""
+"""What every process does the same: signals, memory, exit statuses, files it is asked to write."""
 
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -145,3 +146,14 @@ def exit_line(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def make_room(path: Path) -> None:
+    """Makes the folder of a file that is to be written; OSError, whose strerror is for a user,
+    where that cannot be or `path` is a folder itself."""
+    if not path.name or path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file", str(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is no folder", str(path)) from error

@@ -11,8 +11,10 @@ run is refused.
 
 import contextlib
 import datetime
+import itertools
 import json
 import logging
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,6 +77,17 @@ class Start:
         words = " ".join((str(self.file), *(f"--set {setting}" for setting in self.sets)))
         said = [f"Start {number}, {at}: {' '.join(words.split())}", *(self.changes or ())]
         return "\n".join(f"# {line}" for line in said)
+
+
+def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
+    """Returns where a run lies when nobody says: the first of NAME, NAME-2, NAME-3 .. that holds no
+    run yet, or the one trained last."""
+    if newest:
+        numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
+        there = [folder for folder in parent.glob("*") if numbered.fullmatch(folder.name)]
+        return max((f for f in there if _trained_at(f)), key=_trained_at, default=parent / name)
+    folders = (parent / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(folder for folder in folders if not (folder / "checkpoints").exists())
 
 
 def begin(name: str, sets: Sequence[str], out: Path, *, resume: bool) -> Start:
@@ -191,3 +204,9 @@ def _of_a_learner(out: Path) -> bool:
 
 def _same_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
+
+
+def _trained_at(folder: Path) -> float:
+    """Returns when its last checkpoint was written; 0 = it has none."""
+    checkpoints = (folder / "checkpoints").glob("*")
+    return max((path.stat().st_mtime for path in checkpoints), default=0.0)

@@ -13,9 +13,8 @@ from rich.live import Live
 
 from broker import endpoints, said
 from launch import config, keyring, logs, page, panels, process, web
-from launch.page.from_broker import FromBroker
 from launch.rates import Rates
-from launch.watch import Watcher
+from launch.status_client import FromBroker, Watcher
 
 _ANSWERS_S = 5.0
 _EVERY_S = 1.0

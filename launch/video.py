@@ -6,18 +6,20 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broker import durable
-from launch import config, process, target
+from launch import config, process
 
 # pygame draws without a window and without a greeting.
 _UNSEEN = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 _FPS = 30  # of an environment that does not say
 _LONGEST_LINE = 200
+# Of a GIF: of two pictures that are equal, a corner is written again.
+_CORNER = (0, 0, 1, 1)
 _PACKAGES = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 
 
@@ -70,7 +72,7 @@ class Video:
     def __enter__(self) -> "Video":
         """The place is tried before anything is played."""
         with self._writing():
-            target.make_room(self._path)
+            process.make_room(self._path)
             process.discard(self._part)
             self._part.open("xb").close()
         return self
@@ -104,8 +106,6 @@ class Video:
 
     def _opened(self, fps: float) -> Any:
         if self._kind == ".gif":
-            from launch.gif import Gif
-
             return Gif(self._part.open("wb"), fps)
         from imageio import v2 as imageio
 
@@ -133,6 +133,40 @@ class Video:
                 ended = self._writer is not None and self._kind == ".mp4"
                 why = "ffmpeg ended early; is the disk full?" if ended else _line(error)
             raise VideoError(f"--video {self._path} cannot be written: {why}") from error
+
+
+class Gif:
+    """Writes a GIF as its pictures come, so that a long film needs no memory.
+
+    Every picture has its own colours and lasts as long; it begins again for ever.
+    """
+
+    def __init__(self, file: IO[bytes], fps: float) -> None:
+        self._file = file
+        self._lasts = {"duration": 1000 / fps}
+        self._before: Any = None  # the picture written last
+
+    def append_data(self, frame: NDArray[np.uint8]) -> None:
+        """Writes the next picture: what changed since the one before."""
+        from PIL import Image, ImageChops
+        from PIL.GifImagePlugin import getdata, getheader
+
+        image = Image.fromarray(frame)
+        box = (0, 0, *image.size)
+        if self._before is None:
+            header, _ = getheader(image.quantize(), info={"loop": 0, **self._lasts})
+            self._file.write(b"".join(header))
+        else:
+            box = ImageChops.difference(image, self._before).getbbox() or _CORNER
+        blocks = getdata(
+            image.crop(box).quantize(), box[:2], include_color_table=True, **self._lasts
+        )
+        self._file.write(b"".join(blocks))
+        self._before = image
+
+    def close(self) -> None:
+        with self._file:
+            self._file.write(b";")
 
 
 def _is_picture(frame: Any) -> bool:

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import msgpack
 import msgspec
 import safetensors.torch
-import torch
 import xxhash
 from torch import Tensor
 
@@ -172,56 +171,6 @@ def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
         return read(blob)
     except Exception as error:  # what the libraries raise is not all written down
         raise _DamageError(f"{name} cannot be read: {error!r:.200}") from error
-
-
-def optimiser_state(opt: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors, which alias its own, and a msgpack-able rest."""
-    tensors: dict[str, Tensor] = {}
-    scalars: dict[str, Any] = {}
-    state = opt.state_dict()
-    for index, slots in state["state"].items():
-        for slot, value in slots.items():
-            (tensors if isinstance(value, Tensor) else scalars)[f"{index}.{slot}"] = value
-    groups = [
-        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
-    return tensors, {"scalars": scalars, "groups": groups}
-
-
-def restore_optimiser(
-    opt: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: dict[str, Any]
-) -> None:
-    """The exact inverse, into an optimiser of the same kind over the same parameters."""
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in {**tensors, **meta["scalars"]}.items():
-        index, slot = name.split(".", 1)
-        # The optimiser would keep this very tensor and write on it.
-        own = value.clone() if isinstance(value, Tensor) else value
-        state.setdefault(int(index), {})[slot] = own
-    groups = [
-        {
-            key: tuple(value) if isinstance(now.get(key), tuple) else value
-            for key, value in group.items()
-        }
-        for group, now in zip(meta["groups"], opt.param_groups, strict=True)
-    ]
-    opt.load_state_dict({"state": state, "param_groups": groups})
-
-
-def rng_state() -> dict[str, Tensor]:
-    """torch's global generators: the CPU's, and the current GPU's where there is one."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def restore_rng(states: dict[str, Tensor]) -> None:
-    """A GPU's state is left alone on a machine without one."""
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
 
 
 class _DamageError(Exception):

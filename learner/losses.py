@@ -9,9 +9,6 @@ last one for its value only. ppo takes steps in any shape: its targets were made
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -19,6 +16,7 @@ from torch import Tensor
 
 from learner import vtrace
 from learner.config import AlgorithmConfig
+from learner.loss_inputs import Loss, LossBatch, LossFn, Norm, Now, Targets, Terms
 from learner.models.bounds import bounded_exp
 from learner.models.distribution import Distribution
 from learner.models.model import Output
@@ -31,85 +29,6 @@ _MAX_BEHAVIOUR_WEIGHT = 2.0
 _MAX_LOG_RATIO = 20.0
 # An adapted weight comes back from these; from 0 it could not.
 _LEAST_KL_COEF, _MOST_KL_COEF = 1e-4, 1e4
-
-
-class LossBatch(NamedTuple):
-    """What the samplers recorded, [T, B] each; an action may have an axis of its own."""
-
-    action: Tensor
-    logp: Tensor  # float32, of the action under the policy that chose it
-    reward: Tensor  # float32
-    flags: Tensor  # uint8, the bits of learner.spaces
-    targets: "Targets | None" = None  # ppo: made once for all uses of a batch
-
-    @property
-    def recorded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.action, self.logp, self.reward, self.flags
-
-
-class Targets(NamedTuple):
-    """Without gradient, like vtrace.VTrace, and what the values were when they were made."""
-
-    vs: Tensor
-    advantages: Tensor
-    values: Tensor
-
-
-class Loss(NamedTuple):
-    total: Tensor  # scalar, to be differentiated
-    stats: dict[str, Tensor]  # detached scalars; their mean over the ranks is the global mean
-    vs: Tensor  # [T, B] the value targets
-
-
-class Terms(NamedTuple):
-    """A loss's parts before they are weighed, [T, B] each; dead steps may hold anything finite."""
-
-    policy: Tensor
-    value: Tensor
-    entropy: Tensor
-    vs: Tensor  # what the values should have been
-    kl: Tensor | None = None  # to the target network, when it is part of the loss
-
-
-class Now(NamedTuple):
-    """What changes in the course of a run."""
-
-    clip: float
-    entropy_coef: float
-    kl_coef: float
-    # Of the returns, where the model normalises them: one unit of the losses.
-    std: float | Tensor = 1.0
-
-
-def _alone(sums: Tensor) -> Tensor:
-    return sums
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
-    """What makes a rank's loss a share of the whole batch's."""
-
-    steps: float | Tensor  # live steps of this batch on all ranks, at least 1
-    world: int = 1  # ranks
-    reduce: Callable[[Tensor], Tensor] = _alone  # adds up a tensor over the ranks
-
-    @property
-    def scale(self) -> float | Tensor:
-        return self.world / self.steps
-
-
-class LossFn(Protocol):
-    def __call__(
-        self,
-        config: AlgorithmConfig,
-        now: Now,
-        *,
-        distribution: Distribution,
-        output: Output,
-        batch: LossBatch,
-        target: Output | None,
-        norm: Norm,
-    ) -> Loss: ...
 
 
 def impala(

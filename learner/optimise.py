@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner.checkpoint import restore_optimiser
 from learner.config import LearnerConfig
 from learner.models.model import Model
 
@@ -52,7 +51,7 @@ def follow(target: Model, model: Model, rate: float) -> None:
 def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
     """What a checkpoint remembers of the gradients; how steps are taken is as the run says now."""
     groups = [{**group, "params": list(group["params"])} for group in optimiser.param_groups]
-    restore_optimiser(optimiser, tensors, meta)
+    load_state(optimiser, tensors, meta)
     for group, own in zip(optimiser.param_groups, groups, strict=True):
         group.update({name: value for name, value in own.items() if name != "params"})
         if group.get("momentum"):
@@ -60,3 +59,38 @@ def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: 
                 state = optimiser.state[parameter]
                 if state and "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def state_of(opt: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Returns an optimiser's state as tensors, which alias its own, and a msgpack-able rest."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, Any] = {}
+    state = opt.state_dict()
+    for index, slots in state["state"].items():
+        for slot, value in slots.items():
+            (tensors if isinstance(value, Tensor) else scalars)[f"{index}.{slot}"] = value
+    groups = [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return tensors, {"scalars": scalars, "groups": groups}
+
+
+def load_state(
+    opt: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: dict[str, Any]
+) -> None:
+    """Does the exact inverse, into an optimiser of the same kind over the same parameters."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **meta["scalars"]}.items():
+        index, slot = name.split(".", 1)
+        # The optimiser would keep this very tensor and write on it.
+        own = value.clone() if isinstance(value, Tensor) else value
+        state.setdefault(int(index), {})[slot] = own
+    groups = [
+        {
+            key: tuple(value) if isinstance(now.get(key), tuple) else value
+            for key, value in group.items()
+        }
+        for group, now in zip(meta["groups"], opt.param_groups, strict=True)
+    ]
+    opt.load_state_dict({"state": state, "param_groups": groups})

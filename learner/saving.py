@@ -27,9 +27,9 @@ def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
     for packed in p.ranks.gather(msgpack.packb([_plain(w) for w in p.feed.windows()])):
         windows += msgpack.unpackb(packed)
     if p.ranks.rank == 0:
-        tensors, meta = checkpoint.optimiser_state(optimiser)
+        tensors, meta = optimise.state_of(optimiser)
         groups = {"model": dict(p.model.state_dict()), "optimiser": tensors}
-        groups["rng"] = checkpoint.rng_state()
+        groups["rng"] = rng_state()
         if p.target is not None:
             groups["target"] = dict(p.target.state_dict())
         state = {
@@ -62,8 +62,23 @@ def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
     if p.target is not None:
         p.target.load_state_dict(tensors["target"])
     if p.ranks.rank == 0:  # the others throw new dice: theirs are not in the checkpoint
-        checkpoint.restore_rng(tensors["rng"])
+        restore_rng(tensors["rng"])
         checkpoint.set_aside(p.folder / "checkpoints", before=p.resume.path)
+
+
+def rng_state() -> dict[str, Tensor]:
+    """Returns torch's global generators: the CPU's, and the current GPU's where there is one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_rng(states: dict[str, Tensor]) -> None:
+    """Sets them; a GPU's state is left alone on a machine without one."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
 
 
 # What an optimiser holds of a parameter that it has moved.

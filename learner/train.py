@@ -15,22 +15,14 @@ from torch import Tensor, nn
 from learner import optimise, schedule
 from learner.batch import Batch
 from learner.culprits import Inquest, without
-from learner.losses import (
-    LOSSES,
-    Loss,
-    Norm,
-    Now,
-    Targets,
-    adapted,
-    live_steps,
-    ppo_targets,
-)
-from learner.models.distribution import LOG_STD
+from learner.loss_inputs import Loss, Norm, Now, Targets
+from learner.losses import LOSSES, adapted, live_steps, ppo_targets
+from learner.models.gaussians import LOG_STD
 from learner.models.model import Output
 from learner.models.normalise import moments
 from learner.models.precision import autocast
 from learner.pieces import Pieces
-from learner.progress_lines import ProgressLines
+from learner.progress import ProgressLines
 from learner.ranks import Facts
 from learner.saving import append, restore, save
 from learner.upload import Upload, sample_of

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from learner.batch import Batch
 from learner.frames import begins, observed
-from learner.losses import LossBatch
+from learner.loss_inputs import LossBatch
 from learner.spaces import Spaces
 from learner.uses import Sample
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from learner.config import AlgorithmConfig
-from learner.losses import LossBatch, Targets, live_steps
+from learner.loss_inputs import LossBatch, Targets
+from learner.losses import live_steps
 from learner.spaces import DEAD
 
 TargetsOf = Callable[["Sample"], Targets]

@@ -14,7 +14,8 @@ from launch import config, process
 from launch.bench import report
 from launch.bench.whole import train
 from learner.frames import observed
-from learner.losses import LOSSES, LossBatch, Norm, Now
+from learner.loss_inputs import LossBatch, Norm, Now
+from learner.losses import LOSSES
 from learner.models.build import build
 from learner.models.precision import autocast
 from learner.spaces import Spaces, unroll_fields

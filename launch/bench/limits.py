@@ -9,7 +9,8 @@ import torch
 from actors.config import EnvConfig
 from actors.envs.make import make_env, make_vector, probe
 from learner.config import AlgorithmConfig, ModelConfig
-from learner.losses import LOSSES, LossBatch, Norm, Now
+from learner.loss_inputs import LossBatch, Norm, Now
+from learner.losses import LOSSES
 from learner.models.build import build
 
 _CORES = 2

@@ -22,7 +22,7 @@ from broker.journal import Journal
 from broker.keys import Key
 from broker.link import RefusedError
 from launch import keyring, logs, process
-from launch.ledgers import open_journal
+from launch.keyring import open_journal
 
 log = logging.getLogger(__name__)
 

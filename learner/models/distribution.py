@@ -7,33 +7,23 @@ they were drawn. The choices and numbers are independent of each other, given th
 The learner's half is torch and differentiable; the sampler's half is numpy.
 """
 
-import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from learner.models import categorical
-from learner.models.bounds import clamped
 from learner.models.categorical import FloatArray
+from learner.models.gaussians import Constant, Gaussians, Rows
 from learner.spaces import Action
-
-Rows = NDArray[Any]  # of action.dtype and shape [N, *action.shape]
 
 # The logit of what is not allowed. Its weight is exactly zero, but unlike -inf it leaves every
 # product and gradient finite.
 FORBIDDEN = -1e9
 # Of what is not there: never drawn, not even where nothing is allowed, as after an episode's end.
 _ABSENT = 2 * FORBIDDEN
-LOG_STD = (-10.0, 2.0)
-_LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
-# Of the expectation in the squashed entropy. It is right to 1e-5 up to a standard deviation of 1,
-# to 2e-3 up to e, and to 0.1 at e^2, where nearly all draws lie at the bounds.
-_NODES = 32
 
 
 def distribution_of(action: Action) -> "Distribution":
@@ -111,7 +101,7 @@ class _Mixed(Distribution):
     def __init__(self, action: Action) -> None:
         super().__init__(action)
         self._choices = _Choices(action.categories) if action.categories else None
-        self._numbers = _Numbers(action) if action.numbers else None
+        self._numbers = Gaussians(action) if action.numbers else None
         self._dtype = np.dtype(action.dtype)
 
     def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
@@ -191,7 +181,7 @@ class _Choices:
         # Beyond its size a choice takes the one logit that is appended to all.
         index = np.where(place < np.array(sizes)[:, None], starts + place, sum(sizes))
         self._index = index.astype(np.int64)
-        self._places = _Constant(self._index.reshape(-1))
+        self._places = Constant(self._index.reshape(-1))
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """[..., C, widest]"""
@@ -225,90 +215,6 @@ class _Choices:
         choices = (cumulated[..., :-1] <= passed[..., None]).sum(axis=2, dtype=np.int64)
         picked = np.take_along_axis(shifted, choices[..., None], axis=2)[..., 0]
         return choices, (picked - np.log(total)).sum(axis=1)
-
-
-class _Numbers:
-    """Gaussians. Of a squashed one the density is that of tanh(u), which lies in (-1, 1)."""
-
-    def __init__(self, action: Action) -> None:
-        self.count = action.numbers
-        bounded = [
-            math.isfinite(low) and math.isfinite(high)
-            for part in action.parts
-            if not part.categories
-            for low, high in zip(part.low, part.high, strict=True)
-        ]
-        self._squashed = [at for at in range(self.count) if action.squash and bounded[at]]
-        self._all = len(self._squashed) == self.count
-        self._columns = _Constant(np.array(self._squashed, np.int64))
-        nodes, weights = np.polynomial.hermite.hermgauss(_NODES)
-        self._nodes = _Constant((math.sqrt(2) * nodes).astype(np.float32))
-        self._weights = _Constant((weights / math.sqrt(math.pi)).astype(np.float32))
-
-    def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log-stds, each [..., D]: the last ones of the parameters."""
-        mean, log_std = params[..., -2 * self.count : -self.count], params[..., -self.count :]
-        return mean, clamped(log_std, *LOG_STD)
-
-    def drawn(self, rows: Tensor) -> Tensor:
-        return rows[..., -self.count :]
-
-    def log_prob(self, mean: Tensor, log_std: Tensor, drawn: Tensor) -> Tensor:
-        distance = (drawn - mean) * torch.exp(-log_std)
-        logp = (-0.5 * distance.square() - log_std - _LOG_ROOT_2_PI).sum(-1)
-        return logp - _log_slope(self._only_squashed(drawn)).sum(-1) if self._squashed else logp
-
-    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        entropy = (log_std + 0.5 + _LOG_ROOT_2_PI).sum(-1)
-        if not self._squashed:
-            return entropy
-        # H(tanh u) = H(u) + E[log tanh'(u)], the latter by Gauss-Hermite quadrature.
-        middle, std = (self._only_squashed(x).unsqueeze(-1) for x in (mean, log_std.exp()))
-        at = middle + std * self._nodes.on(mean.device)
-        return entropy + (_log_slope(at) * self._weights.on(mean.device)).sum((-2, -1))
-
-    def kl(self, p_mean: Tensor, p_log: Tensor, q_mean: Tensor, q_log: Tensor) -> Tensor:
-        """The same before and after squashing."""
-        spread = (2 * (p_log - q_log)).exp()
-        distance = ((p_mean - q_mean) * torch.exp(-q_log)).square()
-        return (q_log - p_log + 0.5 * (spread + distance - 1)).sum(-1)
-
-    def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
-        mean, log_std = params[:, : self.count], params[:, self.count :].clip(*LOG_STD)
-        drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
-        # From what the row can hold, not from the draw: so the learner finds the same.
-        distance = (drawn - mean) * np.exp(-log_std)
-        logp = (-0.5 * np.square(distance) - log_std - np.float32(_LOG_ROOT_2_PI)).sum(axis=1)
-        if self._squashed:
-            u = drawn[:, self._squashed]
-            slope = 2 * (np.float32(math.log(2)) - u - np.logaddexp(np.float32(0), -2 * u))
-            logp = logp - slope.sum(axis=1)
-        return drawn, logp
-
-    def _only_squashed(self, numbers: Tensor) -> Tensor:
-        if self._all:
-            return numbers
-        return numbers.index_select(-1, self._columns.on(numbers.device))
-
-
-class _Constant:
-    """An array as a tensor, copied once to each device that asks for it."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-        self._tensors: dict[torch.device, Tensor] = {}
-
-    def on(self, device: torch.device) -> Tensor:
-        if device not in self._tensors:
-            # One that is made where nothing is differentiated could not be used where it is.
-            with torch.inference_mode(False):
-                self._tensors[device] = torch.from_numpy(self._array).to(device)
-        return self._tensors[device]
-
-
-def _log_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), exact where tanh(u) rounds to 1."""
-    return 2 * (math.log(2) - u - functional.softplus(-2 * u))
 
 
 def _choices_entropy(log_probs: Tensor) -> Tensor:

@@ -23,9 +23,11 @@ from launch import (
     allow,
     broker,
     config,
-    evaluator,
+    evaluation_loop,
     learner,
     learner_options,
+    learner_parts,
+    learner_resume,
     local,
     process,
     starts,
@@ -170,13 +172,15 @@ def learning(run: config.Run, folder: Path) -> Any:
         return "stopped"
 
     stand_ins = {
-        "Ranks": ranks, "Feed": feed, "train": train, "wait_for_broker": lambda *_: True,
-        "_metrics": lambda *_: None, "learner_report": mock.Mock(),
+        "Ranks": ranks, "train": train, "learner_report": mock.Mock(),
     }  # fmt: skip
     threads = mock.Mock()
     with contextlib.ExitStack() as patches:
         for name, stand_in in stand_ins.items():
             patches.enter_context(mock.patch.object(learner, name, stand_in))
+        patches.enter_context(mock.patch.object(learner_resume, "wait_for_broker", lambda *_: True))
+        patches.enter_context(mock.patch.object(learner_parts, "Feed", feed))
+        patches.enter_context(mock.patch.object(learner_parts, "serve_metrics", lambda *_: 0))
         patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
         patches.enter_context(mock.patch.object(process, "Asked", lambda: False))
         patches.enter_context(mock.patch.object(process, "keep_memory"))
@@ -200,12 +204,15 @@ def evaluation(run: config.Run, _: Path) -> Any:
             mock.patch.object(playing, "play", played),
             mock.patch.object(torch, "set_num_threads"),
         ):
-            Game(mock.Mock(), run, probe(run.env), tell=lambda: None)._play()
-        again = evaluator.Evaluator.__new__(evaluator.Evaluator)
+            game = Game(
+                mock.Mock(), run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
+            )
+            game._play()
+        again = evaluation_loop.Evaluator.__new__(evaluation_loop.Evaluator)
         again._run = run
         with (
-            mock.patch.object(evaluator.Evaluator, "_next", following),
-            mock.patch.object(evaluator.Evaluator, "_one", mock.AsyncMock()),
+            mock.patch.object(evaluation_loop.Evaluator, "_next", following),
+            mock.patch.object(evaluation_loop.Evaluator, "_one", mock.AsyncMock()),
         ):
             await again.run()
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
 from launch import config
-from learner import progress_lines
+from learner import progress as progress_module
 from learner.batch import Batch
 from learner.feed import Feed
 from learner.metrics import LearnerMetrics
@@ -56,7 +56,7 @@ def checkpoints(run: config.Run, folder: Path) -> list[str]:
 
 def lines(run: config.Run, folder: Path) -> int:
     """How many tell of progress."""
-    with mock.patch.object(progress_lines.log, "info") as said:
+    with mock.patch.object(progress_module.log, "info") as said:
         _train(run, PLAIN, folder)
     return said.call_count
 

@@ -28,7 +28,7 @@ from launch import (
     replay,
 )
 from launch.bench import learn
-from launch.folder import run_folder
+from launch.starts import run_folder
 
 
 def calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, result: int = 0) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from actors.config import ActorConfig, EnvConfig, EvaluateConfig
+from actors.config import EnvConfig, EvaluateConfig
 from actors.envs.convert import EnvError
 from actors.envs.make import probe
 from actors.evaluator import StoppedError
@@ -23,8 +23,8 @@ from broker.blobs import Blob
 from broker.evaluator_end import EvaluatorEnd
 from launch import config, guard
 from launch import evaluator as launch_evaluator
+from launch.evaluation_loop import Evaluator
 from launch.evaluations import EvaluatorMetrics, Keep
-from launch.evaluator import Evaluator
 from launch.game import Game
 from learner import weights
 from learner.config import ModelConfig
@@ -287,7 +287,7 @@ def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: 
 def test_the_end_of_the_run_does_not_wait_for_ever(
     tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch_evaluator, "LAST_S", 0.05)
+    monkeypatch.setattr("launch.evaluation_loop.LAST_S", 0.05)
     monkeypatch.setattr("launch.game._STOP_S", 0.0)
 
     async def main() -> None:
@@ -372,8 +372,7 @@ def test_an_environment_that_hangs_holds_up_nobody(
 
     async def main() -> None:
         Pay.gate.clear()
-        run = msgspec.structs.replace(RUN, actor=ActorConfig(step_timeout_s=0.05))
-        game = Game(Zero(), run, spaces, tell=lambda: None)
+        game = Game(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=0.05, tell=lambda: None)
         game.start()
         with pytest.raises(EnvError, match=r"has not answered for 0.05 s.*actor.step_timeout_s"):
             async with asyncio.timeout(20.0):
@@ -394,7 +393,7 @@ def test_the_loop_goes_on_while_a_thread_plays(spaces: Spaces) -> None:
     async def main() -> None:
         done = asyncio.Event()
         Pay.gate.clear()
-        game = Game(Zero(), RUN, spaces, tell=done.set)
+        game = Game(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=5.0, tell=done.set)
         game.start()
         await turns()
         assert not game.done

@@ -16,8 +16,7 @@ from PIL import Image, ImageSequence
 
 from actors.evaluator import Scores
 from launch import cli, play, trained
-from launch.gif import Gif
-from launch.video import Video, VideoError
+from launch.video import Gif, Video, VideoError
 from learner.spaces import Leaf, Spaces, discrete
 
 

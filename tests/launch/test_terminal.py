@@ -16,7 +16,7 @@ STATUS = {
 SCRIPT = f"""
 import os
 from launch.terminal import Terminal
-from launch.watch import View
+from launch.live_view import View
 
 terminal = Terminal()
 tell, told = os.pipe(), os.pipe()

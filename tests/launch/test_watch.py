@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launch.watch import View
+from launch.live_view import View
 
 STATUS: dict[str, Any] = {
     "version": 7, "weights": 7, "queued": 1, "leased": 2, "outcomes": {"trained": 3},

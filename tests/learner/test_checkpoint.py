@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner import checkpoint, saving
+from learner import checkpoint, optimise, saving
 from learner.checkpoint import CheckpointError
 
 TENSORS: checkpoint.TensorGroups = {
@@ -473,16 +473,16 @@ def test_an_optimiser_continues_as_if_nothing_had_happened(tmp_path: Path) -> No
     model, opt = fresh()
     train(model, opt)
     opt.param_groups[0]["lr"] = 0.005
-    tensors, meta = checkpoint.optimiser_state(opt)
-    groups = {"model": model.state_dict(), "optimiser": tensors, "rng": checkpoint.rng_state()}
+    tensors, meta = optimise.state_of(opt)
+    groups = {"model": model.state_dict(), "optimiser": tensors, "rng": saving.rng_state()}
     path = checkpoint.save(tmp_path, step_version=1, tensors=groups, state={"opt": meta}, keep=2)
     train(model, opt)
 
     other, other_opt = fresh()
     found = checkpoint.load(path)
     other.load_state_dict(found.tensors["model"])
-    checkpoint.restore_optimiser(other_opt, found.tensors["optimiser"], found.state["opt"])
-    checkpoint.restore_rng(found.tensors["rng"])
+    optimise.load_state(other_opt, found.tensors["optimiser"], found.state["opt"])
+    saving.restore_rng(found.tensors["rng"])
     assert other_opt.param_groups[0]["lr"] == 0.005
     assert other_opt.param_groups[0]["betas"] == (0.8, 0.95)
     train(other, other_opt)

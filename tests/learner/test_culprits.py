@@ -11,7 +11,7 @@ from torch import Tensor
 
 from learner.config import AlgorithmConfig, ModelConfig
 from learner.culprits import DivergedError, search
-from learner.losses import LossBatch
+from learner.loss_inputs import LossBatch
 from learner.models.build import build
 from learner.models.model import Model
 from learner.uses import Sample

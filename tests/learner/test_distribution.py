@@ -12,7 +12,8 @@ from torch.distributions import Categorical, Normal, TransformedDistribution, kl
 from torch.distributions.transforms import TanhTransform
 
 from learner.models import categorical
-from learner.models.distribution import LOG_STD, Distribution, distribution_of
+from learner.models.distribution import Distribution, distribution_of
+from learner.models.gaussians import LOG_STD
 from learner.spaces import Action, Part, discrete
 
 INF = math.inf

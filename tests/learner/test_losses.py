@@ -13,7 +13,8 @@ from torch import Tensor
 
 from learner import losses
 from learner.config import AlgorithmConfig
-from learner.losses import LOSSES, LossBatch, Norm, Now
+from learner.loss_inputs import Loss, LossBatch, Norm, Now, Targets
+from learner.losses import LOSSES
 from learner.models import categorical
 from learner.models.distribution import distribution_of
 from learner.models.model import Output
@@ -125,7 +126,7 @@ def live_steps(batch: LossBatch) -> int:
     return int(((batch.flags & DEAD) == 0).sum())
 
 
-def gradients(loss: losses.Loss, output: Output) -> tuple[Tensor, Tensor]:
+def gradients(loss: Loss, output: Output) -> tuple[Tensor, Tensor]:
     params, value = torch.autograd.grad(loss.total, list(output))
     return params, value
 
@@ -141,7 +142,7 @@ def run(
     batch: LossBatch,
     norm: Norm,
     std: float | Tensor = 1.0,
-) -> losses.Loss:
+) -> Loss:
     """One loss as the train loop calls it; ppo's targets are made from the target's values."""
     now = Now(at(settings.clip, 0), at(settings.entropy_coef, 0), settings.kl_coef, std)
     if settings.name == "ppo":
@@ -286,7 +287,7 @@ def test_a_step_whose_ratio_exploded_has_finite_numbers_and_a_way_back(name: Any
     )  # fmt: skip
     if name == "ppo":
         minus = torch.full((1, 1), -1.0)
-        batch = batch._replace(targets=losses.Targets(minus, minus, torch.zeros(1, 1)))
+        batch = batch._replace(targets=Targets(minus, minus, torch.zeros(1, 1)))
         output = Output(params[:-1], torch.zeros(1, 1, requires_grad=True))
     loss = LOSSES[name](
         config(name, entropy_coef=0.0), Now(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
@@ -385,9 +386,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
     ranks = [columns(output, target, batch, where) for where in (slice(2), slice(2, None))]
     sums: list[Tensor] = []
 
-    def on(
-        rank: tuple[Output, Output, LossBatch], total: Callable[[Tensor], Tensor]
-    ) -> losses.Loss:
+    def on(rank: tuple[Output, Output, LossBatch], total: Callable[[Tensor], Tensor]) -> Loss:
         def counted(value: Tensor) -> Tensor:
             sums.append(value)
             return total(value)
@@ -396,7 +395,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
 
     parts = together([functools.partial(on, rank) for rank in ranks])
     assert bool(sums) == normalised
-    average = losses.Loss((parts[0].total + parts[1].total) / 2, {}, whole.vs)
+    average = Loss((parts[0].total + parts[1].total) / 2, {}, whole.vs)
     torch.testing.assert_close(
         gradients(average, output), gradients(whole, output), atol=1e-6, rtol=0
     )

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learner.config import ModelConfig
-from learner.losses import Norm, normalise
+from learner.loss_inputs import Norm
+from learner.losses import normalise
 from learner.models.build import Model, build
 from learner.models.normalise import Normaliser, Returns, moments
 from learner.spaces import Leaf, Spaces, discrete

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from learner import optimise
-from learner.checkpoint import optimiser_state
 from learner.config import LearnerConfig, ModelConfig
 from learner.models.build import build
 from learner.models.model import Model
@@ -110,7 +109,7 @@ def test_a_restored_optimiser_does_as_the_run_says_now() -> None:
     layer = with_gradients(2.0)
     before = optimise.make(old, layer, lr=0.01)
     before.step()
-    tensors, meta = optimiser_state(before)
+    tensors, meta = optimise.state_of(before)
     new = LearnerConfig(optimiser="rmsprop", eps=1e-2, decay=0.5, momentum=0.9)
     after = optimise.make(new, layer, lr=0.02)
     optimise.restore(after, tensors, meta)

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from learner.progress import Progress
-from learner.progress_lines import ProgressLines
+from learner.progress import Progress, ProgressLines
 from learner.score import Ends
 
 

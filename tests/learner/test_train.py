@@ -18,7 +18,7 @@ from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, Mod
 from learner.culprits import DivergedError
 from learner.metrics import LearnerMetrics
 from learner.models.build import build
-from learner.models.distribution import LOG_STD
+from learner.models.gaussians import LOG_STD
 from learner.models.model import Model
 from learner.pieces import Goal, Pieces
 from learner.progress import Progress

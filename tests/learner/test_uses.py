@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from learner.config import AlgorithmConfig
-from learner.losses import LossBatch, Targets
+from learner.loss_inputs import LossBatch, Targets
 from learner.spaces import DEAD
 from learner.uses import Sample, uses_of
 

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from broker import endpoints, introduction, wire
-from launch.watch import Watcher
+from launch.status_client import Watcher
 from tests.system.conftest import Place, until
 from tests.system.figures import pick, say
 from tests.system.test_metrics import port_of, scrape, value

@@ -6,7 +6,7 @@ from typing import Any
 from broker import introduction, wire
 from launch.bench.simulated import Learner, Samplers
 from launch.bench.stage import Load, Stage
-from launch.watch import Watcher
+from launch.status_client import Watcher
 from tests.system import zmtp
 from tests.system.figures import pick, say
 from tests.system.zmtp import Line

@@ -1,85 +1,17 @@
-"""The live view of a run: asks the broker for numbers, shows them on the terminal."""
+"""The live view of `headrace train`: a broker's status, shown on the terminal."""
 
-import contextlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
-import zmq
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker import endpoints, introduction, wire
-from broker.keys import Key
-from launch import process
 from launch.rates import Rates
 from launch.terminal import Terminal
-
-
-class Watcher:
-    """A broker's read-only peer, without waiting: ask, and look later."""
-
-    def __init__(self, endpoint: str, key: Key | None = None) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = endpoints.dealer(self.context, key)
-        self._socket.connect(endpoint)
-        self._inc = process.incarnation()
-        self.status: dict[str, Any] = {}
-        self.heard: float | None = None  # when the last status came, by time.monotonic
-        self.refused = ""  # why the broker will not have us, in its words
-
-    def ask(self) -> None:
-        self._send(wire.encode(wire.Watch()))
-
-    def look(self) -> None:
-        """Take what has come in; greet a broker that does not know us."""
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            try:
-                self._hear(*wire.decode(frames))
-            except wire.OtherProtocol as error:
-                self.refused = str(error)
-            except wire.WireError:
-                continue  # whatever it is, it is no broker's answer
-
-    def wait(self, seconds: float, *files: int) -> list[int]:
-        """Until news may have come or one of these files can be read; says which."""
-        poller = zmq.Poller()
-        for readable in (self._socket, *files):
-            poller.register(readable, zmq.POLLIN)
-        return [fd for fd, _ in poller.poll(int(1000 * seconds)) if isinstance(fd, int)]
-
-    def silent_s(self) -> float:
-        """Since the last answer; endless when there was none."""
-        return float("inf") if self.heard is None else time.monotonic() - self.heard
-
-    def close(self) -> None:
-        self._socket.close(0)
-        self.context.term()
-
-    def _hear(self, message: wire.Message, buffers: Sequence[wire.Buffer]) -> None:
-        match message:
-            case wire.Resync():
-                hello = wire.Hello("watcher", "view", self._inc)
-                self._send(wire.encode(hello, introduction.encode(introduction.Introduction())))
-                self.ask()  # what was asked before was not answered
-            case wire.Status() if buffers:
-                status = introduction.unpack(buffers[0])
-                self.status = status if isinstance(status, dict) else {}
-                self.heard, self.refused = time.monotonic(), ""
-            case wire.Refuse():
-                self.refused = message.text
-
-    def _send(self, frames: Any) -> None:
-        with contextlib.suppress(zmq.Again):  # no broker yet; the next question will do
-            self._socket.send_multipart(frames, zmq.DONTWAIT)
 
 
 class View:

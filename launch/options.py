@@ -1,0 +1,96 @@
+"""Options that several commands share, and what their words may be."""
+
+import argparse
+import errno
+from pathlib import Path
+
+from broker.fields import MOST_NAME
+from launch import logs
+
+
+def path(word: str) -> Path:
+    """Returns it as a path; one that no file system takes is the user's to mend."""
+    found = Path(word)
+    try:
+        found.stat()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{word!r:.80} can be no path: {error}") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise argparse.ArgumentTypeError(f"{word:.80}.. is too long for a path") from None
+    return found
+
+
+def allow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="PREFIX",
+        help="a package, module or module:factory that the broker's run may name; may be said"
+        " again; also a line each in /etc/headrace/allow and ~/.config/headrace/allow",
+    )  # fmt: skip
+
+
+def name(word: str) -> str:
+    """Shown in logs and on the page, and said in every HELLO; a node adds the number of a sampler,
+    so there is room left of MOST_NAME."""
+    most = MOST_NAME - len("-1023")
+    if len(word) > most or not word.isprintable():
+        raise argparse.ArgumentTypeError(
+            f"a name has at most {most} characters, all of them printable; this one has {len(word)}"
+        )
+    return word
+
+
+def seed(word: str) -> int:
+    seed = int(word)
+    if not 0 <= seed < 2**31:
+        raise argparse.ArgumentTypeError(f"{word} is not between 0 and {2**31 - 1}")
+    return seed
+
+
+def count(word: str) -> int:
+    count = int(word)
+    if not 1 <= count <= 1024:
+        raise argparse.ArgumentTypeError(f"{word} is not between 1 and 1024")
+    return count
+
+
+def checkpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint", choices=("best", "newest"), help="default: the best where there is one"
+    )
+
+
+def sets(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one key; stop.steps=none: there is no such limit",
+    )
+
+
+def key(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--key", type=path, metavar="FILE", help=f"its key; default: {default}")
+
+
+def log_form(parser: argparse.ArgumentParser) -> None:
+    """For the processes that run for days; commands for people always speak to people."""
+    parser.add_argument(
+        "--log", choices=logs.FORMS,
+        help=f"lines for people, or JSON; auto: by whether this is a terminal;"
+        f" default: {logs.VARIABLE}, else auto",
+    )  # fmt: skip
+
+
+def metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metrics-host", default="127.0.0.1")
+    parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")
+
+
+def page_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--page-name", action="append", default=[], metavar="NAME",
+        help="a further name by which browsers reach the page; addresses and this machine's own"
+        " name need not be said",
+    )  # fmt: skip
