@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.spaces import Action, Part, discrete
+from headrace.learner.spaces import Action, Part, discrete
 
 Rows = NDArray[Any]  # [N, *action.shape] of action.dtype
 Array = NDArray[Any]

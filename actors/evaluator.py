@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from actors.actions import Actions
-from actors.before import Arrays
-from actors.config import EnvConfig
-from actors.envs import pool
-from actors.envs.atari import whole_games
-from actors.envs.convert import Env, EnvError, Writer
-from actors.envs.make import make_env
-from actors.policy import Actions as Chosen
-from actors.policy import Floats
-from actors.stacks import Stacks
-from actors.stepping.stepper import Frame
-from actors.stepping.unit import check_spaces
-from learner.spaces import DEAD, Spaces
+from headrace.actors.acting.frame_stacks import Stacks
+from headrace.actors.acting.policy import Actions as Chosen
+from headrace.actors.acting.policy import Floats
+from headrace.actors.acting.previous_step import Arrays
+from headrace.actors.actions import Actions
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs import envpool
+from headrace.actors.envs.atari import whole_games
+from headrace.actors.envs.convert import Env, EnvError, Writer
+from headrace.actors.envs.make import make_env
+from headrace.actors.stepping.group import check_spaces
+from headrace.actors.stepping.stepper import Frame
+from headrace.learner.spaces import DEAD, Spaces
 
 
 class Scores(NamedTuple):
@@ -94,7 +94,7 @@ def play(
 
 def check(config: EnvConfig) -> None:
     """EnvError when its episodes cannot be played by their seeds."""
-    if pool.named(config):
+    if envpool.named(config):
         raise EnvError(
             f"env.id = {config.id!r}: EnvPool cannot begin an episode by its seed, so scores would"
             " not compare; do without an evaluation"

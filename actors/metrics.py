@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from actors.stepping.stepper import Frame
-from broker.actor_end import ActorEnd
-from broker.measures import STEP_S, Buckets, histogram, settled_sum
-from broker.sampler_figures import FAILURES, WAITS
-from broker.wire import Outcome
+from headrace.actors.stepping.stepper import Frame
+from headrace.broker.measures import STEP_S, Buckets, histogram, settled_sum
+from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.protocol.messages import Outcome
+from headrace.broker.sampler_figures import FAILURES, WAITS
 
 
 class ActorMetrics(Collector):

@@ -17,9 +17,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from broker.wire import MAX_EPISODES, Buffer, Episodes
-from learner.config import UnrollConfig
-from learner.spaces import (
+from headrace.broker.protocol.messages import MAX_EPISODES, Buffer, Episodes
+from headrace.learner.config import UnrollConfig
+from headrace.learner.spaces import (
     DEAD,
     TRUNCATED,
     Field,

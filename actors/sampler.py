@@ -11,16 +11,16 @@ import time
 
 import numpy as np
 
-from actors.before import Rows
-from actors.faults import Faults
-from actors.gather import Gather
-from actors.metrics import ActorMetrics
-from actors.policy import Actions, Policy
-from actors.rollout import Rollout
-from actors.stacks import Stacks
-from actors.stepping.stepper import Failure, Reply, Stepper
-from broker.actor_end import ActorEnd
-from learner.config import UnrollConfig
+from headrace.actors.acting.frame_stacks import Stacks
+from headrace.actors.acting.policy import Actions, Policy
+from headrace.actors.acting.previous_step import Rows
+from headrace.actors.batching_wait import Gather
+from headrace.actors.crash_budget import Faults
+from headrace.actors.metrics import ActorMetrics
+from headrace.actors.rollout import Rollout
+from headrace.actors.stepping.stepper import Failure, Reply, Stepper
+from headrace.broker.peers.sampler import ActorEnd
+from headrace.learner.config import UnrollConfig
 
 log = logging.getLogger(__name__)
 

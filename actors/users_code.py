@@ -10,7 +10,7 @@ from types import TracebackType
 # all the same: that is how it was called.
 _NOT_THEIRS = frozenset(
     {
-        *sys.stdlib_module_names, "__main__", "actors", "broker", "headrace", "launch", "learner",
+        *sys.stdlib_module_names, "__main__", "headrace",
         "PIL", "gymnasium", "imageio", "imageio_ffmpeg", "lz4", "matplotlib", "msgpack", "msgspec",
         "numpy", "onnx", "onnxruntime", "onnxscript", "prometheus_client", "rich", "safetensors",
         "torch", "uvloop", "xxhash", "zmq",

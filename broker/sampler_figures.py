@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from broker import measures
-from broker.wire import Outcome
+from headrace.broker import measures
+from headrace.broker.protocol.messages import Outcome
 
 WAITS: Final = ("credit", "weights", "env", "gather")
 FAILURES: Final = ("make", "reset", "step", "time-out", "death", "values")

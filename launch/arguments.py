@@ -1,18 +1,21 @@
-"""The command line: every command with its options. What a command does stands in launch.cli."""
+"""The command line: every command with its options. What a command does stands in cli.py."""
 
 import argparse
 import sys
 from typing import NoReturn
 
-from actors.config import STEPPINGS
-from broker.keys import ROLES
-from launch import config, examples, learner_options, options, process
+from headrace.actors.config import STEPPINGS
+from headrace.broker.security.keys import ROLES
+from headrace.launch import examples, options
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+from headrace.launch.roles import learner_options
 
 BENCHES = (
     "broker", "throughput", "vector", "solve", "lockstep", "atari", "curve", "crowd", "sampler",
     "learn", "all",
 )  # fmt: skip
-_LISTED = f"a TOML file, or one of: {', '.join(config.shipped())}"
+_LISTED = f"a TOML file, or one of: {', '.join(run_file.shipped())}"
 _FOLDER = "the run's folder, as headrace train wrote it"
 
 
@@ -20,7 +23,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, not the whole usage."""
         print(f"{self.prog}: {message} (see: {self.prog} --help)", file=sys.stderr)  # noqa: T201
-        raise SystemExit(process.YOUR_INPUT)
+        raise SystemExit(runtime.YOUR_INPUT)
 
 
 def parser() -> argparse.ArgumentParser:

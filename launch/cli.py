@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from launch import arguments, config, logs, process
-    from launch.starts import run_folder
+    from headrace.launch import arguments
+    from headrace.launch.config import run_file
+    from headrace.launch.config.starts import run_folder
+    from headrace.launch.process import logs, runtime
 except KeyboardInterrupt:  # too early for main to say it
     raise SystemExit(3) from None
 
@@ -22,21 +24,22 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     if not words:
         parser.print_help()
-        return process.OK
+        return runtime.OK
     given = parser.parse_args(words)
     try:
         return int(_COMMANDS[given.command](given))
-    except config.ConfigError as error:
+    except run_file.ConfigError as error:
         logs.refuse(error)
-        return process.YOUR_INPUT
+        return runtime.YOUR_INPUT
     except BrokenPipeError:
-        return process.OK  # headrace config ... | head
+        return runtime.OK  # headrace config ... | head
     except KeyboardInterrupt:  # a run that has begun has its own answer
-        return process.LIMIT
+        return runtime.LIMIT
 
 
 def _train(given: argparse.Namespace) -> int:
-    from launch import local, starts
+    from headrace.launch.config import starts
+    from headrace.launch.local import train
 
     sets = list(given.set)
     if given.actors is not None:
@@ -50,14 +53,14 @@ def _train(given: argparse.Namespace) -> int:
     ):
         if value is not None:
             sets.append(f"stop.{key}={value}")
-    name = config.load(given.run, sets).run.name
+    name = run_file.load(given.run, sets).run.name
     out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     start = starts.begin(given.run, sets, out, resume=given.resume)
-    return local.train(start, quiet=given.quiet, evaluate=given.evaluate, record=given.record)
+    return train.train(start, quiet=given.quiet, evaluate=given.evaluate, record=given.record)
 
 
 def _play(given: argparse.Namespace) -> int:
-    from launch import play
+    from headrace.launch.results import play
 
     logs.start("play", quiet=True)
     return play.play(
@@ -67,23 +70,23 @@ def _play(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    from launch import export
+    from headrace.launch.export import export
 
     logs.start("export", quiet=True)
     return export.export(given.folder, which=given.checkpoint, out=given.out)
 
 
 def _report(given: argparse.Namespace) -> int:
-    from launch import report
+    from headrace.launch.results import report
 
     return report.report(given.folder, to=given.to)
 
 
 def _broker(given: argparse.Namespace) -> int:
-    from launch import broker
+    from headrace.launch.roles import broker
 
     logs.start("broker", quiet=given.log_level == "warning", form=logs.chosen(given.log))
-    run = config.load(given.run, given.set)
+    run = run_file.load(given.run, given.set)
     return broker.serve(
         run,
         bind=given.bind or run.broker.bind,
@@ -98,19 +101,19 @@ def _broker(given: argparse.Namespace) -> int:
 
 
 def _learner(given: argparse.Namespace) -> int:
-    from launch.learner import main as learn
+    from headrace.launch.roles.learner import main as learn
 
     return learn(given)
 
 
 def _actor(given: argparse.Namespace) -> int:
-    from launch import actor
+    from headrace.launch.roles import sampler as actor
 
     logs.start("actor", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     return actor.guarded(
         given.broker,
         name=given.name or actor.default_name(),
-        seed=given.seed if given.seed is not None else process.incarnation() % 2**31,
+        seed=given.seed if given.seed is not None else runtime.incarnation() % 2**31,
         sets=_given(groups=given.groups, stepping=given.stepping),
         ledger=given.ledger,
         metrics_host=given.metrics_host,
@@ -122,7 +125,7 @@ def _actor(given: argparse.Namespace) -> int:
 
 
 def _node(given: argparse.Namespace) -> int:
-    from launch import node
+    from headrace.launch.node import node
 
     logs.start("node", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     return node.node(
@@ -139,8 +142,8 @@ def _node(given: argparse.Namespace) -> int:
 
 
 def _evaluate(given: argparse.Namespace) -> int:
-    from launch import evaluator
-    from launch.actor import default_name
+    from headrace.launch.roles import evaluator
+    from headrace.launch.roles.sampler import default_name
 
     logs.start("evaluator", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     return evaluator.guarded(
@@ -156,8 +159,8 @@ def _evaluate(given: argparse.Namespace) -> int:
 
 
 def _keygen(given: argparse.Namespace) -> int:
-    from broker.keys import ROLES
-    from launch import keygen
+    from headrace.broker.security.keys import ROLES
+    from headrace.launch import keygen
 
     return keygen.keygen(given.folder, {role: getattr(given, role) for role in ROLES})
 
@@ -167,20 +170,20 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _replay(given: argparse.Namespace) -> int:
-    from launch import replay
+    from headrace.launch.results import replay
 
     logs.start("replay")
     return replay.replay(given.folder)
 
 
 def _audit(given: argparse.Namespace) -> int:
-    from launch import balance
+    from headrace.launch.results import audit_table
 
-    return balance.balance(given.folder)
+    return audit_table.balance(given.folder)
 
 
 def _top(given: argparse.Namespace) -> int:
-    from launch import top
+    from headrace.launch.monitor import top
 
     return top.top(
         given.broker, key=given.key, port=given.web, host=given.host, names=given.page_name
@@ -188,17 +191,17 @@ def _top(given: argparse.Namespace) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    from launch import doctor
+    from headrace.launch.doctor import doctor
 
     return doctor.doctor(given.run, given.set, address=given.broker, key=given.key)
 
 
 def _units(given: argparse.Namespace) -> int:
-    from launch import units
+    from headrace.launch.deploy import units
 
     return units.units(
         given.kind,
-        config.load(given.run, given.set),
+        run_file.load(given.run, given.set),
         nodes=given.nodes,
         broker=given.broker,
         ranks=given.ranks,
@@ -210,7 +213,16 @@ def _units(given: argparse.Namespace) -> int:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from launch.bench import atari, broker, cartpole, crowd, curve, learn, lockstep, sampler
+    from headrace.launch.bench import (
+        atari,
+        broker,
+        cartpole,
+        crowd,
+        encryption,
+        gates,
+        lockstep,
+        sampler,
+    )
 
     benches: dict[str, Callable[[], object]] = {
         "broker": broker.bench,
@@ -219,27 +231,27 @@ def _bench(given: argparse.Namespace) -> int:
         "solve": cartpole.solve,
         "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
         "atari": atari.bench,
-        "curve": curve.bench,
+        "curve": encryption.bench,
         "crowd": lambda: crowd.bench(crowd.size_of(given.names)),
     }
     if given.what == "sampler":
         if len(given.names) != 1:
-            raise config.ConfigError(
-                f"headrace bench sampler RUN: name the run, one of {', '.join(config.shipped())}"
+            raise run_file.ConfigError(
+                f"headrace bench sampler RUN: name the run, one of {', '.join(run_file.shipped())}"
             )
         sampler.bench(given.names[0], given.set)
     elif given.what == "learn":  # too long to be one of "all"
-        learn.bench(given.names)
+        gates.bench(given.names)
     else:
         for name, bench in benches.items():
             if given.what in (name, "all"):
                 bench()
-    return process.OK
+    return runtime.OK
 
 
 def _config(given: argparse.Namespace) -> int:
-    print(config.effective(config.load(given.run, given.set)), end="")  # noqa: T201
-    return process.OK
+    print(run_file.effective(run_file.load(given.run, given.set)), end="")  # noqa: T201
+    return runtime.OK
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

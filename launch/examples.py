@@ -2,7 +2,7 @@
 
 import textwrap
 
-from launch import config
+from headrace.launch.config import run_file
 
 _ALL = {
     "train": (
@@ -29,7 +29,7 @@ _ALL = {
     "learner": (
         ("headrace learner --run mine.toml --broker tcp://10.0.0.1:5755", "one rank"),
         ("headrace learner --run mine.toml --resume", "from its newest checkpoint"),
-        ("torchrun --nproc-per-node 2 -m launch.learner mine.toml", "two GPUs"),
+        ("torchrun --nproc-per-node 2 -m headrace.launch.learner mine.toml", "two GPUs"),
     ),
     "actor": (
         ("headrace actor --broker tcp://10.0.0.1:5755", "one sampler"),
@@ -89,7 +89,7 @@ def of_all() -> str:
         "      a command's options, with examples\n"
         "runs that come with it:\n"
         + textwrap.fill(
-            ", ".join(config.shipped()), 78, initial_indent="  ", subsequent_indent="  "
+            ", ".join(run_file.shipped()), 78, initial_indent="  ", subsequent_indent="  "
         )
     )
 

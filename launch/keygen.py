@@ -4,9 +4,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from broker import durable, keys
-from broker.keys import AUTHORISED, BROKER, ROLES, Key, KeyFileError
-from launch import config, process
+from headrace.broker import durable
+from headrace.broker.security import keys
+from headrace.broker.security.keys import AUTHORISED, BROKER, ROLES, Key, KeyFileError
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
 
 
 def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
@@ -14,14 +16,14 @@ def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
     try:
         made, kept = generate(folder, names)
     except KeyFileError as error:
-        raise config.ConfigError(str(error)) from error
+        raise run_file.ConfigError(str(error)) from error
     except OSError as error:
-        raise config.ConfigError(f"{error.filename or folder}: {error.strerror}") from error
+        raise run_file.ConfigError(f"{error.filename or folder}: {error.strerror}") from error
     for path in kept:
         print(f"kept  {path}", file=sys.stderr)  # noqa: T201
     for path in made:
         print(f"made  {path}", file=sys.stderr)  # noqa: T201
-    return process.OK
+    return runtime.OK
 
 
 def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Path], list[Path]]:

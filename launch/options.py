@@ -4,8 +4,8 @@ import argparse
 import errno
 from pathlib import Path
 
-from broker.fields import MOST_NAME
-from launch import logs
+from headrace.broker.protocol.fields import MOST_NAME
+from headrace.launch.process import logs
 
 
 def path(word: str) -> Path:

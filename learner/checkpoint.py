@@ -26,7 +26,7 @@ import safetensors.torch
 import xxhash
 from torch import Tensor
 
-from broker import durable
+from headrace.broker import durable
 
 _log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from broker.inbox import Key
-from broker.learner_end import Objection
-from learner.batch import Batch
-from learner.pieces import Pieces
-from learner.spaces import DEAD
-from learner.uses import Sample
+from headrace.broker.peers.inbox import Key
+from headrace.broker.peers.learner import Objection
+from headrace.learner.algorithms.batch_uses import Sample
+from headrace.learner.batches.batch import Batch
+from headrace.learner.pieces import Pieces
+from headrace.learner.spaces import DEAD
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from broker.measures import settled_sum
-from learner.feed import Feed
-from learner.progress import Progress
+from headrace.broker.measures import settled_sum
+from headrace.learner.batches.receiver import Feed
+from headrace.learner.progress import Progress
 
 PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)

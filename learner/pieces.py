@@ -8,17 +8,17 @@ from typing import Any, Protocol
 
 import torch
 
-from broker.learner_end import Objection
-from learner.batch import Batch
-from learner.checkpoint import Checkpoint
-from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
-from learner.feed import Windows
-from learner.gap import GapCheck
-from learner.metrics import LearnerMetrics
-from learner.models.model import Model
-from learner.progress import Progress
-from learner.ranks import Ranks
-from learner.spaces import Spaces
+from headrace.broker.peers.learner import Objection
+from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.logprob_gap import GapCheck
+from headrace.learner.batches.receiver import Windows
+from headrace.learner.checkpoint import Checkpoint
+from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
+from headrace.learner.metrics import LearnerMetrics
+from headrace.learner.models.model import Model
+from headrace.learner.progress import Progress
+from headrace.learner.ranks import Ranks
+from headrace.learner.spaces import Spaces
 
 
 @dataclass(frozen=True, slots=True)

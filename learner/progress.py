@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from learner.score import Ends, Score
+from headrace.learner.score import Ends, Score
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import msgpack
 import torch
 from torch import Tensor
 
-from learner.score import Ends
+from headrace.learner.score import Ends
 
 # Different lags in one rank's batch: beyond, the oldest ones count as the least of them.
 _LAGS = 64

@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner import optimise, schedule
-from learner.batch import Batch
-from learner.culprits import Inquest, without
-from learner.loss_inputs import Loss, Norm, Now, Targets
-from learner.losses import LOSSES, adapted, live_steps, ppo_targets
-from learner.models.gaussians import LOG_STD
-from learner.models.model import Output
-from learner.models.normalise import moments
-from learner.models.precision import autocast
-from learner.pieces import Pieces
-from learner.progress import ProgressLines
-from learner.ranks import Facts
-from learner.saving import append, restore, save
-from learner.upload import Upload, sample_of
-from learner.uses import Sample, uses_of, with_targets
-from learner.weights import FlatWeights
+from headrace.learner.algorithms import optimiser_step, schedule
+from headrace.learner.algorithms.batch_uses import Sample, uses_of, with_targets
+from headrace.learner.algorithms.loss_inputs import Loss, Norm, Now, Targets
+from headrace.learner.algorithms.losses import LOSSES, adapted, live_steps, ppo_targets
+from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.upload import Upload, sample_of
+from headrace.learner.culprits import Inquest, without
+from headrace.learner.models.gaussians import LOG_STD
+from headrace.learner.models.model import Output
+from headrace.learner.models.normalise import moments
+from headrace.learner.models.precision import autocast
+from headrace.learner.pieces import Pieces
+from headrace.learner.progress import ProgressLines
+from headrace.learner.ranks import Facts
+from headrace.learner.train_state import append, restore, save
+from headrace.learner.weights import FlatWeights
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def train(p: Pieces) -> str:
         renamed = "forward_sync_buffers" in inspect.signature(ddp).parameters
         still = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         network = ddp(p.model, device_ids=devices, **still)
-    optimiser = optimise.make(p.config, p.model, lr=schedule.at(p.config.lr, 0))
+    optimiser = optimiser_step.make(p.config, p.model, lr=schedule.at(p.config.lr, 0))
     if p.resume is not None:
         restore(p, optimiser)
     parameters = list(p.model.parameters())  # looking them up takes longer than clipping them
@@ -113,7 +113,7 @@ def train(p: Pieces) -> str:
             optimise_from = time.perf_counter()
             p.metrics.phase["forward"].inc(backward - forward)
             p.metrics.phase["backward"].inc(optimise_from - backward)
-            grad_norm = optimise.clip(p.config, parameters)
+            grad_norm = optimiser_step.clip(p.config, parameters)
             # The gradients are the same on every rank by now, so every rank decides alike.
             if not bool(torch.isfinite(grad_norm)):
                 broken = sample
@@ -249,7 +249,7 @@ def after_step(p: Pieces, loss: Loss) -> bool:
             coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
             kl = _everywhere(p, loss.stats["target_kl"])
             progress.kl_coef = adapted(coef, kl, algorithm.kl_target)
-        optimise.follow(p.target, p.model, algorithm.target_rate)
+        optimiser_step.follow(p.target, p.model, algorithm.target_rate)
     if algorithm.kl_stop and algorithm.name == "ppo":
         return _everywhere(p, loss.stats["kl"]) > algorithm.kl_stop
     return False

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.system import figures
+from tests.system.harness import figures
 
 # Tests read what processes say through pipes and files, as people would on a terminal.
 os.environ["HEADRACE_LOG"] = "human"

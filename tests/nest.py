@@ -35,10 +35,6 @@ def main(number: int) -> None:
     import gymnasium  # noqa: F401
     import torch._dynamo  # noqa: F401  # every optimiser asks for it
 
-    import launch.actor
-    import launch.broker
-    import launch.learner  # noqa: F401
-
     gc.collect()
     gc.freeze()
     orders = socket.socket(fileno=number)

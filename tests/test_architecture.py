@@ -18,23 +18,99 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("broker", "learner", "actors", "launch")
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 MODULES = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    ".".join(("headrace", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
     for path in SOURCES
-    if path.stem != "__main__"
 )
 
-# room -> what of the other rooms it may import; a name stands for everything below it
+# Every folder, from the bottom up: what the files in it may import of other folders, each of which
+# stands above it in this table. Between a folder and those inside it, or its parents, the rule is
+# that of `circles`.
 MAY_IMPORT = {
-    "broker": (),
-    "learner": ("broker",),
-    "actors": ("broker", "learner.models", "learner.weights", "learner.spaces", "learner.config"),
-    "launch": ("broker", "learner", "actors"),
+    "broker": "",
+    "broker/protocol": "",
+    "broker/journal": "broker/protocol",
+    "broker/ledger": "broker/journal broker/protocol",
+    "broker/security": "broker/protocol",
+    "broker/transport": "broker/protocol broker/security",
+    "broker/weights": "broker/protocol broker/transport",
+    "broker/peers": (
+        "broker/journal broker/protocol broker/security broker/transport broker/weights"
+    ),
+    "broker/transport/bulk": "broker/protocol",
+    "broker/server": (
+        "broker/ledger broker/protocol broker/transport broker/transport/bulk broker/weights"
+    ),
+    "broker/server/connections": (
+        "broker/ledger broker/protocol broker/transport broker/transport/bulk"
+    ),
+    "learner": "broker broker/peers",
+    "learner/models": "",
+    "learner/algorithms": "learner/models",
+    "learner/batches": (
+        "broker/peers broker/protocol broker/transport broker/weights learner/algorithms "
+        "learner/models"
+    ),
+    "learner/models/encoders": "",
+    "actors": "broker broker/peers broker/protocol learner",
+    "actors/envs/toys": "",
+    "actors/envs": "learner",
+    "actors/stepping": "actors/envs learner",
+    "actors/acting": (
+        "actors/stepping broker/weights learner learner/models learner/models/encoders"
+    ),
+    "actors/stepping/processes": "actors/envs learner",
+    "launch": "actors actors/acting broker broker/protocol broker/security",
+    "launch/config": (
+        "actors actors/envs actors/envs/toys broker broker/journal broker/protocol "
+        "broker/security learner learner/algorithms"
+    ),
+    "launch/process": "actors broker broker/transport launch/config",
+    "launch/monitor": (
+        "broker broker/protocol broker/security broker/server/connections broker/transport "
+        "launch/config launch/process"
+    ),
+    "launch/monitor/page": "launch/process",
+    "launch/results": (
+        "actors actors/acting actors/envs broker broker/journal broker/weights launch/config "
+        "launch/process learner learner/batches learner/models"
+    ),
+    "launch/roles": (
+        "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
+        "broker/peers broker/security broker/server broker/server/connections broker/transport "
+        "broker/weights launch/config launch/monitor launch/monitor/page launch/process "
+        "launch/results learner learner/batches learner/models learner/models/encoders"
+    ),
+    "launch/bench": (
+        "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "
+        "broker/protocol broker/transport broker/weights launch/config launch/process "
+        "launch/roles learner learner/algorithms learner/batches learner/models"
+    ),
+    "launch/bench/simulated": (
+        "broker broker/journal broker/peers broker/protocol broker/security broker/transport "
+        "broker/weights launch/config launch/process"
+    ),
+    "launch/deploy": (
+        "broker broker/security broker/server broker/transport launch/config launch/process"
+    ),
+    "launch/doctor": (
+        "broker broker/protocol broker/security broker/transport launch/config launch/process"
+    ),
+    "launch/export": (
+        "actors broker launch/config launch/process launch/results learner learner/models"
+    ),
+    "launch/local": (
+        "broker broker/journal broker/peers launch/config launch/monitor launch/process "
+        "launch/results launch/roles"
+    ),
+    "launch/node": "broker broker/transport launch/config launch/process launch/roles",
 }
+# Of the learner's own files, those that a sampler needs, too.
+FOR_ACTORS = {"learner.weights", "learner.spaces", "learner.config"}
 VAGUE_NAMES = {"utils", "util", "common", "misc", "helpers", "helper", "base", "manager"}
 # Formats and calls that run whatever they are given.
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "torch.load", "torch.save"}
-MAX_FILE, MAX_FUNCTION = 350, 80
+MAX_FILE, MAX_FUNCTION, MAX_FILES = 350, 80, 12
 # Read in order, top to bottom: cutting it up would hide the order.
 LONG_FUNCTIONS = {("learner/train.py", "train")}
 
@@ -54,16 +130,70 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
+def ours(source: str) -> Iterator[str]:
+    """What is imported of this project: `from headrace.broker import config` is broker.config."""
+    for name in imported(ast.parse(source)):
+        if within(name, "headrace"):
+            yield name.removeprefix("headrace").removeprefix(".")
+
+
+def folder_of(name: str) -> str:
+    """Returns where it stands: broker.ledger.pacing.Credit -> broker/ledger."""
+    folder = ROOT
+    for part in name.split("."):
+        if not (folder / part).is_dir():
+            break
+        folder /= part
+    return folder.relative_to(ROOT).as_posix()
+
+
 def arrow(path: str, source: str) -> list[str]:
-    """launch -> actors -> learner -> broker; the public face, headrace, is above them all."""
-    room = path.split("/")[0]
-    allowed = (room, *MAY_IMPORT[room])
-    return [
-        f"{path}: {room} may not import {name}"
+    """A folder imports what the table allows; the public face, headrace, is above them all."""
+    folder = Path(path).parent.as_posix()
+    complaints = [
+        f"{path}: {name} is not this project's; ours are imported as headrace.{name}"
         for name in imported(ast.parse(source))
-        if name.split(".")[0] in (*ROOMS, "headrace")
-        and not any(within(name, package) for package in allowed)
+        if name.split(".")[0] in ROOMS
     ]
+    for name in ours(source):
+        other = folder_of(name)
+        related = f"{other}/".startswith(f"{folder}/") or f"{folder}/".startswith(f"{other}/")
+        if not name or (not related and other not in MAY_IMPORT[folder].split()):
+            complaints.append(f"{path}: {folder} may not import {name or 'the public face'}")
+        for_actors = other != "learner" or any(within(name, allowed) for allowed in FOR_ACTORS)
+        if folder.startswith("actors") and not for_actors:
+            complaints.append(f"{path}: actors may not import {name}")
+    return complaints
+
+
+def circles(sources: dict[str, str]) -> list[str]:
+    """In every folder, its files and the folders in it import one another in one direction."""
+    graph: dict[tuple[str, str], set[str]] = {}  # (folder, file or folder in it) -> of the same
+    for path, source in sources.items():
+        mine = Path(path).with_suffix("").parts
+        for name in ours(source):
+            theirs = name.split(".")
+            same = 0
+            while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
+                same += 1
+            if 0 < same < len(mine) and same < len(theirs):
+                node = ("/".join(mine[:same]), mine[same])
+                graph.setdefault(node, set()).add(theirs[same])
+    found = []
+    finished: set[tuple[str, str]] = set()
+
+    def visit(node: tuple[str, str], above: tuple[str, ...]) -> None:
+        folder, name = node
+        if name in above:
+            found.append(f"{folder}: {' -> '.join((*above[above.index(name) :], name))}")
+        elif node not in finished:
+            for other in sorted(graph.get(node, ())):
+                visit((folder, other), (*above, name))
+            finished.add(node)
+
+    for node in sorted(graph):
+        visit(node, ())
+    return found
 
 
 def heavy_packages(path: str, source: str) -> list[str]:
@@ -78,14 +208,13 @@ def heavy_packages(path: str, source: str) -> list[str]:
 
 
 def type_checking(path: str, source: str) -> list[str]:
-    """An import for the type checker only is still a dependency; it is how cycles hide."""
-    room = path.split("/")[0]
+    """An import for the type checker only is still a dependency; it is how circles hide."""
     return [
         f"{path}: {name} is imported under TYPE_CHECKING"
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for name in imported(node)
-        if name.split(".")[0] in set(ROOMS) - {room}
+        if within(name, "headrace")
     ]
 
 
@@ -152,24 +281,77 @@ def test_the_house_keeps_its_rules(rule: Rule) -> None:
     assert not complaints, "\n".join(complaints)
 
 
+def test_no_folder_is_crowded() -> None:
+    """And each says in one sentence what lives in it, and holds nothing else of its own."""
+    for folder in MAY_IMPORT:
+        files = [path for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"]
+        assert len(files) <= MAX_FILES, folder
+        tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+        assert ast.get_docstring(tree) and len(tree.body) == 1, folder
+
+
+def test_the_table_lists_every_folder_from_the_bottom_up() -> None:
+    assert set(MAY_IMPORT) == {path.parent.relative_to(ROOT).as_posix() for path in SOURCES}
+    above: set[str] = set()
+    for folder, allowed in MAY_IMPORT.items():
+        assert set(allowed.split()) <= above, folder
+        above.add(folder)
+
+
+def test_the_table_allows_nothing_that_is_not_needed() -> None:
+    needed: dict[str, set[str]] = {folder: set() for folder in MAY_IMPORT}
+    for path in SOURCES:
+        folder = path.parent.relative_to(ROOT).as_posix()
+        needed[folder] |= {folder_of(name) for name in ours(path.read_text(encoding="utf-8"))}
+    for folder, allowed in MAY_IMPORT.items():
+        assert set(allowed.split()) <= needed[folder], folder
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    read = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in SOURCES}
+    assert not circles(read)
+
+
+def test_a_circle_would_be_seen() -> None:
+    def importing(*names: str) -> str:
+        return "\n".join(f"from headrace.{name} import X" for name in names)
+
+    assert circles({"a/b.py": importing("a.c"), "a/c.py": importing("a.b")})
+    three = {"a/b/x.py": importing("a.c.y"), "a/c/z.py": importing("a.d"), "a/d.py": ""}
+    assert not circles(three)
+    assert circles({**three, "a/d.py": "def f():\n    " + importing("a.b.w")})
+    assert not circles({"a/b.py": importing("a.c.x"), "a/c/y.py": importing("a.c.x")})
+
+
 @pytest.mark.parametrize(
     ("rule", "path", "source"),
     [
-        (arrow, "broker/wire.py", "import actors"),
-        (arrow, "broker/wire.py", "def late():\n    from learner.spaces import Spaces"),
-        (arrow, "learner/train.py", "from actors import policy"),
-        (arrow, "learner/train.py", "import launch.config"),
-        (arrow, "actors/policy.py", "from learner import vtrace"),
-        (arrow, "actors/policy.py", "import learner.models_of_another_kind"),
+        (arrow, "broker/server/server.py", "import actors"),
+        (arrow, "broker/server/server.py", "from broker.ledger import ledger"),
+        (
+            arrow,
+            "broker/ledger/ledger.py",
+            "def late():\n    from headrace.learner.spaces import Spaces",
+        ),
+        (arrow, "broker/ledger/ledger.py", "from headrace.broker.server import server"),
+        (arrow, "learner/train.py", "from headrace.actors.acting import policy"),
+        (arrow, "learner/train.py", "import headrace.launch.config.run_file"),
+        (arrow, "actors/acting/policy.py", "from headrace.learner import train"),
+        (arrow, "actors/acting/policy.py", "from headrace.learner.algorithms import vtrace"),
+        (arrow, "actors/sampler.py", "import headrace.learner.models_of_another_kind"),
         (arrow, "launch/cli.py", "import headrace"),
         (heavy_packages, "broker/wire.py", "from torch import Tensor"),
         (heavy_packages, "actors/stepping/vector.py", "import gymnasium.vector"),
         (
             type_checking,
-            "actors/policy.py",
-            "if TYPE_CHECKING:\n    from learner.models import mlp",
+            "actors/acting/policy.py",
+            "if TYPE_CHECKING:\n    from headrace.learner.models import build",
         ),
-        (type_checking, "actors/policy.py", "if typing.TYPE_CHECKING:\n    import broker.wire"),
+        (
+            type_checking,
+            "actors/acting/policy.py",
+            "if typing.TYPE_CHECKING:\n    import headrace.broker.config",
+        ),
         (vague_names, "broker/utils.py", ""),
         (vague_names, "learner/common/maths.py", ""),
         (loose_tasks, "broker/server.py", "asyncio.create_task(beat())"),
@@ -193,13 +375,17 @@ def test_a_planted_violation_is_caught(rule: Rule, path: str, source: str) -> No
     ("path", "source"),
     [
         (
-            "actors/policy.py",
-            "from learner.models import mlp\nfrom learner import weights\nimport broker.wire",
+            "actors/acting/policy.py",
+            "from headrace.learner.models import build\nfrom headrace.learner import weights\n"
+            "import headrace.broker.weights.blobs",
         ),
         ("actors/envs/make.py", "import gymnasium"),
-        ("broker/server.py", "async def serve(group):\n    group.create_task(beat(), name='beat')"),
         (
-            "broker/server.py",
+            "broker/server/server.py",
+            "async def serve(group):\n    group.create_task(beat(), name='beat')",
+        ),
+        (
+            "broker/server/server.py",
             "async def serve(self):\n    self._group.create_task(beat(), name='beat')",
         ),
         (
@@ -213,9 +399,9 @@ def test_what_is_allowed_passes(path: str, source: str) -> None:
 
 
 def test_the_rooms_come_from_this_checkout() -> None:
-    """Their names are common ones: another package called broker could win, silently."""
     for room in ROOMS:
-        assert Path(str(importlib.import_module(room).__file__)).parent == ROOT / room
+        module = importlib.import_module(f"headrace.{room}")
+        assert Path(str(module.__file__)).resolve().parent == ROOT / room
 
 
 def in_a_fresh_python(script: str) -> str:
@@ -246,17 +432,21 @@ print(*sorted(sys.modules))
 
 
 def test_importing_the_brokers_room_does_nothing_and_brings_no_torch() -> None:
-    modules = [module for module in MODULES if within(module, "broker")]
-    loaded = in_a_fresh_python(probe(modules)).split()
-    assert not {"torch", "gymnasium", "learner", "actors", "launch"} & set(loaded)
+    modules = [module for module in MODULES if within(module, "headrace.broker")]
+    loaded = set(in_a_fresh_python(probe(modules)).split())
+    others = {f"headrace.{room}" for room in ROOMS if room != "broker"}
+    assert "headrace.broker" in loaded
+    assert not {"torch", "gymnasium", *others} & loaded
 
 
 def test_importing_the_actors_room_loads_no_algorithm() -> None:
     """Also not by a detour through a module that actors may import."""
-    modules = [module for module in MODULES if within(module, "actors")]
+    modules = [module for module in MODULES if within(module, "headrace.actors")]
     loaded = in_a_fresh_python(probe(modules, first="import torch, gymnasium")).split()
-    extra = {name for name in loaded if within(name, "learner")} - {"learner"}
-    assert [name for name in sorted(extra) if arrow("actors/any.py", f"import {name}")] == []
+    allowed = {"learner", "learner.models", *FOR_ACTORS}
+    extra = {name.removeprefix("headrace.") for name in loaded if within(name, "headrace.learner")}
+    extra = {name for name in extra if name not in allowed and not within(name, "learner.models")}
+    assert extra == set()
 
 
 def test_importing_every_room_does_nothing() -> None:

@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorObservationWrapper, VectorWrapper
 from gymnasium.wrappers import AtariPreprocessing
 
-from actors.config import EnvConfig
-from actors.envs.convert import Env, EnvError
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import Env, EnvError
 
 _DEFAULTS: dict[str, Any] = {
     "frame_skip": 4,

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
-from actors.envs.leaves import Numbers, parts_of, values_of
-from actors.envs.parts import action_parts
-from learner.spaces import Action, Leaf, Spaces
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.action_spaces import action_parts
+from headrace.actors.envs.observation_spaces import Numbers, parts_of, values_of
+from headrace.learner.spaces import Action, Leaf, Spaces
 
 Env = gymnasium.Env[Any, Any]
 Rows = Mapping[str, NDArray[np.generic]]

@@ -10,11 +10,12 @@ import gymnasium
 from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actors.config import EnvConfig
-from actors.envs import atari, mask, mujoco_warnings, pool
-from actors.envs.convert import Env, EnvError, as_data, spaces_of
-from actors.envs.pool import Pool
-from learner.spaces import Spaces
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
+from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
+from headrace.actors.envs.envpool import Pool
+from headrace.actors.envs.toys import registered
+from headrace.learner.spaces import Spaces
 
 __all__ = ["Env", "EnvError", "Pool", "make_env", "make_pool", "make_vector", "probe"]
 
@@ -29,7 +30,7 @@ _EXTRAS = {
 
 def make_env(config: EnvConfig) -> Env:
     """One environment, by gymnasium id or module:factory, in its wrappers."""
-    if pool.named(config):
+    if envpool.named(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool steps many at once; set actor.stepping = "auto"'
         )
@@ -53,7 +54,7 @@ def make_env(config: EnvConfig) -> Env:
 def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
     """The environment's own vector class, `envs` wide."""
     _unwrapped(config, "A vector class")
-    if pool.named(config):
+    if envpool.named(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool is no vector class; set actor.stepping = "auto"'
         )
@@ -83,17 +84,17 @@ def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
 def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
     """EnvPool's own pool of `envs`; without a seed it plays differently every time."""
     _unwrapped(config, "EnvPool")
-    if not pool.named(config):
+    if not envpool.named(config):
         raise EnvError(f"env.id = {config.id!r} is not EnvPool's; those begin with envpool:")
     with _blamed(f"env.id = {config.id!r}"):
-        return pool.make(config, envs, seed)
+        return envpool.make(config, envs, seed)
 
 
 def probe(config: EnvConfig) -> Spaces:
     """The spaces of the environment that the run names."""
-    if pool.named(config):
+    if envpool.named(config):
         with _blamed(f"env.id = {config.id!r}"):
-            observation, action = pool.spaces(config)
+            observation, action = envpool.spaces(config)
         return as_data(observation, action, config)
     native = atari.named(config) and not config.wrappers  # needs one package less
     env = make_vector(config, 1) if native else make_env(config)
@@ -112,6 +113,8 @@ def _made(config: EnvConfig) -> Any:
         return factory(**config.kwargs)
     if atari.named(config):
         return atari.make_reference(config)
+    if config.id.startswith("headrace/"):
+        registered.register()
     _import_module(config.id)
     mujoco_warnings.take_over()
     return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
@@ -148,7 +151,7 @@ def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
 def _masked(env: Env, config: EnvConfig) -> Env:
     """With the mask as a part of the observation, wherever it comes from."""
     try:
-        return env if mask.observes(env, config.mask) else mask.InfoMask(env, config.mask)
+        return env if info_mask.observes(env, config.mask) else info_mask.InfoMask(env, config.mask)
     except TypeError:  # spaces that as_data() names
         return env
 

@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from actors.config import ActorConfig, EnvConfig
-from actors.envs import atari, pool
-from actors.envs.convert import spaces_of
-from actors.envs.make import make_env, make_vector, probe
-from actors.stepping.inline import Inline
-from actors.stepping.measure import Cost, cost_of, speedup
-from actors.stepping.pool import Pool
-from actors.stepping.processes import Processes
-from actors.stepping.split import Split, parts_of
-from actors.stepping.stepper import Stepper
-from actors.stepping.threads import Threads
-from learner.spaces import Spaces
+from headrace.actors.config import ActorConfig, EnvConfig
+from headrace.actors.envs import atari, envpool
+from headrace.actors.envs.convert import spaces_of
+from headrace.actors.envs.make import make_env, make_vector, probe
+from headrace.actors.stepping.envpool_stepper import Pool
+from headrace.actors.stepping.inline import Inline
+from headrace.actors.stepping.processes.process_stepper import Processes
+from headrace.actors.stepping.split import Split, parts_of
+from headrace.actors.stepping.step_cost import Cost, cost_of, speedup
+from headrace.actors.stepping.stepper import Stepper
+from headrace.actors.stepping.threads import Threads
+from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Choice(NamedTuple):
 def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
     """The stepper of a sampler with actor.groups groups of `envs` environments."""
     groups = actor.groups
-    if pool.named(env):
+    if envpool.named(env):
         return Pool(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
     parts = parts_of(envs, groups=groups, wanted=choice.wanted)

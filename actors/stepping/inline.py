@@ -2,13 +2,13 @@
 
 import asyncio
 
-from actors.actions import Rows
-from actors.config import EnvConfig
-from actors.stepping.ledger import Ledger
-from actors.stepping.stepper import Failure, Frame, Reply
-from actors.stepping.unit import Envs, Seat, Unit
-from actors.stepping.vector import Vector
-from learner.spaces import Spaces
+from headrace.actors.actions import Rows
+from headrace.actors.config import EnvConfig
+from headrace.actors.stepping.bookkeeping import Ledger
+from headrace.actors.stepping.group import Envs, Seat, Unit
+from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.vector import Vector
+from headrace.learner.spaces import Spaces
 
 
 class Inline:

@@ -6,8 +6,8 @@ The parts are groups to the stepper beneath; their columns lie as those of the w
 import asyncio
 import dataclasses
 
-from actors.actions import Rows
-from actors.stepping.stepper import Failure, Reply, Stepper
+from headrace.actors.actions import Rows
+from headrace.actors.stepping.stepper import Failure, Reply, Stepper
 
 
 class Split:

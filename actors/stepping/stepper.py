@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import Rows
-from learner.spaces import Spaces
+from headrace.actors.actions import Rows
+from headrace.learner.spaces import Spaces
 
 
 @dataclass(slots=True)

@@ -9,15 +9,15 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
-from actors.actions import Rows
-from actors.config import EnvConfig
-from actors.envs.convert import EnvError
-from actors.stepping.kernel import sharp_sleep
-from actors.stepping.ledger import Ledger
-from actors.stepping.stepper import Failure, Frame, Reply
-from actors.stepping.unit import Envs, Seat, Stopped, Unit
-from actors.stepping.vector import Vector
-from learner.spaces import Spaces
+from headrace.actors.actions import Rows
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.stepping.bookkeeping import Ledger
+from headrace.actors.stepping.group import Envs, Seat, Stopped, Unit
+from headrace.actors.stepping.linux import sharp_sleep
+from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.vector import Vector
+from headrace.learner.spaces import Spaces
 
 # How long close() waits for all threads together; one that is inside a long step is left behind.
 _CLOSE_S = 1.0

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.actions import Actions, Rows
-from actors.envs.convert import Writer
-from actors.envs.make import make_vector
-from actors.stepping.stepper import Frame
-from actors.stepping.unit import Seat, Unit, check_spaces
-from learner.spaces import DEAD, TERMINATED, TRUNCATED
+from headrace.actors.actions import Actions, Rows
+from headrace.actors.envs.convert import Writer
+from headrace.actors.envs.make import make_vector
+from headrace.actors.stepping.group import Seat, Unit, check_spaces
+from headrace.actors.stepping.stepper import Frame
+from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 
 class Vector(Unit):

@@ -8,24 +8,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from actors.acting import Acting
-from actors.envs.make import make_vector, probe
-from launch import config, process
-from launch.bench import report
-from launch.bench.whole import train
-from learner.frames import observed
-from learner.loss_inputs import LossBatch, Norm, Now
-from learner.losses import LOSSES
-from learner.models.build import build
-from learner.models.precision import autocast
-from learner.spaces import Spaces, unroll_fields
+from headrace.actors.acting.networks import Acting
+from headrace.actors.envs.make import make_vector, probe
+from headrace.launch.bench import output as report
+from headrace.launch.bench.train_command import train
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+from headrace.learner.algorithms.loss_inputs import LossBatch, Norm, Now
+from headrace.learner.algorithms.losses import LOSSES
+from headrace.learner.batches.frames import observed
+from headrace.learner.models.build import build
+from headrace.learner.models.precision import autocast
+from headrace.learner.spaces import Spaces, unroll_fields
 
 
 def bench(*, run: str = "breakout", seconds: float = 90.0) -> dict[str, Any]:
     """Trained agent steps a second in steady state; the sum of the parts is what all cores would
     reach if they only stepped, inferred and trained, each measured alone on one core."""
-    loaded = config.load(run)
-    cores = process.cores()
+    loaded = run_file.load(run)
+    cores = runtime.cores()
     report.parameters(run=run, seconds=seconds, cores=cores)
     parts = costs(loaded)
     limit = cores / sum(parts.values())
@@ -51,7 +52,7 @@ def bench(*, run: str = "breakout", seconds: float = 90.0) -> dict[str, Any]:
     return figures
 
 
-def costs(run: config.Run) -> dict[str, float]:
+def costs(run: run_file.Run) -> dict[str, float]:
     """Seconds of one core for one agent step."""
     torch.set_num_threads(1)
     spaces = probe(run.env)
@@ -63,7 +64,7 @@ def costs(run: config.Run) -> dict[str, float]:
     }
 
 
-def _env_s(run: config.Run, envs: int) -> float:
+def _env_s(run: run_file.Run, envs: int) -> float:
     vector = make_vector(run.env, envs)
     try:
         vector.reset(seed=1)
@@ -73,7 +74,7 @@ def _env_s(run: config.Run, envs: int) -> float:
         vector.close()
 
 
-def _infer_s(run: config.Run, spaces: Spaces, envs: int) -> float:
+def _infer_s(run: run_file.Run, spaces: Spaces, envs: int) -> float:
     acting = Acting(build(run.model, spaces, seed=0), spaces, run.actor.precision)
     rng = np.random.default_rng(0)
     obs = {
@@ -83,7 +84,7 @@ def _infer_s(run: config.Run, spaces: Spaces, envs: int) -> float:
     return _per_call(lambda _: acting.params(obs)[0]) / envs
 
 
-def _train_s(run: config.Run, spaces: Spaces) -> float:
+def _train_s(run: run_file.Run, spaces: Spaces) -> float:
     model = build(run.model, spaces, seed=0)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-5, foreach=True)
     columns = run.unroll.envs * run.pacing.batch_unrolls

@@ -16,17 +16,18 @@ from typing import Any
 
 import zmq
 
-from broker import endpoints
-from broker.mailbox import Mailbox
-from launch import logs, process
-from launch.bench import flow, report
+from headrace.broker.transport import endpoints
+from headrace.broker.transport.mailbox import Mailbox
+from headrace.launch.bench import output
+from headrace.launch.bench.simulated import flow
+from headrace.launch.process import logs, runtime
 
 _BARE_QUEUE = 32  # messages in each of the bare side's four queues: 128; ours has 64 on their way
 
 
 def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[str, Any]:
-    process.keep_memory()  # here and in all children, as our own processes do
-    report.parameters(
+    runtime.keep_memory()  # here and in all children, as our own processes do
+    output.parameters(
         bytes=size, seconds=seconds, pairs=pairs, batch=flow.BATCH,
         in_flight=flow.BATCH * (flow.LAG + 1),
     )  # fmt: skip
@@ -34,7 +35,7 @@ def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[
     for pair in range(pairs):
         bare.append(_bare(size, seconds))
         ours.append(flow.measure(size=size, seconds=seconds).per_s)
-        report.parameters(
+        output.parameters(
             pair=pair, bare=f"{bare[-1]:.0f}/s", ours=f"{ours[-1]:.0f}/s",
             ratio=f"{ours[-1] / bare[-1]:.2f}",
         )  # fmt: skip
@@ -48,7 +49,7 @@ def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[
         "ratio_min": round(min(ratios), 3),
         "ratio_max": round(max(ratios), 3),
     }
-    report.result("broker", figures)
+    output.result("broker", figures)
     return figures
 
 
@@ -68,8 +69,8 @@ def _bare(size: int, seconds: float) -> float:
 def _fork(role: Callable[..., object], *given: object) -> int:
     pid = os.fork()
     if pid == 0:
-        process.die_with_parent()
-        process.keep_memory()
+        runtime.die_with_parent()
+        runtime.keep_memory()
         logs.start("bench", quiet=True)
         try:
             role(*given)
@@ -95,7 +96,7 @@ def _bare_forwarder(address: str) -> None:
                     while not mail.send([sink, *frames[1:]]):  # noqa: ASYNC110  # bare
                         await asyncio.sleep(0)
 
-    process.run_async(main)
+    runtime.run_async(main)
 
 
 def _bare_sender(address: str, size: int) -> None:

@@ -4,18 +4,18 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from launch.bench import limits, report
-from launch.bench.whole import train
+from headrace.launch.bench import output, part_costs
+from headrace.launch.bench.train_command import train
 
 
 def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> dict[str, Any]:
     """Wall time from process start until the mean of 100 training episodes is 475."""
-    report.parameters(run=run, seeds=list(seeds), goal=475)
+    output.parameters(run=run, seeds=list(seeds), goal=475)
     found = []
     for seed in seeds:
         summary = train(run, ["--seed", str(seed), "--stop-seconds", "120"])
         found.append(summary)
-        report.parameters(
+        output.parameters(
             seed=seed, solved_s=summary["solved_at_s"], steps=summary["solved_at_steps"],
             first_train_s=summary["first_train_s"], peak_mb=summary["peak_rss_mb"],
         )  # fmt: skip
@@ -31,7 +31,7 @@ def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> d
         "peak_rss_mb": max(s["peak_rss_mb"] for s in found),
         "peak_rss_sum_mb": max(s["peak_rss_sum_mb"] for s in found),
     }
-    report.result("solve", figures)
+    output.result("solve", figures)
     return figures
 
 
@@ -50,8 +50,8 @@ def throughput(kind: str, *, seconds: float = 25.0) -> dict[str, Any]:
     run, sets = THROUGHPUT[kind]
     common = ("algorithm.name=impala", "stop.return=1e9", "stop.steps=1000000000")
     given = [word for setting in (*sets, *common) for word in ("--set", setting)]
-    report.parameters(run=run, seconds=seconds, sets=" ".join(sets))
-    limit = limits.sum_of_parts(kind, envs=_envs(sets), batch=_envs(sets) * 32)
+    output.parameters(run=run, seconds=seconds, sets=" ".join(sets))
+    limit = part_costs.sum_of_parts(kind, envs=_envs(sets), batch=_envs(sets) * 32)
     summary = train(run, [*given, "--stop-seconds", str(seconds)])
     unrolls = summary["unrolls"]
     figures = {
@@ -65,7 +65,7 @@ def throughput(kind: str, *, seconds: float = 25.0) -> dict[str, Any]:
         "peak_rss_mb": summary["peak_rss_mb"],
         "peak_rss_sum_mb": summary["peak_rss_sum_mb"],
     }
-    report.result("throughput", figures)
+    output.result("throughput", figures)
     return figures
 
 

@@ -11,11 +11,11 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from launch import config
-from launch.bench import report
-from launch.bench.latency import Latencies
-from launch.bench.simulated import Learner, Samplers
-from launch.bench.stage import Load, Stage
+from headrace.launch.bench import output
+from headrace.launch.bench.simulated.latency import Latencies
+from headrace.launch.bench.simulated.processes import Learner, Samplers
+from headrace.launch.bench.simulated.stage import Load, Stage
+from headrace.launch.config import run_file
 
 _MAX_LAG = 2
 
@@ -25,7 +25,7 @@ def size_of(words: Sequence[str]) -> int:
     if not words:
         return 1000
     if len(words) > 1 or not words[0].isdecimal() or not 10 <= int(words[0]) <= 20_000:
-        raise config.ConfigError(
+        raise run_file.ConfigError(
             f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000"
         )
     return int(words[0])
@@ -39,14 +39,14 @@ def bench(
     seconds: float = 30.0,
     weights: int = 4096,
 ) -> dict[str, Any]:
-    report.parameters(
+    output.parameters(
         samplers=samplers, processes=processes, bytes=size, batch=samplers, max_lag=_MAX_LAG,
         weights_bytes=weights, seconds=seconds,
     )  # fmt: skip
     figures = measure(
         samplers=samplers, processes=processes, size=size, seconds=seconds, weights=weights
     )
-    report.result("crowd", figures)
+    output.result("crowd", figures)
     return figures
 
 

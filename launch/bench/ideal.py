@@ -1,11 +1,13 @@
 """What environments could give if nothing beside them took time, however they are grouped."""
 
-from actors.config import EnvConfig
-from actors.envs import atari, pool, sleepers
-from actors.envs.convert import spaces_of
-from actors.envs.make import make_env
-from actors.stepping.measure import Cost, cost_of
-from launch import config, process
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs import atari, envpool
+from headrace.actors.envs.convert import spaces_of
+from headrace.actors.envs.make import make_env
+from headrace.actors.envs.toys import sleepers
+from headrace.actors.stepping.step_cost import Cost, cost_of
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
 
 _STEPS, _LONGEST_S = 100_000, 3.0  # of the measurement
 
@@ -21,16 +23,16 @@ def steps_per_s(
     return min(envs / step_s, cores / on_core if on_core else float("inf"))
 
 
-def cores_of(run: config.Run) -> int:
+def cores_of(run: run_file.Run) -> int:
     """For one of its samplers, when all of them are on this machine."""
-    return max(1, process.cores() // run.actor.count)
+    return max(1, runtime.cores() // run.actor.count)
 
 
 def cost(env: EnvConfig, seed: int) -> Cost | None:
     """One environment alone; None = it is stepped by native code only, many at once."""
-    if env.id.startswith(sleepers.__name__):
+    if env.id == "headrace/Sleeper-v0":
         return Cost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))
-    if pool.named(env) or atari.named(env):
+    if envpool.named(env) or atari.named(env):
         return None
     alone = make_env(env)
     try:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from actors.envs import lockstep
-from launch import config, process
-from launch.bench import ideal as ideals
-from launch.bench import report
-from launch.bench.whole import train
+from headrace.actors.envs import gymnasium_async
+from headrace.launch.bench import ideal as ideals
+from headrace.launch.bench import output
+from headrace.launch.bench.train_command import train
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
 
 RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
 
@@ -17,18 +18,18 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     Ours: sampled and trained by `headrace train`, after the first quarter of the time. Gymnasium's:
     AsyncVectorEnv with random actions and nothing else, one process for each environment.
     """
-    loaded = config.load(run)
+    loaded = run_file.load(run)
     count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs
-    cost, cores = ideals.cost(loaded.env, seed=1), process.cores()
+    cost, cores = ideals.cost(loaded.env, seed=1), runtime.cores()
     assert cost is not None
     mean_s = cost.seconds
     ideal = ideals.steps_per_s(count, step_s=mean_s, computes=cost.computes, cores=cores)
-    report.parameters(
+    output.parameters(
         run=run, environments=count, mean_step_ms=round(mean_s * 1000, 3), cores=cores,
         ideal_per_s=round(ideal, 1), seconds=seconds,
     )  # fmt: skip
-    theirs = lockstep.rate(loaded.env, count, seconds=seconds / 4)
-    report.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
+    theirs = gymnasium_async.rate(loaded.env, count, seconds=seconds / 4)
+    output.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
     summary = train(run, ["--stop-seconds", str(seconds)])
     figures = {
         "run": run,
@@ -43,5 +44,5 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
         "peak_rss_sum_mb": summary["peak_rss_sum_mb"],
         "unrolls": summary["unrolls"],
     }
-    report.result("lockstep", figures)
+    output.result("lockstep", figures)
     return figures

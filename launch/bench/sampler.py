@@ -12,18 +12,20 @@ from typing import Any, cast
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from actors.metrics import ActorMetrics
-from actors.sampler import Sampler
-from actors.stepping.measure import Cost
-from actors.stepping.split import Split
-from broker.actor_end import ActorEnd
-from broker.blobs import Blob
-from broker.outbox import Outbox
-from broker.wire import Ack, Buffer, Limit, Outcome
-from launch import actor, config, process
-from launch.bench import ideal, report
-from learner.models.build import build
-from learner.weights import FlatWeights, layout_digest
+from headrace.actors.metrics import ActorMetrics
+from headrace.actors.sampler import Sampler
+from headrace.actors.stepping.split import Split
+from headrace.actors.stepping.step_cost import Cost
+from headrace.broker.peers.outbox import Outbox
+from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
+from headrace.broker.weights.blobs import Blob
+from headrace.launch.bench import ideal, output
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+from headrace.launch.roles import sampler as actor
+from headrace.learner.models.build import build
+from headrace.learner.weights import FlatWeights, layout_digest
 
 _FOREVER = 1 << 50
 
@@ -63,19 +65,19 @@ class Alone:
 
 def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict[str, Any]:
     """The first third is warm-up."""
-    run = config.load(name, sets)
-    process.keep_memory()
-    report.parameters(
+    run = run_file.load(name, sets)
+    runtime.keep_memory()
+    output.parameters(
         run=name, env=run.env.id, stepping=run.actor.stepping, groups=run.actor.groups,
         envs=run.unroll.envs, length=run.unroll.length, seconds=seconds, sets=" ".join(sets),
     )  # fmt: skip
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(_measure(run, seconds, ideal.cost(run.env, run.run.seed)))
-    report.result("sampler", {"run": name, **figures})
+    output.result("sampler", {"run": name, **figures})
     return figures
 
 
-async def _measure(run: config.Run, seconds: float, cost: Cost | None) -> dict[str, Any]:
+async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict[str, Any]:
     alone = Alone()
     metrics = ActorMetrics(CollectorRegistry())
     sampler = actor.build(cast(ActorEnd, alone), run, seed=run.run.seed, metrics=metrics)

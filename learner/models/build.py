@@ -6,17 +6,17 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from learner.config import ModelConfig
-from learner.models.cores import CORES, Core
-from learner.models.custom import custom_encoder
-from learner.models.distribution import Distribution, distribution_of
-from learner.models.layers import POLICY_GAIN, VALUE_GAIN, linear
-from learner.models.mlp import Mlp
-from learner.models.model import Heads, Model, Output, Trunk
-from learner.models.nature import Nature
-from learner.models.normalise import Normaliser
-from learner.models.resnet import ResNet
-from learner.spaces import Action, Leaf, Spaces, previous_leaves
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.cores import CORES, Core
+from headrace.learner.models.distribution import Distribution, distribution_of
+from headrace.learner.models.encoders.custom import custom_encoder
+from headrace.learner.models.encoders.mlp import Mlp
+from headrace.learner.models.encoders.nature import Nature
+from headrace.learner.models.encoders.resnet import ResNet
+from headrace.learner.models.layers import POLICY_GAIN, VALUE_GAIN, linear
+from headrace.learner.models.model import Heads, Model, Output, Trunk
+from headrace.learner.models.normalise import Normaliser
+from headrace.learner.spaces import Action, Leaf, Spaces, previous_leaves
 
 __all__ = ["Model", "Output", "build"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learner.models.layers import exact, linear
+from headrace.learner.models.layers import exact, linear
 
 
 class Core(nn.Module, ABC):

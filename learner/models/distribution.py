@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from learner.models import categorical
-from learner.models.categorical import FloatArray
-from learner.models.gaussians import Constant, Gaussians, Rows
-from learner.spaces import Action
+from headrace.learner.models import categorical
+from headrace.learner.models.categorical import FloatArray
+from headrace.learner.models.gaussians import Constant, Gaussians, Rows
+from headrace.learner.spaces import Action
 
 # The logit of what is not allowed. Its weight is exactly zero, but unlike -inf it leaves every
 # product and gradient finite.

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from learner.models.bounds import clamped
-from learner.models.categorical import FloatArray
-from learner.spaces import Action
+from headrace.learner.models.bounds import clamped
+from headrace.learner.models.categorical import FloatArray
+from headrace.learner.spaces import Action
 
 Rows = NDArray[Any]  # of action.dtype and shape [N, *action.shape]
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from learner.models.cores import Core
-from learner.models.distribution import Distribution
-from learner.models.layers import head
-from learner.models.normalise import Normaliser, Returns
-from learner.spaces import Leaf
+from headrace.learner.models.cores import Core
+from headrace.learner.models.distribution import Distribution
+from headrace.learner.models.layers import head
+from headrace.learner.models.normalise import Normaliser, Returns
+from headrace.learner.spaces import Leaf
 
 
 class Output(NamedTuple):

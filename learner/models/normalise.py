@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from learner.spaces import Leaf
+from headrace.learner.spaces import Leaf
 
 _EPS = 1e-8
 FARTHEST = 10.0  # deviations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from learner.models.model import Model
+from headrace.learner.models.model import Model
 
 # x86 says avx512_bf16 and amx_bf16, ARM says bf16. A CPU without them computes bfloat16 in float32
 # with a conversion at both ends, which is slower than float32.

@@ -10,10 +10,10 @@ from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.actions import Actions, random_rows
-from actors.config import EnvConfig
-from actors.envs.convert import as_data
-from learner.spaces import Action, discrete
+from headrace.actors.actions import Actions, random_rows
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import as_data
+from headrace.learner.spaces import Action, discrete
 
 GRID = np.array([[2, 3], [4, 5]])
 SEEN = Box(-1, 1, (1,), np.float32)

@@ -8,17 +8,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actors.config import EnvConfig
-from actors.envs.convert import EnvError
-from actors.envs.make import probe
-from actors.evaluator import Player, Scores, StoppedError, play
-from actors.policy import Policy
-from broker.blobs import Blob
-from learner import weights
-from learner.config import ModelConfig
-from learner.models.build import build
-from learner.models.model import Model
-from learner.spaces import Spaces
+from headrace.actors.acting.policy import Policy
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.envs.make import probe
+from headrace.actors.evaluator import Player, Scores, StoppedError, play
+from headrace.broker.weights.blobs import Blob
+from headrace.learner import weights
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import build
+from headrace.learner.models.model import Model
+from headrace.learner.spaces import Spaces
 
 WALK = EnvConfig(id=f"{__name__}:Walk")
 
@@ -223,7 +223,7 @@ def test_envpool_is_refused() -> None:
 
 
 def test_stacked_images_begin_with_the_first_one_of_their_own_episode() -> None:
-    config = EnvConfig(id="actors.envs.catch:Catch", stack=3)
+    config = EnvConfig(id="headrace/Catch-v0", stack=3)
 
     class Look(Script):
         firsts = 0

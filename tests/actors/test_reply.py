@@ -19,22 +19,22 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from actors.config import EnvConfig
-from actors.envs.make import probe
-from actors.faults import Faults
-from actors.gather import Gather
-from actors.metrics import ActorMetrics
-from actors.policy import Policy
-from actors.sampler import Sampler
-from actors.stepping.stepper import Frame, Stepper
-from actors.stepping.threads import Threads
-from broker.actor_end import ActorEnd
-from broker.blobs import Blob
-from broker.wire import Buffer, Episodes
-from learner import weights
-from learner.config import ModelConfig
-from learner.models.build import Model, build
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces, unroll_fields
+from headrace.actors.acting.policy import Policy
+from headrace.actors.batching_wait import Gather
+from headrace.actors.config import EnvConfig
+from headrace.actors.crash_budget import Faults
+from headrace.actors.envs.make import probe
+from headrace.actors.metrics import ActorMetrics
+from headrace.actors.sampler import Sampler
+from headrace.actors.stepping.stepper import Frame, Stepper
+from headrace.actors.stepping.threads import Threads
+from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.protocol.messages import Buffer, Episodes
+from headrace.broker.weights.blobs import Blob
+from headrace.learner import weights
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import Model, build
+from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces, unroll_fields
 from tests.actors import test_sampler
 
 SEED = 100

@@ -11,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from actors.rollout import Finished, Rollout
-from broker.wire import MAX_EPISODES
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete, unroll_fields
+from headrace.actors.rollout import Finished, Rollout
+from headrace.broker.protocol.messages import MAX_EPISODES
+from headrace.learner.spaces import (
+    DEAD,
+    TERMINATED,
+    TRUNCATED,
+    Leaf,
+    Spaces,
+    discrete,
+    unroll_fields,
+)
 
 SPACES = Spaces((Leaf("obs", "<f4", (2,)),), discrete(5))
 

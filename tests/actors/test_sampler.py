@@ -11,18 +11,18 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from actors.envs.convert import EnvError
-from actors.faults import Faults
-from actors.gather import Gather
-from actors.metrics import ActorMetrics
-from actors.policy import Policy
-from actors.sampler import Sampler
-from actors.stepping.stepper import Failure, Frame, Reply
-from broker.actor_end import ActorEnd
-from broker.blobs import Blob
-from broker.outbox import Outbox
-from broker.wire import Ack, Buffer, Limit, Outcome
-from learner.spaces import Leaf, Spaces, discrete, unroll_fields
+from headrace.actors.acting.policy import Policy
+from headrace.actors.batching_wait import Gather
+from headrace.actors.crash_budget import Faults
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.metrics import ActorMetrics
+from headrace.actors.sampler import Sampler
+from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.broker.peers.outbox import Outbox
+from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
+from headrace.broker.weights.blobs import Blob
+from headrace.learner.spaces import Leaf, Spaces, discrete, unroll_fields
 
 SPACES = Spaces((Leaf("obs", "<f4", (2,)),), discrete(2))
 LENGTH, ENVS = 3, 2

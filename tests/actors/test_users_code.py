@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from actors import users_code
-from actors.envs.convert import EnvError
-from actors.users_code import traceback_of
-from launch.config import ConfigError
-from learner.config import ModelConfig
-from learner.models.build import build
-from learner.spaces import Leaf, Spaces, discrete
+from headrace.actors import users_code
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.users_code import traceback_of
+from headrace.launch.config.run_file import ConfigError
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import build
+from headrace.learner.spaces import Leaf, Spaces, discrete
 
 
 def code(name: str, text: str) -> Callable[[], None]:
@@ -36,7 +36,7 @@ def caught(call: Callable[[], None]) -> Exception:
 def theirs(monkeypatch: pytest.MonkeyPatch) -> Exception:
     """An error of theirs that our code has met and said in its words."""
     # These tests are nobody's code: they play the part of ours.
-    monkeypatch.setattr("actors.users_code._NOT_THEIRS", frozenset({"tests", "actors", "torch"}))
+    monkeypatch.setattr(users_code, "_NOT_THEIRS", frozenset({"tests", "headrace", "torch"}))
     run = code("maze", "def run():\n    wall()\n\ndef wall():\n    raise KeyError('door')\n")
     try:
         run()
@@ -92,7 +92,7 @@ def test_of_an_encoder(
     (tmp_path / "their_wall.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "their_wall", raising=False)
-    monkeypatch.setattr("actors.users_code._NOT_THEIRS", users_code._NOT_THEIRS | {"tests"})
+    monkeypatch.setattr(users_code, "_NOT_THEIRS", users_code._NOT_THEIRS | {"tests"})
     spaces = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
     with pytest.raises(ValueError, match="KeyError: 'door'") as caught:
         build(ModelConfig(kind="their_wall:make"), spaces, seed=1)

@@ -7,9 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
-from broker.bulk import Bulk
-from broker.pieces import Pieces, opened
-from broker.wire import (
+from headrace.broker.protocol.messages import (
     Mark,
     Message,
     Open,
@@ -20,6 +18,8 @@ from broker.wire import (
     decode,
     encode,
 )
+from headrace.broker.transport.bulk.reassembly import Pieces, opened
+from headrace.broker.transport.bulk.sender import Bulk
 
 _OVERHEAD = 60  # bytes of framing of a message, for all layers
 

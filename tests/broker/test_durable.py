@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import durable
+from headrace.broker import durable
 from tests.needs import missing
-from tests.system import calls, disks
+from tests.system.harness import calls, disks
 
 WRITTEN, REFUSED = 0, 10
 

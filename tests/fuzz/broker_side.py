@@ -7,15 +7,16 @@ from unittest import mock
 import zmq
 from prometheus_client import CollectorRegistry
 
-from broker import introduction, server, wire
-from broker.book import Book
-from broker.config import BrokerConfig
-from broker.counters import Counters
-from broker.ledger import Ledger
-from broker.metrics import BrokerMetrics
-from broker.roster import Roster
-from broker.server import Server
-from launch import compare
+from headrace.broker.config import BrokerConfig
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.ledger.state import Book
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.server import server
+from headrace.broker.server.connections.counters import Counters
+from headrace.broker.server.connections.roster import Roster
+from headrace.broker.server.metrics import BrokerMetrics
+from headrace.broker.server.server import Server
+from headrace.launch.config import differences
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
 
@@ -29,21 +30,23 @@ class Mail:
     def __init__(self, socket: object) -> None:
         self.socket = socket
 
-    def send(self, frames: Sequence[wire.Payload], left: Callable[[], None] | None = None) -> bool:
+    def send(
+        self, frames: Sequence[messages.Payload], left: Callable[[], None] | None = None
+    ) -> bool:
         if left is not None:
             left()  # everybody reads
         at = next(n for n, frame in enumerate(frames) if bytes(_plain(frame))[:2] == b"HR")
-        wire.decode([_plain(frame) for frame in frames[at:]])
+        messages.decode([_plain(frame) for frame in frames[at:]])
         return True
 
-    def reaches(self, frames: Sequence[wire.Payload]) -> bool:
+    def reaches(self, frames: Sequence[messages.Payload]) -> bool:
         return self.send(frames)
 
     def close(self, linger_ms: int = 0) -> None:
         """Nothing."""
 
 
-def _plain(frame: wire.Payload) -> wire.Buffer:
+def _plain(frame: messages.Payload) -> messages.Buffer:
     return frame.buffer if isinstance(frame, zmq.Frame) else frame
 
 
@@ -56,7 +59,7 @@ def made() -> Server:
         own = Server(
             BrokerConfig(), Ledger(book, lease_s=10.0), Counters(),
             inc=99, shared=_RUN, announce="tcp://x:1",
-            roster=Roster("small", lambda other: compare.first_difference(_RUN, other)),
+            roster=Roster("small", lambda other: differences.first_difference(_RUN, other)),
             router=nowhere, publisher=nowhere,
         )  # fmt: skip
     return own
@@ -75,12 +78,12 @@ def receive(own: Server, route: bytes, frames: Sequence[bytes]) -> None:
 def honest(at: int) -> list[bytes]:
     """A learner first, then samplers of two streams each."""
     role = "actor" if at else "learner"
-    hello = wire.Hello(role, "n", at + 1, spaces="s", version=0)
+    hello = messages.Hello(role, "n", at + 1, spaces="s", version=0)
     streams = tuple((number, 0, 0, 0, ()) for number in range(2))
-    said = introduction.Introduction(spaces="s", streams=streams)
+    said = hello_payload.Introduction(spaces="s", streams=streams)
     if at == 0:
-        said = introduction.Introduction(unroll_bytes=shaping.UNROLL_BYTES, want=8)
-    return [bytes(_plain(frame)) for frame in wire.encode(hello, introduction.encode(said))]
+        said = hello_payload.Introduction(unroll_bytes=shaping.UNROLL_BYTES, want=8)
+    return [bytes(_plain(frame)) for frame in messages.encode(hello, hello_payload.encode(said))]
 
 
 def broker(data: bytes) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import xxhash
 
-from learner import checkpoint, saving
-from learner.config import ModelConfig
-from learner.models.build import build
-from learner.spaces import Leaf, Spaces, discrete
+from headrace.learner import checkpoint, train_state
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import build
+from headrace.learner.spaces import Leaf, Spaces, discrete
 from tests.fuzz.reading import Reader
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="headrace-fuzz-")
@@ -92,7 +92,7 @@ def _forged(name: str, data: bytes) -> None:
         (_SAVED / "manifest.json").write_bytes(checkpoint._manifest(7, facts["files"]))
         with contextlib.suppress(checkpoint.CheckpointError):
             found = checkpoint.load(_SAVED)
-            saving.check(found, _MODEL, target=False)
+            train_state.check(found, _MODEL, target=False)
     finally:
         for own, body in _FILES.items():
             (_SAVED / own).write_bytes(body)

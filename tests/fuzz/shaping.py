@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from broker import wire
-from broker.introduction import Introduction
+from headrace.broker.protocol import messages
+from headrace.broker.protocol.hello_payload import Introduction
 from tests.fuzz.framing import framed
 from tests.fuzz.reading import Reader
 
@@ -67,7 +67,7 @@ def maker(kind: Any) -> Make:
         float: lambda reader: reader.pick(FLOATS),
         str: lambda reader: reader.pick(TEXTS),
         bytes: lambda reader: bytes(reader.pick((0, 1, 8, 16, 800))),
-        wire.Outcome: lambda reader: reader.byte() % 8,
+        messages.Outcome: lambda reader: reader.byte() % 8,
     }
     return plain[kind]
 
@@ -82,10 +82,12 @@ def _fields(kind: type[msgspec.Struct], *, without: str = "") -> dict[str, Make]
     return {name: maker(hints[name]) for name in kind.__struct_fields__ if name != without}
 
 
-_MESSAGES = [_fields(kind) for kind in wire.TYPES]
+_MESSAGES = [_fields(kind) for kind in messages.TYPES]
 # Any plain data may stand in `shared`: decoders.py sees to that.
 _INTRODUCTION = _fields(Introduction, without="shared")
-_HELLO, _UNROLL, _DONE = (wire.TYPES.index(t) for t in (wire.Hello, wire.Unroll, wire.Done))
+_HELLO, _UNROLL, _DONE = (
+    messages.TYPES.index(t) for t in (messages.Hello, messages.Unroll, messages.Done)
+)
 # A HELLO that is refused leads nowhere, so most of them say what honest ones say.
 _LIKELY: dict[str, tuple[Any, ...]] = {
     "role": ("actor", "learner", "actor", "learner", "watcher", "evaluator"),
@@ -96,7 +98,9 @@ _LIKELY: dict[str, tuple[Any, ...]] = {
 def message(reader: Reader, *, inc: int = 1) -> list[bytes]:
     """The frames of one message, by a peer that mostly calls itself by its own incarnation."""
     first = reader.byte()
-    tag = first % len(wire.TYPES) if first < 168 else (_HELLO, _UNROLL, _UNROLL, _DONE)[first % 4]
+    tag = (
+        first % len(messages.TYPES) if first < 168 else (_HELLO, _UNROLL, _UNROLL, _DONE)[first % 4]
+    )
     fields: list[Any] = []
     for name, make in _MESSAGES[tag].items():
         honest = reader.byte() < 224 if name in _LIKELY or name == "inc" else False
@@ -110,10 +114,10 @@ def message(reader: Reader, *, inc: int = 1) -> list[bytes]:
         body = introduction(reader)
     elif tag == _UNROLL and reader.byte() < 240:
         body = bytes(8)
-    elif wire.TYPES[tag] is wire.Open and reader.byte() < 240:
+    elif messages.TYPES[tag] is messages.Open and reader.byte() < 240:
         head = _opened(reader, fields[-1], inc)
         return [*framed(header, tag, buffers=len(head)), *head]
-    elif reader.byte() % 16 == 0 or wire.TYPES[tag] in (wire.Chunk, wire.Piece):
+    elif reader.byte() % 16 == 0 or messages.TYPES[tag] in (messages.Chunk, messages.Piece):
         body = reader.take(reader.byte() % 8)
     return [*framed(header, tag, buffers=int(bool(body))), *([body] if body else [])]
 

@@ -5,14 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-from broker import blobs, wire
-from broker.blobs import Blob
-from broker.bulk import Bulk
-from broker.fetch import Fetch
-from broker.inbox import Inbox, Verdict
-from broker.outbox import Outbox
-from broker.pieces import Pieces
-from broker.wire import (
+from headrace.broker.peers.inbox import Inbox, Verdict
+from headrace.broker.peers.outbox import Outbox
+from headrace.broker.protocol import messages
+from headrace.broker.protocol.messages import (
     Ack,
     Announce,
     Chunk,
@@ -26,6 +22,11 @@ from broker.wire import (
     Reached,
     Recall,
 )
+from headrace.broker.transport.bulk.reassembly import Pieces
+from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.weights import blobs
+from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.fetch import Fetch
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
 
@@ -92,11 +93,11 @@ def inbox(data: bytes) -> None:
         elif doing == 3:
             keys = [key] if key in own._tags else []
             for done in own.trained(keys, version=1, free=3):
-                wire.encode(done)
+                messages.encode(done)
         elif doing == 4:
             own.give_up([key] if key in own._tags else [])
         else:
-            wire.encode(own.ping(version=1, free=3, stats={}))
+            messages.encode(own.ping(version=1, free=3, stats={}))
             own.held()
         assert len(own._tags) == len(own._held)
 
@@ -117,24 +118,24 @@ def outbox(data: bytes) -> None:
             own.start(stream)
             own.put(stream, versions=(0, 0), steps=1, digest=0, ended=0, episodes=(), buffers=[b""])
         try:
-            message, _ = wire.decode(shaping.message(reader))
-        except wire.WireError:
+            message, _ = messages.decode(shaping.message(reader))
+        except messages.WireError:
             continue
         if isinstance(message, Limit):
             own.on_limit(message)
         elif isinstance(message, Ack):
             own.on_ack(message)
         elif isinstance(message, Recall):
-            wire.encode(own.on_recall(message))
+            messages.encode(own.on_recall(message))
         elif isinstance(message, Pong):
             assert len(own.resend(message.missing)) <= 64 * max(1, len(own))
         own.introduction()
         assert own.generated == sum(own.outcomes.values()) + len(own)
         for ping in own.pings({}, 0):
-            wire.encode(ping)
+            messages.encode(ping)
 
 
-def _plain(frame: Payload) -> wire.Buffer:
+def _plain(frame: Payload) -> messages.Buffer:
     assert isinstance(frame, bytes | bytearray | memoryview)
     return frame
 
@@ -176,7 +177,7 @@ def bulk(data: bytes) -> None:
 
     def send(frames: Sequence[Payload]) -> bool:
         nonlocal sent
-        message, parts = wire.decode([_plain(frame) for frame in frames])
+        message, parts = messages.decode([_plain(frame) for frame in frames])
         if isinstance(message, Mark):
             marks.append(message.number)
         sent += sum(map(len, parts))
@@ -187,7 +188,7 @@ def bulk(data: bytes) -> None:
         now += reader.byte() / 16
         if doing < 2:
             body = _BODIES[reader.byte() % len(_BODIES)] * (1 + reader.byte())
-            own.put(reader.byte() % 8, wire.encode(Chunk(1, 1), body))
+            own.put(reader.byte() % 8, messages.encode(Chunk(1, 1), body))
         elif doing == 2:
             own.drop(reader.byte() % 8)
         elif doing == 3:

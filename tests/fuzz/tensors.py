@@ -9,11 +9,11 @@ import numpy as np
 import torch
 import xxhash
 
-from broker.wire import Deliver
-from learner import record
-from learner.batch import Batch
-from learner.spaces import Action, Leaf, Part, Spaces, discrete, unroll_fields
-from learner.weights import FlatWeights, WeightsError
+from headrace.broker.protocol.messages import Deliver
+from headrace.learner.batches import recording as record
+from headrace.learner.batches.batch import Batch
+from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete, unroll_fields
+from headrace.learner.weights import FlatWeights, WeightsError
 from tests.fuzz.reading import Reader
 
 _SPACES = (

@@ -3,14 +3,14 @@
 import random
 import time
 
-from broker import wire
-from tests.broker.test_wire import MESSAGES
+from headrace.broker.protocol import messages
+from tests.broker.protocol.test_messages import MESSAGES
 from tests.fuzz.decoders import kept
 from tests.fuzz.framing import framed
-from tests.system.figures import pick, say
+from tests.system.harness.figures import pick, say
 
 _HONEST = [
-    [bytes(frame) for frame in wire.encode(message, b"body")]  # type: ignore[arg-type]
+    [bytes(frame) for frame in messages.encode(message, b"body")]  # type: ignore[arg-type]
     for message in MESSAGES
 ]
 
@@ -47,11 +47,11 @@ def test_byte_mutations() -> None:
         else:
             frames = [mutated(rng, prefix), header, body]
         try:
-            message, buffers = wire.decode(frames)
-        except wire.WireError:
+            message, buffers = messages.decode(frames)
+        except messages.WireError:
             refused += 1
             continue
-        assert type(message) in wire.TYPES and len(buffers) == 1
+        assert type(message) in messages.TYPES and len(buffers) == 1
         kept(message)
         taken += 1
     assert taken + refused == count and taken > count // 100 < refused
@@ -67,7 +67,7 @@ def test_every_single_bit() -> None:
             spoilt = bytearray(prefix + header)
             spoilt[bit // 8] ^= 1 << bit % 8
             try:
-                wire.decode([spoilt[:16], spoilt[16:], body])
-            except wire.WireError:
+                messages.decode([spoilt[:16], spoilt[16:], body])
+            except messages.WireError:
                 continue
             raise AssertionError(f"bit {bit} of {prefix!r}")

@@ -9,19 +9,20 @@ import msgspec
 import pytest
 import xxhash
 
-from broker import endpoints, introduction, wire
-from broker.outbox import Outbox
-from broker.server import Server
-from launch import config
-from learner import record
+from headrace.broker.peers.outbox import Outbox
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.server.server import Server
+from headrace.broker.transport import endpoints
+from headrace.launch.config import run_file, shared_run
+from headrace.learner.batches import recording
 from tests.fuzz import broker_side, shaping
 from tests.fuzz.broker_side import ROUTES
 
 DEEP = b"\x91" * 100_000 + b"\0"
 
 
-def frames(message: wire.Message, *buffers: bytes) -> list[bytes]:
-    return [bytes(frame) for frame in wire.encode(message, *buffers)]  # type: ignore[arg-type]
+def frames(message: messages.Message, *buffers: bytes) -> list[bytes]:
+    return [bytes(frame) for frame in messages.encode(message, *buffers)]  # type: ignore[arg-type]
 
 
 def running() -> Server:
@@ -35,11 +36,11 @@ def running() -> Server:
 
 
 def unroll(seq: int) -> list[bytes]:
-    return frames(wire.Unroll(2, 0, seq, 0, 0, 0, 1, 0), bytes(8))
+    return frames(messages.Unroll(2, 0, seq, 0, 0, 0, 1, 0), bytes(8))
 
 
 def hello(role: str, body: bytes) -> list[bytes]:
-    return frames(wire.Hello(role, "n", 77, spaces="s"), body)
+    return frames(messages.Hello(role, "n", 77, spaces="s"), body)
 
 
 def said(**fields: object) -> bytes:
@@ -74,24 +75,24 @@ def test_a_lease_that_is_named_twice() -> None:
     session = own.ledger.book.leases.session(1)
     assert session is not None
     (tag,) = session.leases
-    done = frames(wire.Done(1, 1, 9, ((tag, tag + 1), (tag, tag + 1), (tag - 1, tag + 1))))
+    done = frames(messages.Done(1, 1, 9, ((tag, tag + 1), (tag, tag + 1), (tag - 1, tag + 1))))
     broker_side.receive(own, ROUTES[0], done)
-    assert own.ledger.book.outcomes[wire.Outcome.TRAINED] == 1
+    assert own.ledger.book.outcomes[messages.Outcome.TRAINED] == 1
 
 
 @pytest.mark.parametrize(
     "body", [b"\x81\x91\x00\x00", b"\x81\x80\x00", DEEP, b"\xdd\xff\xff\xff\xff"], ids=range(4)
 )
 def test_a_run_in_welcome(body: bytes) -> None:
-    with pytest.raises(wire.Malformed):
-        introduction.unpack(body)
+    with pytest.raises(messages.Malformed):
+        hello_payload.unpack(body)
 
 
 def test_a_run_whose_keys_are_no_text() -> None:
-    run = config.for_peers(config.Run())
+    run = shared_run.for_peers(run_file.Run())
     run["env"][5] = {}
-    with pytest.raises(config.ConfigError, match=r"env\.5 is no key"):
-        config.from_shared(run)
+    with pytest.raises(run_file.ConfigError, match=r"env\.5 is no key"):
+        shared_run.from_shared(run)
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "٣", "65536", "1 "])
@@ -105,8 +106,8 @@ def test_a_port_that_is_none(port: str) -> None:
 )
 def test_an_entry_of_a_recording(tmp_path: Path, body: bytes) -> None:
     path = tmp_path / "rank0.log"
-    path.write_bytes(record._PREFIX.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body)
-    assert list(record.entries(path)) == []
+    path.write_bytes(recording._PREFIX.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body)
+    assert list(recording.entries(path)) == []
 
 
 def _quick(seconds: Sequence[float]) -> float:
@@ -117,7 +118,7 @@ def _quick(seconds: Sequence[float]) -> float:
 def test_ranges_without_end_hold_no_broker() -> None:
     """As many of the longest as one PING may name."""
     own = running()
-    ping = frames(wire.Ping(((0, 0, 2**53),) * wire.MAX_ENTRIES, {}))
+    ping = frames(messages.Ping(((0, 0, 2**53),) * messages.MAX_ENTRIES, {}))
     took = []
     for _ in range(3):
         began = time.process_time()
@@ -131,7 +132,7 @@ def test_ranges_without_end_hold_no_sampler() -> None:
     took = []
     for _ in range(3):
         began = time.process_time()
-        own.on_ack(wire.Ack(wire.Outcome.TRAINED, ((0, 0, 2**53),) * 64))
+        own.on_ack(messages.Ack(messages.Outcome.TRAINED, ((0, 0, 2**53),) * 64))
         own.resend(((0, 0, 2**53),) * 64)
         took.append(time.process_time() - began)
     assert _quick(took) < 2.0

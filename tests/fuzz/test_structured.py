@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from broker import wire
+from headrace.broker.protocol import messages
 from tests.fuzz import broker_side, states
 from tests.fuzz.decoders import kept
 from tests.fuzz.framing import framed
 from tests.fuzz.shaping import NUMBERS, TEXTS
-from tests.system.figures import pick, say
+from tests.system.harness.figures import pick, say
 
 # Of each test; a few hundred messages in make test, more than 10^4 in make soak.
 _SOME = settings(
@@ -70,17 +70,17 @@ def _values(told: inspect.Type) -> st.SearchStrategy[Any]:
             return _NUMBERS
 
 
-def _fields(kind: type[wire.Message]) -> list[st.SearchStrategy[Any]]:
+def _fields(kind: type[messages.Message]) -> list[st.SearchStrategy[Any]]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return [_values(inspect.type_info(hints[name])) for name in kind.__struct_fields__]
 
 
 def _frames(tag: int) -> st.SearchStrategy[list[bytes]]:
-    header = st.tuples(*_fields(wire.TYPES[tag])).map(msgspec.msgpack.encode)
+    header = st.tuples(*_fields(messages.TYPES[tag])).map(msgspec.msgpack.encode)
     return header.map(lambda packed: framed(packed, tag))
 
 
-_ANY = st.integers(0, len(wire.TYPES) - 1).flatmap(_frames)
+_ANY = st.integers(0, len(messages.TYPES) - 1).flatmap(_frames)
 
 
 @_SOME
@@ -88,17 +88,17 @@ _ANY = st.integers(0, len(wire.TYPES) - 1).flatmap(_frames)
 def test_what_decodes_says_the_same_when_it_is_said_again(frames: list[bytes]) -> None:
     _seen["messages"] += 1
     try:
-        message, _ = wire.decode(frames)
-    except wire.WireError:
+        message, _ = messages.decode(frames)
+    except messages.WireError:
         return
     _seen["taken"] += 1
     kept(message)
     try:
-        again = [bytes(frame) for frame in wire.encode(message)]  # type: ignore[arg-type]
+        again = [bytes(frame) for frame in messages.encode(message)]  # type: ignore[arg-type]
     except AssertionError:
         return  # numbers that were short on the way in; nobody passes those on
-    same, _ = wire.decode(again)
-    assert [bytes(frame) for frame in wire.encode(same)] == again  # type: ignore[arg-type]
+    same, _ = messages.decode(again)
+    assert [bytes(frame) for frame in messages.encode(same)] == again  # type: ignore[arg-type]
 
 
 @_SOME

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from launch.dashboards.__main__ import GRAFANA, files
-from launch.dashboards.board import SCHEMA_VERSION, WIDTH
-from launch.dashboards.boards import BOARDS, named, recorded, shown
-from launch.dashboards.reference import AD_HOC
-from launch.dashboards.registries import Described, described
+from grafana.generate.__main__ import GRAFANA, files
+from grafana.generate.boards import BOARDS, named, recorded, shown
+from grafana.generate.grafana_json import SCHEMA_VERSION, WIDTH
+from grafana.generate.reference import AD_HOC
+from grafana.generate.registries import Described, described
 
 NAMES = [board.name for board in BOARDS]
 # Grafana's own names of units.
@@ -45,7 +45,7 @@ def test_what_is_committed_is_what_is_generated() -> None:
     made = {path.relative_to(GRAFANA).as_posix(): text for path, text in files()}
     there = {path: (GRAFANA / path).read_text(encoding="utf-8") for path in made}
     wrong = [path for path in made if made[path] != there[path]]
-    assert not wrong, f"generate {wrong} anew: python -m launch.dashboards"
+    assert not wrong, f"generate {wrong} anew: python -m grafana.generate"
     dashboards = {f"dashboards/{path.name}" for path in (GRAFANA / "dashboards").iterdir()}
     assert dashboards == {path for path in made if path.endswith(".json")}
 
@@ -124,4 +124,8 @@ def test_grafana_is_told_how_often_prometheus_scrapes() -> None:
 
 def test_a_wheel_carries_all_of_it() -> None:
     wheel = tomllib.loads((GRAFANA.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert wheel["targets"]["wheel"]["force-include"] == {"grafana": "launch/_grafana"}
+    carried = set(wheel["targets"]["wheel"]["force-include"])
+    tools = {"generate", "tests"}
+    assert carried == {f"grafana/{path.name}" for path in GRAFANA.iterdir()} - {
+        f"grafana/{name}" for name in tools
+    }

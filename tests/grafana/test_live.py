@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launch.dashboards.__main__ import GRAFANA
-from launch.dashboards.boards import BOARDS, named, recorded
-from launch.dashboards.registries import described
+from grafana.generate.__main__ import GRAFANA
+from grafana.generate.boards import BOARDS, named, recorded
+from grafana.generate.registries import described
 from tests import ports
 from tests.needs import missing
+from tests.system.commands.test_metrics import port_of, scrape
 from tests.system.conftest import Place, Process, until
-from tests.system.test_metrics import port_of, scrape
 
 # What a small run without keys and without a GPU does not have.
 NOT_HERE = {"headrace_broker_handshakes_total", "headrace_learner_gpu_memory_bytes"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.dashboards.__main__ import GRAFANA
+from grafana.generate.__main__ import GRAFANA
 from tests.needs import missing
 
 ALERTS = (GRAFANA / "alerts.yaml").read_text()

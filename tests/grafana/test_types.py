@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from launch.dashboards.__main__ import GRAFANA
+from grafana.generate.__main__ import GRAFANA
 from tests.needs import missing
 
 PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import torch
 
-from launch import config
-from learner import checkpoint
-from learner.models.build import build
-from learner.models.model import Model
-from learner.spaces import Leaf, Spaces, discrete
+from headrace.launch.config import run_file, shared_run
+from headrace.learner import checkpoint
+from headrace.learner.models.build import build
+from headrace.learner.models.model import Model
+from headrace.learner.spaces import Leaf, Spaces, discrete
 
 CARTPOLE = Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
 
@@ -34,9 +34,9 @@ def _leave_run(
     change: Callable[[Model], None] = lambda _: None,
     **state: Any,
 ) -> Model:
-    run = config.load("cartpole", ["model.obs_scale=[]", *sets])
+    run = run_file.load("cartpole", ["model.obs_scale=[]", *sets])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.toml").write_text(config.effective(run))
+    (folder / "run.toml").write_text(run_file.effective(run))
     model = build(run.model, trained_on, seed=seed)
     with torch.no_grad():
         # Heads begin nearly at zero: larger ones tell wrong inputs from right ones.
@@ -45,7 +45,7 @@ def _leave_run(
             head.weight.normal_(generator=rng)
         change(model)
     held = {
-        "identity": {"shared": config.shared(run), "spaces": trained_on.digest()},
+        "identity": {"shared": shared_run.shared(run), "spaces": trained_on.digest()},
         "spaces": msgspec.msgpack.decode(msgspec.msgpack.encode(trained_on)),
         **state,
     }

@@ -10,25 +10,16 @@ from typing import Any
 
 import pytest
 
-from broker import wire
-from launch import (
-    actor,
-    arguments,
-    broker,
-    cli,
-    config,
-    evaluator,
-    examples,
-    export,
-    learner,
-    local,
-    logs,
-    play,
-    process,
-    replay,
-)
-from launch.bench import learn
-from launch.starts import run_folder
+from headrace.broker.protocol import messages
+from headrace.launch import arguments, cli, examples
+from headrace.launch.bench import gates
+from headrace.launch.config import run_file
+from headrace.launch.config.starts import run_folder
+from headrace.launch.export import export
+from headrace.launch.local import train
+from headrace.launch.process import logs, runtime
+from headrace.launch.results import play, replay
+from headrace.launch.roles import broker, evaluator, learner, sampler
 
 
 def calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, result: int = 0) -> list[Any]:
@@ -74,8 +65,8 @@ def test_every_command_has_examples_that_it_takes(
         given = arguments.parser().parse_args(shlex.split(line)[1:])
         assert given.command == command
         run = getattr(given, "run", None)
-        assert run in (None, "mine.toml", *config.shipped())
-        config.load(run if run in config.shipped() else "cartpole", getattr(given, "set", ()))
+        assert run in (None, "mine.toml", *run_file.shipped())
+        run_file.load(run if run in run_file.shipped() else "cartpole", getattr(given, "set", ()))
 
 
 def test_alone_it_shows_the_help(
@@ -89,7 +80,7 @@ def test_alone_it_shows_the_help(
 
 
 def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen = calls(monkeypatch, local, "train", 3)
+    seen = calls(monkeypatch, train, "train", 3)
     words = ["cartpole", "--out", str(tmp_path), "--seed", "5", "--stop-return", "20"]
     assert cli.main(["train", *words, "--evaluate", "--record", "--actors", "3"]) == 3
     assert cli.main(["train", *words, "--quiet"]) == 3
@@ -148,7 +139,7 @@ def test_a_role_that_is_started_again_is_as_quiet(
     monkeypatch: pytest.MonkeyPatch, level: str, tmp_path: Path
 ) -> None:
     calls(monkeypatch, evaluator, "guarded")
-    calls(monkeypatch, actor, "guarded")
+    calls(monkeypatch, sampler, "guarded")
     calls(monkeypatch, broker, "serve")
     calls(monkeypatch, learner, "guarded")
     logged = calls(monkeypatch, logs, "start")
@@ -168,8 +159,8 @@ def test_an_interrupt_before_the_run_has_begun_is_no_traceback(
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local, "train", interrupted)
-    assert cli.main(["train", "cartpole"]) == process.LIMIT
+    monkeypatch.setattr(train, "train", interrupted)
+    assert cli.main(["train", "cartpole"]) == runtime.LIMIT
 
 
 def test_an_interrupt_while_it_imports_is_no_traceback() -> None:
@@ -179,10 +170,10 @@ def test_an_interrupt_while_it_imports_is_no_traceback() -> None:
         "    def find_spec(self, name, *_):\n"
         "        if name == 'msgspec': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Slow())\n"
-        "import launch.cli\n"
+        "import headrace.launch.cli\n"
     )
     done = subprocess.run([sys.executable, "-c", stopped], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (process.LIMIT, "")
+    assert (done.returncode, done.stderr) == (runtime.LIMIT, "")
 
 
 def test_resume_continues_what_was_trained_last(tmp_path: Path) -> None:
@@ -203,7 +194,7 @@ def test_resume_continues_what_was_trained_last(tmp_path: Path) -> None:
 
 
 def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = calls(monkeypatch, learn, "bench")
+    seen = calls(monkeypatch, gates, "bench")
     cli.main(["bench", "learn", "acrobot", "catch"])
     cli.main(["bench", "learn"])
     assert [words for words, _ in seen] == [(["acrobot", "catch"],), ([],)]
@@ -237,8 +228,8 @@ def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_config_prints_a_run_that_loads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["config", "cartpole", "--set", "learner.lr=0.5"]) == 0
     (tmp_path / "again.toml").write_text(capsys.readouterr().out)
-    again = config.load(str(tmp_path / "again.toml"))
-    assert again == config.load("cartpole", ["learner.lr=0.5"])
+    again = run_file.load(str(tmp_path / "again.toml"))
+    assert again == run_file.load("cartpole", ["learner.lr=0.5"])
 
 
 _LONG = "x" * 300
@@ -261,9 +252,9 @@ def test_a_name_that_no_broker_takes_ends_at_the_door(
 @pytest.mark.parametrize("name", ["n" * 195, "node 7 (Köln)"])
 def test_names_that_travel_with_the_number_of_a_nodes_sampler(name: str) -> None:
     given = arguments.parser().parse_args(["node", "--broker", "ipc:///b", "--name", name])
-    hello = wire.Hello("actor", f"{given.name}-1023", 1, run="r" * 64, spaces="s" * 32)
-    frames: list[Any] = wire.encode(hello)
-    assert wire.decode(frames)[0] == hello
+    hello = messages.Hello("actor", f"{given.name}-1023", 1, run="r" * 64, spaces="s" * 32)
+    frames: list[Any] = messages.encode(hello)
+    assert messages.decode(frames)[0] == hello
 
 
 @pytest.mark.parametrize(

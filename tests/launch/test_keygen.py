@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker import keys
-from launch import arguments, cli, config, keyring, process
+from headrace.broker.security import keys
+from headrace.launch import arguments, cli
+from headrace.launch.config import keyring, run_file
+from headrace.launch.process import runtime
 
 Contents = dict[str, str]
 ROOT = Path(__file__).parents[2]
@@ -25,7 +27,7 @@ def contents(folder: Path) -> Contents:
 def made(folder: Path, *words: str) -> set[str]:
     """What appears, by `headrace keygen`; nothing else changes."""
     before = contents(folder) if folder.exists() else {}
-    assert cli.main(["keygen", str(folder), *words]) == process.OK
+    assert cli.main(["keygen", str(folder), *words]) == runtime.OK
     after = contents(folder)
     assert {name: after[name] for name in before} == before
     return set(after) - set(before)
@@ -99,7 +101,7 @@ def test_keys_for_a_broker_that_is_lost_are_not_mixed(
     for name in ("broker.key", "broker.pub"):
         (folder / name).unlink()
     before = contents(folder)
-    assert cli.main(["keygen", str(folder), "--actor", "late"]) == process.YOUR_INPUT
+    assert cli.main(["keygen", str(folder), "--actor", "late"]) == runtime.YOUR_INPUT
     assert "bring broker.pub back" in capsys.readouterr().err
     assert contents(folder) == before
 
@@ -109,14 +111,14 @@ def test_a_name_that_is_no_file_name(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["keygen", str(tmp_path / "keys"), f"--actor={name}"]
-    assert cli.main(words) == process.YOUR_INPUT
+    assert cli.main(words) == runtime.YOUR_INPUT
     assert "cannot name a key" in capsys.readouterr().err
     assert not (tmp_path / "keys").exists()
 
 
 def test_a_place_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert cli.main(["keygen", str(tmp_path / "file")]) == process.YOUR_INPUT
+    assert cli.main(["keygen", str(tmp_path / "file")]) == runtime.YOUR_INPUT
     line = capsys.readouterr().err
     assert line.startswith("headrace: ")
     assert line.count("\n") == 1
@@ -126,18 +128,18 @@ def test_a_run_finds_the_key_of_each_role(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     made(folder, "--actor", "node7")
     sets = ["security.curve=true", f"security.keys={folder}"]
-    run = config.load("cartpole", sets)
+    run = run_file.load("cartpole", sets)
     found = keyring.key(run, "learner", None)
     assert found is not None
     assert found.role == "learner"
     given = keyring.key(run, "actor", folder / "actor-node7.key")
     assert given is not None
     assert given.name == "node7"
-    with pytest.raises(config.ConfigError, match=rf"actor\.key: no such .* keygen {folder}"):
+    with pytest.raises(run_file.ConfigError, match=rf"actor\.key: no such .* keygen {folder}"):
         keyring.key(run, "actor", None)
-    with pytest.raises(config.ConfigError, match="the key of a watcher, and an actor needs"):
+    with pytest.raises(run_file.ConfigError, match="the key of a watcher, and an actor needs"):
         keyring.key(run, "actor", folder / "watcher.key")
-    assert keyring.key(config.load("cartpole"), "learner", None) is None
+    assert keyring.key(run_file.load("cartpole"), "learner", None) is None
 
 
 def commands(page: str) -> list[list[str]]:

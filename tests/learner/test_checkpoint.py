@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from learner import checkpoint, optimise, saving
-from learner.checkpoint import CheckpointError
+from headrace.learner import checkpoint, train_state
+from headrace.learner.algorithms import optimiser_step
+from headrace.learner.checkpoint import CheckpointError
 
 TENSORS: checkpoint.TensorGroups = {
     "model": {"a.weight": torch.arange(12.0).reshape(3, 4), "b16": torch.ones(3).bfloat16()},
@@ -397,10 +398,10 @@ def test_a_write_that_fails_half_way(tmp_path: Path) -> None:
 def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     """The history's: half a line would spoil the one that is written once there is room."""
     history = tmp_path / "history.jsonl"
-    saving.append(history, "a" * 60)
+    train_state.append(history, "a" * 60)
     with file_size_limit(100), pytest.raises(OSError, match="No space left on device"):
-        saving.append(history, "b" * 60)
-    saving.append(history, "c" * 60)
+        train_state.append(history, "b" * 60)
+    train_state.append(history, "c" * 60)
     assert history.read_text() == "a" * 60 + "\n" + "c" * 60 + "\n"
 
 
@@ -473,16 +474,16 @@ def test_an_optimiser_continues_as_if_nothing_had_happened(tmp_path: Path) -> No
     model, opt = fresh()
     train(model, opt)
     opt.param_groups[0]["lr"] = 0.005
-    tensors, meta = optimise.state_of(opt)
-    groups = {"model": model.state_dict(), "optimiser": tensors, "rng": saving.rng_state()}
+    tensors, meta = optimiser_step.state_of(opt)
+    groups = {"model": model.state_dict(), "optimiser": tensors, "rng": train_state.rng_state()}
     path = checkpoint.save(tmp_path, step_version=1, tensors=groups, state={"opt": meta}, keep=2)
     train(model, opt)
 
     other, other_opt = fresh()
     found = checkpoint.load(path)
     other.load_state_dict(found.tensors["model"])
-    optimise.load_state(other_opt, found.tensors["optimiser"], found.state["opt"])
-    saving.restore_rng(found.tensors["rng"])
+    optimiser_step.load_state(other_opt, found.tensors["optimiser"], found.state["opt"])
+    train_state.restore_rng(found.tensors["rng"])
     assert other_opt.param_groups[0]["lr"] == 0.005
     assert other_opt.param_groups[0]["betas"] == (0.8, 0.95)
     train(other, other_opt)

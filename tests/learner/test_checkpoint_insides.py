@@ -10,11 +10,11 @@ import pytest
 import torch
 import xxhash
 
-from learner import checkpoint, saving
-from learner.checkpoint import Checkpoint, CheckpointError
-from learner.config import AlgorithmConfig, ModelConfig
-from learner.models.build import build
-from learner.models.model import Model
+from headrace.learner import checkpoint, train_state
+from headrace.learner.checkpoint import Checkpoint, CheckpointError
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.models.build import build
+from headrace.learner.models.model import Model
 from tests.learner.test_train import SPACES, learn
 
 APPO = AlgorithmConfig(name="appo")
@@ -153,13 +153,15 @@ def test_an_inside_that_is_not_that_of_the_run(
 ) -> None:
     caplog.set_level(logging.WARNING)
     folder, model = copied(trained, tmp_path / "checkpoints")
-    saving.check(checkpoint.load(newest(folder)), model, target=True)  # before anything is wrong
+    train_state.check(
+        checkpoint.load(newest(folder)), model, target=True
+    )  # before anything is wrong
     bad = checkpoint.load(newest(folder))
     CASES[case](bad.state, bad.tensors)
     checkpoint.save(folder, step_version=bad.version, tensors=bad.tensors, state=bad.state, keep=2)
 
     def usable(found: Checkpoint) -> None:
-        saving.check(found, model, target=True)
+        train_state.check(found, model, target=True)
 
     found = checkpoint.load_latest(folder, usable)
     assert found is not None and found.version == bad.version - 1
@@ -175,7 +177,7 @@ def test_when_all_have_bad_insides_a_person_decides(trained: Any, tmp_path: Path
     folder, _ = copied(trained, tmp_path)
     other = build(ModelConfig(hidden=(5,)), SPACES, seed=0)
     with pytest.raises(CheckpointError, match="all are damaged"):
-        checkpoint.load_latest(folder, lambda found: saving.check(found, other, target=True))
+        checkpoint.load_latest(folder, lambda found: train_state.check(found, other, target=True))
 
 
 def test_an_entry_says_where_it_is_missing(trained: Any, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.config import AlgorithmConfig, ModelConfig
-from learner.culprits import DivergedError, search
-from learner.loss_inputs import LossBatch
-from learner.models.build import build
-from learner.models.model import Model
-from learner.uses import Sample
+from headrace.learner.algorithms.batch_uses import Sample
+from headrace.learner.algorithms.loss_inputs import LossBatch
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.culprits import DivergedError, search
+from headrace.learner.models.build import build
+from headrace.learner.models.model import Model
 from tests.learner.test_train import B, G, T, bad, learn
 
 NORMALISED = {"normalise_obs": True, "normalise_returns": True}

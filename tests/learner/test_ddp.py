@@ -20,18 +20,18 @@ import xxhash
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from broker.learner_end import Objection
-from broker.wire import Deliver
-from learner import checkpoint
-from learner import train as train_loop
-from learner.batch import Batch
-from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
-from learner.metrics import LearnerMetrics
-from learner.models.build import build
-from learner.pieces import Goal, Pieces
-from learner.progress import Progress
-from learner.ranks import Ranks
-from learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
+from headrace.broker.peers.learner import Objection
+from headrace.broker.protocol.messages import Deliver
+from headrace.learner import checkpoint
+from headrace.learner import train as train_loop
+from headrace.learner.batches.batch import Batch
+from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from headrace.learner.metrics import LearnerMetrics
+from headrace.learner.models.build import build
+from headrace.learner.pieces import Goal, Pieces
+from headrace.learner.progress import Progress
+from headrace.learner.ranks import Ranks
+from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from tests import ports, warm
 from tests.warm import Forked
 
@@ -349,4 +349,4 @@ if __name__ == "__main__":
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-    os._exit(0)  # as launch.learner ends
+    os._exit(0)  # as headrace.launch.learner ends

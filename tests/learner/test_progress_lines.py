@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from learner.progress import Progress, ProgressLines
-from learner.score import Ends
+from headrace.learner.progress import Progress, ProgressLines
+from headrace.learner.score import Ends
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

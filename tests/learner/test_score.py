@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from learner import score
-from learner.score import Ends, Score
+from headrace.learner import score
+from headrace.learner.score import Ends, Score
 
 T = 20
 
@@ -42,7 +42,7 @@ class Envs:
 
 
 def chance(dice: random.Random) -> Callable[[], tuple[int, float]]:
-    """As actors.envs.tasks:Chance: a third of them ends at once and pays 1."""
+    """As headrace/Chance-v0: a third of them ends at once and pays 1."""
     return lambda: (1, 1.0) if dice.random() < 1 / 3 else (1000, 0.0)
 
 

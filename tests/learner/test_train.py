@@ -11,20 +11,20 @@ import torch
 from prometheus_client import CollectorRegistry
 from torch import nn
 
-from broker.learner_end import Objection
-from learner import checkpoint
-from learner.batch import Batch
-from learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
-from learner.culprits import DivergedError
-from learner.metrics import LearnerMetrics
-from learner.models.build import build
-from learner.models.gaussians import LOG_STD
-from learner.models.model import Model
-from learner.pieces import Goal, Pieces
-from learner.progress import Progress
-from learner.ranks import Ranks
-from learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
-from learner.train import train
+from headrace.broker.peers.learner import Objection
+from headrace.learner import checkpoint
+from headrace.learner.batches.batch import Batch
+from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from headrace.learner.culprits import DivergedError
+from headrace.learner.metrics import LearnerMetrics
+from headrace.learner.models.build import build
+from headrace.learner.models.gaussians import LOG_STD
+from headrace.learner.models.model import Model
+from headrace.learner.pieces import Goal, Pieces
+from headrace.learner.progress import Progress
+from headrace.learner.ranks import Ranks
+from headrace.learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
+from headrace.learner.train import train
 from tests.learner.unrolls import message
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))

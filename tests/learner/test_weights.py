@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from learner import weights
-from learner.config import ModelConfig
-from learner.models.build import Model, build
-from learner.spaces import Leaf, Spaces, discrete
-from learner.weights import FlatWeights, WeightsError
+from headrace.learner import weights
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import Model, build
+from headrace.learner.spaces import Leaf, Spaces, discrete
+from headrace.learner.weights import FlatWeights, WeightsError
 
 CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from broker.learner_end import Objection
-from broker.wire import Deliver
+from headrace.broker.peers.learner import Objection
+from headrace.broker.protocol.messages import Deliver
 
 
 def message(seq: int, **said: Any) -> Deliver:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from launch import audit
+from headrace.broker.journal import audit
 from tests import ports, warm
 from tests.nest import WORD
 
@@ -186,10 +186,12 @@ class Place:
     ) -> Process:  # fmt: skip
         """The same for a `headrace` command, forked from a warmed parent where that is as good."""
         if cold or self.cold or not warm.possible(env or {}):
-            return self.python("-m", "launch.cli", *arguments, env=env, namespace=namespace)
+            return self.python(
+                "-m", "headrace.launch.cli", *arguments, env=env, namespace=namespace
+            )
         log = self._log()
         forked = warm.nest_of_the_session().fork(
-            "launch.cli", arguments, folder=self.folder, log=log, env=self._env(env),
+            "headrace.launch.cli", arguments, folder=self.folder, log=log, env=self._env(env),
             namespace=namespace,
         )  # fmt: skip
         return self._watched(forked, log)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker import server as server_module
-from broker import wire
+from headrace.broker.protocol import messages
+from headrace.broker.server import server as server_module
 from tests.broker.liars.talk import Broker
 
 
@@ -28,7 +28,7 @@ def honest() -> Iterator[Broker]:
     one.learner()
     one.pump()
     one.unrolls([0, 1, 2])
-    assert len(list(one.told(wire.Deliver))) == 3
+    assert len(list(one.told(messages.Deliver))) == 3
     yield one
     one.pump()
     assert one.ledger.unaccounted() == 0

@@ -5,16 +5,16 @@ from typing import Any, cast
 
 import zmq
 
-from broker import introduction, wire
-from broker.blobs import Blob
-from broker.book import Book
-from broker.config import BrokerConfig
-from broker.counters import Counters
-from broker.introduction import Introduction
-from broker.ledger import Ledger
-from broker.roster import Roster
-from broker.server import Server
-from broker.wire import Message, Payload, Unroll
+from headrace.broker.config import BrokerConfig
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.ledger.state import Book
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Message, Payload, Unroll
+from headrace.broker.server.connections.counters import Counters
+from headrace.broker.server.connections.roster import Roster
+from headrace.broker.server.server import Server
+from headrace.broker.weights.blobs import Blob
 
 A, B, L, M, W = b"sampler a", b"sampler b", b"learner", b"other learner", b"watcher"
 NOTHING = Introduction()
@@ -62,7 +62,7 @@ class Broker:
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         parts = [f.bytes if isinstance(f, zmq.Frame | Frame) else bytes(f) for f in frames]
         if len(parts[0]) != 16 or parts[0][:2] != b"HR":  # else it goes to all
-            self.sent.append((parts[0], wire.decode(parts[1:])[0]))
+            self.sent.append((parts[0], messages.decode(parts[1:])[0]))
         if left is not None:
             self.leaving.append(left)  # everybody reads
         return True
@@ -73,7 +73,7 @@ class Broker:
     def hears(self, route: bytes, message: Message, *buffers: bytes, user: str = "") -> None:
         frames = [
             Frame(route, user),
-            *(Frame(_bytes(f), user) for f in wire.encode(message, *buffers)),
+            *(Frame(_bytes(f), user) for f in messages.encode(message, *buffers)),
         ]
         self.server._receive(cast(Any, frames))
         while self.leaving:
@@ -89,16 +89,16 @@ class Broker:
         return [message for _, message in self.pump() if isinstance(message, kind)]
 
     def hello(
-        self, route: bytes, hello: wire.Hello, intro: Introduction = NOTHING, user: str = ""
+        self, route: bytes, hello: messages.Hello, intro: Introduction = NOTHING, user: str = ""
     ) -> None:
-        self.hears(route, hello, introduction.encode(intro), user=user)
+        self.hears(route, hello, hello_payload.encode(intro), user=user)
 
     def sampler(
         self, route: bytes = A, inc: int = 1, streams: int = 1, user: str = "", **other: Any
     ) -> None:
         """Says HELLO as one that has just started."""
         intro = Introduction(streams=tuple((n, 0, 0, 0, ()) for n in range(streams)))
-        hello = wire.Hello("actor", f"a{inc}", inc, spaces="s", **{"version": 0, **other})
+        hello = messages.Hello("actor", f"a{inc}", inc, spaces="s", **{"version": 0, **other})
         self.hello(route, hello, intro, user)
 
     def learner(
@@ -106,7 +106,7 @@ class Broker:
         spaces: str = "s", user: str = "", group: int = 0, take_over: bool = False,
         fresh: bool = False, **intro: Any,
     ) -> None:  # fmt: skip
-        hello = wire.Hello(
+        hello = messages.Hello(
             "learner", f"l{inc}", inc, spaces=spaces, rank=rank, world=world, version=version,
             group=group, take_over=take_over, fresh=fresh,
         )  # fmt: skip
@@ -128,8 +128,8 @@ def _bytes(frame: Payload) -> bytes:
 def works(one: Broker, tags: Sequence[int]) -> None:
     """The honest learner trains on what it has, and the sampler hears of it."""
     ranges = tuple((tag, tag + 1) for tag in tags)
-    one.hears(L, wire.Done(50, one.book.credit.version + 1, 100, ranges))
-    acks = one.told(wire.Ack)
+    one.hears(L, messages.Done(50, one.book.credit.version + 1, 100, ranges))
+    acks = one.told(messages.Ack)
     assert sum(hi - lo for ack in acks for _, lo, hi in ack.ranges) == len(tags)
 
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from broker import fields as wire_limits
-from broker import introduction, wire
-from broker.introduction import Introduction
-from broker.wire import Message, Outcome, Unroll
+from headrace.broker.protocol import fields as wire_limits
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Message, Outcome, Unroll
 from tests.broker.liars.talk import A, B, Broker, L, M, W
 
 
@@ -82,30 +82,35 @@ class Babbler:
                 role = rng.choice(("actor", "learner", "watcher", "evaluator"))
                 if rng.random() < 0.9:
                     role = {A: "actor", B: "actor", L: "learner", M: "learner"}.get(route, role)
-                hello = wire.Hello(
+                hello = messages.Hello(
                     role, "n", inc, spaces=rng.choice(("", "s", "s", "s", "s", "s", "t")),
                     rank=rng.choice((0, 0, 1, 2)), world=rng.choice((1, 2, 2, 3, 0)), version=n(),
                 )  # fmt: skip
-                return hello, (introduction.encode(self.intro()),)
+                return hello, (hello_payload.encode(self.intro()),)
             case 2 | 3 | 4:
                 return self.unroll(inc), (b"x" * rng.choice((0, 100, 100, 100, 10_000)),)
             case 5:
-                return wire.Ping(cast(Any, self.spans(3)), stats), ()
+                return messages.Ping(cast(Any, self.spans(3)), stats), ()
             case 6 | 7:
-                return wire.Done(inc, n(), n(), cast(Any, self.spans(2))), ()
+                return messages.Done(inc, n(), n(), cast(Any, self.spans(2))), ()
             case 8:
-                return wire.Nack(inc, cast(Any, self.spans(2)), outcome, "r"), ()
+                return messages.Nack(inc, cast(Any, self.spans(2)), outcome, "r"), ()
             case 9:
-                return wire.LearnerPing(inc, n(), n(), n(), cast(Any, self.spans(2)), stats), ()
+                return messages.LearnerPing(inc, n(), n(), n(), cast(Any, self.spans(2)), stats), ()
             case 10:
-                return wire.Bye(inc, rng.random() < 0.3, "t", cast(Any, self.spans(3))), ()
+                return messages.Bye(inc, rng.random() < 0.3, "t", cast(Any, self.spans(3))), ()
             case 11:
-                return wire.Announce(n(), "l", "d", n(), n(), bytes(8 * rng.randrange(3))), ()
+                return messages.Announce(n(), "l", "d", n(), n(), bytes(8 * rng.randrange(3))), ()
             case 12:
-                return wire.Chunk(n(), n()), (b"x" * rng.randrange(20),)
+                return messages.Chunk(n(), n()), (b"x" * rng.randrange(20),)
             case _:
                 return rng.choice(
-                    [wire.Get(n(), n(), n()), wire.Watch(), wire.Acting(n(), "d"), wire.Limit(())]
+                    [
+                        messages.Get(n(), n(), n()),
+                        messages.Watch(),
+                        messages.Acting(n(), "d"),
+                        messages.Limit(()),
+                    ]
                 ), ()
 
     def babble(self, times: int) -> None:
@@ -115,7 +120,7 @@ class Babbler:
             route = rng.choice((A, B, L, M, W))
             try:
                 message, buffers = self.message(route)
-                wire.encode(message, *buffers)
+                messages.encode(message, *buffers)
             except (OverflowError, AssertionError):
                 continue  # more than travels
             one.hears(route, message, *buffers)

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from broker import wire
-from broker.ledger import Ledger
-from broker.wire import Outcome, Refusal, ranges
-from tests.broker.accounts import Sampler, join, ready, recount, send, step
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.protocol import messages
+from headrace.broker.protocol.messages import Outcome, Refusal, ranges
+from tests.broker.ledger.accounts import Sampler, join, ready, recount, send, step
 from tests.broker.liars.talk import A, Broker, L
 
 
@@ -84,12 +84,12 @@ def test_others_go_on_and_what_is_here_of_it_is_judged_one_by_one() -> None:
 def test_it_is_told_why_and_does_not_come_in_again(honest: Broker) -> None:
     honest.book.actors[1].judged = (1 << 19) - 1
     (tag, *_) = honest.tags()
-    honest.hears(L, wire.Nack(50, ((tag, tag + 1),), Outcome.REJECTED, "reward\nERROR", True))
-    (refusal,) = honest.told(wire.Refuse)
+    honest.hears(L, messages.Nack(50, ((tag, tag + 1),), Outcome.REJECTED, "reward\nERROR", True))
+    (refusal,) = honest.told(messages.Refuse)
     assert refusal.code == Refusal.UNROLLS and "because: reward?ERROR; mend it" in refusal.text
     honest.sampler(A, 1)
-    (again,) = honest.told(wire.Refuse)
+    (again,) = honest.told(messages.Refuse)
     assert again == refusal
     assert honest.server.counters.refused["unrolls"] == 2
     honest.sampler(b"new", 9)
-    assert honest.told(wire.Refuse) == []
+    assert honest.told(messages.Refuse) == []

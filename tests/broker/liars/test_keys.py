@@ -1,6 +1,6 @@
 """What a key lets one say."""
 
-from broker import wire
+from headrace.broker.protocol import messages
 from tests.broker.liars.talk import A, B, Broker
 
 
@@ -16,8 +16,8 @@ class Gate:
 
 def refused(one: Broker) -> str:
     ((_, refuse),) = one.pump()
-    assert isinstance(refuse, wire.Refuse)
-    assert refuse.code == wire.Refusal.IDENTITY
+    assert isinstance(refuse, messages.Refuse)
+    assert refuse.code == messages.Refusal.IDENTITY
     return refuse.text
 
 
@@ -30,10 +30,10 @@ def test_a_key_speaks_for_its_role_only() -> None:
     one.sampler(user="")
     refused(one)
     for n, user in enumerate(("actor:a", "learner:l", "evaluator:e")):
-        one.hello(b"%d" % n, wire.Hello("watcher", "w", 70 + n), user=user)
+        one.hello(b"%d" % n, messages.Hello("watcher", "w", 70 + n), user=user)
     one.sampler(user="actor:a")
     one.learner(user="learner:l")
-    assert len(one.told(wire.Welcome)) == 5
+    assert len(one.told(messages.Welcome)) == 5
 
 
 def test_an_incarnation_belongs_to_its_first_user() -> None:
@@ -42,11 +42,11 @@ def test_an_incarnation_belongs_to_its_first_user() -> None:
     one.pump()
     one.sampler(B, 1, user="actor:b")
     assert "another key" in refused(one)
-    one.hears(A, wire.Bye(1, False, "gone"))
+    one.hears(A, messages.Bye(1, False, "gone"))
     one.sampler(B, 1, user="actor:b")  # its windows are still here
     assert "another key" in refused(one)
     one.sampler(b"elsewhere", 1, user="actor:a")
-    assert len(one.told(wire.Welcome)) == 1
+    assert len(one.told(messages.Welcome)) == 1
 
 
 def test_a_key_that_is_withdrawn_is_out_at_the_next_tick() -> None:
@@ -64,7 +64,7 @@ def test_a_key_that_is_withdrawn_is_out_at_the_next_tick() -> None:
     one.server._sweep(Broker.now)
     assert not one.book.actors[2].streams[0].joined  # its credit is for others
     one.unrolls([0], route=B, inc=2)
-    assert [type(m) for route, m in one.pump() if route == B] == [wire.Resync]
+    assert [type(m) for route, m in one.pump() if route == B] == [messages.Resync]
     one.sampler(B, 2, user="actor:b")
     assert "withdrawn" in refused(one)
     gate.users -= {"learner:l"}

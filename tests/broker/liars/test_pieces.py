@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from broker import wire
-from broker.blobs import Blob
-from broker.introduction import Introduction
-from broker.wire import Mark, Message, Open, Piece, Reached, Unroll
+from headrace.broker.protocol import messages
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Mark, Message, Open, Piece, Reached, Unroll
+from headrace.broker.weights.blobs import Blob
 from tests.broker.liars.talk import A, B, Broker, L, W, publish, works
 
 BODY = bytes(range(250)) * 20  # 5,000 bytes; a learner of 100 lets 8,293 in
@@ -19,7 +19,7 @@ def unroll(seq: int = 0, inc: int = 1, stream: int = 0) -> Unroll:
 
 
 def opens(one: Broker, route: bytes, message: Message, *sizes: int, digest: int = DIGEST) -> None:
-    head = wire.encode(message, *(b"" for _ in sizes))[:2]
+    head = messages.encode(message, *(b"" for _ in sizes))[:2]
     one.hears(route, Open(digest, sizes), *(bytes(part) for part in head))  # type: ignore[arg-type]
 
 
@@ -112,19 +112,19 @@ def test_who_sends_all_of_it_again_is_understood(one: Broker) -> None:
         (A, unroll(stream=3), (5000,), "credit"),
         (A, unroll(inc=2), (5000,), "identity"),
         (A, unroll(), (5000, 5000), "size"),
-        (A, unroll(), (wire.MAX_BUFFER_BYTES,) * 32, "size"),
-        (A, wire.Chunk(1, 0), (5000,), "unexpected"),
-        (A, wire.Hello("actor", "a", 1), (5000,), "unexpected"),
+        (A, unroll(), (messages.MAX_BUFFER_BYTES,) * 32, "size"),
+        (A, messages.Chunk(1, 0), (5000,), "unexpected"),
+        (A, messages.Hello("actor", "a", 1), (5000,), "unexpected"),
         (A, Open(1, (5,)), (5000,), "unexpected"),
         (L, unroll(inc=50), (5000,), "unexpected"),
-        (L, wire.Chunk(1, 0), (wire.MAX_BUFFER_BYTES,), "size"),
-        (W, wire.Watch(), (5000,), "unexpected"),
+        (L, messages.Chunk(1, 0), (messages.MAX_BUFFER_BYTES,), "size"),
+        (W, messages.Watch(), (5000,), "unexpected"),
     ],
 )
 def test_what_would_not_be_taken_whole_is_not_begun(
     one: Broker, route: bytes, message: Message, sizes: tuple[int, ...], reason: str
 ) -> None:
-    one.hello(W, wire.Hello("watcher", "w", 70))
+    one.hello(W, messages.Hello("watcher", "w", 70))
     publish(one, L, 0)
     opens(one, route, message, *sizes)
     assert one.errors[reason] == 1
@@ -169,7 +169,7 @@ def test_nobody_pins_more_than_the_queue_may_hold() -> None:
     one.learner(unroll_bytes=100_000)
     for n in range(50):
         claims = Introduction(streams=((0, 0, 1, 1, ((0, 1),)),))
-        one.hello(b"%d" % n, wire.Hello("actor", f"a{n}", 100 + n, spaces="s"), claims)
+        one.hello(b"%d" % n, messages.Hello("actor", f"a{n}", 100 + n, spaces="s"), claims)
         opens(one, b"%d" % n, unroll(inc=100 + n), 90_000)
         one.hears(b"%d" % n, Piece(0), BODY)
     assert 0 < one.server.arrivals.nbytes <= one.book.queue_bytes
@@ -181,11 +181,11 @@ def test_a_half_of_one_ends_with_its_session(one: Broker) -> None:
         opens(one, route, unroll(inc=inc), 5000)
         one.hears(route, Piece(0), BODY[:2000])
     assert one.server.arrivals.nbytes == 10_000
-    one.hears(A, wire.Bye(1, False, "bye"))
+    one.hears(A, messages.Bye(1, False, "bye"))
     one.server._sweep(Broker.now)
     assert one.server.arrivals.nbytes == 5000
     Broker.now += 11.0
-    one.hears(L, wire.LearnerPing(50, 0, 8, -1, (), {}))
+    one.hears(L, messages.LearnerPing(50, 0, 8, -1, (), {}))
     one.server._sweep(Broker.now)
     assert one.server.arrivals.nbytes == 0
 
@@ -205,14 +205,14 @@ def test_chunks_in_pieces_are_chunks(one: Broker) -> None:
     one.book.credit.version = 1
     one.hears(L, blob.announce)
     for index in range(4):
-        chunk, part = blob.chunks(wire.Get(1, index, index + 1))[0]
+        chunk, part = blob.chunks(messages.Get(1, index, index + 1))[0]
         opens(one, L, chunk, len(part), digest=index + 1)
         for at in range(0, len(part), 50_000):
             one.hears(L, Piece(at), bytes(part[at : at + 50_000]))
     assert one.server.weights.version == 1
     newest = one.server.shipping.newest.blob
     assert newest is not None
-    assert b"".join(part for _, part in newest.chunks(wire.Get(1, 0, 4))) == body
+    assert b"".join(part for _, part in newest.chunks(messages.Get(1, 0, 4))) == body
 
 
 def test_a_peer_that_never_answers_marks_gets_little(one: Broker) -> None:
@@ -220,11 +220,11 @@ def test_a_peer_that_never_answers_marks_gets_little(one: Broker) -> None:
     publish(one, L, 0, bytes(100_000))
     one.pump()
     for _ in range(50):
-        one.hears(B, wire.Get(0, 0, 64))
+        one.hears(B, messages.Get(0, 0, 64))
         one.hears(B, Reached(0, 0, 0, 0))
     said = [message for route, message in one.pump() if route == B]
     kinds = [type(message) for message in said]
-    assert kinds.count(wire.Chunk) == 0 and kinds.count(Open) == 1
+    assert kinds.count(messages.Chunk) == 0 and kinds.count(Open) == 1
     assert kinds.count(Piece) <= 8, "more than the first window"
 
 
@@ -233,7 +233,7 @@ def test_nobody_pins_versions_by_not_reading(one: Broker) -> None:
     for version in range(300):
         one.book.credit.version = version
         publish(one, L, version, b"%d" % version + bytes(50_000))
-        one.hears(B, wire.Get(version, 0, 64))
+        one.hears(B, messages.Get(version, 0, 64))
         one.pump()
     peer = one.server.roster.get(B)
     assert peer is not None and peer.bulk is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker import wire
+from headrace.broker.protocol import messages
 from tests.broker.liars.talk import A, B, Broker, W
 
 
@@ -22,8 +22,8 @@ def test_an_unroll_over_its_rate_comes_again() -> None:
     missing: tuple[Any, ...] = ((0, 0, 1),)
     for _ in range(20):
         Broker.now += 0.3
-        one.hears(A, wire.Ping(((0, 0, limit),), {}))
-        for pong in one.told(wire.Pong):
+        one.hears(A, messages.Ping(((0, 0, limit),), {}))
+        for pong in one.told(messages.Pong):
             missing = pong.missing
             one.unrolls([seq for _, lo, hi in missing for seq in range(lo, hi)])
     assert missing == ()
@@ -44,25 +44,25 @@ def test_all_together_have_a_rate() -> None:
     one = Broker(messages_s=20.0)
     for n in range(10):
         for _ in range(10):
-            one.hears(b"%d" % n, wire.Watch())
+            one.hears(b"%d" % n, messages.Watch())
     assert one.errors["rate"] >= 70
 
 
 def test_strangers_are_answered_now_and_then() -> None:
     one = Broker()
     for _ in range(1000):
-        one.hears(b"stranger", wire.Watch())
+        one.hears(b"stranger", messages.Watch())
     assert len(one.pump()) == 1
     assert one.errors["unknown"] == 1000
     Broker.now += 0.2
-    one.hears(b"stranger", wire.Watch())
+    one.hears(b"stranger", messages.Watch())
     assert len(one.pump()) == 1
 
 
 def test_strangers_leave_nothing_behind() -> None:
     one = Broker()
     for n in range(20_000):
-        one.hears(b"%d" % n, wire.Watch())
+        one.hears(b"%d" % n, messages.Watch())
         one.sent.clear()
     assert len(one.server.door._strangers) <= 4096
 
@@ -71,11 +71,11 @@ def test_hello_has_a_rate() -> None:
     one = Broker()
     for _ in range(100):
         one.sampler()
-    assert len(one.told(wire.Welcome)) == 10
+    assert len(one.told(messages.Welcome)) == 10
     Broker.now += 1.0
     for _ in range(100):
         one.sampler()
-    assert len(one.told(wire.Welcome)) == 5
+    assert len(one.told(messages.Welcome)) == 5
     assert one.errors["hello"] == 185
 
 
@@ -83,23 +83,23 @@ def test_a_full_house_says_so() -> None:
     one = Broker(peers=2, streams=3)
     one.sampler(A, 1)
     one.sampler(B, 2)
-    one.hello(W, wire.Hello("watcher", "w", 3))
-    (refuse,) = one.told(wire.Refuse)
+    one.hello(W, messages.Hello("watcher", "w", 3))
+    (refuse,) = one.told(messages.Refuse)
     assert "broker.peers" in refuse.text
     one.sampler(b"again", 2)  # whoever is known has a place
-    assert len(one.told(wire.Welcome)) == 1
+    assert len(one.told(messages.Welcome)) == 1
     one.sampler(A, 1, streams=4)
-    (refuse,) = one.told(wire.Refuse)
+    (refuse,) = one.told(messages.Refuse)
     assert "broker.streams" in refuse.text
 
 
 def test_a_flood_of_watch_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Broker()
-    one.hello(W, wire.Hello("watcher", "w", 3))
+    one.hello(W, messages.Hello("watcher", "w", 3))
     looks = itertools.count()
     sums = one.server.roster.sums
     monkeypatch.setattr(one.server.roster, "sums", lambda: (next(looks), sums())[1])
     for _ in range(100):
-        one.hears(W, wire.Watch())
-    assert len(one.told(wire.Status)) == 100
+        one.hears(W, messages.Watch())
+    assert len(one.told(messages.Status)) == 100
     assert next(looks) == 1

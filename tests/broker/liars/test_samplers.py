@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from broker import introduction, said, wire
-from broker.introduction import Introduction
-from broker.wire import Outcome, Unroll
+from headrace.broker import sanitise
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Outcome, Unroll
 from tests.broker.liars.talk import FAR, A, B, Broker, Frame, L, W, works
 
 
@@ -32,8 +33,8 @@ def test_a_samplers_word_about_versions_is_no_law() -> None:
 
 
 def test_what_was_never_started_is_not_abandoned(honest: Broker) -> None:
-    honest.hears(A, wire.Bye(1, False, "bye", tuple((0, n, 1 << 50) for n in range(64))))
-    honest.hears(A, wire.Bye(1, False, "bye"))
+    honest.hears(A, messages.Bye(1, False, "bye", tuple((0, n, 1 << 50) for n in range(64))))
+    honest.hears(A, messages.Bye(1, False, "bye"))
     assert honest.book.outcomes[Outcome.ABANDONED] <= 8  # all credit that there is
     assert honest.book.received <= 8
 
@@ -42,8 +43,8 @@ def test_a_long_goodbye_counts_all(honest: Broker) -> None:
     """More than one message of ranges: the credit stays until the last."""
     limit = honest.book.actors[1].streams[0].limit
     full = tuple((0, 0, 0) for _ in range(64))
-    honest.hears(A, wire.Bye(1, False, "bye", full))
-    honest.hears(A, wire.Bye(1, False, "bye", ((0, 3, limit),)))
+    honest.hears(A, messages.Bye(1, False, "bye", full))
+    honest.hears(A, messages.Bye(1, False, "bye", ((0, 3, limit),)))
     assert honest.book.outcomes[Outcome.ABANDONED] == limit - 3
     assert honest.book.credit.running == 0
 
@@ -58,23 +59,23 @@ def test_one_connection_is_one_incarnation() -> None:
 
 
 def test_a_live_incarnation_keeps_its_role(honest: Broker) -> None:
-    honest.hello(W, wire.Hello("watcher", "w", 1))
+    honest.hello(W, messages.Hello("watcher", "w", 1))
     ((route, refuse),) = honest.pump()
-    assert (route, refuse.code) == (W, wire.Refusal.IDENTITY)  # type: ignore[attr-defined]
+    assert (route, refuse.code) == (W, messages.Refusal.IDENTITY)  # type: ignore[attr-defined]
     honest.sampler(B, 50)
     ((route, refuse),) = honest.pump()
-    assert (route, refuse.code) == (B, wire.Refusal.IDENTITY)  # type: ignore[attr-defined]
+    assert (route, refuse.code) == (B, messages.Refusal.IDENTITY)  # type: ignore[attr-defined]
     works(honest, honest.tags())
 
 
 def test_a_reconnect_works_at_once(honest: Broker) -> None:
     """The same incarnation on another route, while the old one was heard just now."""
     honest.sampler(B, 1)
-    assert [type(m) for route, m in honest.pump() if route == B][:1] == [wire.Welcome]
+    assert [type(m) for route, m in honest.pump() if route == B][:1] == [messages.Welcome]
     assert honest.server.reception.moved == 1  # and is seen: it might have been somebody else
     honest.unrolls([3], route=B)
     honest.unrolls([4], route=A)
-    assert [type(m) for route, m in honest.pump() if route == A] == [wire.Resync]
+    assert [type(m) for route, m in honest.pump() if route == A] == [messages.Resync]
 
 
 def test_who_speaks_as_another_is_not_heard(honest: Broker) -> None:
@@ -82,7 +83,7 @@ def test_who_speaks_as_another_is_not_heard(honest: Broker) -> None:
     honest.pump()
     for seq in range(10):
         honest.unrolls([seq], route=B, inc=1)
-    honest.hears(B, wire.Bye(1, True, "everybody go home", ((0, 0, 9),)))
+    honest.hears(B, messages.Bye(1, True, "everybody go home", ((0, 0, 9),)))
     assert honest.errors["identity"] == 11
     assert honest.book.received == 3
     assert honest.book.actors[1].alive
@@ -102,15 +103,15 @@ def test_versions_that_cannot_be_make_no_new_figures(honest: Broker) -> None:
 
 def test_no_figure_of_one_spoils_those_of_all(honest: Broker) -> None:
     honest.sampler(B, 2)
-    honest.hears(A, wire.Ping((), {"env_steps": 5.0}))
+    honest.hears(A, messages.Ping((), {"env_steps": 5.0}))
     poison = {"env_steps": math.nan, "x": math.inf, "y" * 100: 1.0, "line\nbreak": 1.0}
-    honest.hears(B, wire.Ping((), poison))
+    honest.hears(B, messages.Ping((), poison))
     assert honest.server.status()["actors"] == {"behind": 0, "count": 2, "env_steps": 5.0}
     for n in range(5):
-        honest.hears(B, wire.Ping((), {f"n{n}-{m}": float(m) for m in range(200)}))
-        assert len(honest.server.status()["actors"]) <= said.MOST_NUMBERS + 2
+        honest.hears(B, messages.Ping((), {f"n{n}-{m}": float(m) for m in range(200)}))
+        assert len(honest.server.status()["actors"]) <= sanitise.MOST_NUMBERS + 2
         assert honest.server.status()["actors"]["env_steps"] == 5.0
-    honest.hears(L, wire.LearnerPing(50, 0, 0, -1, (), {"loss": math.nan, "version": 3.0}))
+    honest.hears(L, messages.LearnerPing(50, 0, 0, -1, (), {"loss": math.nan, "version": 3.0}))
     (learner,) = honest.server.status()["learners"]
     assert {name for name in learner if name not in ("name", "silent_s")} == {"version"}
     assert learner["version"] == 3.0
@@ -119,17 +120,17 @@ def test_no_figure_of_one_spoils_those_of_all(honest: Broker) -> None:
 def test_episodes_that_cannot_be_are_left_out(honest: Broker) -> None:
     works(honest, honest.tags())
     honest.unrolls([3], ended=3, episodes=((0, math.nan, 5), (1, 7.0, 6), (2, -math.inf, 7)))
-    (deliver,) = honest.told(wire.Deliver)
+    (deliver,) = honest.told(messages.Deliver)
     assert deliver.episodes == ((1, 7.0, 6),)
 
 
 def test_one_line_stays_one_line(honest: Broker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    hello = wire.Hello("actor", "a\nERROR all is lost\x1b[2J", 7, spaces="s")
+    hello = messages.Hello("actor", "a\nERROR all is lost\x1b[2J", 7, spaces="s")
     honest.hello(B, hello, Introduction(streams=((0, 0, 0, 0, ()),)))
-    honest.hears(B, wire.Bye(7, False, "gone\r\nERROR it is" + "x" * 3000))
-    honest.hello(W, wire.Hello("king\nERROR of all", "k", 8))
-    other = wire.Hello("evaluator", "e", 9, spaces="other")
+    honest.hears(B, messages.Bye(7, False, "gone\r\nERROR it is" + "x" * 3000))
+    honest.hello(W, messages.Hello("king\nERROR of all", "k", 8))
+    other = messages.Hello("evaluator", "e", 9, spaces="other")
     honest.hello(W, other, Introduction(spaces="a box\nERROR of all" + "x" * 50_000))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) >= 4
@@ -150,14 +151,14 @@ def test_an_unroll_larger_than_any_is_dropped(honest: Broker) -> None:
     honest.hears(A, big, b"x" * 50_000)
     assert honest.book.received == 3
     assert honest.errors["size"] == 1
-    honest.hears(A, wire.Ping(((0, 3, 4),), {}))
-    (pong,) = honest.told(wire.Pong)
+    honest.hears(A, messages.Ping(((0, 3, 4),), {}))
+    (pong,) = honest.told(messages.Pong)
     assert pong.missing == ((0, 3, 4),)  # the honest one may come in its place
 
 
 def test_what_brings_no_buffers_brings_none(honest: Broker) -> None:
-    honest.hears(A, wire.Ping((), {}), b"x" * 1000)
-    honest.hears(A, wire.Watch(), b"")
+    honest.hears(A, messages.Ping((), {}), b"x" * 1000)
+    honest.hears(A, messages.Watch(), b"")
     assert honest.errors["size"] == 2
     assert honest.pump() == []
 
@@ -166,18 +167,18 @@ def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
     honest: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    honest.hears(A, wire.Trouble(1, "environment 3 failed", 2))
-    honest.hears(A, wire.Trouble(1, "environment 4 failed", 1))
+    honest.hears(A, messages.Trouble(1, "environment 3 failed", 2))
+    honest.hears(A, messages.Trouble(1, "environment 4 failed", 1))
     (shown,) = honest.server.status()["troubles"]
     assert (shown["role"], shown["name"], shown["count"]) == ("actor", "a1", 3)
     assert shown["text"] == "environment 3 failed"
     assert [record.getMessage() for record in caplog.records].count(
         "actor a1: environment 3 failed"
     ) == 1
-    honest.hears(A, wire.Trouble(2, "of another", 1))
+    honest.hears(A, messages.Trouble(2, "of another", 1))
     assert honest.errors["identity"] == 1
     for n in range(10_000):
-        honest.hears(A, wire.Trouble(1, "x" * (n % 1000) + chr(97 + n % 26), 1 << 53))
+        honest.hears(A, messages.Trouble(1, "x" * (n % 1000) + chr(97 + n % 26), 1 << 53))
         Broker.now += 0.01
     assert len(honest.server.status()["troubles"]) == 20
     assert honest.server.troubles.totals["actor"] < 10**11
@@ -199,14 +200,14 @@ def test_metrics_are_where_the_connection_comes_from(
     """A peer names a port and no host: Prometheus is sent nowhere else."""
     monkeypatch.setattr(Frame, "address", address)
     one = Broker()
-    one.hello(A, wire.Hello("actor", "a", 1, spaces="s"), Introduction(port=9101))
+    one.hello(A, messages.Hello("actor", "a", 1, spaces="s"), Introduction(port=9101))
     assert [peer.target for peer in one.server.roster.everybody()] == [target]
 
 
 @pytest.mark.parametrize("role", ["actor", "watcher", "evaluator", "learner"])
 def test_an_introduction_has_a_size(role: str) -> None:
     one = Broker(streams=4)
-    one.hello(A, wire.Hello(role, "x", 7, spaces="s"), Introduction(spaces="x" * (17 << 20)))
+    one.hello(A, messages.Hello(role, "x", 7, spaces="s"), Introduction(spaces="x" * (17 << 20)))
     assert one.errors["size"] == 1
     assert one.pump() == []
 
@@ -221,7 +222,7 @@ def test_a_floor_that_never_moves_is_remembered_only_so_far() -> None:
         one.pump()
         tags = one.tags()
         if tags:
-            one.hears(L, wire.Done(50, one.book.credit.version + 1, 1 << 40, ((0, 1 << 40),)))
+            one.hears(L, messages.Done(50, one.book.credit.version + 1, 1 << 40, ((0, 1 << 40),)))
         Broker.now += 0.01
     assert len(one.book.actors[1].streams[0].settled) <= one.book.window + 1 < 6000
     assert one.errors["credit"] > 0
@@ -230,7 +231,7 @@ def test_a_floor_that_never_moves_is_remembered_only_so_far() -> None:
 def test_open_ranges_cost_no_more_than_they_may(honest: Broker) -> None:
     began = time.monotonic()
     for _ in range(20):
-        honest.hears(A, wire.Ping(tuple((0, n, 1 << 53) for n in range(64)), {}))
+        honest.hears(A, messages.Ping(tuple((0, n, 1 << 53) for n in range(64)), {}))
         honest.pump()
     assert time.monotonic() - began < 2.0
 
@@ -244,13 +245,13 @@ def test_open_ranges_cost_no_more_than_they_may(honest: Broker) -> None:
     ],
 )
 def test_an_introduction_names_only_so_much(intro: Introduction) -> None:
-    with pytest.raises(wire.Malformed):
-        introduction.decode(introduction.encode(intro))
+    with pytest.raises(messages.Malformed):
+        hello_payload.decode(hello_payload.encode(intro))
 
 
 def test_what_a_learner_says_of_the_dead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.book._MOST_DEAD_SEQS", 1000)
-    monkeypatch.setattr("broker.book._MOST_DEAD_STREAMS", 50)
+    monkeypatch.setattr("headrace.broker.ledger.state._MOST_DEAD_SEQS", 1000)
+    monkeypatch.setattr("headrace.broker.ledger.state._MOST_DEAD_STREAMS", 50)
     one = Broker()
     for n in range(20):
         Broker.now += 1.0

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker import pieces, wire
-from broker.blobs import Blob
-from broker.fetch import Fetch
-from broker.pieces import Pieces
-from broker.pipes import MOST_BULK
-from broker.wire import Announce, Chunk, Get, Mark, Open, Payload, Piece
+from headrace.broker.protocol import messages
+from headrace.broker.protocol.messages import Announce, Chunk, Get, Mark, Open, Payload, Piece
+from headrace.broker.transport.bulk import reassembly
+from headrace.broker.transport.bulk.reassembly import Pieces
+from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK
+from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.fetch import Fetch
 from tests.broker.liars.talk import NOTHING, Broker, L
 
 E, F = b"evaluator", b"another"
@@ -27,8 +28,8 @@ class Lines(Broker):
         self.pieces: dict[bytes, Pieces] = {}
         super().__init__(**limits)
         self.learner()
-        self.hello(E, wire.Hello("evaluator", "e", 70), NOTHING)
-        self.hello(F, wire.Hello("evaluator", "f", 71), NOTHING)
+        self.hello(E, messages.Hello("evaluator", "e", 70), NOTHING)
+        self.hello(F, messages.Hello("evaluator", "f", 71), NOTHING)
 
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         super().send(frames)
@@ -43,12 +44,12 @@ class Lines(Broker):
         while self.lines.get(route) and nbytes > 0:
             frames, left = self.lines[route].popleft()
             nbytes -= sum(map(len, frames))
-            message, buffers = wire.decode(frames)
+            message, buffers = messages.decode(frames)
             if left is not None:
                 left()
             match message:
                 case Open():
-                    own.begin(message, pieces.opened(message, buffers))
+                    own.begin(message, reassembly.opened(message, buffers))
                 case Piece():
                     if (whole := own.add(message, buffers)) is not None:
                         heard.append(whole)
@@ -129,7 +130,7 @@ def test_versions_that_nobody_reads_are_not_kept() -> None:
     for version in range(1, 60):
         one.publishes(version)
         inc, route = 100 + version, b"slow %d" % version
-        one.hello(route, wire.Hello("evaluator", "slow", inc), NOTHING)
+        one.hello(route, messages.Hello("evaluator", "slow", inc), NOTHING)
         one.hears(route, Get(version, 0, 64))
         assert one.server.shipping.newest.nbytes <= 3 * 4 * MIB
 
@@ -153,14 +154,14 @@ def test_a_slow_line_ends_what_it_began_though_versions_go_by() -> None:
                 one.hears(E, get)
             if blob is not None:
                 whole += 1
-                one.hears(E, wire.Acting(blob.announce.version, blob.announce.digest))
+                one.hears(E, messages.Acting(blob.announce.version, blob.announce.digest))
     assert whole >= 8
 
 
 @pytest.mark.parametrize("route", [b"w", L])
 def test_who_reads_numbers_gets_no_weights(route: bytes) -> None:
     one = Lines()
-    one.hello(b"w", wire.Hello("watcher", "w", 80), NOTHING)
+    one.hello(b"w", messages.Hello("watcher", "w", 80), NOTHING)
     one.publishes(1)
     one.hears(route, Get(1, 0, 64))
     assert one.errors["unexpected"] == 1

@@ -1,0 +1,226 @@
+"""The network in the numbers that it acts with.
+
+Parameters in fewer bits are another policy than the learner's, by a little. That is no error as
+long as the log-probabilities that are recorded come from these very parameters: V-trace corrects
+the rest.
+"""
+
+import copy
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headrace.actors.acting.int8 import Int8
+from headrace.learner.models import precision as precisions
+from headrace.learner.models.encoders.images import Joined
+from headrace.learner.models.encoders.mlp import Mlp
+from headrace.learner.models.model import Model
+from headrace.learner.models.normalise import FARTHEST, Normaliser
+from headrace.learner.spaces import Spaces
+
+# A product of so few multiplications numpy's OpenBLAS does on one thread, and numpy is faster than
+# torch: 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
+_FEW = 1 << 18
+
+Obs = dict[str, NDArray[np.generic]]
+Numbers = NDArray[np.float32]
+
+
+class Acting:
+    """The parameters of one model's actions, in float32, bfloat16 or int8."""
+
+    def __init__(self, model: Model, spaces: Spaces, precision: str) -> None:
+        self._names = model.reads
+        missing = {leaf.name for leaf in spaces.observation} - set(self._names)
+        assert not missing, f"the model is of another environment: it does not read {missing}"
+        self._network = _network(model, precision)
+        # For few rows; None = this model has no such short cut.
+        self._small: _Small | None = None
+        if isinstance(self._network, _Float32) and _plain(model):
+            self._small = _Small(model)
+
+    @property
+    def quick(self) -> bool:
+        """A call for few rows costs next to nothing."""
+        return self._small is not None
+
+    def refresh(self) -> None:
+        """The model's weights have changed."""
+        self._network.refresh()
+        if self._small is not None:
+            self._small.refresh()
+
+    def params(self, obs: Obs, memory: Numbers | None = None) -> tuple[Numbers, Numbers | None]:
+        """Of leaves [N, *leaf.seen] and the memory [N, S] before this step (None = nothing is
+        remembered): what the distribution reads, [N, P], and the memory after it; None without a
+        core."""
+        if self._small is not None and len(obs[self._names[0]]) <= self._small.rows:
+            return self._small.params(obs), None
+        with torch.inference_mode():
+            tensors = {name: torch.from_numpy(obs[name]) for name in self._names}
+            before = None if memory is None else torch.from_numpy(memory)
+            params, after = self._network.policy(tensors, before)
+            return params.numpy(), None if after is None else after.numpy()
+
+
+def _plain(model: Model) -> bool:
+    """Numbers in, fully connected layers, nothing else."""
+    return (
+        isinstance(model.encoder, Mlp)
+        and model.core is None
+        and not model.mask
+        and not any(leaf.categories for leaf in model.leaves)
+    )
+
+
+class _Small:
+    """An mlp in numpy: of a call for a few rows torch spends most on being called.
+
+    The arrays are the module's own parameters, so new weights are in place at once; what follows
+    from the statistics of the observations is computed at every refresh.
+    """
+
+    def __init__(self, model: Model) -> None:
+        assert isinstance(model.encoder, Mlp)
+        layers, features = model.encoder.layers, model.encoder.features
+        self._model = model
+        self._leaves = [leaf.name for leaf in model.leaves]
+        linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        self._layers = [(_array(layer.weight).T, _array(layer.bias)) for layer in linears]
+        self._head = (_array(model.policy_head.weight).T, _array(model.policy_head.bias))
+        largest = max(weight.size for weight, _ in (*self._layers, self._head))
+        self.rows = _FEW // largest  # at most so many of them
+        self._scale = None if features.scale is None else _array(features.scale)
+        self._log_std = None if model.log_std is None else _array(model.log_std)
+        kinds = [layer for layer in layers if not isinstance(layer, nn.Linear)]
+        self._activate = _ACTIVATIONS[type(kinds[0])] if kinds else _tanh
+        self._normal: _Normal | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        normaliser = self._model.normaliser
+        if normaliser is not None:
+            known = bool(normaliser.count > 0)
+            self._normal = _Normal(self._model, normaliser) if known else None
+
+    def params(self, obs: Obs) -> Numbers:
+        rows = [obs[name].reshape(len(obs[name]), -1) for name in self._leaves]
+        joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+        x = joined.astype(np.float32) if self._normal is None else self._normal(joined)
+        if self._scale is not None:
+            x = x / self._scale
+        for weight, bias in self._layers:
+            x = x @ weight
+            x += bias
+            x = self._activate(x)
+        weight, bias = self._head
+        params: Numbers = x @ weight + bias
+        if self._log_std is not None:
+            free = np.broadcast_to(self._log_std, (len(params), len(self._log_std)))
+            params = np.concatenate((params, free), axis=1)
+        return params
+
+
+class _Normal:
+    """The normaliser over the features side by side; those it leaves alone pass unchanged."""
+
+    def __init__(self, model: Model, normaliser: Normaliser) -> None:
+        mine = {leaf.name for leaf in normaliser.leaves}
+        normal = np.concatenate(
+            [np.full(math.prod(leaf.seen), leaf.name in mine) for leaf in model.leaves]
+        )
+        self._mean, self._factor = np.zeros(len(normal)), np.ones(len(normal))
+        self._mean[normal] = normaliser.mean.numpy()
+        self._factor[normal] = normaliser.factor().numpy()
+        self._most = np.where(normal, FARTHEST, np.inf)
+        self._least = -self._most
+
+    def __call__(self, x: NDArray[np.generic]) -> Numbers:
+        y = (x.astype(np.float64) - self._mean) * self._factor
+        np.minimum(y, self._most, out=y)
+        np.maximum(y, self._least, out=y)
+        normal: Numbers = y.astype(np.float32)
+        return normal
+
+
+def _array(tensor: Tensor) -> Numbers:
+    array: Numbers = tensor.detach().numpy()
+    return array
+
+
+def _tanh(x: Numbers) -> Numbers:
+    return np.tanh(x, out=x)
+
+
+def _relu(x: Numbers) -> Numbers:
+    return np.maximum(x, 0.0, out=x)
+
+
+def _elu(x: Numbers) -> Numbers:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+
+
+_ACTIVATIONS = {nn.Tanh: _tanh, nn.ReLU: _relu, nn.ELU: _elu}
+
+
+class _Network(Protocol):
+    def refresh(self) -> None: ...
+
+    def policy(
+        self, obs: dict[str, Tensor], memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+def _network(model: Model, precision: str) -> _Network:
+    if precision == "int8":
+        return Int8(model)
+    if precisions.choose(precision, model, "cpu") == torch.bfloat16:
+        return _BFloat16(model) if isinstance(model.encoder, Mlp | Joined) else _Autocast(model)
+    return _Float32(model)
+
+
+class _Float32:
+    """The model itself."""
+
+    def __init__(self, model: Model) -> None:
+        self.policy = model.policy
+
+    def refresh(self) -> None:
+        pass
+
+
+class _Autocast:
+    """The model itself, its large products in bfloat16: for an encoder that we know nothing of."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def refresh(self) -> None:
+        pass
+
+    def policy(self, obs: dict[str, Tensor], memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            return self._model.policy(obs, memory)
+
+
+class _BFloat16:
+    """A copy whose encoders hold bfloat16; cores, heads and statistics stay exact."""
+
+    def __init__(self, model: Model) -> None:
+        lowered = copy.deepcopy(model).requires_grad_(False)
+        for encoder in (lowered.encoder, lowered.value_encoder):
+            for layer in encoder.modules() if encoder is not None else ():
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    layer.to(torch.bfloat16)
+        self.policy = lowered.policy
+        exact, copied = model.state_dict(), lowered.state_dict()
+        self._pairs = [(copied[name], exact[name]) for name in exact]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        for lowered, exact in self._pairs:
+            lowered.copy_(exact)

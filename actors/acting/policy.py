@@ -1,0 +1,112 @@
+"""The policy that acts: a module, the version of its weights, and its own dice."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.actors.acting.networks import Acting
+from headrace.broker.weights.blobs import Blob
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import build
+from headrace.learner.models.encoders import custom
+from headrace.learner.spaces import Spaces
+from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
+
+Floats = NDArray[np.float32]
+Actions = NDArray[Any]  # of the action's dtype, [N, *action.shape]
+
+
+class Policy:
+    """Acts in numpy arrays; knows nothing of environments."""
+
+    def __init__(
+        self, config: ModelConfig, spaces: Spaces, *, seed: int, precision: str = "auto"
+    ) -> None:
+        self._model = build(config, spaces, seed=0)  # the learner's weights replace these
+        self._kind = config.kind
+        self._weights = FlatWeights(self._model)
+        self._layout = layout_digest(self._model)
+        self._acting = Acting(self._model, spaces, precision)
+        self._distribution = self._model.distribution
+        # A stream of its own: environments are seeded from the same number, and dice that fall as
+        # theirs do would make the actions follow their noise.
+        self._random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+        self.memory = self._model.memory  # numbers carried from step to step; 0 = none
+        self.previous = config.previous  # it also sees the step before
+        self.version = -1  # of the weights it acts with; -1 = none arrived yet
+
+    @property
+    def quick(self) -> bool:
+        """A call for few rows costs next to nothing: nothing is gained by putting rows together."""
+        return self._acting.quick
+
+    def load(self, blob: Blob) -> str:
+        """Takes the weights; returns the digest of what the module holds now."""
+        if blob.announce.layout != self._layout:
+            raise WeightsError(
+                "the learner's network has other layers than this sampler's:"
+                " are both of one release?"
+            )
+        self._weights.load(blob.body)
+        self._acting.refresh()
+        self.version = blob.announce.version
+        return self._weights.digest()
+
+    def act(
+        self,
+        obs: dict[str, NDArray[np.generic]],
+        memory: Floats | None = None,
+        *,
+        greedy: bool = False,
+    ) -> tuple[Actions, Floats, Floats | None]:
+        """Actions, the log-probabilities they were really drawn with, and the memory after them.
+        `greedy`: the likeliest action instead of a drawn one."""
+        # What an environment gives that is no number is found and said when the unroll is full.
+        with np.errstate(invalid="ignore", over="ignore"):
+            try:
+                params, carried = self._acting.params(obs, memory)
+            except Exception as error:
+                if ":" not in self._kind:
+                    raise
+                raise ValueError(custom.failure(self._kind, error)) from error
+            actions, logp = self._chosen(params, greedy)
+            # One product instead of a look at every number: this runs at every step.
+            sound = math.isfinite(logp.dot(logp))
+            if not sound or (carried is not None and not math.isfinite(carried.sum())):
+                params, carried = self._mended(obs, params, carried)
+                actions, logp = self._chosen(params, greedy)
+        return actions, logp, carried
+
+    def _chosen(self, params: Floats, greedy: bool) -> tuple[Actions, Floats]:
+        if not greedy:
+            return self._distribution.sample(params, self._random)
+        # A log-probability is nobody's need here, but it tells of what is no number.
+        return self._distribution.mode(params), params.sum(axis=1) * np.float32(0.0)
+
+    def _mended(
+        self, obs: dict[str, NDArray[np.generic]], params: Floats, carried: Floats | None
+    ) -> tuple[Floats, Floats | None]:
+        """A row that came without numbers is acted on somehow, and remembered by nobody. Where an
+        observation is sound, the network is not."""
+        wrong = _unsound([params] if carried is None else [params, carried])
+        came_wrong = _unsound([rows for rows in obs.values() if rows.dtype.kind == "f"])
+        if (wrong & ~came_wrong).any() or not wrong.any():
+            raise ValueError(
+                f'model.kind = "{self._kind}" makes of an observation what is no number; mend the'
+                " network, or clip the observation in a wrapper"
+            )
+        params = np.where(np.isfinite(params), params, np.float32(0.0))
+        if carried is not None:
+            carried = np.where(wrong[:, None], np.float32(0.0), carried)
+        return params, carried
+
+
+def _unsound(arrays: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """By row: something in it is no number."""
+    wrong = np.zeros(1, np.bool_)
+    for rows in arrays:
+        wrong = wrong | ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
+    return wrong

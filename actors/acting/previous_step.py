@@ -1,0 +1,97 @@
+"""What a step leaves behind for the next one: memory, the action that was sent, its reward."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.actors.stepping.stepper import Frame
+from headrace.learner.spaces import Action, Spaces, previous_leaves
+
+Arrays = dict[str, NDArray[np.generic]]
+# Rows of a frame: all of them, or numbers in any order.
+Rows = slice | NDArray[np.int64]
+
+# A number without bounds is shown to the network within these.
+_UNBOUNDED = 10.0
+
+
+class Before:
+    """For all environments of a frame. Nothing is left of an episode that has ended."""
+
+    def __init__(self, spaces: Spaces, frame: Frame, *, memory: int, previous: bool) -> None:
+        count, action = frame.groups * frame.envs, spaces.action
+        self._frame = frame
+        self._choices = len(action.categories)
+        self.memory = np.zeros((count, memory), np.float32) if memory else None
+        self._none = _none(action)
+        self._action = np.full((count, *action.shape), self._none, action.dtype)
+        self._reward = np.zeros(count, np.float32)
+        self._squashed, self._limit = _limits(action)
+        # What the network sees of it. It changes only with push().
+        self.leaves: Arrays = {
+            leaf.name: np.zeros((count, *leaf.shape), leaf.dtype)
+            for leaf in (previous_leaves(spaces) if previous else ())
+        }
+        self.idle = not memory and not previous
+
+    def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
+        """The policy has answered these environments."""
+        if self.memory is not None:
+            self.memory[rows] = memory
+        if self.leaves:
+            self._action[rows] = actions
+
+    def push(self, columns: slice, fresh: NDArray[np.bool_]) -> None:
+        """They went on; the fresh ones begin an episode."""
+        if self.memory is not None:
+            self.memory[columns][fresh] = 0.0
+        if not self.leaves:
+            return
+        actions = self._action[columns]
+        actions[fresh] = self._none
+        # One that is no number spoils its own unroll, and must not spoil the next.
+        reward = np.where(fresh, np.float32(0.0), np.nan_to_num(self._frame.reward[columns]))
+        self._reward[columns] = reward
+        self.leaves["previous.reward"][columns] = reward.clip(-1.0, 1.0)
+        rows = actions.reshape(len(actions), -1)
+        if "previous.choices" in self.leaves:
+            self.leaves["previous.choices"][columns] = rows[:, : self._choices]
+        if "previous.numbers" in self.leaves:
+            self.leaves["previous.numbers"][columns] = self._shown(rows[:, self._choices :])
+
+    def fields(self, columns: slice) -> Arrays:
+        """By field, [1, envs, ...]: what an unroll holds that begins now."""
+        out: Arrays = {}
+        if self.memory is not None:
+            out["memory"] = self.memory[columns][None]
+        if self.leaves:
+            out["before.action"] = self._action[columns][None]
+            out["before.reward"] = self._reward[columns][None]
+        return out
+
+    def _shown(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """As learner/batches/frames.py shows them to the learner."""
+        cut = numbers.clip(-self._limit, self._limit)
+        return np.where(self._squashed, np.tanh(numbers), cut) if self._squashed.any() else cut
+
+
+def _none(action: Action) -> NDArray[np.generic]:
+    """The row that stands for no action."""
+    choices = len(action.categories)
+    row = np.array([-1] * choices + [0] * action.numbers, action.dtype)
+    return row.reshape(action.shape)
+
+
+def _limits(action: Action) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    """By number: is it squashed, and what it is cut at."""
+    bounded = np.array(
+        [
+            math.isfinite(low) and math.isfinite(high)
+            for part in action.parts
+            for low, high in zip(part.low, part.high, strict=True)
+        ],
+        np.bool_,
+    )
+    return bounded & action.squash, np.where(bounded, 1.0, _UNBOUNDED).astype(np.float32)

@@ -1,0 +1,34 @@
+"""Gymnasium's own vector environment, as a yardstick."""
+
+import time
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv
+
+from headrace.actors.actions import Actions, random_rows
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import mask_of, spaces_of
+from headrace.actors.envs.make import make_env
+
+
+def rate(config: EnvConfig, envs: int, *, seconds: float) -> float:
+    """Agent steps a second of AsyncVectorEnv with random actions; the first fifth is warm-up."""
+    vector = AsyncVectorEnv([lambda: make_env(config)] * envs)
+    try:
+        newest = vector.reset(seed=1)[0]
+        rng = np.random.default_rng(0)
+        spaces = spaces_of(vector, config)
+        actions = Actions(spaces.action)
+        count, began, counted = 0, time.perf_counter(), 0.0
+        while True:
+            mask = mask_of(vector, newest, spaces)
+            newest = vector.step(actions.many(random_rows(spaces.action, rng, envs, mask)))[0]
+            passed = time.perf_counter() - began
+            if not counted and passed > seconds / 5:
+                counted = passed
+            elif counted:
+                count += envs
+            if passed >= seconds:
+                return count / (passed - counted)
+    finally:
+        vector.close(terminate=True)

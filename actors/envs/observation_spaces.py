@@ -1,0 +1,212 @@
+"""Spaces taken apart: each part is one leaf, with the rules for what may be written into it."""
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from headrace.learner.spaces import Leaf
+
+Array = NDArray[np.generic]
+PLAIN = "obs"  # the leaf's name where the space has no parts
+
+
+class Numbers:
+    """A Box or MultiBinary."""
+
+    def __init__(self, name: str, space: spaces.Box | spaces.MultiBinary) -> None:
+        self.dtype = _travels_as(name, np.dtype(space.dtype))
+        self.shape = tuple(int(n) for n in space.shape)
+        self.leaf = Leaf(name, self.dtype.str, self.shape)
+        if isinstance(space, spaces.Box):
+            self.low, self.high = space.low, space.high
+        else:
+            self.low, self.high = np.zeros(self.shape), np.ones(self.shape)
+
+    def array(self, value: Any, lead: tuple[int, ...] = ()) -> Array:
+        """The value as it may be assigned; `lead` is the batch dimension, where there is one."""
+        array = _array(value)
+        if array.shape != (*lead, *self.shape) or not _fits(value, array, self.dtype):
+            raise ValueError(_returned(self.leaf, array, lead))
+        return array
+
+    def check(self, value: Any) -> None:
+        array = self.array(value).astype(self.dtype)
+        # Not a number is outside, too.
+        outside = ~((self.low <= array) & (array <= self.high))
+        if outside.any():
+            at = _first(outside)
+            raise ValueError(
+                f"{self.leaf.name}: {array[at]}{_at(at)} was returned, the space says"
+                f" {self.low[at]} to {self.high[at]}"
+            )
+
+
+class Choices:
+    """A Discrete or MultiDiscrete; the rows count from 0."""
+
+    def __init__(self, name: str, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        self.dtype = np.dtype(np.int64)
+        counts = space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
+        self.counts = np.asarray(counts, np.int64)
+        self.start = np.asarray(space.start, np.int64)
+        self.shape = self.counts.shape
+        categories = tuple(int(n) for n in self.counts.flat)
+        start = tuple(int(n) for n in self.start.flat) if self.start.any() else ()
+        self.leaf = Leaf(name, self.dtype.str, self.shape, categories, start)
+        self._range: tuple[int, int] | None = None
+        if isinstance(space, spaces.Discrete):
+            self._range = int(space.start), int(space.start) + int(space.n)
+
+    def array(self, value: Any, lead: tuple[int, ...] = ()) -> Array | int:
+        if self._range and not lead:
+            return self._one(value, *self._range)
+        array, shape = _array(value), (*lead, *self.shape)
+        if array.shape != shape or array.dtype.kind not in "iu":
+            raise ValueError(_returned(self.leaf, array, lead))
+        counted: NDArray[np.int64] = array.astype(np.int64) - self.start
+        outside = (counted < 0) | (counted >= self.counts)
+        if outside.any():
+            at = _first(outside)
+            start = np.broadcast_to(self.start, shape)[at]
+            end = start + np.broadcast_to(self.counts, shape)[at]
+            raise ValueError(self._out_of_range(array[at], at, int(start), int(end)))
+        return counted
+
+    def check(self, value: Any) -> None:
+        """Writing checks the values, too."""
+        self.array(value)
+
+    def _one(self, value: Any, start: int, end: int) -> int:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise ValueError(_returned(self.leaf, _array(value), ())) from None
+        if not start <= number < end:
+            raise ValueError(self._out_of_range(number, (), start, end))
+        return number - start
+
+    def _out_of_range(self, value: Any, at: tuple[int, ...], start: int, end: int) -> str:
+        return (
+            f"{self.leaf.name}: {value}{_at(at)} was returned, the space says {start} to {end - 1}"
+        )
+
+
+Part = Numbers | Choices
+
+
+def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
+    """Every leaf in the space's order; TypeError names a part that is none."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from parts_of(inner, _below(name, key))
+    elif isinstance(space, spaces.Tuple):
+        for place, inner in enumerate(space.spaces):
+            yield from parts_of(inner, _below(name, place))
+    elif 0 in (space.shape or ()):
+        raise TypeError(
+            f"{name or PLAIN} is {space}, which has no element; leave it out in a wrapper"
+            " (env.wrappers)"
+        )
+    elif isinstance(space, spaces.Box | spaces.MultiBinary):
+        yield Numbers(name or PLAIN, space)
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        yield Choices(name or PLAIN, space)
+    else:
+        raise TypeError(
+            f"{name or PLAIN} is {space}, which is not supported; Box, Discrete, MultiBinary,"
+            " MultiDiscrete, Dict and Tuple are: translate it to one of them in a wrapper"
+            " (env.wrappers)"
+        )
+
+
+def values_of(space: "Space[Any]", observation: Any, name: str = "") -> Iterator[Any]:
+    """The observation's values in the order of the parts, batched or not."""
+    if isinstance(space, spaces.Dict):
+        _same_keys(space, observation, name or PLAIN)
+        for key, inner in space.spaces.items():
+            yield from values_of(inner, observation[key], _below(name, key))
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            raise ValueError(
+                f"{name or PLAIN}: {_kind(observation)} was returned, the space says a tuple of"
+                f" {len(space.spaces)}"
+            )
+        for place, inner in enumerate(space.spaces):
+            yield from values_of(inner, observation[place], _below(name, place))
+    else:
+        yield observation
+
+
+def _same_keys(space: spaces.Dict, observation: Any, name: str) -> None:
+    wanted = space.spaces.keys()
+    if not isinstance(observation, dict):
+        raise ValueError(
+            f"{name}: {_kind(observation)} was returned, the space says a dict of {[*wanted]}"
+        )
+    if observation.keys() != wanted:
+        raise ValueError(
+            f"{name}: a dict of {[*observation]} was returned, the space says {[*wanted]}"
+        )
+
+
+def _below(name: str, key: Any) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def _travels_as(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Truth values travel as MultiBinary does; numbers in the byte order of all machines we know,
+    and no wider than torch has them."""
+    if dtype.kind == "b":
+        return np.dtype(np.int8)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        raise TypeError(
+            f"{name} is a Box of {dtype.name}, which is not supported; make it float32 in a wrapper"
+            " (env.wrappers)"
+        )
+    # By its name it is numpy's one object for this type, which `is` finds.
+    return np.dtype(dtype.name)
+
+
+def _array(value: Any) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.asarray(value, object)
+
+
+def _fits(value: Any, array: Array, dtype: np.dtype[Any]) -> bool:
+    """Casting within the same kind is fine, as long as no integer changes. Python's own numbers
+    have no dtype to go by: there only the values count."""
+    if array.dtype == dtype:
+        return True
+    given = isinstance(value, np.ndarray | np.generic)
+    if array.dtype.kind not in "biuf" or (
+        given and not np.can_cast(array.dtype, dtype, "same_kind")
+    ):
+        return False
+    with np.errstate(invalid="ignore"):  # not a number becomes some integer, and differs
+        return dtype.kind == "f" or bool(np.array_equal(array.astype(dtype), array))
+
+
+def _returned(leaf: Leaf, array: Array, lead: tuple[int, ...]) -> str:
+    wanted = f"{np.dtype(leaf.dtype).name}{[*lead, *leaf.shape]}"
+    given = f"{array.dtype.name}{[*array.shape]}"
+    return f"{leaf.name}: {given} was returned, the space says {wanted}"
+
+
+def _first(outside: NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.argwhere(outside)[0])
+
+
+def _at(place: tuple[int, ...]) -> str:
+    return f" at {list(place)}" if place else ""
+
+
+def _kind(observation: Any) -> str:
+    return f"a {type(observation).__name__}"

@@ -1,0 +1,1 @@
+"""Small environments that come with Headrace, and their gymnasium ids."""

@@ -1,0 +1,53 @@
+"""What has to be known about environments when they can no longer be asked: plain numbers in
+memory that may be shared between processes."""
+
+import traceback
+
+from headrace.actors.stepping.stepper import Failure
+from headrace.actors.users_code import ending
+
+_LARGEST_SEED = (1 << 63) - 1
+
+
+class Ledger:
+    """Kept by whoever steps; read by whoever finds that one has hung or died."""
+
+    def __init__(self, numbers: memoryview, *, groups: int, envs: int) -> None:
+        """Over int64 numbers, `size` of them."""
+        self.at = numbers[:groups]  # by group: which of its environments is being worked on
+        self.steps = numbers[groups : 2 * groups]  # by group: steps taken
+        self.restarts = numbers[2 * groups : 3 * groups]  # by group: each gives a fresh seed
+        self.seed = numbers[3 * groups : 3 * groups + groups * envs]  # by column: last one given
+        # By column: steps of the group that this environment has not taken.
+        self.missed = numbers[3 * groups + groups * envs : self.size(groups, envs)]
+        self._envs = envs
+
+    @classmethod
+    def own(cls, *, groups: int, envs: int) -> "Ledger":
+        """In memory of its own."""
+        memory = memoryview(bytearray(8 * cls.size(groups, envs)))
+        return cls(memory.cast("q"), groups=groups, envs=envs)
+
+    @staticmethod
+    def size(groups: int, envs: int) -> int:
+        return (3 + 2 * envs) * groups
+
+    def next_seed(self, first: int, column: int) -> int:
+        """Another one after every restart in the group."""
+        restarts = self.restarts[column // self._envs]
+        seed = (first + column + 1_000_003 * restarts) & _LARGEST_SEED
+        self.seed[column] = seed
+        return seed
+
+    def failure(self, column: int, where: str, text: str) -> Failure:
+        steps = self.steps[column // self._envs] - self.missed[column]
+        return Failure(column, where, self.seed[column], max(0, steps), text)
+
+    def failure_of_group(self, group: int, where: str, text: str) -> Failure:
+        """Of the environment that the group was at."""
+        return self.failure(group * self._envs + self.at[group], where, text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Its end, where the reason stands."""
+    return ending("".join(traceback.format_exception(error)))

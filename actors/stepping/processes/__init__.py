@@ -1,0 +1,1 @@
+"""Steps environments in worker processes, through shared memory."""

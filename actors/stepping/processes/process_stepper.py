@@ -1,0 +1,226 @@
+"""Groups in processes of their own: for simulators that compute in Python, crash, or hang.
+
+A host process imports what they need and forks workers, which share its pages. Observations and
+actions lie in shared memory. A group is sent by raising its count there and waking its worker; the
+worker raises the other count and wakes the sampler, once for all that are done by then.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace.actors.actions import Rows
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.stepping.processes.host_connection import Connection, check_descriptors, words
+from headrace.actors.stepping.processes.shared_frame import (
+    Died,
+    Failed,
+    Fork,
+    Kill,
+    Shared,
+    Task,
+    Wrong,
+    groups_of,
+    reports,
+)
+from headrace.actors.stepping.stepper import Failure, Reply
+from headrace.learner.spaces import Spaces
+
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class Processes:
+    """The sampler's end."""
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        spaces: Spaces,
+        *,
+        groups: int,
+        envs: int,
+        seed: int,
+        workers: int = 0,
+        timeout_s: float = 60.0,
+        vector: bool = False,
+    ) -> None:
+        self.spaces = spaces
+        self._workers = self.beside = workers = min(workers, groups) or groups
+        check_descriptors(workers)
+        memory = os.memfd_create("stepping")
+        self._shared = Shared(memory, spaces, groups=groups, envs=envs, workers=workers)
+        self.frame = self._shared.frame
+        self._wakes = tuple(os.eventfd(0, os.EFD_CLOEXEC) for _ in range(workers))
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._fds = (memory, self._bell, *self._wakes)
+        self._task = Task(
+            config, spaces, groups, envs, workers, seed, vector, memory, self._bell, self._wakes,
+            os.environ.get("PYTHONPATH"),
+        )  # fmt: skip
+        self._timeout_s = timeout_s
+        self._seen = np.zeros(groups, np.int64)  # by group: steps that ready() has named
+        self._failures: list[Failure] = []
+        self._wrong: EnvError | None = None  # for ready() to raise
+        self._hung: set[int] = set()  # workers that are being killed
+        # By worker: how many steps its groups had done when it was started, and how long to wait
+        # before it is started again if they have not done one more by then.
+        self._base = [0] * workers
+        self._pauses = [0.0] * workers
+        self._host_pause = 0.0
+        self._host: Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()  # the caller's, from start() on
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
+        self._news, self._loop = news, asyncio.get_running_loop()
+        self._loop.add_reader(self._bell, self._rung)
+        for group in range(self.frame.groups):
+            self._shared.sent[group] = 1  # to begin is the first step
+        self._start_host()
+        self._watch()
+
+    def send(self, group: int, actions: Rows) -> None:
+        shared, frame = self._shared, self.frame
+        worker = group % self._workers
+        frame.action[frame.columns(group)] = actions
+        if not shared.busy[worker] and shared.beat[worker]:
+            shared.alive(worker)
+        shared.sent[group] += 1
+        os.eventfd_write(self._wakes[worker], 1)
+
+    def ready(self) -> list[int]:
+        if self._wrong is not None:
+            raise self._wrong
+        done = self._shared.done_array.copy()
+        changed: list[int] = np.flatnonzero(done != self._seen).tolist()
+        self._seen = done
+        return changed
+
+    def failures(self) -> list[Failure]:
+        failures, self._failures = self._failures, []
+        return failures
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._shared.stop()
+        for wake in self._wakes:
+            os.eventfd_write(wake, 1)
+        if self._loop is not None:
+            self._loop.remove_reader(self._bell)
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = self._wakes = ()
+
+    def _rung(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        if (self._shared.done_array != self._seen).any():  # and not named by ready() meanwhile
+            self._news.set()
+
+    def _start_host(self) -> None:
+        assert self._loop is not None
+        for worker in range(self._workers):
+            self._base[worker] = self._done_by(worker)
+            self._shared.busy[worker] = self._shared.beat[worker] = 0
+        self._host = Connection(self._loop, self._task, self._fds, self._heard, self._host_gone)
+        self._host.send(Fork(tuple(range(self._workers))))
+
+    def _heard(self, message: bytes) -> None:
+        match reports.decode(message):
+            case Failed(_, failure):
+                self._failures.append(failure)
+            case Wrong(sentence, traceback):
+                self._wrong = EnvError(sentence, traceback=traceback)
+            case Died(worker, pid, status, stack):
+                self._died(worker, f"process {pid} {words(status)}", stack)
+        self._news.set()
+
+    def _died(self, worker: int, how: str, stack: str) -> None:
+        """It is started again, and its groups show a dead step as soon as they are sent."""
+        where = "time-out" if worker in self._hung else "death"
+        self._hung.discard(worker)
+        progress = self._done_by(worker) > self._base[worker]
+        if stack:
+            how += f"\nIt was at\n{stack}"
+        if not self._blame(worker, where, how):
+            return
+        pause = 0.0 if progress else self._pauses[worker]
+        self._pauses[worker] = min(max(_PAUSE_S, 2 * pause), _LONGEST_PAUSE_S)
+        self._later(pause, lambda: self._fork(worker))
+
+    def _fork(self, worker: int) -> None:
+        self._base[worker] = self._done_by(worker)
+        self._shared.beat[worker] = 0
+        if self._host is not None:
+            self._host.send(Fork((worker,)))
+
+    def _blame(self, worker: int, where: str, how: str) -> bool:
+        """Say what became of the worker; False if it is the end of everything."""
+        shared = self._shared
+        mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
+        group = shared.busy[worker] - 1 if shared.busy[worker] else mine[0]
+        shared.busy[worker] = 0
+        how = f"its {how}"
+        if self._wrong is not None:
+            return False
+        if where == "time-out":
+            how = f"no answer for more than {self._timeout_s:g} s; {how}"
+        elif not shared.done[group]:
+            self._wrong = EnvError(f"{self._task.config.id} cannot be made: {how}")
+            return False
+        self._failures.append(shared.ledger.failure_of_group(group, where, how))
+        return True
+
+    def _host_gone(self, how: str) -> None:
+        """Its workers were killed with it."""
+        self._host = None
+        self._news.set()
+        self._hung.clear()
+        if not all(self._blame(worker, "death", how) for worker in range(self._workers)):
+            return
+        progress = any(self._done_by(worker) > base for worker, base in enumerate(self._base))
+        pause = 0.0 if progress else self._host_pause
+        self._host_pause = min(max(_PAUSE_S, 2 * pause), _LONGEST_PAUSE_S)
+        self._later(pause, self._start_host)
+
+    def _watch(self) -> None:
+        """Now and then: has one hung?"""
+        now, shared = time.monotonic_ns(), self._shared
+        for worker, beat in enumerate(shared.beat):
+            if beat and self._waits_for(worker) and now - beat > self._timeout_s * 1e9:
+                shared.alive(worker)
+                self._hung.add(worker)
+                if self._host is not None:
+                    self._host.send(Kill(worker))
+        if self._host is not None:
+            self._host.check()
+        self._later(min(1.0, self._timeout_s / 4), self._watch)
+
+    def _waits_for(self, worker: int) -> bool:
+        sent, done = self._shared.sent, self._shared.done
+        mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
+        return any(sent[group] != done[group] for group in mine)
+
+    def _done_by(self, worker: int) -> int:
+        mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
+        return sum(self._shared.done[group] for group in mine)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+
+        def run() -> None:
+            self._timers.discard(timer)
+            call()
+
+        timer = self._loop.call_later(seconds, run)
+        self._timers.add(timer)

@@ -1,0 +1,112 @@
+"""What a sampler and its workers share: memory with the frame and a few counters, and messages."""
+
+import mmap
+import os
+import time
+
+import numpy as np
+from msgspec import Struct, msgpack
+from numpy.typing import NDArray
+
+from headrace.actors.config import EnvConfig
+from headrace.actors.stepping.bookkeeping import Ledger
+from headrace.actors.stepping.stepper import Failure, Frame
+from headrace.learner.spaces import Spaces
+
+MESSAGE_BYTES = 1 << 16  # the longest that travels
+
+
+class Task(Struct, frozen=True):
+    """What a host has to know, before anything else."""
+
+    config: EnvConfig
+    spaces: Spaces
+    groups: int
+    envs: int
+    workers: int
+    seed: int
+    vector: bool
+    memory: int  # descriptor of the shared memory
+    news: int  # eventfd: a worker has something for the sampler
+    wakes: tuple[int, ...]  # eventfds: the sampler has something for that worker
+    pythonpath: str | None  # as it was before the sampler gave its own
+
+
+class Fork(Struct, frozen=True, tag=True):
+    """To the host: start these."""
+
+    workers: tuple[int, ...]
+
+
+class Kill(Struct, frozen=True, tag=True):
+    """To the host: this one hangs; find out where, and end it."""
+
+    worker: int
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """To the host: the workers have been told to end; reap them."""
+
+
+class Died(Struct, frozen=True, tag=True):
+    """From the host. A negative status is the signal that killed it."""
+
+    worker: int
+    pid: int
+    status: int
+    stack: str  # where it was when it was killed for hanging
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """From a worker: it has mended an environment, or tries to."""
+
+    worker: int
+    failure: Failure
+
+
+class Wrong(Struct, frozen=True, tag=True):
+    """From a worker: what it was told to make never worked."""
+
+    sentence: str
+    traceback: str  # in the user's code; "" = none had a part in it
+
+
+orders = msgpack.Decoder(Fork | Kill | Stop)
+reports = msgpack.Decoder(Died | Failed | Wrong)
+
+
+class Shared:
+    """The memory; one mapping in every process."""
+
+    def __init__(self, fd: int, spaces: Spaces, *, groups: int, envs: int, workers: int) -> None:
+        frame_bytes = Frame.nbytes(spaces, groups=groups, envs=envs)
+        counters = 1 + 2 * groups + 2 * workers + Ledger.size(groups, envs)
+        os.ftruncate(fd, frame_bytes + 8 * counters)
+        memory = memoryview(mmap.mmap(fd, frame_bytes + 8 * counters))
+        self.frame = Frame.over(memory, spaces, groups=groups, envs=envs)
+        numbers = memory[frame_bytes:].cast("q")
+        at = 1 + 2 * groups
+        self._stop = numbers[:1]
+        self.sent = numbers[1 : 1 + groups]  # by group: how many steps it was sent
+        self.done = numbers[1 + groups : at]  # by group: how many of them are done
+        self.busy = numbers[at : at + workers]  # by worker: the group it is at, counted from 1
+        self.beat = numbers[at + workers : at + 2 * workers]  # by worker: `alive` when; 0 = not yet
+        self.ledger = Ledger(numbers[at + 2 * workers :], groups=groups, envs=envs)
+        # The same memory as `done`, to be compared as a whole.
+        self.done_array: NDArray[np.int64] = np.frombuffer(self.done, np.int64)
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._stop[0])
+
+    def stop(self) -> None:
+        self._stop[0] = 1
+
+    def alive(self, worker: int) -> None:
+        """It works on something new: what was, did not hang."""
+        self.beat[worker] = time.monotonic_ns()
+
+
+def groups_of(worker: int, *, groups: int, workers: int) -> range:
+    """Dealt like cards."""
+    return range(worker, groups, workers)

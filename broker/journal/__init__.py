@@ -1,0 +1,1 @@
+"""The audit log of unrolls: written per process, compacted, read and added up."""

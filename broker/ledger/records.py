@@ -1,0 +1,150 @@
+"""What the ledger remembers: unrolls, streams, samplers, learner sessions. Plain records."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from headrace.broker.protocol.messages import (
+    Ack,
+    Deliver,
+    Limit,
+    Message,
+    Outcome,
+    Payload,
+    Range,
+    Recall,
+    Unroll,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One unroll that is here, queued or leased."""
+
+    stream: "Stream"
+    unroll: Unroll
+    buffers: Sequence[Payload] | None  # None: the learner holds it and only the sampler has a copy
+    nbytes: int
+    attempt: int = 0  # deliveries so far
+    tag: int = -1  # of the current lease; -1 = queued
+    session: int = 0  # learner incarnation that holds the lease
+    home: int = 0  # learner that may have it or may have trained it; while it lives, none else may
+    since: float = 0.0  # when it arrived
+    gone: bool = False  # settled or forgotten; the queue skips it
+
+    def deliver(self, actor: str) -> Deliver:
+        """The lease, as its learner hears of it."""
+        unroll = self.unroll
+        return Deliver(
+            self.tag, self.attempt, actor, unroll.inc, unroll.stream, unroll.seq, unroll.floor,
+            unroll.version_min, unroll.version_max, unroll.steps, unroll.digest, unroll.ended,
+            unroll.episodes,
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One sequence of unrolls: one group of environments of one sampler process."""
+
+    actor: int
+    number: int
+    floor: int = 0  # every seq below is settled for the sampler
+    arrived: int = 0  # distinct seqs below the limit that arrived or ended
+    limit: int = 0  # absolute credit: seqs below may start
+    floor_version: int = 0  # the newest grant asks to act with at least this version
+    joined: bool = False  # takes part in pacing
+    unbacked: int = 0  # of the open ones, those that nobody granted; they wait for credit
+    owed: int = 0  # it left: granted here, and not arrived
+    since: float = 0.0  # when its oldest credit could be used: granted, or the last one arrived
+    acting: int = -1  # version of the weights that its sampler has; -1 = none
+    late: bool = True  # it delivered nothing since it joined, or since it let a credit lie
+    overdue: bool = False  # what it runs is not counted any more
+    asked: bool = False  # it must say what it started: it gets no credit until then
+    asks: int = 0  # how often it was asked; the answer names the number
+    # Bit n, or AHEAD + n: it waits among the prompt, or the late ones, with n unused credits.
+    offered: int = 0
+    present: dict[int, Entry] = field(default_factory=dict)  # seq -> queued or leased
+    settled: dict[int, Outcome] = field(default_factory=dict)  # seq >= floor -> how it ended
+
+    @property
+    def outstanding(self) -> int:
+        """Granted seqs that have not arrived."""
+        return max(0, self.limit - self.arrived - self.unbacked)
+
+    @property
+    def running(self) -> int:
+        """Those that count."""
+        return 0 if self.overdue else self.outstanding
+
+    def outcome_of(self, seq: int) -> Outcome | None:
+        """How it ended; below the floor the sampler knows already, so any answer stops a resend."""
+        return Outcome.TRAINED if seq < self.floor else self.settled.get(seq)
+
+    def known(self, seq: int) -> bool:
+        return seq in self.present or self.outcome_of(seq) is not None
+
+    def forget_below(self, floor: int) -> None:
+        """The sampler has all outcomes below: nobody will ask again."""
+        if floor > self.floor:
+            self.floor = floor
+            for seq in [seq for seq in self.settled if seq < floor]:
+                del self.settled[seq]
+
+
+# A sampler is thrown out when so many of its latest unrolls could not be used. One whose
+# environment fails now and then never comes near; one that sends nothing else is soon out.
+_JUDGED, _MOST_REFUSED = 32, 20
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """One sampler process. Kept after its death: its dedup windows must outlive it."""
+
+    inc: int
+    name: str
+    user: str | None = None  # whose key said it first; None = only a learner spoke of it
+    alive: bool = True
+    seen: float = 0.0
+    streams: dict[int, Stream] = field(default_factory=dict)
+    acks: dict[tuple[int, Outcome], list[int]] = field(default_factory=dict)  # not sent yet
+    granted: set[int] = field(default_factory=set)  # streams whose LIMIT or RECALL is not sent yet
+    judged: int = 0  # its latest unrolls, one bit each: 1 = by its own fault it could not be used
+    expelled: str = ""  # why it is thrown out, for its user; "" = it is not
+
+    def judge(self, *, refused: bool) -> bool:
+        """Remembers what became of one unroll; True = that is one too many."""
+        self.judged = (self.judged << 1 | refused) & (1 << _JUDGED) - 1
+        return refused and self.judged.bit_count() >= _MOST_REFUSED
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One learner rank's process."""
+
+    inc: int
+    rank: int
+    world: int
+    want: int  # deliveries since its HELLO that it is ready for
+    given: int = 0  # deliveries since its HELLO
+    began: int = 0  # the version that its latest HELLO was told
+    trained: int = 0  # leases that it said DONE for since
+    group: int = 0  # all ranks of one learner say the same
+    since: float = 0.0  # of its first HELLO
+    seen: float = 0.0
+    leases: dict[int, Entry] = field(default_factory=dict)  # by tag
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the server must send."""
+
+    deliver: list[Entry] = field(default_factory=list)
+    acks: list[tuple[int, Outcome, tuple[Range, ...]]] = field(default_factory=list)
+    limits: list[tuple[int, tuple[tuple[int, int, int], ...]]] = field(default_factory=list)
+    expelled: list[Actor] = field(default_factory=list)  # to be refused
+    recalls: list[tuple[int, tuple[tuple[int, int], ...]]] = field(default_factory=list)
+
+    def messages(self) -> Iterator[tuple[int, Message]]:
+        """Yields what samplers must hear, each with the incarnation that it is for."""
+        yield from ((inc, Ack(outcome, acked)) for inc, outcome, acked in self.acks)
+        yield from ((inc, Limit(grants)) for inc, grants in self.limits)
+        yield from ((inc, Recall(asked)) for inc, asked in self.recalls)

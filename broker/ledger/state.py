@@ -1,0 +1,277 @@
+"""What is here, who holds it, and how it ended: the ledger's state and its few moves. Pure.
+
+Every unroll enters by `take` and ends by `settle`; nothing else counts.
+"""
+
+from collections import Counter, deque
+
+from headrace.broker.journal.journal import Journal
+from headrace.broker.ledger.leases import Leases
+from headrace.broker.ledger.pacing import Credit
+from headrace.broker.ledger.records import Actor, Effects, Entry, Session, Stream
+from headrace.broker.measures import Buckets
+from headrace.broker.protocol.messages import MAX_ENTRIES, Outcome, Range, ranges
+
+# Dead incarnations remembered for dedup, their streams and seqs; the oldest are forgotten first.
+_MOST_DEAD = 4096
+_MOST_DEAD_STREAMS = 65536
+_MOST_DEAD_SEQS = 1 << 20
+# Leases that credit may lie unused while others wait; and that of a stream which is late.
+_UNUSED_LEASES, _LATE_LEASES = 0.25, 2.0
+
+
+class Book:
+    """Every attribute says what it means."""
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        max_lag: int,
+        max_lag_hard: int,
+        queue_bytes: int,
+        attempts: int,
+        first_tag: int,
+        journal: Journal | None = None,
+    ) -> None:
+        self.credit = Credit(batch=batch, max_lag=max_lag)
+        self.leases = Leases(first_tag=first_tag)
+        self.max_lag_hard = max_lag_hard
+        self.queue_bytes = queue_bytes
+        self.attempts = attempts
+        self.unroll_bytes = 0  # of one unroll by the run's spaces; 0 until they are known
+        self.actors: dict[int, Actor] = {}  # by incarnation, in order of their latest HELLO
+        self.queue: deque[Entry] = deque()
+        self.entries = 0  # queued + leased
+        self.nbytes = 0  # of their buffers
+        self.received = 0  # distinct unrolls that ever were here
+        self.copies = 0  # further arrivals of those
+        # Seqs of one stream from its floor on that may be remembered: far above what credit leaves
+        # an honest one.
+        self.window = 4096 + 2 * (max_lag + 1) * batch
+        self.redelivered = 0
+        self.ages = Buckets([0.01 * 2**n for n in range(14)])  # seconds from arriving to the end
+        self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
+        self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
+        self.expelled: list[Actor] = []  # thrown out, and not told yet
+        self._journal = journal  # hears how every unroll ended, before anybody is told; None = none
+        # Seqs that ended since the last pump, by (incarnation, stream, outcome).
+        self._ends: dict[tuple[int, int, Outcome], list[int]] = {}
+        if journal is not None:
+            journal.window((max_lag + 1) * batch)
+
+    @property
+    def now(self) -> float:
+        """The latest moment that anybody told the ledger."""
+        return self.credit.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.credit.now = now
+
+    def stream(self, actor: Actor, number: int) -> Stream:
+        stream = actor.streams.get(number)
+        if stream is None:
+            stream = actor.streams[number] = Stream(actor=actor.inc, number=number)
+        return stream
+
+    def known_to(self, inc: int, number: int) -> Stream:
+        """The stream a learner speaks of; its sampler may not be back yet after our restart."""
+        actor = self.actors.get(inc)
+        if actor is None:
+            actor = self.actors[inc] = Actor(inc=inc, name="", alive=False)
+        return self.stream(actor, number)
+
+    def take(self, entry: Entry) -> None:
+        entry.since = self.now
+        entry.stream.present[entry.unroll.seq] = entry
+        self.received += 1
+        self.entries += 1
+        self.nbytes += entry.nbytes
+        self.credit.arrive(entry.stream)
+
+    def _remove(self, entry: Entry) -> None:
+        del entry.stream.present[entry.unroll.seq]
+        self.leases.release(entry)
+        entry.gone = True
+        entry.buffers = None  # the queue may hold the entry for a while; not its body
+        self.entries -= 1
+        self.nbytes -= entry.nbytes
+
+    def settle(self, entry: Entry, outcome: Outcome, blame: str = "") -> None:
+        """The one place where an unroll ends. `blame`: why that is its sampler's fault."""
+        self._remove(entry)
+        self.ages.add(self.now - entry.since)
+        self.credit.end()
+        self.outcomes[outcome] += 1
+        if entry.unroll.seq >= entry.stream.floor:  # else nobody asks, and nothing would forget it
+            entry.stream.settled[entry.unroll.seq] = outcome
+        if self._journal is not None:
+            unroll = entry.unroll
+            self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
+        self.ack(entry.stream, entry.unroll.seq, outcome)
+        if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
+            self._judge(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
+
+    def _judge(self, inc: int, blame: str) -> None:
+        """Throws the sampler out, if this unroll of it was one bad one too many. What else is here
+        of it stays: unrolls are judged one by one."""
+        actor = self.actors.get(inc)
+        if actor is None or not actor.judge(refused=bool(blame)) or actor.expelled:
+            return
+        actor.expelled = (
+            "too many of its latest unrolls could not be used, the last because:"
+            f" {blame}; mend it and start it again"
+        )
+        self.bury(actor)
+        self.expelled.append(actor)
+
+    def ack(self, stream: Stream, seq: int, outcome: Outcome) -> None:
+        actor = self.actors.get(stream.actor)
+        if actor is not None and actor.alive:
+            actor.acks.setdefault((stream.number, outcome), []).append(seq)
+            self.touched[actor.inc] = actor
+
+    def requeue(self, entry: Entry) -> None:
+        self.redelivered += 1
+        if entry.buffers is None:
+            # Only the sampler has it: forget it here, its next PING names it and PONG asks for it.
+            self._remove(entry)
+            self.received -= 1
+            self.credit.unarrive(entry.stream)
+        elif entry.attempt >= self.attempts:
+            self.settle(entry, Outcome.POISON)
+        else:
+            self.leases.release(entry)
+            self.queue.appendleft(entry)
+
+    def redeliver(self, entry: Entry) -> None:
+        """Its DELIVER or the answer got lost: to the same learner again, and no attempt was made.
+
+        Another rank would train it twice when it was the DONE that got lost.
+        """
+        entry.home = entry.session
+        entry.attempt -= 1
+        self.requeue(entry)
+
+    def drop(self, session: Session) -> None:
+        del self.leases.sessions[session.rank]
+        for _, entry in sorted(session.leases.items(), reverse=True):
+            self.requeue(entry)
+
+    def bury(self, actor: Actor) -> None:
+        actor.alive = False
+        actor.acks.clear()
+        for stream in actor.streams.values():
+            self.credit.leave(stream)
+
+    def forget_dead(self) -> None:
+        """Now and then: it looks at all of them."""
+        dead = [a for a in self.actors.values() if not a.alive]
+        count, streams = len(dead), sum(len(a.streams) for a in dead)
+        seqs = [sum(len(stream.settled) for stream in a.streams.values()) for a in dead]
+        left = sum(seqs)
+        for actor, own in zip(dead, seqs, strict=True):
+            if count <= _MOST_DEAD and streams <= _MOST_DEAD_STREAMS and left <= _MOST_DEAD_SEQS:
+                return
+            if not any(stream.present for stream in actor.streams.values()):
+                del self.actors[actor.inc]
+                count, streams, left = count - 1, streams - len(actor.streams), left - own
+
+    def oldest_s(self) -> float:
+        """Age of what has been here longest: the head of the queue, or of a session's leases. The
+        thread that serves metrics asks too, so it looks at copies."""
+        queue = self.queue.copy()
+        heads = [queue[0]] if queue else []
+        for session in list(self.leases.sessions.values()):
+            heads += list(session.leases.values())[:1]
+        return max((self.now - entry.since for entry in heads), default=0.0)
+
+    def dispatch(self, effects: Effects) -> None:
+        while self.queue:
+            entry = self.queue[0]
+            home = self.leases.session(entry.home)
+            session = home or self.leases.hungriest((self.credit.max_lag + 1) * self.credit.batch)
+            if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
+                self.queue.popleft()
+            elif home is None and self._stale(entry):
+                self.queue.popleft()
+                self.settle(entry, Outcome.STALE)
+            elif session is not None:
+                self.queue.popleft()
+                self.leases.lease(session, entry)
+                effects.deliver.append(entry)
+            else:
+                return
+
+    def _stale(self, entry: Entry) -> bool:
+        return self.credit.version - entry.unroll.version_min > self.max_lag_hard
+
+    def grant(self) -> None:
+        """Hand out what pacing and memory allow."""
+        for stream in self.credit.grant(self._room()):
+            self._tell(stream)
+
+    def _room(self) -> int:
+        """Unrolls that may be granted now."""
+        most = self.credit.budget()
+        if self.unroll_bytes:
+            free = self.queue_bytes - self.nbytes - self.credit.running * self.unroll_bytes
+            most = min(most, free // self.unroll_bytes)
+        return most
+
+    def _tell(self, stream: Stream) -> None:
+        """Its sampler must hear of its credit."""
+        actor = self.actors[stream.actor]
+        actor.granted.add(stream.number)
+        self.touched[actor.inc] = actor
+
+    def reclaim(self, lease_s: float) -> None:
+        """There is no place left and somebody could use one: who holds places and does not use them
+        is asked for them, and what runs for ever is not counted any more."""
+        credit = self.credit
+        if self._room() > 0 or not credit.wanted():
+            return
+        overdue_s = credit.durations.overdue_s(lease_s)
+        unused_s, late_s = _UNUSED_LEASES * lease_s, _LATE_LEASES * lease_s
+        holding = [s for a in self.actors.values() for s in a.streams.values() if s.running]
+        for stream in holding:
+            if not stream.joined:
+                continue
+            if self.now - stream.since > overdue_s:
+                credit.no_longer_counts(stream)
+            elif not stream.asked and credit.held_too_long(
+                stream, unused_s=unused_s, late_s=late_s
+            ):
+                stream.asked, stream.asks = True, stream.asks + 1
+                self._tell(stream)
+
+    def collect(self, effects: Effects) -> None:
+        """Journals what ended; then acknowledgements and credit that samplers must hear of."""
+        if self._journal is not None and self._ends:
+            self._journal.settled(self._ends)
+            self._ends = {}
+        for actor in self.touched.values():
+            if actor.alive:
+                self._collect_for(actor, effects)
+        self.touched.clear()
+        effects.expelled, self.expelled = self.expelled, []
+
+    def _collect_for(self, actor: Actor, effects: Effects) -> None:
+        by_outcome: dict[Outcome, list[Range]] = {}
+        for (number, outcome), seqs in actor.acks.items():
+            runs = ranges(sorted(set(seqs)))
+            by_outcome.setdefault(outcome, []).extend((number, lo, hi) for lo, hi in runs)
+        streams = [actor.streams[n] for n in actor.granted]
+        # A limit said again would undo what the sampler gives back.
+        limits = [(s.number, s.limit, s.floor_version) for s in streams if not s.asked]
+        recalls = [(s.number, s.asks) for s in streams if s.asked]
+        actor.acks.clear()
+        actor.granted.clear()
+        for outcome, listed in by_outcome.items():
+            for at in range(0, len(listed), MAX_ENTRIES):
+                effects.acks.append((actor.inc, outcome, tuple(listed[at : at + MAX_ENTRIES])))
+        for at in range(0, len(limits), MAX_ENTRIES):
+            effects.limits.append((actor.inc, tuple(limits[at : at + MAX_ENTRIES])))
+        for at in range(0, len(recalls), MAX_ENTRIES):
+            effects.recalls.append((actor.inc, tuple(recalls[at : at + MAX_ENTRIES])))

@@ -1,0 +1,256 @@
+"""How a learner rank speaks with the broker: leases in, outcomes and weights out."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import zmq
+
+from headrace.broker.journal.journal import Journal
+from headrace.broker.peer_errors import Reports
+from headrace.broker.peers.inbox import Inbox, Key, Verdict
+from headrace.broker.protocol import hello_payload
+from headrace.broker.protocol.messages import (
+    Announce,
+    Buffer,
+    Bye,
+    Deliver,
+    Get,
+    Hello,
+    LearnerPong,
+    Message,
+    Nack,
+    Outcome,
+    Payload,
+    Welcome,
+    encode,
+)
+from headrace.broker.security import keys
+from headrace.broker.transport.link import Link
+from headrace.broker.weights.blobs import Blob, Kept
+
+log = logging.getLogger(__name__)
+
+
+# What is wrong with unrolls, by the names under which they are counted.
+OBJECTIONS: Final = (
+    "damaged", "claim", "not_finite", "reward", "observation", "logp", "action", "memory", "step",
+)  # fmt: skip
+
+
+class Objection(NamedTuple):
+    """Why an unroll cannot be used."""
+
+    reason: str  # one of OBJECTIONS
+    words: str  # for a person
+    blame: bool = True  # its sampler is at fault
+
+
+# Takes an unroll into a batch, or says why it cannot be used.
+Accept = Callable[[Deliver, Sequence[Buffer]], Objection | None]
+
+
+class LearnerEnd:
+    """The learner's Peer; lives on the receiver's event loop."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        name: str,
+        inc: int,
+        rank: int,
+        world: int,
+        run: str,
+        shared: dict[str, object],
+        spaces: tuple[str, str],
+        unroll_bytes: int,
+        accept: Accept,
+        free: Callable[[], int],
+        journal: Journal,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        key: keys.Key | None = None,
+        port: int = 0,
+        reports: Reports | None = None,
+        group: int = 0,
+        take_over: bool = False,
+        fresh: bool = False,
+    ) -> None:
+        self.inc = inc
+        self.link = Link(endpoint, self, context, key=key)
+        self.link.reports = reports
+        self.inbox = Inbox(inc=inc)
+        self.version = 0  # trained up to
+        self.welcome_version: int | None = None  # where the broker says we continue
+        self.stats: dict[str, float] = {}  # sent along with every beat
+        self.port = port  # where its metrics are served; 0 = nowhere
+        # Unrolls, each counted once however often its Deliver came. What was delivered is trained,
+        # nacked or held, at every moment.
+        self.delivered = 0
+        self.trained_unrolls = 0
+        self.objections: Counter[str] = Counter(dict.fromkeys(OBJECTIONS, 0))  # to rejected ones
+        self.given_back = 0  # there was no room
+        self.duplicates = 0  # delivered again after they had been trained on
+        self._hello = (name, rank, world)
+        self._group = group  # all ranks of one learner say the same
+        # Once it is in neither says anything: it is no newcomer when it says HELLO again.
+        self._takes_over = take_over  # whoever trains this run must end
+        self._fresh = fresh  # new weights may replace what the run has trained
+        self._run = run
+        self._shared = shared
+        self._spaces = spaces
+        self._unroll_bytes = unroll_bytes
+        self._accept = accept
+        self._free = free  # unrolls that fit into batches now, beyond those held
+        self._journal = journal
+        self._blob: Blob | None = None  # the weights everybody should have
+        self._kept = Kept()  # those and some before, for Gets that are under way
+        self._fetched = -1  # version that the broker asked for last; -1 = none yet
+        self._quiet_until = 0.0  # no further line about refused unrolls before then
+        self._known = -1  # newest weights that the broker says it has whole
+        journal.joins("learner", inc, name)
+
+    @property
+    def heard(self) -> bool:
+        """The broker has what we published last."""
+        return self._blob is None or self._known >= self._blob.announce.version
+
+    def unaccounted(self) -> int:
+        """delivered - trained - nacked - held; anything but 0 is our bug."""
+        nacked = self.rejected + self.given_back
+        return self.delivered - self.trained_unrolls - nacked - len(self.inbox)
+
+    def begins(self, version: int) -> None:
+        """Trained up to this version: 0, or what a checkpoint says."""
+        self.version = version
+        self._journal.begins(version)
+
+    def trained(self, keys: Sequence[Key], *, version: int) -> None:
+        """An optimiser step used these unrolls."""
+        self.version = max(self.version, version)
+        self._journal.trained(keys, version)
+        self.trained_unrolls += len(keys)
+        for done in self.inbox.trained(keys, version=self.version, free=self._free()):
+            self.link.send(encode(done))
+
+    @property
+    def rejected(self) -> int:
+        return sum(self.objections.values())
+
+    def reject(self, keys: Sequence[Key], objection: Objection) -> None:
+        """Unrolls that cannot be used."""
+        self._journal.rejected(keys)
+        self.objections[objection.reason] += len(keys)
+        tags = self.inbox.give_up(keys)
+        self._nack(tags, Outcome.REJECTED, objection.words, blame=objection.blame)
+
+    def publish(self, blob: Blob) -> None:
+        """New weights. Announce, and send the first chunk unasked."""
+        self._blob = blob
+        self._kept.add(blob, (self._fetched,))
+        self._announce(blob)
+
+    def leave(self, *, final: bool, text: str) -> None:
+        self.link.send(encode(Bye(self.inc, final, text)))
+
+    # ---- Peer -----------------------------------------------------------------------------------
+
+    def greet(self) -> list[Payload]:
+        name, rank, world = self._hello
+        hello = Hello(
+            "learner", name, self.inc, run=self._run, spaces=self._spaces[0],
+            rank=rank, world=world, version=self.version, group=self._group,
+            take_over=self._takes_over, fresh=self._fresh,
+        )  # fmt: skip
+        body = hello_payload.Introduction(
+            shared=self._shared, spaces=self._spaces[1], unroll_bytes=self._unroll_bytes,
+            trained=self.inbox.windows(), held=self.inbox.held(), want=self._free(),
+            port=self.port,
+        )  # fmt: skip
+        return encode(hello, hello_payload.encode(body))
+
+    def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
+        self._known = -1  # it may be another broker
+        self._takes_over, self._fresh = False, True
+        if welcome.version > self.version and self._blob is not None:
+            # Samplers act with what an older learner called newer. Ours are the newest there are,
+            # and must be called so: credit may ask for that version before our next step.
+            blob = self._blob
+            self._blob = Blob.of(welcome.version, blob.announce.layout, blob.body)
+            self._kept.add(self._blob, (self._fetched,))
+        self.version = max(self.version, welcome.version)
+        self.welcome_version = welcome.version
+        if self._blob is not None:
+            self._announce(self._blob)
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
+        match message:
+            case Deliver():
+                self._delivered(message, buffers)
+            case LearnerPong():
+                self._known = message.weights
+                if self._blob is not None and not self.heard:
+                    # Its chunks may be on their way still: what is missing will be asked for.
+                    self.link.send(encode(self._blob.announce))
+            case Get():
+                newer = self._kept.instead(message)
+                if newer is not None:
+                    self.link.send(encode(newer))
+                    message = Get(newer.version, message.lo, message.hi)
+                self._fetched = message.version
+                for chunk, body in self._kept.chunks(message):
+                    self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
+
+    def beats(self) -> list[list[Payload]]:
+        stats = {**self.stats, "clock": time.time()}
+        ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
+        return [encode(ping)]
+
+    def _delivered(self, message: Deliver, buffers: Sequence[Buffer]) -> None:
+        verdict = self.inbox.deliver(message)
+        key = (message.inc, message.stream, message.seq)
+        tags = ((message.tag, message.tag + 1),)
+        if verdict is Verdict.TRAINED:
+            self.duplicates += 1
+            self._nack([tags], Outcome.DUPLICATE, "trained before")
+        elif verdict is Verdict.NEW:
+            self.delivered += 1
+            if self._free() <= 0:
+                # It was on its way when our last HELLO was said, and the broker counts from there.
+                # Counted by us alone, we would want one too many until the next HELLO.
+                self.inbox.received -= 1
+                self.given_back += 1
+                self._nack(self.inbox.give_up([key]), Outcome.ABANDONED, "no room")
+                return
+            objection = self._accept(message, buffers)
+            if objection is not None:
+                self._complain(message.actor, objection.words)
+                self.reject([key], objection)
+
+    def _complain(self, sampler: str, reason: str) -> None:
+        """A flood of bad unrolls is counted one by one, and said once a second."""
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + 1.0
+            more = f" ({self.rejected} refused before)" if self.rejected else ""
+            log.warning("unroll of %s refused: %s%s", sampler, reason, more)
+
+    def _nack(
+        self,
+        parts: Sequence[tuple[tuple[int, int], ...]],
+        outcome: Outcome,
+        reason: str,
+        *,
+        blame: bool = False,
+    ) -> None:
+        for tags in parts:
+            self.link.send(encode(Nack(self.inc, tags, outcome, reason[:200], blame)))
+
+    def _announce(self, blob: Blob) -> None:
+        announce: Announce = blob.announce
+        self.link.send(encode(announce))
+        if not self.link.bulk:  # else the broker has others to come first, and asks for it then
+            chunk, body = blob.first()
+            self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))

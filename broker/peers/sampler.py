@@ -1,0 +1,201 @@
+"""How a sampler speaks with the broker: its unrolls out, credit and weights in."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from headrace.broker.journal.journal import Journal
+from headrace.broker.measures import ACK_S, Buckets
+from headrace.broker.peers.outbox import Outbox
+from headrace.broker.protocol import hello_payload
+from headrace.broker.protocol.messages import (
+    MAX_ENTRIES,
+    Ack,
+    Announce,
+    Buffer,
+    Bye,
+    Chunk,
+    Episodes,
+    Hello,
+    Limit,
+    Message,
+    Payload,
+    Pong,
+    Range,
+    Recall,
+    Welcome,
+    encode,
+)
+from headrace.broker.security import keys
+from headrace.broker.transport.link import Link
+from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.subscriber import Subscriber
+
+
+class ActorEnd:
+    """The sampler's Peer. The sampler waits on `news` and then looks at what it needs."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        name: str,
+        inc: int,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        journal: Journal,
+        key: keys.Key | None = None,
+        shelf: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.inc = inc
+        self.link = Link(endpoint, self, context, subscribe=True, key=key)
+        self.outbox = Outbox(inc=inc, streams=0)
+        self.news = asyncio.Event()  # credit, weights, acknowledgements or the end came in
+        self.over = ""  # why the run is complete; "" = it is not
+        self.say: Callable[[], dict[str, float]] = dict  # what is sent along with every beat
+        self.port = 0  # where its metrics are served; 0 = nowhere
+        self.bytes_sent = 0
+        self.acks = Buckets(ACK_S)  # from sending to the acknowledgement
+        self.last_ack = 0.0  # when one came, since 1970; 0 = none yet
+        self._sent: dict[tuple[int, int], float] = {}  # (stream, seq) -> when; not acknowledged
+        self._spaces = ("", "")  # digest, words
+        self.weights = Subscriber(self.link, shelf)
+        self._journal = journal
+        journal.joins("actor", inc, name)
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """Its own figures, as they are now."""
+        return {**self.say(), "clock": time.time()}
+
+    @property
+    def run(self) -> dict[str, Any] | None:
+        """The shared run, once a broker welcomed us."""
+        return self.weights.run
+
+    @property
+    def blob(self) -> Blob | None:
+        """Newest weights that arrived and were not taken yet."""
+        return self.weights.blob
+
+    @property
+    def acting(self) -> int:
+        """Version the sampler acts with."""
+        return self.weights.acting
+
+    async def serve(self) -> None:
+        """The link, and the look at the machine's shelf. Ends as the link does."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.link.run(), name="link")
+            group.create_task(self.weights.borrow(self.news), name="shelf")
+
+    def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
+        """The environments are made: ask for credit."""
+        self.outbox = Outbox(inc=self.inc, streams=streams)
+        self._spaces = spaces
+        self.link.greet()
+
+    def put(
+        self,
+        stream: int,
+        *,
+        versions: tuple[int, int],
+        steps: int,
+        digest: int,
+        ended: int,
+        episodes: Episodes,
+        buffers: Sequence[Buffer],
+    ) -> None:
+        """A finished unroll goes out; it stays in the outbox until it is acknowledged."""
+        frames = self.outbox.put(
+            stream, versions=versions, steps=steps, digest=digest, ended=ended,
+            episodes=episodes, buffers=buffers,
+        )  # fmt: skip
+        seq = self.outbox.last(stream)
+        self._sent[stream, seq] = time.monotonic()
+        self._journal.generated(self.inc, stream, seq, steps)
+        self.bytes_sent += sum(len(frame) for frame in frames)
+        self.link.send_bulk((stream, seq), frames)
+
+    def take_blob(self) -> Blob | None:
+        return self.weights.take()
+
+    def acts_with(self, version: int, digest: str) -> None:
+        """Proof that the weights arrived: the digest of what the module holds now."""
+        self.weights.acts_with(version, digest)
+
+    def leave(self, text: str) -> None:
+        """Clean exit; what is open is abandoned and said so. Its last figures go first."""
+        for frames in self.beats():
+            self.link.send(frames)
+        gone = self.outbox.abandon()
+        self._forget(gone)
+        self._sent.clear()
+        self._journal.given_up(self.inc, gone)
+        # A full list says that another follows, so the last one is never full.
+        for at in range(0, len(gone) + 1, MAX_ENTRIES):
+            self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
+
+    # ---- Peer -----------------------------------------------------------------------------------
+
+    def greet(self) -> list[Payload]:
+        streams = self.outbox.introduction() if self._spaces[0] else ()
+        hello = Hello("actor", self.name, self.inc, spaces=self._spaces[0], version=self.acting)
+        return encode(
+            hello,
+            hello_payload.encode(
+                hello_payload.Introduction(spaces=self._spaces[1], streams=streams, port=self.port)
+            ),
+        )
+
+    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.welcomed(welcome, body)
+        self.news.set()
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
+        match message:
+            case Limit():
+                self.outbox.on_limit(message)
+            case Recall():
+                self.link.send(encode(self.outbox.on_recall(message)))
+                return
+            case Ack():
+                settled = self.outbox.on_ack(message)
+                self._journal.acknowledged(self.inc, settled, message.outcome)
+                self._forget(settled)
+                self._settled(settled)
+            case Pong():
+                for key, frames in self.outbox.resend(message.missing):
+                    self.link.send_bulk(key, frames)
+                return
+            case Announce():
+                self.weights.handle(message, buffers)
+                return
+            case Chunk():
+                self.weights.handle(message, buffers)
+            case Bye():
+                self.over = message.text or "the learner is done"
+        self.news.set()
+
+    def beats(self) -> list[list[Payload]]:
+        self.weights.beat()
+        if not self._spaces[0]:
+            return []
+        bulk = self.link.bulk
+        return [encode(ping) for ping in self.outbox.pings(self.stats, self.acting, waiting=bulk)]
+
+    def _forget(self, ended: Sequence[Range]) -> None:
+        """They need not be sent any more."""
+        for stream, lo, hi in ended if self.link.bulk else ():
+            for seq in range(lo, hi):
+                self.link.bulk.drop((stream, seq))
+
+    def _settled(self, settled: Sequence[Range]) -> None:
+        now, self.last_ack = time.monotonic(), time.time()
+        for stream, lo, hi in settled:
+            for seq in range(lo, hi):
+                self.acks.add(now - self._sent.pop((stream, seq), now))

@@ -1,0 +1,1 @@
+"""The messages on the wire, their bounded fields and their encoding."""

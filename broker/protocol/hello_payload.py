@@ -1,0 +1,98 @@
+"""What a HELLO carries beside its header: too long for one, and decoded once per session."""
+
+from itertools import pairwise
+from typing import Annotated, TypeAlias
+
+import msgpack
+import msgspec
+from msgspec import Meta, Struct
+
+from headrace.broker.protocol.fields import Count, Inc
+from headrace.broker.protocol.messages import Buffer, Malformed
+
+Tag: TypeAlias = Annotated[int, Meta(ge=0)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Spans: TypeAlias = tuple[tuple[Count, Count], ...]
+
+# Seqs that one HELLO may make us look at: of a stream, of all, and of all that a learner trained.
+_MOST_OF_STREAM = 1 << 16
+_MOST_OPEN = 1 << 17
+_MOST_TRAINED = 1 << 20
+# Tables in tables in a run: of the arguments of an environment, a few.
+_MOST_DEEP = 16
+
+
+class Introduction(Struct, frozen=True):
+    """What a HELLO carries beside its header; empty for whom it does not concern."""
+
+    shared: dict[str, object] | None = None  # learner: the sections all must agree on
+    spaces: str = ""  # in words, for the refusal of somebody else's
+    unroll_bytes: Count = 0  # learner: size of one unroll by these spaces
+    # actor: (stream, floor, next, started, unacked half-open ranges)
+    streams: tuple[tuple[Count, Count, Count, Count, Spans], ...] = ()
+    # learner: (actor inc, stream, trained half-open ranges), and (tag, inc, stream, seq) held
+    trained: tuple[tuple[Inc, Count, Spans], ...] = ()
+    held: tuple[tuple[Tag, Inc, Count, Count], ...] = ()
+    want: Count = 0  # learner: unrolls it can take at once
+    port: Port = 0  # where its metrics can be had, at the address it connects from; 0 = nowhere
+
+
+def encode(said: Introduction) -> bytes:
+    return msgspec.msgpack.encode(said)
+
+
+def decode(body: Buffer) -> Introduction:
+    try:
+        said = msgspec.msgpack.decode(body, type=Introduction)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed("introduction") from error
+    if said.shared is not None and not _sections(said.shared):
+        raise Malformed("shared run")
+    for _, floor, following, started, unacked in said.streams:
+        # One unroll at a time runs in a stream. More would let one peer claim the credit of all.
+        if not floor <= following <= started <= following + 1:
+            raise Malformed("stream")
+        if not _ascending(floor, unacked, following):
+            raise Malformed("unacknowledged ranges")
+    windows = [following - floor for _, floor, following, _, _ in said.streams]
+    if max(windows, default=0) > _MOST_OF_STREAM or sum(windows) > _MOST_OPEN:
+        raise Malformed("too many open unrolls")
+    if sum(max(0, hi - lo) for *_, spans in said.trained for lo, hi in spans) > _MOST_TRAINED:
+        raise Malformed("too many trained unrolls")
+    return said
+
+
+def _sections(shared: dict[str, object]) -> bool:
+    """Tables of keys, nested no deeper than any run: what compares and shows it calls itself."""
+    level: list[object] = list(shared.values())
+    if not all(isinstance(table, dict) for table in level):
+        return False
+    for _ in range(_MOST_DEEP):
+        level = [
+            part
+            for held in level
+            if isinstance(held, dict | list)
+            for part in (held.values() if isinstance(held, dict) else held)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _ascending(floor: int, spans: Spans, ceiling: int) -> bool:
+    """Ranges in order, apart, and inside."""
+    edges = [floor, *(edge for span in spans for edge in span), ceiling]
+    return all(low <= high for low, high in pairwise(edges))
+
+
+def pack(plain: object) -> bytes:
+    """Any plain data: the run in WELCOME, the numbers in STATUS."""
+    packed: bytes = msgpack.packb(plain, use_bin_type=True)
+    return packed
+
+
+def unpack(body: Buffer) -> object:
+    try:
+        return msgpack.unpackb(body, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # a list is no key
+        raise Malformed("body") from error

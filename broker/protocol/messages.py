@@ -1,0 +1,280 @@
+"""Every message as a typed record; the only place that turns bytes into messages and back.
+
+    frame 0   16 bytes   magic "HR" | protocol u8 | type u8 | buffers u16 | 0 u16 | header bytes u32
+                         | xxh32 u32 of the header, seeded with type << 16 | buffers
+    frame 1   <= 4 KiB   msgpack array: the fields of the record, in order
+    frame 2.. opaque     raw buffers; the broker passes them on and never looks inside
+
+Errors, all WireError: Malformed (the sender is at fault: refuse, count, go on) and OtherProtocol
+(the sender is unfit: tell it which protocol we speak).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+import xxhash
+import zmq
+
+from headrace.broker.protocol.bulk_messages import Mark, Message, Open, Piece, Reached
+from headrace.broker.protocol.credit_messages import Limit, Recall, Returned
+from headrace.broker.protocol.fields import (
+    MAX_BUFFER_BYTES,
+    MAX_BUFFERS,
+    MAX_ENTRIES,
+    MAX_EPISODES,
+    ActedWith,
+    Count,
+    Episodes,
+    Inc,
+    Name,
+    Outcome,
+    Range,
+    Ranges,
+    Rank,
+    Refusal,
+    Role,
+    Text,
+    Version,
+    ranges,
+)
+from headrace.broker.protocol.lease_messages import Deliver, Done, LearnerPing, LearnerPong, Nack
+
+__all__ = [
+    "MAX_BUFFERS", "MAX_BUFFER_BYTES", "MAX_ENTRIES", "MAX_EPISODES", "Deliver", "Done", "Episodes",
+    "LearnerPing", "LearnerPong", "Limit", "Mark", "Message", "Nack", "Open", "Outcome", "Piece",
+    "Range", "Reached", "Recall", "Refusal", "Returned", "ranges",
+]  # fmt: skip
+
+PROTOCOL: Final = 2
+MAGIC: Final = b"HR"
+MAX_HEADER: Final = 4096
+
+_PREFIX: Final = struct.Struct("!2sBBHHII")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+# What the broker passes on without looking: a buffer, or the frame it came in.
+Payload: TypeAlias = Buffer | zmq.Frame
+
+
+class WireError(ValueError):
+    """What arrived is no message of ours."""
+
+
+class Malformed(WireError):  # noqa: N818 - reads as what it says
+    """Wrong bytes: counted under a reason, never answered."""
+
+
+class OtherProtocol(WireError):  # noqa: N818
+    """A peer of another release."""
+
+    def __init__(self, theirs: int) -> None:
+        super().__init__(
+            f"protocol {theirs} there, protocol {PROTOCOL} here: upgrade the older side"
+        )
+        self.theirs = theirs
+
+
+class Hello(Message, frozen=True):
+    """Any peer -> broker, first and again after RESYNC. Buffer 0: msgpack Introduction."""
+
+    role: Role  # actor, learner, watcher or evaluator
+    name: Name
+    inc: Inc  # random 63 bits per process start
+    run: str = ""  # "" = whatever the broker runs
+    spaces: str = ""  # digest of the spaces; "" = not known yet
+    rank: Rank = 0
+    world: Rank = 1
+    version: Version = 0  # actor: acting with; learner: trained up to
+    group: Inc = 0  # learner: all ranks of one learner say the same
+    take_over: bool = False  # learner: ends another one that lives
+    fresh: bool = False  # learner: new weights may replace what the run has trained
+
+
+class Welcome(Message, frozen=True):
+    """Broker -> peer. Buffer 0: msgpack of the shared run."""
+
+    broker_inc: int
+    run: str
+    beat_s: float
+    lease_s: float
+    announce: str
+    version: int
+
+
+class Refuse(Message, frozen=True):
+    """Broker -> peer: go away; the text is for a person."""
+
+    code: int
+    text: str
+
+
+class Unroll(Message, frozen=True):
+    """Actor -> broker, buffers: the unroll's fields."""
+
+    inc: Inc
+    stream: Count
+    seq: Count
+    floor: Count  # every seq below is settled for the sampler; nobody need remember it
+    version_min: ActedWith
+    version_max: ActedWith
+    steps: Count  # live steps, dead ones left out
+    digest: int  # xxh3-64 over the buffers
+    ended: Count = 0  # episodes that ended in here
+    episodes: Episodes = ()  # (column, return, length), those not told with the ones before too
+
+
+class Ack(Message, frozen=True):
+    """Broker -> actor: ranges with the outcome they share."""
+
+    outcome: Outcome
+    ranges: tuple[Range, ...]
+
+
+class Ping(Message, frozen=True):
+    """Actor, evaluator -> broker, every beat: what is not acknowledged."""
+
+    unacked: Ranges
+    stats: dict[str, float]
+    version: Version = -1  # acting with
+
+
+class Pong(Message, frozen=True):
+    """Broker -> actor: unacknowledged ranges that are not here; send them again."""
+
+    broker_inc: int
+    version: int
+    missing: tuple[Range, ...]
+
+
+class Announce(Message, frozen=True):
+    """Weights: learner -> broker on the DEALER, broker -> all on the XPUB."""
+
+    version: Version
+    layout: str
+    digest: str  # xxh3-128 over the body
+    size: Count
+    chunk: Count
+    hashes: bytes  # 8 bytes a chunk, xxh3-64
+
+
+class Get(Message, frozen=True):
+    """Weights: send chunks [lo, hi) of that version."""
+
+    version: Version
+    lo: Count
+    hi: Count
+
+
+class Chunk(Message, frozen=True):
+    """Weights: one chunk; buffer 0 is its bytes."""
+
+    version: Version
+    index: Count
+
+
+class Acting(Message, frozen=True):
+    """WACK, actor -> broker: I act with this version; digest recomputed from the loaded module."""
+
+    version: Version
+    digest: str
+
+
+class Bye(Message, frozen=True):
+    """Either way, a clean end. final (learner, broker): the run is over, nothing is trained."""
+
+    inc: Inc
+    final: bool
+    text: str
+    abandoned: Ranges = ()
+
+
+class Resync(Message, frozen=True):
+    """Broker -> peer: I do not know you; say HELLO."""
+
+    broker_inc: int
+
+
+class Watch(Message, frozen=True):
+    """Watcher -> broker: send Status."""
+
+
+class Status(Message, frozen=True):
+    """Broker -> watcher. Buffer 0: msgpack of numbers to show."""
+
+
+class Trouble(Message, frozen=True):
+    """Any peer -> broker: errors in its log. Those of one kind are one, the first of them whole."""
+
+    inc: Inc
+    text: Text
+    count: Count
+
+
+TYPES: Final[tuple[type[Message], ...]] = (
+    Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
+    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble, Open, Piece,
+    Mark, Reached, Recall, Returned,
+)  # fmt: skip
+_TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
+_DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message, *buffers: Payload) -> list[Payload]:
+    """The frames of a message."""
+    header = _ENCODER.encode(message)
+    assert len(header) <= MAX_HEADER, f"{type(message).__name__} header of {len(header)} bytes"
+    prefix = _PREFIX.pack(
+        MAGIC,
+        PROTOCOL,
+        _TAG[type(message)],
+        len(buffers),
+        0,
+        len(header),
+        _check(header, _TAG[type(message)], len(buffers)),
+    )
+    return [prefix, header, *buffers]
+
+
+def kind(frames: Sequence[Payload]) -> type[Message]:
+    """Of a message that `encode` made."""
+    prefix = frames[0]
+    assert isinstance(prefix, bytes)
+    return TYPES[prefix[3]]
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
+    """The message and its buffers, or a WireError; never anything else."""
+    if len(frames) < 2:
+        raise Malformed("fewer than two frames")
+    prefix, header = frames[0], frames[1]
+    if len(prefix) != _PREFIX.size:
+        raise Malformed("prefix size")
+    magic, protocol, tag, buffers, spare, size, check = _PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        raise Malformed("magic")
+    if protocol != PROTOCOL:
+        raise OtherProtocol(protocol)
+    if tag >= len(TYPES) or spare:
+        raise Malformed("type")
+    if size != len(header) or size > MAX_HEADER:
+        raise Malformed("header size")
+    if buffers != len(frames) - 2 or buffers > MAX_BUFFERS:
+        raise Malformed("buffer count")
+    bodies = frames[2:]
+    if bodies and max(map(len, bodies)) > MAX_BUFFER_BYTES:
+        raise Malformed("buffer size")
+    if _check(header, tag, buffers) != check:
+        raise Malformed("header hash")
+    try:
+        message = _DECODERS[tag].decode(header)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Malformed("header fields") from error
+    return message, bodies
+
+
+def _check(header: Buffer, tag: int, buffers: int) -> int:
+    """Seeded, so that a flipped type or count does not pass for another message."""
+    return xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers)

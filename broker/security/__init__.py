@@ -1,0 +1,1 @@
+"""Keys, who is authorised, and CURVE on a socket."""

@@ -1,0 +1,142 @@
+"""The folder of public keys that may connect, read again when it changes.
+
+A file that cannot be used counts as not there, and is named once. A folder that is not there lets
+nobody new in, and throws nobody out: a disk that comes a moment late must not cost a thousand
+samplers their work. Deleting a file withdraws its key.
+"""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headrace.broker.security import keys
+from headrace.broker.security.keys import KeyFileError
+
+log = logging.getLogger(__name__)
+
+# Looked at again after so long: a withdrawn key works no longer than this.
+LOOK_EVERY_S: Final = 0.5
+# A key that is not known may have been made this moment; but a flood of them costs no more looks.
+_LOOK_AGAIN_S: Final = 0.05
+# Folder entries read at most, so that a wrong folder does not hold up the broker.
+_MOST_FILES: Final = 20_000
+
+_Signature = tuple[int, int, int, int]
+
+
+class Authorised:
+    """Who has which public key."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self.folder = folder
+        self.problem = ""  # why nobody new can be let in; "" = the folder can be read
+        self.users: dict[bytes, str] = {}  # raw public key -> user
+        self.withdrawn: dict[bytes, str] = {}  # keys that were here once
+        self._clock = clock
+        self._names: frozenset[str] = frozenset()  # all users
+        self._read: dict[
+            str, tuple[_Signature, bytes | None]
+        ] = {}  # by file; None = cannot be used
+        self._looked = -1e9  # when
+
+    def user(self, public: bytes) -> str | None:
+        """Whose key it is; None = nobody's."""
+        self.look(LOOK_EVERY_S)
+        if public not in self.users:
+            self.look(_LOOK_AGAIN_S)
+        return self.users.get(public)
+
+    def has(self, user: str) -> bool:
+        """Has this user a key?"""
+        self.look(LOOK_EVERY_S)
+        return user in self._names
+
+    def look(self, oldest_s: float = 0.0) -> None:
+        """Read what changed, unless we looked a moment ago."""
+        now = self._clock()
+        if now - self._looked < oldest_s:
+            return
+        self._looked = now
+        try:
+            files = self._files()
+        except OSError as error:
+            self._trouble(f"{self.folder} cannot be read: {error.strerror}")
+            return
+        except KeyFileError as error:
+            self._trouble(str(error))
+            return
+        if self.problem:
+            log.warning("%s can be read again", self.folder)
+            self.problem = ""
+        if files != {name: signature for name, (signature, _) in self._read.items()}:
+            self._read = {name: self._one(name, files[name]) for name in sorted(files)}
+            self._learn()
+
+    def _trouble(self, why: str) -> None:
+        if why != self.problem:
+            log.error("%s; until it can be read nobody new is let in", why)
+        self.problem = why
+
+    def _files(self) -> dict[str, _Signature]:
+        """Every public file, with what changes when it does."""
+        if self.folder.stat().st_mode & 0o022:
+            raise KeyFileError(
+                f"others can write into {self.folder}, and so let themselves in;"
+                f" chmod go-w {self.folder}"
+            )
+        found = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if not entry.name.endswith(".pub") or entry.name.startswith("."):
+                    continue
+                try:
+                    known = entry.stat()
+                except FileNotFoundError:  # deleted while we look
+                    continue
+                found[entry.name] = (known.st_mtime_ns, known.st_ino, known.st_size, known.st_mode)
+                if len(found) > _MOST_FILES:
+                    raise KeyFileError(f"{self.folder} holds more than {_MOST_FILES} keys")
+        return found
+
+    def _one(self, name: str, signature: _Signature) -> tuple[_Signature, bytes | None]:
+        known = self._read.get(name)
+        if known is not None and known[0] == signature:
+            return known
+        path = self.folder / name
+        try:
+            keys.owner(name, str(path))
+            if signature[3] & 0o022:
+                raise KeyFileError(f"{path}: others can write into it; chmod go-w {path}")
+            return signature, keys.raw(keys.parse_public(keys.read_bounded(path), str(path)))
+        except KeyFileError as error:
+            log.error("not authorised: %s", error)
+        except OSError as error:
+            log.error("not authorised: %s: %s", path, error.strerror)
+        return signature, None
+
+    def _learn(self) -> None:
+        """From the files' contents; a key that two files name is nobody's."""
+        shared = Counter(public for _, public in self._read.values() if public is not None)
+        before, self.users = self.users, {}
+        for name, (_, public) in self._read.items():
+            if public is None:
+                continue
+            if shared[public] > 1:
+                log.error(
+                    "not authorised: %s holds the same key as another file; make each its own",
+                    self.folder / name,
+                )
+                continue
+            self.users[public] = keys.user(*keys.owner(name, name))
+        self._names = frozenset(self.users.values())
+        for public, user in before.items():
+            if public not in self.users:
+                self.withdrawn[public] = user
+                log.warning("the key of %s is withdrawn", user.replace(":", " ").strip())
+        for public in self.users:
+            self.withdrawn.pop(public, None)
+        while len(self.withdrawn) > _MOST_FILES:
+            self.withdrawn.pop(next(iter(self.withdrawn)))

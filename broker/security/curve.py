@@ -1,0 +1,75 @@
+"""CURVE options of both ends of a socket, and the monitor that tells of failed handshakes.
+
+Who may connect is the Gate's to say (gate.py).
+"""
+
+import contextlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import zmq
+
+from headrace.broker.protocol.messages import Buffer
+from headrace.broker.security.keys import Key
+
+# A named domain: only sockets that say it are asked about here, and "*" would not match it.
+DOMAIN: Final = b"headrace"
+# What the broker's own end sees of handshakes that came to nothing before a key was asked about.
+FAILURES: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
+    """The broker's end: nobody comes in whom the Gate did not let in."""
+    socket.set(zmq.CURVE_SERVER, 1)
+    socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
+    socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
+    socket.set(zmq.ZAP_DOMAIN, DOMAIN)
+    # Without it libzmq lets everybody in when no handler is bound.
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def join(socket: "zmq.Socket[bytes]", key: Key) -> None:
+    """A peer's end: it talks to the owner of this one broker key and to nobody else."""
+    socket.set(zmq.CURVE_SERVERKEY, key.broker.encode())
+    socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
+    socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
+
+
+def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+    """A monitor of failed handshakes. It must be read: what nobody reads would stop all traffic,
+    so its queue has no bound of its own; it holds what fails while the loop is busy."""
+    name = f"inproc://handshakes.{socket.underlying:x}"
+    socket.monitor(name, FAILURES)
+    made: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
+    made.set(zmq.RCVHWM, 0)
+    made.set(zmq.LINGER, 0)
+    made.connect(name)
+    return made
+
+
+def unlisten(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
+    """Before the socket is closed."""
+    with contextlib.suppress(zmq.ZMQError):  # the context may be gone
+        socket.monitor(None, 0)
+    monitor.close(0)
+
+
+def failures(monitor: "zmq.Socket[bytes]") -> Iterator[tuple[int, int]]:
+    """All that came in, without waiting."""
+    while True:
+        try:
+            frames = monitor.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
+            return
+        yield failure(frames)
+
+
+def failure(frames: Sequence[Buffer]) -> tuple[int, int]:
+    """A monitor's message: event and value."""
+    event, value = struct.unpack("=HI", bytes(frames[0])[:6])
+    return int(event), int(value)

@@ -1,0 +1,128 @@
+"""What a failed handshake means to a peer: what its user is told, and what it does next. Pure.
+
+    what libzmq tells                       because                                 then
+    AUTH 400            REFUSED    the broker does not know our key                 end; or wait
+    AUTH 500            LATER      the broker cannot read its keys now              wait
+    PROTOCOL, mechanism MISMATCH   one side has keys, the other has not             end; or wait
+    anything else       HUNG_UP    another broker's key, or it died just now        wait
+
+"End; or wait": a peer that was never let in was started wrongly, and ends. One that was let in
+before waits: what it holds is worth more than a quick answer to a slip at the broker. The last row
+cannot be told apart from a broker that is being restarted, so nobody ends because of it, and it is
+only spoken of when it repeats.
+"""
+
+from enum import Enum
+from typing import Final
+
+import zmq
+
+from headrace.broker.security.keys import Key, stem
+
+_REFUSED: Final = 400
+_MECHANISM_MISMATCH: Final = 0x11000002
+# So many broken handshakes in a row are no accident.
+_PATIENCE: Final = 3
+# The same words come no sooner again.
+_AGAIN_S: Final = 60.0
+_LONGEST_S: Final = {"refused": 30.0, "later": 5.0, "mismatch": 30.0, "hung up": 5.0}
+_SHORTEST_S: Final = 0.5
+
+
+class Failure(Enum):
+    REFUSED = "refused"
+    LATER = "later"
+    MISMATCH = "mismatch"
+    HUNG_UP = "hung up"
+
+
+def failure(event: int, value: int) -> Failure:
+    """Of a monitor's event."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return Failure.REFUSED if value == _REFUSED else Failure.LATER
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
+        return Failure.MISMATCH
+    return Failure.HUNG_UP
+
+
+class Handshakes:
+    """Those of one link, over all its sockets."""
+
+    def __init__(self, endpoint: str, key: Key | None) -> None:
+        self._endpoint = endpoint
+        self._key = key
+        self._let_in = False  # ever
+        self._failures = 0  # in a row
+        self._last = Failure.HUNG_UP
+        self._said: dict[Failure, float] = {}  # when, since we were let in
+
+    def succeeded(self) -> None:
+        """The broker spoke with us."""
+        self._let_in = True
+        self._failures = 0
+        self._said.clear()
+
+    def failed(self, what: Failure) -> bool:
+        """True = this socket will not do; away with it, and wait."""
+        self._failures += 1
+        self._last = what
+        return what is not Failure.HUNG_UP or self._failures >= _PATIENCE
+
+    def fatal(self) -> str:
+        """Why there is no sense in going on; "" = there is."""
+        if self._let_in or not self._failures:
+            return ""
+        return self._words() if self._last in (Failure.REFUSED, Failure.MISMATCH) else ""
+
+    def line(self, now: float) -> str:
+        """What the user should hear now; "" = nothing new."""
+        quiet = self._last is Failure.HUNG_UP and self._failures < _PATIENCE
+        if not self._failures or quiet:
+            return ""
+        if now - self._said.get(self._last, -_AGAIN_S) < _AGAIN_S:
+            return ""
+        self._said[self._last] = now
+        return f"{self._words()}; still trying"
+
+    def pause_s(self) -> float:
+        """How long to stay away; 0 = no handshake failed."""
+        if not self._failures:
+            return 0.0
+        # One that begins to fail is asked again soon, one that goes on failing seldom.
+        doubled = _SHORTEST_S * 2.0 ** min(self._failures - 1, 10)
+        return min(doubled, _LONGEST_S[self._last.value])
+
+    def _words(self) -> str:
+        broker, key = f"the broker at {self._endpoint}", self._key
+        match self._last, key:
+            case Failure.LATER, _:
+                return f"{broker} cannot read its authorised keys now; its own log says why"
+            case Failure.REFUSED, Key():
+                name = stem(key.role, key.name)
+                return (
+                    f"{broker} refused the key in {key.path}: there is no such {name}.pub in the"
+                    " folder of authorised keys of the broker; put it there (headrace keygen"
+                    " makes both), or give another key with --key"
+                )
+            case Failure.MISMATCH, Key():
+                return (
+                    f"{broker} works without keys, and we have the key in {key.path}; start the"
+                    " broker with security.curve = true, or leave out the key (--key,"
+                    " security.curve)"
+                )
+            case Failure.HUNG_UP, Key():
+                return (
+                    f"{broker} breaks off: the broker's public key in {key.path} may be another"
+                    " broker's (compare `broker` there with broker.pub in the broker's key"
+                    " folder), or it works without keys"
+                )
+            case ((Failure.REFUSED | Failure.MISMATCH), None):
+                return (
+                    f"{broker} lets in only who has a key; give one with --key FILE"
+                    " (headrace keygen makes it, SECURITY.md tells more)"
+                )
+            case _:
+                return (
+                    f"{broker} breaks off: it may want a key, give one with --key FILE"
+                    " (SECURITY.md tells more)"
+                )

@@ -1,0 +1,185 @@
+"""Who may say what, how often and how much: the broker's door. Pure; callers pass `now`.
+
+    a message   over a rate -------> dropped, counted; the next beat says again what mattered
+                from a stranger ---> RESYNC, a few times a second; a bounded table of strangers
+                too large ---------> dropped, counted
+                about another's ---> dropped, counted
+                else --------------> its handler
+
+A rate is a bucket: one number, the moment until which what was taken has been paid for. A message
+is taken while that moment lies less than a burst ahead, so that one larger than a burst passes too.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from headrace.broker.config import BrokerConfig
+from headrace.broker.protocol.messages import (
+    MAX_BUFFERS,
+    Chunk,
+    Hello,
+    Message,
+    Open,
+    Piece,
+    Range,
+    Unroll,
+)
+
+# Why a message was not taken; the closed set of the metric's label.
+REASONS: Final = (
+    "malformed",  # bytes that are no message
+    "protocol",  # another release, told so too often
+    "unknown",  # from a route that said no HELLO
+    "unexpected",  # not for this role to say
+    "identity",  # speaks of another's incarnation, lease or weights
+    "credit",  # an unroll that was not granted
+    "numbers",  # figures that cannot be: not finite, reversed, from the future
+    "size",  # larger than it can honestly be
+    "rate",  # over a rate of [broker]
+    "hello",  # HELLO too often
+    "room",  # no memory now for what comes in pieces; its sampler is asked for it again
+)
+
+_BURST_S: Final = 1.0
+_HELLO_BURST: Final = 10
+_FEWEST_GREETED_S: Final = 100
+# Routes of strangers remembered, the first come forgotten first.
+_MOST_STRANGERS: Final = 4096
+# An Introduction by role: the spaces in words, and a little for each stream.
+_WORDS_BYTES: Final = 64 << 10
+_STREAM_BYTES: Final = 1 << 10
+_LEARNER_BYTES: Final = 16 << 20
+# Looking at so many seqs costs as much as a small message.
+_SEQS_A_MESSAGE: Final = 8
+_MOST_SEQS: Final = 4096
+# Complaints in the log: a flood of bad messages must not become a flood of lines.
+_LINES_S, _LINES_BURST_S = 20.0, 10.0
+# Buffers that a message may bring; one that is not named brings none. An unroll brings many.
+_BUFFERS: Final[dict[type[Message], int]] = {Hello: 1, Chunk: 1, Open: 2, Piece: MAX_BUFFERS}
+
+
+class Budget:
+    """What one connection has used. Each attribute is a moment: paid for until then."""
+
+    __slots__ = ("answered", "bytes", "hello", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0.0
+        self.bytes = 0.0
+        self.hello = 0.0
+        self.answered = 0.0  # RESYNC or another protocol's REFUSE: no sooner again than then
+
+
+class Door:
+    """One broker's."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.peers = config.peers
+        self.streams = config.streams
+        # Seconds of a rate that one message, one byte use up.
+        self._peer_message_s = 1.0 / config.peer_messages_s
+        self._peer_byte_s = 1.0 / (config.peer_mb_s * 2**20)
+        self._message_s = 1.0 / config.messages_s
+        self._byte_s = 1.0 / (config.mb_s * 2**20)
+        self._hello_s = 1.0 / config.hello_s
+        self._messages = 0.0  # all peers' together, paid for until then
+        self._bytes = 0.0
+        # HELLOs and answers to strangers: after a restart all peers are through in a second or two.
+        self._greeted = 0.0
+        self._lines = 0.0  # in the log
+        self._most_unroll = 0  # bytes; 0 = nobody has said how large they are
+        self._strangers: dict[bytes, Budget] = {}
+
+    def crowded(self, peers: int, *, known: bool, streams: int) -> str:
+        """Is there room for one more with so many streams? Words for its user when there is not."""
+        if peers >= self.peers and not known:
+            return f"the broker has {peers} peers already; raise broker.peers"
+        if streams > self.streams:
+            return (
+                f"{streams} streams, and one sampler may have {self.streams};"
+                " start more samplers, or raise broker.streams"
+            )
+        return ""
+
+    def admits(self, budget: Budget, size: int, now: float) -> bool:
+        """Takes it from the peer's rates and from everybody's, or says no and takes nothing."""
+        until = now + _BURST_S
+        messages, nbytes = budget.messages, budget.bytes
+        all_messages, all_bytes = self._messages, self._bytes
+        if messages > until or nbytes > until or all_messages > until or all_bytes > until:
+            return False
+        budget.messages = (messages if messages > now else now) + self._peer_message_s
+        budget.bytes = (nbytes if nbytes > now else now) + size * self._peer_byte_s
+        self._messages = (all_messages if all_messages > now else now) + self._message_s
+        self._bytes = (all_bytes if all_bytes > now else now) + size * self._byte_s
+        return True
+
+    def charge(self, budget: Budget, *, messages: int = 0, nbytes: int = 0) -> None:
+        """What an answer costs beyond its question, after `admits`."""
+        budget.messages += messages * self._peer_message_s
+        budget.bytes += nbytes * self._peer_byte_s
+        self._messages += messages * self._message_s
+        self._bytes += nbytes * self._byte_s
+
+    def stranger(self, route: bytes) -> Budget:
+        """The budget of a route that said no HELLO yet."""
+        budget = self._strangers.get(route)
+        if budget is None:
+            if len(self._strangers) >= _MOST_STRANGERS:
+                del self._strangers[next(iter(self._strangers))]
+            budget = self._strangers[route] = Budget()
+        return budget
+
+    def known(self, route: bytes) -> None:
+        """It said HELLO: its budget is its peer's now."""
+        self._strangers.pop(route, None)
+
+    def answers(self, budget: Budget, now: float) -> bool:
+        """May this stranger be told to say HELLO, or which protocol we speak?"""
+        if now < budget.answered or not self._greets_all(now):
+            return False
+        budget.answered = now + self._hello_s
+        return True
+
+    def greets(self, budget: Budget, now: float) -> bool:
+        """Is this HELLO looked at?"""
+        hello = max(budget.hello, now)
+        if hello > now + (_HELLO_BURST - 0.99) * self._hello_s or not self._greets_all(now):
+            return False
+        budget.hello = hello + self._hello_s
+        return True
+
+    def _greets_all(self, now: float) -> bool:
+        if self._greeted > now + _BURST_S:
+            return False
+        self._greeted = max(self._greeted, now) + 1.0 / max(self.peers, _FEWEST_GREETED_S)
+        return True
+
+    def sizes(self, unroll_bytes: int) -> None:
+        """A learner says how large an unroll is. A packed image that cannot be packed grows."""
+        self._most_unroll = unroll_bytes + unroll_bytes // 64 + 8192 if unroll_bytes else 0
+
+    def fits(self, message: Message, buffers: Sequence[object], size: int) -> bool:
+        """Can a message of this type and role honestly have that size?"""
+        if type(message) is Unroll:
+            return size <= self._most_unroll or not self._most_unroll
+        if len(buffers) > _BUFFERS.get(type(message), 0):
+            return False
+        return not isinstance(message, Hello) or size <= self._most_introduction(message.role)
+
+    def _most_introduction(self, role: str) -> int:
+        if role == "learner":
+            return _LEARNER_BYTES
+        return _WORDS_BYTES + (_STREAM_BYTES * self.streams if role == "actor" else 0)
+
+    def loud(self, now: float) -> bool:
+        """May another complaint go into the log?"""
+        if self._lines > now + _LINES_BURST_S:
+            return False
+        self._lines = max(self._lines, now) + 1.0 / _LINES_S
+        return True
+
+
+def work(ranges: Sequence[Range]) -> int:
+    """Looking at these seqs, in messages."""
+    return sum(max(0, min(hi - lo, _MOST_SEQS)) for _, lo, hi in ranges) // _SEQS_A_MESSAGE

@@ -1,0 +1,172 @@
+"""HELLO: who may come in, and what the ledger hears of it. And whose key was withdrawn goes out.
+
+With keys a connection's user is "role:name"; the role must be the one that HELLO says, and an
+incarnation belongs to the user that said it first. Without keys every user is "".
+"""
+
+import ipaddress
+from typing import Final
+
+import zmq
+
+from headrace.broker import sanitise
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Hello, Refusal
+from headrace.broker.server.connections.admission import Budget, Door
+from headrace.broker.server.connections.roster import Peer, Roster
+from headrace.broker.server.connections.takeover import Succession
+from headrace.broker.transport.gate import Gate
+
+# Of the words about its spaces that are kept: what a refusal tells (post.py).
+_WORDS: Final = 1000
+
+
+def user_of(frame: zmq.Frame) -> str:
+    """Whose key the connection came with, as the Gate told libzmq."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
+
+
+def address_of(frame: zmq.Frame) -> str:
+    """Where the connection comes from. Inside one machine libzmq says who, not where."""
+    try:
+        address = ipaddress.ip_address(str(frame.get("Peer-Address")))
+    except (zmq.ZMQError, ValueError):
+        return "127.0.0.1"
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return f"[{plain}]" if plain.version == 6 else str(plain)
+
+
+class Reception:
+    """One broker's. No sockets: the server says what is decided here."""
+
+    def __init__(
+        self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None, succession: Succession
+    ) -> None:
+        self._succession = succession
+        self._ledger = ledger
+        self._roster = roster
+        self._door = door
+        self._gate = gate
+        self._crowd = 0  # streams at the last look, when they were more than the window; -1 = said
+        self.moved = 0  # HELLOs of an incarnation that was here, from another connection
+        roster.most_ranks = ledger.book.credit.batch
+
+    def objection(
+        self, hello: Hello, intro: Introduction, user: str, *, published: int, now: float
+    ) -> tuple[Refusal, str] | None:
+        """Why it may not come in, in words for its user: the key, the room, what it says it is."""
+        if self._gate is not None and not self._gate.allowed(user):
+            return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
+        crowded = self._door.crowded(
+            len(self._roster), known=bool(self._roster.route(hello.inc)), streams=len(intro.streams)
+        )
+        if crowded:
+            return Refusal.IDENTITY, crowded
+        actor = self._ledger.book.actors.get(hello.inc)
+        if actor is not None and actor.expelled:
+            return Refusal.UNROLLS, actor.expelled
+        owner = actor.user if actor is not None else None
+        objection = self._roster.objection(hello, intro, user, owner)
+        if objection is None and hello.role == "learner":
+            objection = self._succession.objection(hello, published=published, now=now)
+        return objection
+
+    def join(
+        self,
+        route: bytes,
+        hello: Hello,
+        intro: Introduction,
+        *,
+        user: str,
+        address: str,
+        budget: Budget,
+        now: float,
+    ) -> tuple[Peer, str]:
+        """Its place in the roster, and in words what is new about it."""
+        self._door.known(route)
+        moved = self._roster.route(hello.inc) not in (b"", route)
+        self.moved += moved
+        peer = Peer(
+            route, hello.role, sanitise.words(hello.name), hello.inc, now, hello.spaces,
+            intro.spaces[:_WORDS], hello.version, user=user, budget=budget, address=address,
+        )  # fmt: skip
+        if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
+            peer.target = f"{address}:{intro.port}"
+        new = self._roster.join(peer)
+        return peer, "joins" if new else "goes on from another connection" if moved else ""
+
+    def enter(
+        self, peer: Peer, hello: Hello, intro: Introduction, *, published: int
+    ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
+        """The version to continue at, and who must go: with another environment than the learner's,
+        or ranks of another learner."""
+        if peer.role == "learner":
+            return self._learner(peer, hello, intro, published)
+        version = self._ledger.book.credit.version
+        if peer.role == "actor" and peer.spaces and intro.streams:
+            self._ledger.actor_hello(
+                peer.inc, peer.name, intro.streams, now=peer.seen, user=peer.user,
+                acting=peer.acting,
+            )  # fmt: skip
+            if not self._ledger.versions.first_rank:
+                # It may have newer weights than a broker that lost its memory, and keeps them.
+                version = max(version, hello.version)
+        return version, []
+
+    def _learner(
+        self, peer: Peer, hello: Hello, intro: Introduction, published: int
+    ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
+        out = [(rival, Refusal.TAKEN, text) for rival, text in self._succession.succeed(hello)]
+        self._roster.spaces = (hello.spaces, intro.spaces)
+        self._ledger.book.unroll_bytes = intro.unroll_bytes
+        self._door.sizes(intro.unroll_bytes)
+        foreign = self._roster.foreign()
+        for other in foreign:
+            self._ledger.actor_bye(other.inc, ())
+            self._roster.forget(other.inc)
+            out.append((other, Refusal.SPACES, self._roster.space_words(other.said)))
+        version = self._ledger.learner_hello(
+            peer.inc, rank=hello.rank, world=hello.world, version=hello.version, want=intro.want,
+            trained=intro.trained, held=intro.held, now=peer.seen, acted=self._roster.acted(),
+            published=published, group=hello.group,
+        )  # fmt: skip
+        return version, out
+
+    def alive(self, peer: Peer, now: float) -> bool:
+        """Heard now; False = the ledger gave it up meanwhile."""
+        peer.seen = now
+        if peer.role == "actor" and peer.spaces:
+            return self._ledger.heard(peer.inc, now)
+        if peer.role == "learner":
+            return self._ledger.learner_heard(peer.inc, now)
+        return True
+
+    def crowd(self) -> str:
+        """Every tick: are there more streams than places? Said once, when no more come in."""
+        credit = self._ledger.book.credit
+        last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
+        if last < 0 or not now or now != last:
+            self._crowd = last if last < 0 else now
+            return ""
+        self._crowd = -1
+        return (
+            f"{now} streams (groups of environments) share {credit.window} places, so"
+            f" {now - credit.window} of them always wait: places are (pacing.max_lag + 1) x"
+            " pacing.batch_unrolls; raise one of these, or let fewer groups play (actor.groups)"
+        )
+
+    def withdrawn(self) -> list[Peer]:
+        """Every tick: whose key is no longer in the folder is out, and what it held is free."""
+        gate = self._gate
+        if gate is None:
+            return []
+        out = [peer for peer in self._roster.everybody() if not gate.allowed(peer.user)]
+        for peer in out:
+            self._ledger.actor_bye(peer.inc, ())
+            self._ledger.learner_bye(peer.inc, final=False)
+            self._roster.forget(peer.inc)
+        return out

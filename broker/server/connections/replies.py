@@ -1,0 +1,101 @@
+"""Sends and counts. What a socket does not take is dropped; bulk waits for room."""
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+
+from headrace.broker.protocol import messages as wire
+from headrace.broker.protocol.messages import (
+    Chunk,
+    Deliver,
+    Message,
+    Open,
+    Payload,
+    Piece,
+    Reached,
+    Refusal,
+)
+from headrace.broker.server.connections.counters import Counters
+from headrace.broker.server.connections.roster import Peer
+from headrace.broker.transport.bulk.sender import Bulk, Send
+from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, Pipes
+from headrace.broker.transport.mailbox import Mailbox
+
+_MOST_WORDS = 1000
+_BULK = (Chunk, Deliver, Open, Piece)
+
+
+class Post:
+    """The ROUTER's way out."""
+
+    def __init__(
+        self, router: Mailbox, metrics: Counters, lease_s: float, queue_bytes: int
+    ) -> None:
+        self.pipes = Pipes()
+        # Called when nothing waits for a peer any more, after something did.
+        self.emptied: Callable[[Peer], object] = bool
+        self._router = router
+        self._metrics = metrics
+        self._lease_s = lease_s
+        self._queue_bytes = queue_bytes  # what learners do not read may be as much as the queue
+
+    def send(self, route: bytes, message: Message, *buffers: Payload) -> bool:
+        """False = there was no room for it, or nobody there."""
+        return self._send(route, wire.encode(message, *buffers))
+
+    def bulk(self, peer: Peer, key: Hashable, message: Message, *buffers: Payload) -> None:
+        """Sends in its turn, and in pieces where the peer's line is slow; until there is room it
+        waits."""
+        if peer.bulk is None:
+            peer.bulk = Bulk(self._lease_s)
+        peer.bulk.put(key, wire.encode(message, *buffers))
+        peer.bulk.flush(self._to(peer), time.monotonic())
+
+    def reached(self, peer: Peer, message: Reached) -> None:
+        """The peer has read so far: there is room for more."""
+        if peer.bulk is not None:
+            peer.bulk.reached(message, time.monotonic())
+            self.go_on(peer)
+
+    def beat(self, peer: Peer) -> None:
+        """Every beat of the peer: what found no room may find some now."""
+        if peer.bulk is not None:
+            peer.bulk.beat(self._to(peer), time.monotonic())
+            self.go_on(peer)
+
+    def go_on(self, peer: Peer) -> None:
+        """Sends of what waits for a peer what there is room for now."""
+        if peer.bulk is not None:
+            peer.bulk.flush(self._to(peer), time.monotonic())
+            if not peer.bulk:
+                self.emptied(peer)
+
+    def reaches(self, route: bytes, message: Message) -> bool:
+        """Says something harmless; False = its connection is closed."""
+        return self._router.reaches([route, *wire.encode(message)])
+
+    def send_all(self, route: bytes, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self.send(route, message)
+
+    def refuse(self, route: bytes, code: Refusal, text: str) -> None:
+        self._metrics.refused[code.name.lower()] += 1
+        # The words of two environments may be long; what counts stands in front.
+        self.send(route, wire.Refuse(code, text[:_MOST_WORDS]))
+
+    def _to(self, peer: Peer) -> Send:
+        queue = self._queue_bytes if peer.role == "learner" else 0
+        return lambda frames: self._send(peer.route, frames, queue=queue)
+
+    def _send(self, route: bytes, frames: Sequence[Payload], *, queue: int = 0) -> bool:
+        kind = wire.kind(frames)
+        size, bulk = len(route) + sum(map(len, frames)), issubclass(kind, _BULK)
+        pipes = self.pipes
+        if not pipes.has_room(route, size, bulk=bulk, most=MOST_BULK + queue, in_all=queue):
+            self._metrics.peer_full += not bulk  # bulk waits for room
+            return False
+        sent = self._router.send([route, *frames], pipes.count(route, size, bulk=bulk))
+        if sent:
+            self._metrics.count("out", kind, size)
+        else:
+            self._metrics.peer_full += 1
+        return sent

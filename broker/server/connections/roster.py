@@ -1,0 +1,180 @@
+"""Who is connected, and who may be. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Any
+
+from headrace.broker import sanitise as say
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Hello, Refusal
+from headrace.broker.server.connections.admission import Budget
+from headrace.broker.transport.bulk.sender import Bulk
+
+ROLES = ("actor", "learner", "watcher", "evaluator", "node")
+_PLAYERS = ("actor", "evaluator")
+# Beats without a word after which a peer is late.
+_LATE_BEATS = 2.5
+
+
+@dataclass(slots=True)
+class Peer:
+    """Who stands behind a routing id."""
+
+    route: bytes
+    role: str
+    name: str
+    inc: int
+    seen: float
+    spaces: str = ""  # digest; "" = it has not made its environment yet
+    said: str = ""  # the same in words
+    acting: int = -1  # actor, evaluator: version it proved to act with
+    fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
+    asked: dict[int, None] = field(default_factory=dict)  # chunks of it to be sent, in order
+    user: str = ""  # "role:name" of its key; "" = there are no keys
+    budget: Budget = field(default_factory=Budget)
+    stats: dict[str, float] = field(default_factory=dict)
+    skew_s: float = 0.0  # how far its clock is from ours
+    bulk: Bulk | None = None  # what waits to be sent to it; None = nothing ever did
+    address: str = ""  # where it connects from
+    target: str = ""  # where its metrics are, host:port; "" = it serves none
+
+    def is_late(self, beat_s: float, now: float) -> bool:
+        """Tells whether it missed two beats. A watcher has none: it asks when it likes."""
+        return self.role != "watcher" and now - self.seen > _LATE_BEATS * beat_s
+
+
+class Roster:
+    """Peers by route and by incarnation; a reconnect replaces the old route."""
+
+    def __init__(self, run: str, differs: Callable[[dict[str, Any]], str | None]) -> None:
+        self.run = run
+        self.most_ranks = 1  # unrolls of a batch: a rank beyond would have none
+        self.differs = differs  # names the first key in which a peer's run is another
+        self.spaces = ("", "")  # digest and words, as the learner says them
+        self._peers: dict[bytes, Peer] = {}
+        self._routes: dict[int, bytes] = {}
+
+    def get(self, route: bytes) -> Peer | None:
+        return self._peers.get(route)
+
+    def route(self, inc: int) -> bytes:
+        """Where that incarnation is; b"" (nobody) when it is not here."""
+        return self._routes.get(inc, b"")
+
+    def join(self, peer: Peer) -> bool:
+        """True = not known before."""
+        old = self._routes.get(peer.inc)
+        if old is not None:
+            self._peers.pop(old, None)
+        before = self._peers.get(peer.route)
+        if before is not None:  # another incarnation on the same connection: there is one at a time
+            self._routes.pop(before.inc, None)
+        self._peers[peer.route] = peer
+        self._routes[peer.inc] = peer.route
+        return old is None
+
+    def forget(self, inc: int) -> None:
+        self._peers.pop(self._routes.pop(inc, b""), None)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def everybody(self) -> list[Peer]:
+        """A copy in one step: the thread that serves metrics asks too."""
+        return list(self._peers.values())
+
+    def of(self, role: str) -> list[Peer]:
+        return [peer for peer in self.everybody() if peer.role == role]
+
+    def players(self) -> list[Peer]:
+        """Who makes environments: samplers and evaluators."""
+        return [peer for peer in self.everybody() if peer.role in _PLAYERS]
+
+    def sums(self) -> dict[str, float]:
+        """How many samplers there are, and what all of them say they did."""
+        actors = self.of("actor")
+        return {**say.total([peer.stats for peer in actors]), "count": len(actors)}
+
+    def acted(self) -> int:
+        """The version that the samplers act with, by the word of most of them; -1 = none does.
+
+        One that lies, or comes back from long ago, moves it no further than to its neighbour's.
+        """
+        acting = [peer.acting for peer in self.of("actor") if peer.acting >= 0]
+        return median_low(acting) if acting else -1
+
+    def silent(self, since: float) -> list[Peer]:
+        return [peer for peer in self.everybody() if peer.seen < since]
+
+    def oldest(self) -> int:
+        """The oldest version that a sampler acts with; -1 = none acts."""
+        return min((peer.acting for peer in self.of("actor") if peer.acting >= 0), default=-1)
+
+    def versions_behind(self, newest: int) -> int:
+        """Counts the versions between the newest weights and the oldest a sampler acts with."""
+        oldest = self.oldest()
+        return max(0, newest - oldest) if oldest >= 0 else 0
+
+    def behind(self, version: int) -> int:
+        """Samplers that have not proved to act with these weights."""
+        return sum(1 for peer in self.of("actor") if peer.acting < version)
+
+    def contradicts(self, hello: Hello) -> bool:
+        """A learner of another environment than the learners that are here: a rank that only says
+        so would send all samplers home. Rank 0 may: it replaces who was here."""
+        here = (peer for peer in self.of("learner") if peer.inc != hello.inc)
+        return hello.rank > 0 and any(peer.spaces != hello.spaces for peer in here)
+
+    def foreign(self) -> list[Peer]:
+        """Samplers and evaluators of another environment than the learner's."""
+        return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
+
+    def objection(
+        self, hello: Hello, said: Introduction, user: str = "", owner: str | None = None
+    ) -> tuple[Refusal, str] | None:
+        """Why this peer may not join; the words are for its user. `owner`: who said that
+        incarnation before and is gone; whoever is here is asked by itself."""
+        if hello.role not in ROLES:
+            return Refusal.IDENTITY, f"no role is called {say.words(hello.role)!r}"
+        stranger = self._impostor(hello, user, owner)
+        if stranger:
+            return Refusal.IDENTITY, stranger
+        if hello.run not in ("", self.run):
+            return Refusal.RUN, f"the broker runs {self.run!r}, you were started for {hello.run!r}"
+        difference = self.differs(said.shared) if said.shared is not None else None
+        if difference is not None:
+            return Refusal.RUN, f"your run is another: {difference} (there = at the broker)"
+        if hello.role == "learner" and not 0 <= hello.rank < hello.world <= self.most_ranks:
+            return Refusal.RANK, (
+                f"rank {hello.rank} of {hello.world}; a batch has {self.most_ranks} unrolls"
+            )
+        if hello.role == "learner" and self.contradicts(hello):
+            return Refusal.SPACES, self.space_words(said.spaces)
+        if hello.role in _PLAYERS and self._other_spaces(hello.spaces):
+            return Refusal.SPACES, self.space_words(said.spaces)
+        return None
+
+    def _impostor(self, hello: Hello, user: str, owner: str | None) -> str:
+        """What is wrong with who it says it is.
+
+        Without keys whoever knows an incarnation may take its place: a reconnect looks just so. It
+        is 63 random bits that only its broker and the learners hear.
+        """
+        own = user.partition(":")[0]
+        # A node fetches for samplers, with their key.
+        if user and hello.role not in ("watcher", own, "node" if own == "actor" else own):
+            return f"the key is one of {user!r}; it cannot speak as {hello.role}"
+        here = self._peers.get(self._routes.get(hello.inc, b""))
+        if here is not None and here.role != hello.role:
+            return f"a {here.role} has this incarnation; start again"
+        first = owner if here is None else here.user
+        if first is not None and first != user and hello.role != "watcher":
+            return "this incarnation belongs to another key; start again"
+        return ""
+
+    def space_words(self, theirs: str) -> str:
+        return f"the run's environment has {self.spaces[1]}; yours has {theirs}"
+
+    def _other_spaces(self, spaces: str) -> bool:
+        return bool(spaces and self.spaces[0] and spaces != self.spaces[0])

@@ -1,0 +1,139 @@
+"""Which learner trains the run: a newcomer waits, is refused, or takes the place of a dead one.
+
+    HELLO of another group ----> is the one that is here alive?
+        no, its lease is over                            -> in
+        no, its connection is closed and it missed two beats -> in
+        not known yet                                    -> WAIT, it says HELLO again
+        yes, it was heard a beat after the newcomer asked -> TAKEN
+        whatever it is, with take_over                   -> in; the one that was here: TAKEN
+
+All ranks of one learner say the same group, and are replaced together.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker import sanitise
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.ledger.records import Session
+from headrace.broker.protocol.messages import Hello, LearnerPong, Refusal
+from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.roster import Peer, Roster
+
+# Beats that a learner whose connection is closed must have missed, to count as dead.
+_MISSED: Final = 2.0
+# Newcomers remembered; one that asks no more is forgotten by and by.
+_MOST_ASKING: Final = 1024
+
+
+class Succession:
+    """One broker's."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        roster: Roster,
+        post: Post,
+        beat_s: float,
+        pong: Callable[[], LearnerPong],
+    ) -> None:
+        self._ledger = ledger
+        self._post = post
+        self._roster = roster
+        self._beat_s = beat_s
+        self._pong = pong  # what a learner hears at every beat; one more does no harm
+        self._asking: dict[int, float] = {}  # newcomer -> when it said its first HELLO
+        self.trained_steps = 0  # as a learner's latest beat says
+
+    def objection(self, hello: Hello, *, published: int, now: float) -> tuple[Refusal, str] | None:
+        """Why this learner may not come in, or not yet; the words are for its user."""
+        if not hello.take_over:
+            occupied = self._occupied(hello, now)
+            if occupied is not None:
+                return occupied
+        self._asking.pop(hello.inc, None)
+        return self._forgets(hello, published)
+
+    def succeed(self, hello: Hello) -> list[tuple[Peer, str]]:
+        """It comes in: the ranks of another learner are out. Returns those, and what to tell them.
+        What they held goes back; without a mark if somebody put them out, for nothing went wrong
+        with it, while what a learner died with may be why it died."""
+        out = []
+        for rival in self._rivals(hello):
+            peer = self._roster.get(self._roster.route(rival.inc))
+            if hello.take_over:
+                self._ledger.learner_bye(rival.inc, final=False)
+            self._roster.forget(rival.inc)
+            if peer is not None:
+                out.append(peer)
+        newcomer = self._roster.get(self._roster.route(hello.inc))
+        where = f" from {newcomer.address}" if newcomer is not None else ""
+        words = (
+            f"{sanitise.words(hello.name)}{where} trains this run now"
+            f"{', by --take-over' if hello.take_over else ''}; what this learner does from now on"
+            " is not used"
+        )
+        return [(peer, words) for peer in out]
+
+    def _rivals(self, hello: Hello) -> list[Session]:
+        leases = self._ledger.book.leases
+        return leases.rivals(hello.inc, group=hello.group, rank=hello.rank)
+
+    def _occupied(self, hello: Hello, now: float) -> tuple[Refusal, str] | None:
+        alive = [rival for rival in self._rivals(hello) if not self._is_dead(rival, now)]
+        if not alive:
+            return None
+        if hello.inc not in self._asking and len(self._asking) >= _MOST_ASKING:
+            del self._asking[next(iter(self._asking))]
+        asked = self._asking.setdefault(hello.inc, now)
+        # A whole learner has rank 0; the rest of one is about to end.
+        first = min(alive, key=lambda rival: rival.rank)
+        # What was heard a beat later was not on its way already when it asked.
+        heard = first.seen - asked > self._beat_s and self._reaches(first.inc)
+        if first.rank == 0 and heard:
+            del self._asking[hello.inc]
+            return Refusal.TAKEN, (
+                f"{self._words(first, now)} trains this run; end it first, or start this one with"
+                " --take-over, which ends it"
+            )
+        return Refusal.WAIT, (
+            f"{self._words(first, now)} is not known to be dead; it was heard"
+            f" {now - first.seen:.1f} s ago, and loses its place after {self._ledger.lease_s:g} s"
+            " of silence"
+        )
+
+    def _is_dead(self, session: Session, now: float) -> bool:
+        silent = now - session.seen
+        if silent > self._ledger.lease_s:
+            return True
+        return silent > _MISSED * self._beat_s and not self._reaches(session.inc)
+
+    def _reaches(self, inc: int) -> bool:
+        """Is its connection open?"""
+        return self._post.reaches(self._roster.route(inc), self._pong())
+
+    def _words(self, session: Session, now: float) -> str:
+        """Who it is, where, and since when."""
+        peer = self._roster.get(self._roster.route(session.inc))
+        name = f"{peer.name} from {peer.address}" if peer is not None else f"rank {session.rank}"
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - session.since)))
+        return f"{name} (rank {session.rank} of {session.world}, here since {since})"
+
+    def _forgets(self, hello: Hello, published: int) -> tuple[Refusal, str] | None:
+        """Would it replace what others trained by new weights, unasked?"""
+        if hello.fresh or hello.version > 0:
+            return None
+        if self._ledger.book.leases.session(hello.inc) is not None:
+            return None  # it is here, and only says HELLO again
+        if any(s.group == hello.group for s in self._ledger.book.leases.sessions.values()):
+            return None  # its rank 0 was let in
+        version = max(self._ledger.book.credit.version, published, self._roster.acted())
+        if version <= 0:
+            return None
+        steps = f" ({self.trained_steps} steps trained)" if self.trained_steps else ""
+        return Refusal.FORGETS, (
+            f"this run is at version {version}{steps}, and this learner begins with new weights:"
+            " all that was learned would be forgotten. Continue it with --resume and the folder"
+            " that holds its checkpoints, or begin anew with --fresh"
+        )

@@ -1,0 +1,43 @@
+"""What all samplers together did, from what each says of itself at every beat. Pure.
+
+A sampler says totals since it began; the broker adds up what they grew by. So its own totals never
+fall when a sampler leaves, and one that comes back is not counted twice. Names are a closed set:
+what a peer makes up is not kept.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.broker.sampler_figures import GROWING
+
+# Samplers that left and may come back.
+_MOST_GONE: Final = 1024
+# More than this in one beat is no honest figure.
+_MOST: Final = 1e15
+
+
+class Tallies:
+    """One broker's."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, float] = dict.fromkeys(GROWING, 0.0)
+        self._last: OrderedDict[int, Mapping[str, float]] = OrderedDict()  # by incarnation
+
+    def add(self, inc: int, stats: Mapping[str, float], *, here: int, age_s: float) -> None:
+        """One sampler's beat. `here`: how many there are. `age_s`: how long we count already; what
+        a sampler did before that was counted by somebody else."""
+        before = self._last.pop(inc, None)
+        if before is None:
+            before = {} if stats.get("wall_s", 0.0) <= age_s else stats
+        for name, value in stats.items():
+            grown = value - before.get(name, 0.0)
+            if 0.0 < grown < _MOST and name in self.totals:
+                self.totals[name] += grown
+        self._last[inc] = stats
+        while len(self._last) > here + _MOST_GONE:
+            self._last.popitem(last=False)
+
+    def counts(self, name: str, edges: tuple[float, ...]) -> list[float]:
+        """As `Buckets` has them, of all samplers."""
+        return [self.totals[f"{name}_{at}"] for at in range(len(edges) + 1)]

@@ -1,0 +1,333 @@
+"""The broker: sockets around the ledger. Decides nothing that the ledger could decide.
+
+    router loop   consumes every peer's messages, produces answers and what the ledger's pump says
+    xpub loop     consumes subscriptions, answers each with the current announcement
+    tick loop     consumes time: expired leases, metrics
+
+What a socket does not take is dropped, because the next beat repairs it (LIMIT, ACK, PONG); bulk
+(DELIVER, chunks) waits at its peer for room on the line.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import zmq
+
+from headrace.broker import sanitise
+from headrace.broker.config import BrokerConfig
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.peer_errors import Troubles
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.messages import Buffer, Message, Refusal
+from headrace.broker.server import effects
+from headrace.broker.server.bulk_arrivals import CARRIAGE, Arrivals
+from headrace.broker.server.connections import admission
+from headrace.broker.server.connections.admission import Budget, Door
+from headrace.broker.server.connections.complaints import Complaints
+from headrace.broker.server.connections.counters import Counters
+from headrace.broker.server.connections.joining import Reception, address_of, user_of
+from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.roster import ROLES, Peer, Roster
+from headrace.broker.server.connections.takeover import Succession
+from headrace.broker.server.memory_guard import MemoryWatch
+from headrace.broker.server.sampler_totals import Tallies
+from headrace.broker.server.status import View
+from headrace.broker.server.unroll_messages import LedgerMessages
+from headrace.broker.server.weight_messages import Shipping
+from headrace.broker.transport.gate import Gate
+from headrace.broker.transport.mailbox import Mailbox
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """One run's broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        ledger: Ledger,
+        counters: Counters,
+        *,
+        inc: int,
+        shared: dict[str, Any],
+        roster: Roster,
+        announce: str,
+        router: "zmq.Socket[bytes]",
+        publisher: "zmq.Socket[bytes]",
+        gate: Gate | None = None,
+    ) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.counters = counters
+        self.inc = inc
+        self._shared = hello_payload.pack(shared)  # the run, as every peer must see it
+        self.roster = roster
+        self.gate = gate  # whose key a connection came with; None = there are no keys
+        self.door = Door(config)
+        self.memory = MemoryWatch(queue_bytes=ledger.book.queue_bytes)
+        self.announce = announce  # where weight announcements go out
+        self._router = Mailbox(router)
+        self._post = Post(self._router, counters, config.lease_s, ledger.book.queue_bytes)
+        self._xpub = Mailbox(publisher)
+        self.complaints = Complaints(self.door, counters)
+        self.shipping = Shipping(
+            ledger, self.door, self.complaints, self._post, roster, announce=self._publish, inc=inc
+        )
+        self.succession = Succession(ledger, roster, self._post, config.beat_s, self.shipping.pong)
+        self.reception = Reception(ledger, roster, self.door, gate, self.succession)
+        self.weights = self.shipping.newest.fetch
+        self.arrivals = Arrivals(ledger, self.door, self.shipping, self._take)
+        self.tallies = Tallies()
+        self.troubles = Troubles()
+        self._began = time.monotonic()
+        self.view = View(
+            config, ledger, roster, self.shipping, self.tallies, self.troubles, began=self._began
+        )
+        self.status = self.view.status
+        told = LedgerMessages(ledger, counters, self.complaints)
+        # Who may say it, and what it does.
+        samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
+        anyone = set(ROLES)
+        self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
+            messages.Unroll: (samplers, told.unroll),
+            messages.Ping: (players, self._ping),
+            messages.Returned: (samplers, told.returned),
+            messages.Acting: (players, self.shipping.acting),
+            messages.Bye: (anyone, self._bye),
+            messages.Done: (learners, told.done),
+            messages.Nack: (learners, told.nack),
+            messages.LearnerPing: (learners, self._learner_ping),
+            messages.Announce: (learners, self.shipping.announced),
+            messages.Chunk: (learners, self.shipping.chunk),
+            messages.Get: (players, self.shipping.get),  # a watcher reads numbers
+            **dict.fromkeys(CARRIAGE, (anyone, self.arrivals.carry)),
+            messages.Watch: (anyone, self._watch),
+            messages.Trouble: (anyone - {"watcher"}, self._trouble),
+        }
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._router_loop(), name="router")
+                group.create_task(self._xpub_loop(), name="xpub")
+                group.create_task(self._tick_loop(), name="tick")
+                if self.gate is not None:
+                    group.create_task(self.gate.run(), name="gate")
+        finally:
+            self._router.close(linger_ms=200)
+            self._xpub.close()
+
+    # ---- loops ----------------------------------------------------------------------------------
+
+    async def _router_loop(self) -> None:
+        while True:
+            for frames in await self._router.receive(self.config.beat_s):
+                self._receive(frames)
+            self._pump()
+
+    async def _xpub_loop(self) -> None:
+        while True:
+            joined = False
+            for frames in await self._xpub.receive(3600.0):
+                joined |= bytes(frames[0].buffer[:1]) == b"\x01"
+            blob = self.shipping.newest.blob
+            if joined and blob is not None:
+                self._publish(blob.announce)
+
+    async def _tick_loop(self) -> None:
+        pause = self.config.beat_s / 4
+        while True:
+            due = time.monotonic() + pause
+            await asyncio.sleep(pause)
+            now = time.monotonic()
+            self.counters.loop_lag.add(max(0.0, now - due))
+            self.memory.check(
+                held=self.shipping.nbytes, actors=self.ledger.book.actors, peers=len(self.roster)
+            )
+            self._sweep(now)
+            self._pump()
+
+    def _sweep(self, now: float) -> None:
+        """Who fell silent, or whose key was withdrawn, is out; what they held is free."""
+        for actor in self.ledger.tick(now):
+            self.complaints.say("sampler %s fell silent; its credit returns", actor.name)
+            self.roster.forget(actor.inc)
+        for peer in self.roster.silent(now - 3 * self.config.lease_s):
+            self.roster.forget(peer.inc)
+        self.arrivals.sweep(self.roster)
+        for peer in self.reception.withdrawn():
+            log.warning("the key of %s was withdrawn; %s is out", peer.user, peer.name)
+        if crowd := self.reception.crowd():
+            log.warning("%s", crowd)
+
+    # ---- receiving ------------------------------------------------------------------------------
+
+    def _receive(self, frames: Sequence[zmq.Frame]) -> None:
+        now = time.monotonic()
+        route = frames[0].bytes
+        size = sum(map(len, frames))
+        peer = self.roster.get(route)
+        budget = peer.budget if peer is not None else self.door.stranger(route)
+        if not self.door.admits(budget, size, now):
+            self.counters.errors["rate"] += 1
+            return
+        try:
+            message, views = messages.decode([frame.buffer for frame in frames[1:]])
+        except messages.WireError as error:
+            other = isinstance(error, messages.OtherProtocol)
+            self.counters.errors["protocol" if other else "malformed"] += 1
+            if other and self.door.answers(budget, now):
+                self._post.refuse(route, Refusal.PROTOCOL, str(error))
+            return
+        self.counters.count("in", type(message), size)
+        kind = type(message)
+        if not self.door.fits(message, views, size):
+            self.complaints.about("size", "a %s of %d bytes", kind.__name__, size)
+        elif isinstance(message, messages.Hello):
+            self._hello(frames[1], route, budget, message, views[0] if views else b"")
+        elif peer is None or not (self.reception.alive(peer, now) or kind is messages.Bye):
+            self.counters.errors["unknown"] += 1
+            if self.door.answers(budget, now):
+                self._post.send(route, messages.Resync(self.inc))
+        else:
+            # Unrolls stay frames: they go out again as they came, without a copy.
+            self._take(peer, message, frames[3:] if kind is messages.Unroll else views)
+
+    def _take(self, peer: Peer, message: Message, buffers: Sequence[Any]) -> None:
+        """A whole message of somebody who is here."""
+        roles, handler = self._handlers.get(type(message), (set(), None))
+        if handler is None or peer.role not in roles:
+            self.counters.errors["unexpected"] += 1
+        elif getattr(message, "inc", peer.inc) != peer.inc:
+            self.complaints.about("identity", "%s speaks as another", peer.name)
+        else:
+            handler(peer, message, buffers)
+
+    def _hello(
+        self, frame: zmq.Frame, route: bytes, budget: Budget, hello: messages.Hello, body: Buffer
+    ) -> None:
+        now = time.monotonic()
+        if not self.door.greets(budget, now):
+            self.counters.errors["hello"] += 1
+            return
+        try:
+            intro = hello_payload.decode(body) if body else Introduction()
+        except messages.Malformed:
+            self.counters.errors["malformed"] += 1
+            return
+        user = user_of(frame) if self.gate is not None else ""
+        published = self.weights.version
+        objection = self.reception.objection(hello, intro, user, published=published, now=now)
+        if objection is not None:
+            who = sanitise.words(f"{hello.role} {hello.name}")
+            if objection[0] is not Refusal.WAIT:
+                self.complaints.say("refused %s: %s", who, sanitise.words(objection[1], 1000))
+            self._post.refuse(route, *objection)
+            return
+        peer, news = self.reception.join(
+            route, hello, intro, user=user, address=address_of(frame), budget=budget, now=now
+        )
+        if news:
+            self.complaints.say("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
+        if self.shipping.newest.came_from(peer.inc):
+            self.weights.reconnected()
+        version, out = self.reception.enter(peer, hello, intro, published=published)
+        for other, code, text in out:
+            if code is Refusal.TAKEN:
+                self.complaints.say("%s is out: %s", other.name, text)
+            self._post.refuse(other.route, code, text)
+        self._welcome(peer, version)
+
+    # ---- one method a message -------------------------------------------------------------------
+
+    def _ping(self, peer: Peer, message: messages.Ping, _: Sequence[Buffer]) -> None:
+        if not peer.spaces and peer.role != "node":
+            return
+        self._says(peer, message.stats)
+        actor = peer.role == "actor"
+        lost = self.ledger.missing(peer.inc, message.unacked, message.version) if actor else ()
+        self.door.charge(peer.budget, messages=admission.work(message.unacked))
+        missing = lost[: messages.MAX_ENTRIES]
+        self._post.send(
+            peer.route, messages.Pong(self.inc, self.ledger.book.credit.version, missing)
+        )
+        blob = self.shipping.newest.blob
+        if peer.acting != self.weights.version and blob is not None:
+            self._post.send(peer.route, blob.announce)  # an announcement got lost
+        if self.ledger.over:
+            self._post.send(
+                peer.route, messages.Bye(self.inc, True, "the learner reached its goal")
+            )
+
+    def _says(self, peer: Peer, stats: dict[str, float]) -> None:
+        """Its own figures, with every beat."""
+        self._post.beat(peer)
+        peer.stats = sanitise.numbers(stats)
+        peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
+        if peer.role == "actor":
+            age_s = peer.seen - self._began
+            self.tallies.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
+        elif peer.role == "learner":
+            self.view.learnt(peer.stats)
+            self.succession.trained_steps = int(peer.stats.get("trained_steps", 0))
+
+    def _bye(self, peer: Peer, message: messages.Bye, _: Sequence[Buffer]) -> None:
+        last = peer.role != "actor" or len(message.abandoned) < messages.MAX_ENTRIES
+        self.door.charge(peer.budget, messages=admission.work(message.abandoned))
+        if peer.role == "actor":
+            self.ledger.actor_bye(peer.inc, message.abandoned, last=last)
+        elif peer.role == "learner" and self.ledger.learner_bye(peer.inc, final=message.final):
+            self._farewell(message)
+        if last:  # else the next BYE names the rest
+            text = sanitise.words(message.text)
+            self.complaints.say("%s %s leaves: %s", peer.role, peer.name, text, level=logging.INFO)
+            self.roster.forget(peer.inc)
+
+    def _farewell(self, bye: messages.Bye) -> None:
+        text, blob = sanitise.words(bye.text), self.shipping.newest.blob
+        for player in self.roster.players() if bye.final else ():
+            if player.role == "evaluator" and blob is not None:
+                self._post.send(player.route, blob.announce)  # they evaluate the last ones
+            self._post.send(player.route, messages.Bye(self.inc, True, text))
+
+    def _learner_ping(self, peer: Peer, message: messages.LearnerPing, _: Sequence[Buffer]) -> None:
+        self._says(peer, message.stats)
+        self.ledger.held(peer.inc, message.held, message.max_tag)
+        self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
+        self._post.send_all(peer.route, self.shipping.newest.again(peer.inc))
+        self._post.send(peer.route, self.shipping.pong())
+
+    def _trouble(self, peer: Peer, message: messages.Trouble, _: Sequence[Buffer]) -> None:
+        """No error of ours: at INFO, so that `headrace train` does not say it twice."""
+        if self.troubles.add(peer.role, peer.name, message.text, message.count, peer.seen):
+            text = sanitise.words(message.text, 2000)
+            self.complaints.say("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
+
+    def _watch(self, peer: Peer, _message: messages.Watch, _: Sequence[Buffer]) -> None:
+        self._post.send(peer.route, messages.Status(), self.view.packed(time.monotonic()))
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def _publish(self, announce: messages.Announce) -> None:
+        """To all who subscribed."""
+        self._xpub.send(messages.encode(announce))
+
+    def _pump(self) -> None:
+        effects.send(
+            self.ledger.pump(time.monotonic()), ledger=self.ledger, roster=self.roster,
+            post=self._post, counters=self.counters, complaints=self.complaints,
+        )  # fmt: skip
+
+    def _welcome(self, peer: Peer, version: int) -> None:
+        welcome = messages.Welcome(
+            self.inc, self.roster.run, self.config.beat_s, self.config.lease_s,
+            self.announce, version,
+        )  # fmt: skip
+        if not self._post.send(peer.route, welcome, self._shared):
+            self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC

@@ -1,0 +1,134 @@
+"""The run's numbers for whoever watches, made at most a few times a second however many ask."""
+
+import time
+from typing import Any, Final
+
+from headrace.broker.config import BrokerConfig
+from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.peer_errors import Troubles
+from headrace.broker.protocol import hello_payload
+from headrace.broker.release import release
+from headrace.broker.server.connections.roster import Peer, Roster
+from headrace.broker.server.sampler_totals import Tallies
+from headrace.broker.server.weight_messages import Shipping
+
+# It takes a look at every peer: no sooner again than after so many seconds.
+_EVERY_S: Final = 0.1
+# Learners and evaluators that are shown.
+_MOST_SHOWN: Final = 64
+_MOST_LATE: Final = 20
+# Points of the learning curve.
+_MOST_POINTS: Final = 256
+
+
+class Trend:
+    """Points in the order of x. The distance kept between them doubles when there are too many."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, float]] = []
+        self._apart = 0.0  # a point nearer to the last one is not kept
+
+    def add(self, x: float, y: float) -> None:
+        points = self._points
+        if points and x < points[-1][0]:  # an older checkpoint: what follows was undone
+            points[:] = [point for point in points if point[0] < x]
+        if points and (x == points[-1][0] or x - points[-1][0] < self._apart):
+            return
+        points.append((x, y))
+        if len(points) > _MOST_POINTS:
+            del points[1::2]
+            self._apart = (points[-1][0] - points[0][0]) / len(points)
+
+    def points(self) -> list[tuple[float, float]]:
+        return self._points.copy()
+
+
+class View:
+    """Puts the status together from the broker's parts."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        ledger: Ledger,
+        roster: Roster,
+        shipping: Shipping,
+        tallies: Tallies,
+        troubles: Troubles,
+        *,
+        began: float,
+    ) -> None:
+        self._began = began  # when the broker did
+        self._beat_s = config.beat_s
+        self._ledger = ledger
+        self._roster = roster
+        self._shipping = shipping
+        self._tallies = tallies
+        self._troubles = troubles
+        self._curve = Trend()  # (steps trained on, mean return)
+        self._packed = b""
+        self._until = float("-inf")  # the packed one is fresh before
+
+    def packed(self, now: float) -> bytes:
+        """For the wire."""
+        if now >= self._until:
+            self._packed, self._until = hello_payload.pack(self.status()), now + _EVERY_S
+        return self._packed
+
+    def learnt(self, stats: dict[str, float]) -> None:
+        """A learner's beat: the curve goes on."""
+        if "mean_return" in stats and "trained_steps" in stats:
+            self._curve.add(stats["trained_steps"], stats["mean_return"])
+
+    def status(self) -> dict[str, Any]:
+        """May be asked by another thread: every table is copied before it is walked."""
+        ledger, roster, shipping = self._ledger, self._roster, self._shipping
+        now, book, weights = time.monotonic(), ledger.book, shipping.newest.fetch
+        leased = len(book.leases)
+        return {
+            "run": roster.run,
+            "release": release(),
+            "clock": time.time(),
+            "uptime_s": now - self._began,
+            "beat_s": self._beat_s,
+            "version": book.credit.version,
+            "weights": weights.version,
+            "weights_bytes": shipping.spread.nbytes,
+            "behind_versions": roster.versions_behind(weights.version),
+            "max_lag": book.credit.max_lag,
+            "ahead": round(book.credit.ahead, 3),
+            "batch_unrolls": book.credit.batch,
+            "queued": book.entries - leased,
+            "queued_bytes": book.nbytes,
+            "queue_limit_bytes": book.queue_bytes,
+            "unread_bytes": shipping.unread,
+            "leased": leased,
+            "running": book.credit.running,
+            "streams": book.credit.streams,
+            "window": book.credit.window,
+            "withdrawn": book.credit.withdrawn,
+            "received": book.received,
+            "outcomes": {o.name.lower(): n for o, n in book.outcomes.copy().items()},
+            "duplicates": book.copies,
+            "unaccounted": ledger.unaccounted(),
+            "actors": {"behind": roster.behind(weights.version), **roster.sums()},
+            "samplers": {
+                name: self._tallies.totals[name] for name in ("env_steps", "episodes", "generated")
+            },
+            "learners": [_said(peer, now) for peer in roster.of("learner")[:_MOST_SHOWN]],
+            "evaluators": [_said(peer, now) for peer in roster.of("evaluator")[:_MOST_SHOWN]],
+            "late": self._late(now),
+            "troubles": self._troubles.shown(now),
+            "curve": self._curve.points(),
+            "over": ledger.over,
+        }
+
+    def _late(self, now: float) -> list[dict[str, Any]]:
+        late = [peer for peer in self._roster.everybody() if peer.is_late(self._beat_s, now)]
+        return [
+            {"role": peer.role, "name": peer.name, "silent_s": round(now - peer.seen, 3)}
+            for peer in late[:_MOST_LATE]
+        ]
+
+
+def _said(peer: Peer, now: float) -> dict[str, Any]:
+    return {"name": peer.name, "silent_s": round(now - peer.seen, 3), **peer.stats}

@@ -1,0 +1,1 @@
+"""Sockets: addresses, asynchronous receiving, connections with heartbeats, the key gate."""

@@ -1,0 +1,1 @@
+"""Carries large messages in pieces, with a window that follows the line's delay."""

@@ -1,0 +1,314 @@
+"""A peer's connection to the broker: greet, listen, beat, and begin again when it falls silent.
+
+    CONNECT -> greet every beat -> WELCOME -> LIVE --silent for a lease--> close, back off
+                                               |
+                                               +-- RESYNC (the broker restarted) --> greet
+
+What a peer says and does is its Peer object's business; the link only carries. Handshakes that fail
+(wrong keys) come in by a monitor of the socket, which is read at every beat.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Hashable, Sequence
+from typing import Final, Protocol
+
+import zmq
+
+from headrace.broker.peer_errors import Reports
+from headrace.broker.protocol.fields import MOST_TEXT_BYTES, Refusal
+from headrace.broker.protocol.messages import (
+    Announce,
+    Buffer,
+    Chunk,
+    Deliver,
+    Mark,
+    Message,
+    Open,
+    OtherProtocol,
+    Payload,
+    Piece,
+    Reached,
+    Refuse,
+    Resync,
+    Trouble,
+    Welcome,
+    WireError,
+    decode,
+    encode,
+)
+from headrace.broker.security import curve
+from headrace.broker.security.handshake import Handshakes, failure
+from headrace.broker.security.keys import Key
+from headrace.broker.transport import endpoints
+from headrace.broker.transport.bulk import reassembly
+from headrace.broker.transport.bulk.reassembly import Pieces
+from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.mailbox import Mailbox
+
+log = logging.getLogger(__name__)
+
+# Say so when nobody answered for this long; go on trying.
+_PATIENCE_S: Final = 5.0
+# Each HELLO that is not answered doubles it: a broker that is late must not be made later.
+_GREET_EVERY_S: Final = 0.2
+_GREET_MOST_S: Final = 2.0
+_BACKOFF_S: Final = (0.05, 5.0)
+_SUBSCRIBE_AGAIN_S: Final = 5.0
+
+
+class RefusedError(Exception):
+    """The broker will not have us; the text is for the user."""
+
+
+class Peer(Protocol):
+    """What speaks through a link."""
+
+    inc: int
+
+    def greet(self) -> list[Payload]:
+        """The HELLO, as things stand now."""
+
+    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None: ...
+
+    def beats(self) -> list[list[Payload]]:
+        """What to say every beat."""
+
+
+class Link:
+    """One DEALER and one SUB; both belong to the loop that runs `run`."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        peer: Peer,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        *,
+        subscribe: bool = False,
+        key: Key | None = None,
+    ) -> None:
+        self.subscribe = subscribe  # listen to weight announcements too
+        self.endpoint = endpoints.check(endpoint)
+        self.peer = peer
+        self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
+        self.reconnects = 0
+        self.reports: Reports | None = None  # errors that the broker hears of at the next beat
+        self.bulk = Bulk(2 * _PATIENCE_S)  # what waits to be sent; another one at every WELCOME
+        self.turns = 0  # of its loop: at every beat, and whenever something came in
+        self._key = key  # None = the broker is one without keys
+        self._handshakes = Handshakes(self.endpoint, key)
+        self._context = context
+        self._mail: Mailbox | None = None
+        self._heard = 0.0  # when the broker last said anything
+        self._greeted = 0.0  # when we last said HELLO
+        self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
+        self._complained = False  # told the user once that nobody answers
+        self._pieces = Pieces()  # what comes in pieces, also over several connections
+        self._announce = asyncio.Event()  # set when there is an address to subscribe to
+        # Its address, and which of our sockets was welcomed last: a broker that fell silent may be
+        # gone with its host, and a subscriber, which sends nothing, would not notice for long.
+        self._announcer = ("", 0)
+
+    def send(self, frames: Sequence[Payload]) -> bool:
+        """False = not now; whoever must not lose it says it again at the next beat."""
+        return self._mail is not None and self._mail.send(frames)
+
+    def send_bulk(self, key: Hashable, frames: Sequence[Payload]) -> None:
+        """In its turn, and in pieces where the line is slow. Without a broker it is dropped, and
+        with the connection: the beat tells what is missing there."""
+        if self.welcome is not None:
+            self.bulk.put(key, frames)
+            self.bulk.flush(self.send, time.monotonic())
+
+    def greet(self) -> None:
+        """Say HELLO again: what we would say has changed."""
+        self._greeted = time.monotonic()
+        self.send(self.peer.greet())
+
+    async def run(self) -> None:
+        """Ends only by cancellation, or by RefusedError."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._connect_loop(), name="link-connect")
+            if self.subscribe:
+                group.create_task(self._announce_loop(), name="link-announce")
+
+    async def _connect_loop(self) -> None:
+        """One socket after another; each lives until the broker is silent for a lease."""
+        pause, longest = _BACKOFF_S
+        started = time.monotonic()
+        while True:
+            with Mailbox(endpoints.dealer(self._context, self._key)) as mail:
+                monitor = curve.listen(mail.socket)
+                mail.socket.connect(self.endpoint)
+                self._mail = mail
+                try:
+                    if await self._talk(mail, monitor, started):
+                        pause = _BACKOFF_S[0]
+                finally:
+                    self._mail = None
+                    curve.unlisten(mail.socket, monitor)
+            self.reconnects += 1
+            away = max(pause, self._handshakes.pause_s())
+            await asyncio.sleep(away * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, longest)
+            started = time.monotonic()
+
+    async def _talk(self, mail: Mailbox, monitor: "zmq.Socket[bytes]", started: float) -> bool:
+        """Until silence, or handshakes that fail; True when the broker ever answered.
+
+        Consumes the broker's messages, produces beats, waits for either a message or the next beat.
+        """
+        self._heard = started
+        self._unanswered = 0
+        answered = False
+        beat_at = 0.0
+        while True:
+            self.turns += 1
+            now = time.monotonic()
+            if now >= beat_at:
+                if self._locked_out(monitor):
+                    self.welcome = None
+                    return answered
+                beat_at = now + self._beat(mail, now - started if not answered else 0.0)
+            for frames in await mail.receive(max(0.0, beat_at - time.monotonic())):
+                self._heard = time.monotonic()
+                answered = True
+                self._handshakes.succeeded()
+                self._dispatch([frame.buffer for frame in frames])
+            lease_s = self.welcome.lease_s if self.welcome is not None else 2 * _PATIENCE_S
+            if time.monotonic() - self._heard > lease_s:
+                if answered:
+                    log.warning("the broker at %s fell silent; connecting again", self.endpoint)
+                self.welcome = None
+                return answered
+
+    def _locked_out(self, monitor: "zmq.Socket[bytes]") -> bool:
+        """Did handshakes fail, so that this socket will not do? RefusedError = none ever will."""
+        out = False
+        for event in curve.failures(monitor):
+            out |= self._handshakes.failed(failure(*event))
+        if out:
+            if fatal := self._handshakes.fatal():
+                raise RefusedError(fatal)
+            if line := self._handshakes.line(time.monotonic()):
+                self._complained = True
+                log.warning("%s", line)
+        return out
+
+    def _beat(self, mail: Mailbox, waited_s: float) -> float:
+        """Greet or beat; returns the seconds to the next."""
+        if self.welcome is None:
+            self._unanswered += mail.send(self.peer.greet())
+            if waited_s > _PATIENCE_S and not self._complained:
+                self._complained = True
+                log.warning(
+                    "no broker answers at %s after %.0f s; still trying"
+                    " (start one with: headrace broker --run RUN)", self.endpoint, waited_s,
+                )  # fmt: skip
+            return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
+        for frames in self.peer.beats():
+            mail.send(frames)
+        self.bulk.beat(mail.send, time.monotonic())
+        self._report(mail)
+        return self.welcome.beat_s
+
+    def _report(self, mail: Mailbox) -> None:
+        """What cannot be sent waits for the next beat."""
+        if self.reports is None:
+            return
+        for text, count in self.reports.take():
+            short = text.encode(errors="replace")[:MOST_TEXT_BYTES].decode(errors="ignore")
+            if not mail.send(encode(Trouble(self.peer.inc, short, count))):
+                self.reports.add(text, count)
+
+    def _dispatch(self, frames: Sequence[Buffer]) -> None:
+        try:
+            message, buffers = decode(frames)
+            if isinstance(message, Open | Piece | Mark | Reached) and self.welcome is not None:
+                self._carry(message, buffers)
+                return
+        except OtherProtocol as error:
+            raise RefusedError(
+                f"the broker at {self.endpoint} is of another release: {error}"
+            ) from error
+        except WireError as error:
+            log.warning("the broker at %s sent what is no message: %s", self.endpoint, error)
+            return
+        match message:
+            case Welcome():
+                self._complained = False
+                self._unanswered = 0
+                self.welcome = message
+                self.bulk = Bulk(message.lease_s)
+                announce = endpoints.seen_from(self.endpoint, message.announce)
+                self._announcer = (announce, self.reconnects)
+                self._announce.set()
+                self.peer.welcomed(message, buffers)
+            case Refuse() if message.code == Refusal.WAIT:
+                if not self._complained:
+                    self._complained = True
+                    log.info("the broker at %s lets us wait: %s", self.endpoint, message.text)
+            case Refuse():
+                told = f"the broker at {self.endpoint} refused: {message.text}"
+                raise RefusedError(told + (f" (our key: {self._key.path})" if self._key else ""))
+            case Resync():
+                # Each message that the new broker does not know brings one; one answer will do.
+                if time.monotonic() - self._greeted > _GREET_EVERY_S:
+                    self.greet()
+            case _ if self.welcome is not None:
+                self.peer.handle(message, buffers)
+            case _:
+                pass  # an answer to somebody we were before
+
+    def _carry(self, message: Open | Piece | Mark | Reached, buffers: Sequence[Buffer]) -> None:
+        """What comes in pieces, and how far our own have come."""
+        now = time.monotonic()
+        match message:
+            case Open():
+                if isinstance(inner := reassembly.opened(message, buffers), Deliver | Chunk):
+                    self._pieces.begin(message, inner)
+                else:
+                    self._pieces.refuse(message)
+            case Piece():
+                whole = self._pieces.add(message, buffers)
+                if whole is not None:
+                    self.peer.handle(*whole)
+            case Mark():
+                self.send(encode(self._pieces.reached(message, now)))
+            case Reached():
+                self.bulk.reached(message, now)
+                self.bulk.flush(self.send, now)
+
+    async def _announce_loop(self) -> None:
+        """One SUB after another: libzmq gives up where a handshake is refused. What is not heard
+        meanwhile comes with the beat."""
+        await self._announce.wait()
+        while True:
+            with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
+                monitor = curve.listen(mail.socket)
+                announcer = self._announcer
+                mail.socket.connect(announcer[0])
+                try:
+                    while self._announcer == announcer and not any(curve.failures(monitor)):
+                        await self._hear(mail)
+                finally:
+                    curve.unlisten(mail.socket, monitor)
+            if self._announcer == announcer:  # a handshake failed
+                await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
+
+    async def _hear(self, mail: Mailbox) -> None:
+        """Weight announcements; of several that wait only the newest is handed on."""
+        newest: Announce | None = None
+        for frames in await mail.receive(1.0):
+            try:
+                message, _ = decode([frame.buffer for frame in frames])
+            except WireError:
+                continue
+            if isinstance(message, Announce):
+                newest = message
+        if newest is not None and self.welcome is not None:
+            self.peer.handle(newest, ())

@@ -1,0 +1,1 @@
+"""Weights in chunks: published, fetched, and shared between processes of a machine."""

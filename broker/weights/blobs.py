@@ -1,0 +1,127 @@
+"""Weights in flight, pure: versions, chunks, digests. fetch.py is the receiving end.
+
+    publisher   Announce -> (chunks as they are asked for; the first one unasked)
+    receiver    Announce -> Get, Get, .. -> Chunk, Chunk, .. -> body, verified
+
+A version is whole and right, or it is not there.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
+
+# Small enough for a slow line: a peer whose chunk takes longer than a lease takes us for dead.
+CHUNK_BYTES = 1 << 17
+MOST_CHUNK_BYTES = 64 * CHUNK_BYTES
+MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
+_KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
+# Of larger ones: the newest, and two before it while somebody is in the middle of them.
+_KEPT_FETCHED = 3
+_MOST_CHUNKS = 400  # beyond, they are larger
+# Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
+WINDOW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One version of the weights, whole."""
+
+    announce: Announce
+    body: memoryview  # empty when the chunks are apart
+    parts: tuple[bytes, ...] = ()  # the chunks, where they are apart
+
+    @classmethod
+    def of(cls, version: int, layout: str, body: Buffer) -> "Blob":
+        view = memoryview(body).cast("B")
+        if len(view) > MAX_BYTES:
+            raise ValueError(f"weights of {len(view)} bytes; at most {MAX_BYTES} travel")
+        size = max(CHUNK_BYTES, -(-len(view) // _MOST_CHUNKS))
+        parts = [view[at : at + size] for at in range(0, len(view), size)]
+        hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
+        digest = xxhash.xxh3_128_hexdigest(view)
+        return cls(Announce(version, layout, digest, len(view), size, hashes), view)
+
+    def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
+        """What a Get asks for, as far as it exists."""
+        return [(Chunk(self.announce.version, at), self._part(at)) for at in self.indexes(get)]
+
+    def indexes(self, get: Get) -> range:
+        """Returns which chunks that are."""
+        first = max(0, get.lo)
+        return range(first, min(get.hi, count(self.announce), first + WINDOW))
+
+    def first(self) -> tuple[Chunk, memoryview]:
+        """The chunk that goes out unasked: small weights need no second round trip."""
+        return Chunk(self.announce.version, 0), self._part(0)
+
+    def apart(self) -> "Blob":
+        """Returns it with each chunk in memory of its own: what is still on its way to a slow peer
+        then keeps that chunk, and not the whole version."""
+        parts = tuple(bytes(self._part(index)) for index in range(count(self.announce)))
+        return Blob(self.announce, memoryview(b""), parts)
+
+    def _part(self, index: int) -> memoryview:
+        """Cut as it was announced: the hashes are of these pieces."""
+        if self.parts:
+            return memoryview(self.parts[index])
+        size = self.announce.chunk
+        return self.body[index * size : (index + 1) * size]
+
+
+class Kept:
+    """The newest version and some before it: while versions follow each other quickly, a Get for
+    one is still on its way when the next is here already."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[int, Blob] = {}  # by version; what was asked for last stands last
+
+    @property
+    def nbytes(self) -> int:
+        return sum(blob.announce.size for blob in self._blobs.values())
+
+    def add(self, blob: Blob, fetched: Collection[int] = ()) -> None:
+        """Makes it the newest. Small versions stay while there is room; of large ones those that
+        are being `fetched`, so that a slow line ends what it began, and there the one that nobody
+        asked for longest goes first: who asks and does not read holds no place for long."""
+        version, size = blob.announce.version, blob.announce.size
+        self._blobs.pop(version, None)
+        others = sorted(self._blobs, key=lambda other: other in fetched)
+        self._blobs[version] = blob
+        for other in others:
+            most = max(_KEPT_BYTES, (_KEPT_FETCHED if other in fetched else 1) * size)
+            if self.nbytes <= most and len(self._blobs) <= _KEPT:
+                return
+            del self._blobs[other]
+
+    def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
+        """What a Get is answered with."""
+        blob = self._blobs.pop(get.version, None)
+        if blob is None:
+            return []
+        self._blobs[get.version] = blob
+        return blob.chunks(get)
+
+    def indexes(self, get: Get) -> range:
+        """Returns which chunks it would be answered with."""
+        blob = self._blobs.get(get.version)
+        return blob.indexes(get) if blob is not None else range(0)
+
+    def instead(self, get: Get) -> Announce | None:
+        """Returns what to send instead of a version that is no longer here: the newest. On a line
+        that is longer than they are kept, what is asked for never would be."""
+        if get.version in self._blobs:
+            return None
+        found = newest([blob.announce for blob in self._blobs.values()])
+        return found if found is not None and get.version < found.version else None
+
+
+def count(announce: Announce) -> int:
+    return max(1, -(-announce.size // announce.chunk))
+
+
+def newest(announces: Sequence[Announce]) -> Announce | None:
+    """Of several that waited, only the last matters."""
+    return max(announces, key=lambda a: a.version, default=None)

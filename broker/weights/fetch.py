@@ -1,0 +1,219 @@
+"""The receiving end of weights: asks for the chunks of a version until it is whole. Pure."""
+
+from collections import deque
+
+import xxhash
+
+from headrace.broker.protocol.fields import MAX_VERSION
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
+from headrace.broker.weights import blobs
+from headrace.broker.weights.blobs import Blob, count, newest
+
+# Small versions that are asked for at a time: far fewer than a holder keeps.
+_AT_ONCE = 16
+# Beats without a chunk before it is asked for again. On a slow line it may be on its way still, and
+# would come twice: so each time that nothing came the next wait is twice as long.
+_PATIENCE = (2, 64)
+
+
+class Fetch:
+    """Receives versions, one at a time, the newest announced next.
+
+    Small ones are asked for behind the one that is on its way: on a long line one round trip is not
+    waited for after the other.
+    """
+
+    def __init__(self) -> None:
+        self.version = -1  # of the newest whole blob
+        self.refused = 0  # chunks and bodies whose hash was wrong
+        self._current: Announce | None = None
+        # Asked for behind it, older first: one chunk each, and together no more than a large one.
+        self._behind: deque[Announce] = deque()
+        self._next: Announce | None = None  # announced while others are on their way
+        self._body = bytearray()
+        self._have: set[int] = set()
+        self._spoilt: set[int] = set()  # chunks that came wrong and were asked for, this beat
+        self._asked = 0  # chunks below were asked for
+        self._moved = False  # a chunk came in since the last beat, of whatever version
+        self._patience = _PATIENCE[0]  # beats
+        self._waited = 0  # beats without a chunk
+
+    @property
+    def nbytes(self) -> int:
+        """Of the version that comes in."""
+        return len(self._body)
+
+    @property
+    def busy(self) -> bool:
+        return self._current is not None
+
+    def on_announce(self, announce: Announce) -> list[Get]:
+        """Begin with it, or keep it for when the one on its way is whole: where versions come
+        faster than the line carries one, none would ever be."""
+        if not _sane(announce) or announce.version <= self.version:
+            return []
+        current = self._current
+        last = self._behind[-1] if self._behind else current
+        # The same version with another content: its publisher died and a new one says it anew.
+        if last is not None and (announce.version < last.version or announce == last):
+            return []
+        if current is None or (announce.version == current.version and not self._late()):
+            return self._begin(announce)
+        if self._fits_behind(current, announce):
+            self._behind.append(announce)
+            return [Get(announce.version, 0, 1)]
+        self._next = newest([announce, *filter(None, [self._next])])
+        return []
+
+    def on_chunk(self, chunk: Chunk, body: Buffer) -> tuple[Blob | None, list[Get]]:
+        """A whole blob when this was the last chunk, and what to ask for now."""
+        if not self._have:
+            self._turn_to(chunk.version)
+        current = self._current
+        if current is None or chunk.version != current.version:
+            # What we gave up is still coming, and what we asked for stands behind it.
+            self._moved |= current is not None and chunk.version < current.version
+            return None, []
+        if not 0 <= chunk.index < count(current):
+            self.refused += 1
+            return None, []
+        if not self._store(current, chunk.index, body):
+            self.refused += 1
+            return None, self._once_more(chunk)
+        self._moved = True
+        if len(self._have) < count(current):
+            return None, self._ask(current)
+        self._current = None
+        self._patience = max(_PATIENCE[0], self._patience - 1)
+        blob = self._whole(current)  # before the body of the following one takes its place
+        return blob, self._go_on()
+
+    def again(self) -> list[Get]:
+        """Every beat. After some without progress it asks for what is missing, window by window, or
+        turns to the following version: who sends may have dropped this one for it."""
+        moved, self._moved = self._moved, False
+        self._spoilt.clear()
+        self._waited = 0 if moved else self._waited + 1
+        if self._current is None or self._waited < self._patience:
+            return []
+        self._waited, self._patience = 0, min(2 * self._patience, _PATIENCE[1])
+        following = newest([*self._behind, *filter(None, [self._next])])
+        if following is not None:
+            return self._begin(following)
+        absent = [at for at in range(self._asked) if at not in self._have][: blobs.WINDOW]
+        return [Get(self._current.version, at, at + 1) for at in absent]
+
+    def reconnected(self) -> None:
+        """What was on its way went with the old connection: the next beat asks at once."""
+        self._moved = False
+        self._waited = self._patience = _PATIENCE[0]
+
+    def came_otherwise(self, version: int) -> list[Get]:
+        """It is here, by another way: what is not newer need not come."""
+        self.version = max(self.version, version)
+        if self._current is None or self._current.version > version:
+            return []
+        self._current = None
+        return self._go_on()
+
+    def reset(self, version: int) -> None:
+        """Another broker, at this version: what was half here is gone, and if it begins below us
+        (broker and learner both came back from older state) its weights are the newer ones."""
+        self._current = self._next = None
+        self._behind.clear()
+        self._patience = _PATIENCE[0]
+        if version < self.version:
+            self.version = -1
+
+    def _begin(self, announce: Announce) -> list[Get]:
+        """Gives up all others."""
+        self._behind.clear()
+        self._next = None
+        self._expect(announce, asked=0)
+        return self._ask(announce)
+
+    def _go_on(self) -> list[Get]:
+        """The version on its way is here, or need not come: turn to what follows it."""
+        while self._current is None and self._behind:
+            announce = self._behind.popleft()
+            if announce.version > self.version:
+                self._expect(announce, asked=1)
+        following, self._next = self._next, None
+        return self.on_announce(following) if following is not None else []
+
+    def _turn_to(self, version: int) -> None:
+        """Who sends a later version before anything of the one that was asked for has it no more:
+        versions came faster than the Get."""
+        if self._current is None:
+            return
+        if version in [announce.version for announce in self._behind]:
+            while (announce := self._behind.popleft()).version < version:
+                pass
+            self._expect(announce, asked=1)
+        elif self._next is not None and self._next.version == version:
+            announce, self._next = self._next, None
+            self._expect(announce, asked=min(count(announce), blobs.WINDOW))
+
+    def _expect(self, announce: Announce, *, asked: int) -> None:
+        """Chunks of this version come next."""
+        self._current = announce
+        self._body = bytearray(announce.size)
+        self._have.clear()
+        self._spoilt.clear()
+        self._asked = asked
+        self._moved = True
+
+    def _fits_behind(self, current: Announce, announce: Announce) -> bool:
+        others = (current, *self._behind)
+        return (
+            announce.version > others[-1].version
+            and len(others) < _AT_ONCE
+            and sum(other.size for other in (*others, announce)) <= blobs.CHUNK_BYTES
+        )
+
+    def _late(self) -> bool:
+        """More than half is here."""
+        return self._current is not None and 2 * len(self._have) > count(self._current)
+
+    def _ask(self, announce: Announce) -> list[Get]:
+        """The next window, once the one before is here."""
+        if len(self._have) < self._asked:
+            return []
+        lo = self._asked
+        self._asked = min(count(announce), lo + blobs.WINDOW)
+        return [Get(announce.version, lo, self._asked)]
+
+    def _once_more(self, chunk: Chunk) -> list[Get]:
+        """A wrong chunk is asked for at once, and then only by the beat: from a holder whose copy
+        is wrong it would come as fast as the wire carries it."""
+        if chunk.index in self._spoilt or chunk.index in self._have:
+            return []
+        self._spoilt.add(chunk.index)
+        return [Get(chunk.version, chunk.index, chunk.index + 1)]
+
+    def _store(self, announce: Announce, index: int, body: Buffer) -> bool:
+        at = index * announce.chunk
+        size = min(announce.chunk, announce.size - at)
+        expected = announce.hashes[8 * index : 8 * index + 8]
+        if len(body) != size or xxhash.xxh3_64_digest(body) != expected:
+            return False
+        self._body[at : at + size] = body
+        self._have.add(index)
+        return True
+
+    def _whole(self, announce: Announce) -> Blob | None:
+        if xxhash.xxh3_128_hexdigest(self._body) != announce.digest:
+            self.refused += 1
+            return None
+        self.version = announce.version
+        body, self._body = self._body, bytearray()  # it belongs to who takes the blob
+        return Blob(announce, memoryview(body))
+
+
+def _sane(announce: Announce) -> bool:
+    return (
+        0 <= announce.version <= MAX_VERSION
+        and 0 < announce.size <= blobs.MAX_BYTES
+        and 0 < announce.chunk <= blobs.MOST_CHUNK_BYTES
+        and len(announce.hashes) == 8 * count(announce)
+    )

@@ -1,0 +1,118 @@
+"""A peer's weights: announced, fetched chunk by chunk, verified, and kept until they are taken."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.protocol import hello_payload
+from headrace.broker.protocol.messages import (
+    Acting,
+    Announce,
+    Buffer,
+    Chunk,
+    Get,
+    Malformed,
+    Message,
+    Welcome,
+    encode,
+)
+from headrace.broker.transport.link import Link
+from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.shelf_reader import LOOK_EVERY_S, Borrower
+
+log = logging.getLogger(__name__)
+
+
+class Subscriber:
+    """The part of a sampler's, an evaluator's and a relay's Peer that gets the run and its weights.
+
+    `shelf`: where a relay of this machine puts them; without one they come from the broker.
+    """
+
+    def __init__(self, link: Link, shelf: Path | None = None) -> None:
+        self.run: dict[str, Any] | None = None  # the shared run, once a broker welcomed us
+        self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
+        self.acting = -1  # version that the peer acts with
+        self._link = link
+        self._fetch = Fetch()
+        self._borrower = Borrower(shelf) if shelf is not None else None
+        self._broker = 0  # incarnation we spoke with last
+
+    @property
+    def fetching(self) -> bool:
+        """Newer weights are on their way."""
+        return self._fetch.busy
+
+    def take(self) -> Blob | None:
+        blob, self.blob = self.blob, None
+        return blob
+
+    def acts_with(self, version: int, digest: str) -> None:
+        """Proof that the weights arrived: the digest of what the module holds now."""
+        self.acting = version
+        self._link.send(encode(Acting(version, digest)))
+
+    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        if self.run is None:
+            run = hello_payload.unpack(body[0]) if body else None
+            if not isinstance(run, dict):
+                raise Malformed("run")
+            self.run = run
+            log.info("welcome: run %s at %s", welcome.run, self._link.endpoint)
+        self._fetch.reconnected()
+        if welcome.broker_inc != self._broker:
+            self._broker = welcome.broker_inc
+            self.starts_from(welcome.version)
+
+    def starts_from(self, version: int) -> None:
+        """Another broker: its weights count, though they may be older than ours."""
+        self._fetch.reset(version)
+        if self._borrower is not None:
+            self._borrower.reset()
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
+        """What is neither an announcement nor a chunk is not for us."""
+        match message:
+            case Announce():
+                if not self._is_borrowed(message):
+                    self._ask(self._fetch.on_announce(message))
+            case Chunk() if buffers:
+                blob, more = self._fetch.on_chunk(message, buffers[0])
+                self._ask(more)
+                self.blob = blob or self.blob
+                if blob is not None and self._borrower is not None:
+                    self._borrower.have(blob.announce.version)
+
+    async def borrow(self, news: asyncio.Event) -> None:
+        """Looks at the shelf while something announced is not here; a task beside the link's."""
+        borrower = self._borrower
+        while borrower is not None:
+            await borrower.awaits.wait()
+            blob, missing = borrower.look(time.monotonic())
+            if blob is not None:
+                self.blob = blob
+                self._ask(self._fetch.came_otherwise(blob.announce.version))
+                news.set()
+            if missing is not None:
+                self._ask(self._fetch.on_announce(missing))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def beat(self) -> None:
+        """Asks again for what did not come."""
+        self._ask(self._fetch.again())
+
+    def _is_borrowed(self, announce: Announce) -> bool:
+        newer = announce.version > self._fetch.version
+        return (
+            newer
+            and self._borrower is not None
+            and self._borrower.announced(announce, time.monotonic())
+        )
+
+    def _ask(self, gets: Sequence[Get]) -> None:
+        for get in gets:
+            self._link.send(encode(get))

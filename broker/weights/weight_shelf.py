@@ -1,0 +1,230 @@
+"""Weights in shared memory: one process of a machine fetches them, all others read them there.
+
+    bytes 0..    header: magic, room of a slot, which slot is current, retired, last move
+    bytes 64..   slot 0: sequence, version, size, digest, layout       bytes 256..  slot 1: the same
+    bytes 4096.. the two bodies
+
+The writer fills the slot that is not current and then turns to it. A slot's sequence is odd while
+it is written, and a reader takes a body only if its digest is right: half of one version and half
+of another is never handed out, whatever the processor reorders.
+
+The writer holds a lock on its file. The kernel takes it away when the writer dies, however it died,
+so readers know at once that nobody attends to the shelf any more.
+"""
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.broker.weights.blobs import MAX_BYTES, Blob
+
+log = logging.getLogger(__name__)
+
+_MAGIC: Final = b"HRshelf1"
+_HEADER: Final = struct.Struct("<8sQIIQ")
+_CURRENT_AT: Final = 16
+_RETIRED_AT: Final = 20
+_MOVED_AT: Final = 24
+_SLOT: Final = struct.Struct("<QqQ32s64s")
+_SLOT_AT: Final = (64, 256)
+_BODY_AT: Final = 4096
+
+
+class ShelfError(OSError):
+    """There is no room in shared memory; the text says what to change."""
+
+
+class Shelf:
+    """The writer's end. The file goes when it is closed; who has it open keeps what is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version = -1  # of what lies there; -1 = nothing yet
+        self._map: mmap.mmap | None = None
+        self._lock = -1  # descriptor of the file, locked while we are here
+        self._room = 0  # bytes of one slot
+
+    def reserve(self, size: int) -> None:
+        """Room for weights of this size, so that they are not fetched in vain. A larger model than
+        before gets a new file."""
+        if self._map is None or size > self._room:
+            self._open(size)
+
+    def moves(self) -> None:
+        """A sign of progress: what readers wait for is on its way."""
+        if self._map is not None:
+            struct.pack_into("<Q", self._map, _MOVED_AT, time.monotonic_ns())
+
+    def put(self, blob: Blob) -> None:
+        """Make it current."""
+        self.reserve(len(blob.body))
+        shared = self._map
+        assert shared is not None
+        slot = 1 - _current(shared)
+        sequence = _SLOT.unpack_from(shared, _SLOT_AT[slot])[0]
+        self._describe(shared, slot, sequence + 1, blob)
+        at = _BODY_AT + slot * self._room
+        shared[at : at + len(blob.body)] = bytes(blob.body)
+        self._describe(shared, slot, sequence + 2, blob)
+        struct.pack_into("<I", shared, _CURRENT_AT, slot)
+        self.version = blob.announce.version
+
+    def close(self) -> None:
+        self._retire()
+        self.version = -1
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _describe(self, shared: mmap.mmap, slot: int, sequence: int, blob: Blob) -> None:
+        said = blob.announce
+        _SLOT.pack_into(
+            shared, _SLOT_AT[slot], sequence, said.version, said.size,
+            said.digest.encode(), said.layout.encode(),
+        )  # fmt: skip
+
+    def _open(self, room: int) -> None:
+        self._retire()
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        size = _BODY_AT + 2 * room
+        try:
+            self._lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Not a hole: without room a later write would end the process by SIGBUS.
+            os.posix_fallocate(self._lock, 0, size)
+            self._map = mmap.mmap(self._lock, size)
+        except OSError as error:
+            self._unlock()
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise ShelfError(
+                f"no room for {size / 2**20:.0f} MiB of weights in {self.path.parent}:"
+                f" {error.strerror}; make shared memory larger (mount -o remount,size=...)"
+            ) from error
+        self._room = room
+        _HEADER.pack_into(self._map, 0, _MAGIC, room, 0, 0, time.monotonic_ns())
+        _retire_killed(self.path)
+        fresh.replace(self.path)
+
+    def _retire(self) -> None:
+        if self._map is not None:
+            struct.pack_into("<I", self._map, _RETIRED_AT, 1)
+            self._map.close()
+            self._map, self._room = None, 0
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _retire_killed(path: Path) -> None:
+    """A writer that was killed has told its readers nothing; they learn it from its file."""
+    with contextlib.suppress(OSError), path.open("r+b") as left:
+        if left.read(len(_MAGIC)) == _MAGIC:
+            left.seek(_RETIRED_AT)
+            left.write(b"\1\0\0\0")
+
+
+class Lying(NamedTuple):
+    """What a look at a shelf tells, for a microsecond."""
+
+    version: int  # -1 = nothing yet
+    digest: str
+    moved_s: float  # time.monotonic() of the writer's last move
+    attended: bool  # its writer is alive
+
+
+class Reader:
+    """A reader's end; it opens the shelf when there is one, and again when it was replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.torn = 0  # bodies not taken because the writer was faster, or a digest was wrong
+        self._map: mmap.mmap | None = None
+        self._lock = -1  # descriptor of the file
+
+    def look(self) -> Lying | None:
+        """None = there is no shelf."""
+        shared = self._opened()
+        if shared is None:
+            return None
+        sequence, version, _, digest, _ = _SLOT.unpack_from(shared, _SLOT_AT[_current(shared)])
+        moved_s = _HEADER.unpack_from(shared, 0)[4] / 1e9
+        written = bool(sequence) and not sequence % 2
+        return Lying(
+            version if written else -1, digest.decode(errors="replace"), moved_s, self._attended()
+        )
+
+    def take(self, newer_than: int) -> Blob | None:
+        """The current weights if they are newer; None = not, or not now: look again later."""
+        shared = self._opened()
+        if shared is None:
+            return None
+        slot, room = _current(shared), _HEADER.unpack_from(shared, 0)[1]
+        before = _SLOT.unpack_from(shared, _SLOT_AT[slot])
+        sequence, version, size, digest, layout = before
+        if not sequence or version <= newer_than:
+            return None
+        if sequence % 2 or not 0 < size <= room or size > MAX_BYTES:
+            self.torn += 1
+            return None
+        at = _BODY_AT + slot * room
+        blob = Blob.of(
+            version, layout.rstrip(b"\0").decode(errors="replace"), shared[at : at + size]
+        )
+        if blob.announce.digest.encode() != digest:
+            self.torn += 1
+            return None
+        return blob
+
+    def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            os.close(self._lock)
+            self._map, self._lock = None, -1
+
+    def _attended(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True  # somebody has it: the writer
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return False
+
+    def _opened(self) -> mmap.mmap | None:
+        if self._map is not None and _HEADER.unpack_from(self._map, 0)[3]:
+            self.close()
+        if self._map is None:
+            try:
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return None
+            self._map = _mapped(self._lock)
+            if self._map is None:
+                os.close(self._lock)
+                self._lock = -1
+        return self._map
+
+
+def _mapped(fd: int) -> mmap.mmap | None:
+    """None = it is no shelf, or one that was left."""
+    if os.fstat(fd).st_size < _BODY_AT:
+        return None
+    shared = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    magic, room, current, retired, _ = _HEADER.unpack_from(shared, 0)
+    whole = magic == _MAGIC and len(shared) == _BODY_AT + 2 * room and current < 2 and not retired
+    if not whole:
+        shared.close()
+        return None
+    return shared
+
+
+def _current(shared: mmap.mmap) -> int:
+    return 1 if _HEADER.unpack_from(shared, 0)[2] else 0

@@ -1,0 +1,1 @@
+"""Writes the dashboards and METRICS.md: python -m grafana.generate."""

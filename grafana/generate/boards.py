@@ -1,0 +1,54 @@
+"""All dashboards, in the order in which one would open them, and what their expressions name."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from grafana.generate.dashboards import (
+    broker,
+    evaluation,
+    hosts,
+    learner,
+    ledger,
+    overview,
+    samplers,
+    weights,
+)
+from grafana.generate.grafana_json import Board
+from grafana.generate.registries import Described
+
+BOARDS: Final[tuple[Board, ...]] = (
+    overview.BOARD,
+    samplers.BOARD,
+    broker.BOARD,
+    learner.BOARD,
+    weights.BOARD,
+    evaluation.BOARD,
+    ledger.BOARD,
+    hosts.BOARD,
+)
+
+_NAME: Final = re.compile(r"\b(?:headrace|process|python)_[a-z_0-9]+")
+# `level:metric:operations`, as recording.yaml makes them.
+_RECORDED: Final = re.compile(r"\bjob:[a-z_0-9]+:[a-z_0-9]+")
+
+
+def named(text: str) -> set[str]:
+    """The metrics in expressions; recorded ones stand for themselves, not for what is in them."""
+    return set(_NAME.findall(_RECORDED.sub("", text)))
+
+
+def recorded(text: str) -> set[str]:
+    return set(_RECORDED.findall(text))
+
+
+def shown(metrics: Iterable[Described]) -> dict[str, tuple[str, ...]]:
+    """Metric -> the dashboards that name it."""
+    on = {
+        board.name: named("\n".join(q for panel in board.panels for q in panel.queries.values()))
+        for board in BOARDS
+    }
+    return {
+        one.name: tuple(name for name, found in on.items() if found & set(one.series))
+        for one in metrics
+    }

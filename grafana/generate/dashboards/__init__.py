@@ -1,0 +1,1 @@
+"""The dashboards as tables, one a file."""

@@ -1,0 +1,228 @@
+"""Headrace from Python: `headrace.train("cartpole", stop_return=475)`.
+
+Runs are trained by processes of their own, as on the command line; this module starts them, waits,
+and returns what the run's summary says. `load_policy` then acts with what was learnt.
+"""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.actors.acting.trained_policy import TrainedPolicy
+from headrace.launch.config import run_file, toml_text
+from headrace.launch.config.run_file import SECTIONS, ConfigError, Run, no_section
+from headrace.launch.config.starts import run_folder
+from headrace.launch.process import last_errors, runtime
+
+__all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
+
+# Its parent may be killed, as a notebook's kernel is: then it ends, too.
+_PROGRAM = """
+import sys
+from headrace.launch import cli
+from headrace.launch.process import runtime
+runtime.die_with_parent(int(sys.argv.pop(1)))
+sys.exit(cli.main())
+"""
+_STAMP = re.compile(r"^\d\d:\d\d:\d\d \S+ [A-Z]+ ")  # time, process and level of a log line
+# A run that was asked to stop writes a checkpoint; a second interrupt does not wait for it.
+_STOPS_WITHIN_S = 60.0
+
+
+def Config(run: str, sets: Sequence[str] = ()) -> Run:  # noqa: N802  # the noun it returns
+    """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
+    with _in_python({setting: setting for setting in sets}):
+        return run_file.load(run, sets)
+
+
+def train(
+    run: str = "cartpole",
+    /,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = True,
+    evaluate: bool | dict[str, Any] = False,
+    record: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Trains a run on this machine and returns its summary; `folder` in it is the run's folder.
+
+    Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
+    `stop_return=475`; None = not set. Wrong ones raise ConfigError, before anything starts or by
+    the run's first process; it says why in its own words. `evaluate` starts an evaluator beside it;
+    a table is its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
+    ends the run as Ctrl-C does on the command line, with a checkpoint, and is raised again.
+    """
+    if isinstance(evaluate, dict):
+        settings["evaluate"], evaluate = evaluate, True
+    if isinstance(settings.get("run"), str):  # train(run="pong"), not the section
+        run = settings.pop("run")
+    typed = _settings(settings)
+    with _in_python(typed):
+        name = run_file.load(run, list(typed)).run.name
+    folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
+    command = ["train", run, "--out", str(folder)]
+    command += [word for setting in typed for word in ("--set", setting)]
+    command += ["--resume"] * resume + ["--quiet"] * quiet
+    command += ["--evaluate"] * evaluate + ["--record"] * record
+    try:
+        status, said = _run(command, shown=not quiet and sys.stderr is sys.__stderr__)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"the run in {folder} was stopped; train(..., out={str(folder)!r}, resume=True)"
+            " continues it"
+        )
+        raise
+    with _in_python(typed):
+        if status == runtime.YOUR_INPUT:
+            raise ConfigError(said or "headrace train refused the run; its lines say why")
+    if status not in (runtime.OK, runtime.LIMIT):
+        raise RuntimeError(f"headrace train ended with status {status}: {said or 'see its lines'}")
+    try:
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    except (OSError, json.JSONDecodeError) as error:  # a full disk: its lines have said so
+        raise RuntimeError(f"the run has ended, but {folder} holds no summary: {error}") from error
+    return {**summary, "folder": str(folder)}
+
+
+def load_policy(
+    path: str | Path, which: str | None = None, *, seed: int | None = None
+) -> TrainedPolicy:
+    """What a run has learnt: `policy.act(obs) -> (action, state)`.
+
+    path: the run's folder. which: "best", "newest", or None = the best where there is one. seed: of
+    actions that are drawn, act(..., greedy=False); None = different every time. ConfigError, which
+    is a ValueError, when there is nothing that could be loaded.
+    """
+    from headrace.launch.results import loaded_run
+
+    with _in_python({}):
+        found = loaded_run.load(Path(path), which)
+    dice = runtime.incarnation() if seed is None else seed
+    return TrainedPolicy(loaded_run.policy_of(found, seed=dice), found.spaces)
+
+
+def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
+    """Runs a `headrace` command. The exit status, and the reason it gave or the last line it said.
+
+    Shown: it writes on the terminal itself. Else its lines go wherever Python's sys.stderr goes: a
+    notebook's is no file that a process could be given.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as kept:
+        # Modules that we can import, such as an environment beside the script, it can import too.
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            last_errors.VARIABLE: kept,
+        }
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(os.getpid()), *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,  # ours may hold the script that is running
+            stdout=None if shown else subprocess.PIPE,
+            stderr=None if shown else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        lines: list[str] = []
+        reader = threading.Thread(target=_pass_on, args=(child, lines), daemon=True)
+        if not shown:
+            reader.start()
+        try:
+            child.wait()
+        except KeyboardInterrupt:
+            _stop(child)
+            raise
+        finally:
+            if not shown:
+                # What outlives it and still holds the pipe is not waited for.
+                reader.join(timeout=1.0)
+        said = _STAMP.sub("", lines[-1]) if lines else ""
+        return child.returncode, last_errors.reason(Path(kept)) or said
+
+
+def _pass_on(child: "subprocess.Popen[str]", lines: list[str]) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            if line.strip():
+                lines[:] = [line.strip()]
+            if sys.stderr is not None:
+                sys.stderr.write(line)
+
+
+def _stop(child: "subprocess.Popen[str]") -> None:
+    child.terminate()
+    try:
+        child.wait(_STOPS_WITHIN_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        child.kill()
+        child.wait()
+
+
+def _settings(given: dict[str, Any]) -> dict[str, str]:
+    """learner={"lr": 1} and stop_return=2 as learner.lr=1 and stop.return=2, each with what was
+    typed for it."""
+    typed: dict[str, str] = {}
+    for name, value in given.items():
+        if isinstance(value, dict):
+            if name not in SECTIONS:  # an empty one would set nothing, and never be missed
+                raise ConfigError(no_section(name, value))
+            for key, inner in value.items():
+                typed[f"{name}.{key}={_text(inner)}"] = f"{name}={{{key!r}: {inner!r}}}"
+            continue
+        section, underscore, key = name.partition("_")
+        if section not in SECTIONS:
+            raise ConfigError(f"{name}={value!r}: {no_section(name, value)}")
+        if not underscore:
+            raise ConfigError(f"{name}={value!r}: {name} is a section, give its keys in a dict")
+        typed[f"{section}.{key}={_text(value)}"] = f"{name}={value!r}"
+    return typed
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else toml_text.value(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy's as Python's own."""
+    match value:
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value.item() if getattr(value, "shape", None) == () else value
+
+
+# What messages call options, as a caller from Python has them.
+_OPTIONS = {
+    r"headrace train --evaluate\b": "headrace.train(..., evaluate=True)",
+    r"--checkpoint (best|newest)\b": r'which="\1"',
+    r"--(resume|evaluate|record|quiet)\b": r"\1=True",
+    r"--out\b": "out=",
+    r"--set (\w+)\.(\w+)=(\S+)": r'\1={"\2": \3}',
+}
+
+
+@contextlib.contextmanager
+def _in_python(typed: dict[str, str]) -> Iterator[None]:
+    """What is wrong with a run, in terms of what was typed here."""
+    try:
+        yield
+    except ConfigError as error:
+        line = str(error)
+        for setting, words in typed.items():
+            line = line.replace(f"--set {setting}:", f"{words}:")
+        for option, words in _OPTIONS.items():
+            line = re.sub(option, words, line)
+        raise type(error)(line) from None

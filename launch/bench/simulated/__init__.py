@@ -1,0 +1,1 @@
+"""Simulated peers and a stage for them, for the benchmarks."""

@@ -1,0 +1,51 @@
+"""One simulated sampler, a real broker, one simulated learner: what goes through, at what cost."""
+
+import time
+from dataclasses import dataclass
+
+from headrace.launch.bench.simulated.processes import Learner, Samplers
+from headrace.launch.bench.simulated.stage import Load, Stage
+
+BATCH = 32  # unrolls an optimiser step, as in the IMPALA paper
+LAG = 1  # (1 + 1) x 32 = 64 unrolls on their way
+_STREAMS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What went through in the time it was looked at."""
+
+    unrolls: int  # acknowledged
+    seconds: float
+    cpu_s: float  # of all three processes
+
+    @property
+    def per_s(self) -> float:
+        return self.unrolls / self.seconds
+
+
+def measure(*, size: int, seconds: float, tcp: bool = False, keys: bool = False) -> Flow:
+    """Unrolls of that size as fast as credit comes, no weights."""
+    with Stage(
+        tcp=tcp,
+        keys=keys,
+        pacing={"batch_unrolls": BATCH, "max_lag": LAG, "max_lag_hard": 10**6},
+        broker={"beat_s": 1.0},
+    ) as stage:
+        broker = stage.broker()
+        learner = Learner(
+            stage.address, stage.run, str(stage.folder / "learner.json"), bytes=size,
+            weights_bytes=0, every_s=0.1, key=stage.key("learner"),
+        )  # fmt: skip
+        samplers = Samplers(
+            stage.address, str(stage.folder / "samplers.json"), count=1, streams=_STREAMS,
+            bytes=size, weights=False, key=stage.key("actor"),
+        )  # fmt: skip
+        roles = [broker, stage.start(samplers), stage.start(learner)]
+        stage.until(lambda: stage.report(roles[2])["trained"], "the first batch is trained")
+        time.sleep(0.5)  # let the flow settle
+        cpu, first = sum(Load.of(pid).cpu_s for pid in roles), stage.report(roles[2])
+        time.sleep(seconds)
+        last = stage.report(roles[2])
+        cpu = sum(Load.of(pid).cpu_s for pid in roles) - cpu
+        return Flow(last["trained"] - first["trained"], last["at"] - first["at"], cpu)

@@ -1,0 +1,111 @@
+"""A process of one learner: a real end that says of each batch that it trained on it."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from headrace.broker.journal.journal import Journal
+from headrace.broker.peers.inbox import Key
+from headrace.broker.peers.learner import LearnerEnd, Objection
+from headrace.broker.protocol.messages import Buffer, Deliver, Payload, Welcome
+from headrace.broker.weights.blobs import Blob
+from headrace.launch.bench.simulated import processes
+from headrace.launch.config import run_file, shared_run
+from headrace.launch.process import runtime
+
+
+class Trainee(LearnerEnd):
+    """Its batch, its steps and its weights."""
+
+    def __init__(
+        self, spec: processes.Learner, context: "zmq.Context[zmq.Socket[bytes]]", journal: Journal
+    ) -> None:
+        run = run_file.load(spec.run)
+        pacing = run.pacing
+        super().__init__(
+            spec.broker, name="simulated", inc=runtime.incarnation(), rank=0, world=1,
+            run=run.run.name, shared=shared_run.shared(run), spaces=processes.SPACES,
+            unroll_bytes=spec.bytes, accept=self._take,
+            free=lambda: pacing.batch_unrolls * (pacing.max_lag + 1) - len(self._batch),
+            journal=journal, context=context,
+            key=processes.key(spec.key, "learner"),
+        )  # fmt: skip
+        self.spec = spec
+        self.steps = 0
+        self._size = pacing.batch_unrolls
+        self._batch: list[Key] = []  # unrolls held, the oldest first
+        self._full = asyncio.Event()  # there may be a whole batch
+        self.begins(0)
+
+    async def train(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._full.clear()
+            if len(self._batch) < self._size:
+                await self._full.wait()
+            await asyncio.sleep(self.spec.delay_s)
+            batch, self._batch = self._batch[: self._size], self._batch[self._size :]
+            self.steps += 1
+            self.trained(batch, version=self.version + 1)
+            self._publish()
+
+    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        first = self.welcome_version is None
+        super().welcomed(welcome, body)
+        if first:
+            self._publish()
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "trained": self.steps * self._size, "version": self.version, "held": len(self._batch),
+            "reconnects": self.link.reconnects,
+        }  # fmt: skip
+
+    def _take(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
+        if len(buffers) != 1 or len(buffers[0]) != self.spec.bytes:
+            words = f"not the {self.spec.bytes} bytes that the samplers send"
+            return Objection("damaged", words)
+        self._batch.append((message.inc, message.stream, message.seq))
+        if len(self._batch) >= self._size:
+            self._full.set()
+        return None
+
+    def _publish(self) -> None:
+        if self.spec.weights_bytes:
+            body = self.version.to_bytes(8) + bytes(self.spec.weights_bytes)
+            self.publish(Blob.of(self.version, "simulated", body))
+
+
+async def _learn(spec: processes.Learner) -> int:
+    stop = processes.stop()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    journal = processes.journal(spec.ledger, "learner")
+    try:
+        end = Trainee(spec, context, journal)
+        async with asyncio.TaskGroup() as group:
+            link = group.create_task(end.link.run(), name="link")
+            steps = group.create_task(end.train(), name="steps")
+            while not stop.is_set():
+                processes.write(spec.report, **end.figures())
+                await processes.pause(stop, spec.every_s)
+            steps.cancel()
+            end.leave(final=False, text="the simulation ends")
+            link.cancel()
+        processes.write(spec.report, **end.figures())
+    finally:
+        context.destroy(linger=500)
+        journal.close()
+    return runtime.OK
+
+
+def main(text: str) -> int:
+    spec = msgspec.json.decode(text, type=processes.Learner)
+    return processes.run("learner", lambda: _learn(spec))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

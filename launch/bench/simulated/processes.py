@@ -1,0 +1,124 @@
+"""Samplers and a learner without environments and networks, but with real ends and real sockets.
+
+Each process writes what it saw as JSON into its report, again and again and at the end. SIGTERM
+ends it: samplers start nothing more and wait until all is acknowledged, a learner says goodbye.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from headrace.broker import durable
+from headrace.broker.journal.journal import Journal
+from headrace.broker.security.keys import Key
+from headrace.broker.transport.link import RefusedError
+from headrace.launch.config import keyring
+from headrace.launch.config.keyring import open_journal
+from headrace.launch.process import logs, runtime
+
+log = logging.getLogger(__name__)
+
+SPACES = ("simulated", "bytes")  # digest, words
+
+
+class Samplers(msgspec.Struct, forbid_unknown_fields=True):
+    """A process of `count` samplers."""
+
+    broker: str
+    report: str  # file
+    count: int = 100
+    streams: int = 1  # of each
+    bytes: int = 1024  # an unroll
+    rate: float = 0.0  # unrolls a second of each sampler; 0 = as fast as credit comes
+    weights: bool = True  # act only with weights that a learner published, as a real one does
+    gate: str = ""  # connect when this file appears; "" = at once
+    ledger: str = ""  # folder; "" = none
+    key: str = ""  # file; "" = the broker works without keys
+    drain_s: float = 5.0
+    every_s: float = 0.2  # between two reports
+
+    def opened(self) -> bool:
+        return not self.gate or Path(self.gate).exists()
+
+
+class Learner(msgspec.Struct, forbid_unknown_fields=True):
+    """A process that says of each batch that it trained on it."""
+
+    broker: str
+    run: str  # file; its [pacing] says how large a batch is
+    report: str
+    bytes: int = 1024
+    delay_s: float = 0.0  # a step
+    weights_bytes: int = 4096  # published after every step; 0 = none
+    ledger: str = ""
+    key: str = ""
+    every_s: float = 0.2
+
+
+Role: TypeAlias = Samplers | Learner
+
+
+def arguments(role: Role) -> list[str]:
+    """For a Python of its own."""
+    module = "samplers" if isinstance(role, Samplers) else "learner"
+    return ["-m", f"headrace.launch.bench.simulated.{module}", msgspec.json.encode(role).decode()]
+
+
+def read(report: Path) -> dict[str, Any] | None:
+    """What a process wrote last; None = nothing yet."""
+    try:
+        found: dict[str, Any] = json.loads(report.read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+# ---- for the processes themselves ----------------------------------------------------------------
+
+
+def run(role: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """One line when the broker will not have it."""
+    runtime.die_with_parent()
+    logs.start(role, quiet=True)
+    try:
+        return runtime.run_async(main)
+    except* RefusedError as refused:
+        log.error("%s", runtime.exit_line(refused))
+    return runtime.YOUR_INPUT
+
+
+def journal(folder: str, role: str) -> Journal:
+    return open_journal(Path(folder) if folder else None, role, os.getpid())
+
+
+def key(file: str, role: str) -> Key | None:
+    return keyring.from_file(Path(file) if file else None, role)
+
+
+def stop() -> asyncio.Event:
+    """Set by SIGTERM."""
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
+    return asked
+
+
+async def pause(stop: asyncio.Event, seconds: float) -> None:
+    """So long, or until told to stop."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+def write(report: str, **figures: Any) -> None:
+    """Whole or not at all: somebody may be reading."""
+    words = json.dumps({"at": time.monotonic(), "cpu_s": time.process_time(), **figures})
+    durable.write(Path(report), words)

@@ -1,0 +1,151 @@
+"""A real broker, simulated samplers and a simulated learner for a benchmark, in processes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headrace.broker.journal import audit
+from headrace.launch import keygen
+from headrace.launch.bench.simulated import processes
+from headrace.launch.process import logs
+
+_PATIENCE_S = 300.0  # far above what anything here takes
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a process had used at one moment."""
+
+    cpu_s: float
+    rss_kb: int
+    pss_kb: int
+    descriptors: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Load":
+        place = Path(f"/proc/{pid}")
+        words = (place / "stat").read_text().rpartition(")")[2].split()
+        lines = (place / "smaps_rollup").read_text().splitlines()
+        sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+        return cls(
+            (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"),
+            sizes["Rss"], sizes["Pss"], len(list((place / "fd").iterdir())),
+        )  # fmt: skip
+
+
+class Stage:
+    """One folder; everything started here is gone when it closes."""
+
+    def __init__(self, *, tcp: bool = False, keys: bool = False, **sections: Any) -> None:
+        """The sections of the run; with keys all connections are encrypted."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-")
+        self.folder = Path(self._temporary.name)
+        self.run = str(self.folder / "simulated.toml")
+        self._keys = self.folder / "keys" if keys else None
+        if self._keys is not None:
+            keygen.generate(self._keys, {})
+            sections["security"] = {"curve": True, "keys": str(self._keys)}
+        Path(self.run).write_text(toml(sections))
+        self.ledger = str(self.folder / "ledger")
+        self._bind = "tcp://127.0.0.1:0" if tcp else f"ipc://{self.folder}/b"
+        self.address = ""  # where the broker listens
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._reports: dict[int, Path] = {}  # by pid
+
+    def broker(self, *options: str) -> int:
+        """Its pid, once it listens; also another one after the first is gone."""
+        said = self.folder / "broker.log"
+        before = said.stat().st_size if said.exists() else 0
+        command = ["-m", "headrace.launch.cli", "broker", "--run", self.run, "--bind", self._bind]
+        pid = self._start([*command, *options], said)
+        found = self.until(
+            lambda: re.search(r"run \S+ at ([^\s,]+)", said.read_text()[before:]),
+            "the broker listens",
+        )
+        self.address = found[1]
+        return pid
+
+    def key(self, role: str) -> str:
+        """Its file; "" = it needs none."""
+        return str(self._keys / f"{role}.key") if self._keys is not None else ""
+
+    def start(self, role: processes.Role) -> int:
+        pid = self._start(processes.arguments(role), self.folder / "simulated.log")
+        self._reports[pid] = Path(role.report)
+        return pid
+
+    def report(self, pid: int) -> dict[str, Any]:
+        """What it wrote last."""
+        path = self._reports[pid]
+        found: dict[str, Any] = self.until(
+            lambda: processes.read(path), f"a report of process {pid}"
+        )
+        return found
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """What the condition gives once it gives something."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not (found := condition()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {what}")
+            ended = [popen.pid for popen in self._started if popen.poll() is not None]
+            if ended:
+                raise RuntimeError(f"processes {ended} ended before this was so: {what}")
+            time.sleep(0.01)
+        return found
+
+    def end(self, pids: Sequence[int], by: signal.Signals = signal.SIGTERM) -> None:
+        """To all, then wait for all."""
+        ending = [popen for popen in self._started if popen.pid in pids]
+        for popen in ending:
+            popen.send_signal(by)
+        for popen in ending:
+            popen.wait(_PATIENCE_S)
+            self._started.remove(popen)
+
+    def account(self) -> audit.Account:
+        return audit.read(Path(self.ledger))
+
+    def _start(self, command: Sequence[str], said: Path) -> int:
+        with said.open("ab") as sink:
+            popen = subprocess.Popen(
+                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+                env={**os.environ, logs.VARIABLE: logs.HUMAN},
+            )  # fmt: skip
+        self._started.append(popen)
+        return popen.pid
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for popen in self._started:
+            popen.kill()
+            popen.wait()
+        if kind is not None:
+            for said in self.folder.glob("*.log"):
+                sys.stderr.write(said.read_text()[-2000:])
+        self._temporary.cleanup()
+
+
+def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A run; JSON writes numbers and words as TOML does."""
+    return "".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        for name, keys in sections.items()
+    )

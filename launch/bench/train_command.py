@@ -1,0 +1,27 @@
+"""`headrace train` as a user starts it, and the summary it leaves."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def train(run: str, options: Sequence[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        out = Path(folder) / "run"
+        command = [
+            sys.executable,
+            "-m",
+            "headrace.launch.cli",
+            "train",
+            run,
+            "--quiet",
+            "--out",
+            str(out),
+        ]
+        subprocess.run([*command, *options], check=False)
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+        return summary

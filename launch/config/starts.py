@@ -1,0 +1,212 @@
+"""The starts of a run: what each one trains by, and what it leaves for the next.
+
+    OUT/run.toml          the run as it is now: every key
+    OUT/starts/001.toml   the run of each start; its first lines say by which file and settings
+    OUT/starts/file.toml  the file that the latest start was given, as it was then
+
+A run that is continued goes on as it was. Changed is what was changed on purpose: what has become
+different in the named file since the latest start, and what --set says. What would make it another
+run is refused.
+"""
+
+import contextlib
+import datetime
+import itertools
+import json
+import logging
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo
+
+from headrace.broker import durable
+from headrace.launch.config import differences, run_file, shared_run, toml_text
+
+log = logging.getLogger(__name__)
+
+RUN = "run.toml"
+_FOLDER, _FILE = "starts", "file.toml"
+
+_TOLD = """\
+# What an evaluator was told of this run. The rest (run.seed and the sections learner, checkpoint,
+# broker, security and stop) is other processes' affair: the learner's folder has the whole run."""
+
+Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a run."""
+
+    run: run_file.Run
+    out: Path
+    file: Path  # the run file that was named
+    sets: tuple[str, ...]
+    # Of a run that is continued: "learner.lr: 1e-05 -> 0.0029". None = it begins.
+    changes: tuple[str, ...] | None = None
+    resume: bool = field(default=False, kw_only=True)  # it was asked to continue, if it can
+
+    def say(self) -> None:
+        """Logs what is no longer as it was."""
+        for change in self.changes or ():
+            log.warning("continues with another %s", change)
+
+    def keep(self) -> None:
+        """Writes the run's files; OSError where that is not possible.
+
+        run.toml first: who finds the named file here already must find its changes there, too.
+        """
+        folder = self.out / _FOLDER
+        if not self.resume:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.write(self.out / RUN, run_file.effective(self.run))
+        number = 1 + max((int(path.stem) for path in folder.glob("[0-9]*.toml")), default=0)
+        text = run_file.effective(self.run, head=self._head(number))
+        durable.write(folder / f"{number:03d}.toml", text)
+        if not _same_file(self.file, self.out / RUN):
+            durable.write(folder / _FILE, self.file.read_bytes())
+
+    def _head(self, number: int) -> str:
+        at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        words = " ".join((str(self.file), *(f"--set {setting}" for setting in self.sets)))
+        said = [f"Start {number}, {at}: {' '.join(words.split())}", *(self.changes or ())]
+        return "\n".join(f"# {line}" for line in said)
+
+
+def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
+    """Returns where a run lies when nobody says: the first of NAME, NAME-2, NAME-3 .. that holds no
+    run yet, or the one trained last."""
+    if newest:
+        numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
+        there = [folder for folder in parent.glob("*") if numbered.fullmatch(folder.name)]
+        return max((f for f in there if _trained_at(f)), key=_trained_at, default=parent / name)
+    folders = (parent / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(folder for folder in folders if not (folder / "checkpoints").exists())
+
+
+def begin(name: str, sets: Sequence[str], out: Path, *, resume: bool) -> Start:
+    """Returns what a start trains by; ConfigError when it cannot go on from what lies in `out`.
+
+    Without a checkpoint there is nothing to go on from: the run is the one that was named.
+    """
+    path, tables = run_file.read(name)
+    if not (resume and has_checkpoints(out)):
+        return Start(run_file.load(name, sets), out, path, tuple(sets), resume=resume)
+    held = out / RUN
+    if not (held.is_file() and _of_a_learner(out)):
+        log.warning("%s has no %s of its own: its run is taken from %s", out, RUN, name)
+        return Start(run_file.load(name, sets), out, path, tuple(sets), resume=resume)
+    before, (_, own) = run_file.load(str(held)), run_file.read(str(held))
+    if not _same_file(path, held):
+        _edit(own, out / _FOLDER / _FILE, tables)
+    now = run_file.build(own, sets, source=path.name)
+    was, is_now = run_file.to_dict(before), run_file.to_dict(now)
+    difference = differences.no_continuation(was, is_now)
+    if difference is not None:
+        raise run_file.ConfigError(
+            f"{out} is of another run: {difference} (there = in the folder); train that in another"
+            f" folder (--out), or leave {path.name} aside: name {held} as the run"
+        )
+    changes = tuple(
+        f"{place}: {there} -> {here}" for place, there, here in differences.differences(was, is_now)
+    )
+    return Start(now, out, path, tuple(sets), changes, resume=resume)
+
+
+def keep_told(run: run_file.Run, out: Path) -> None:
+    """Writes what an evaluator was told of the run, and nothing that it was not told. OSError.
+
+    A file that says more is the learner's, or `headrace train`'s, and stays as it is.
+    """
+    held, told = out / RUN, shared_run.for_peers(run)
+    if held.exists():
+        try:
+            ours = run_file.read(str(held))[1].keys() == told.keys()
+        except run_file.ConfigError:  # of another release, or a person's
+            ours = False
+        if not ours:
+            return
+    text = run_file.text(told, head=_TOLD)
+    with contextlib.suppress(FileExistsError):  # the learner was quicker
+        durable.write(held, text, new=not held.exists())
+
+
+def has_checkpoints(out: Path) -> bool:
+    """True when something was trained in this folder, whole or not."""
+    folder = out / "checkpoints"
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def finished(stop: run_file.StopSection, out: Path) -> str:
+    """Returns why there is nothing to continue, in a line: the latest start ended by itself, and
+    under these settings it would again. "" = that is not known without its checkpoint."""
+    try:
+        report = json.loads((out / "learner.json").read_text())
+        reason, steps = report["stop_reason"], int(report["trained_steps"])
+        mean, seconds = report["mean_return"], float(report["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    met = {
+        "return": reason == "return" and stop.return_ is not None and mean >= stop.return_,
+        "steps": stop.steps is not None and steps >= stop.steps,
+        "seconds": stop.seconds is not None and seconds >= stop.seconds and steps > 0,
+    }
+    if reason not in met or not any(met.values()):
+        return ""
+    ended = next(name for name in met if met[name])
+    return complete(ended, stop, steps=steps, mean=mean, seconds=seconds)
+
+
+def complete(
+    reason: str, stop: run_file.StopSection, *, steps: int, mean: float | None, seconds: float
+) -> str:
+    """Returns the line that says so."""
+    done = {
+        "return": f"its mean return is {mean}, stop.return {stop.return_}",
+        "steps": f"{steps} steps are trained, stop.steps is {stop.steps}",
+        "seconds": f"it has run for {seconds:.1f} s, stop.seconds is {stop.seconds}",
+    }
+    return f"run is complete: {done[reason]}; to go on, raise it: --set stop.{reason}=..."
+
+
+def _edit(own: Tables, file: Path, named: Tables) -> None:
+    """Changes `own` as the named file was changed since it was named last."""
+    if not file.is_file():
+        log.warning("%s is missing: what was changed in the named run is not known", file)
+        return
+    _, before = run_file.read(str(file))
+    for section, keys in run_file.SECTIONS.items():
+        for key, kind in keys.items():
+            was, now = (side.get(section, {}).get(key, _default(kind)) for side in (before, named))
+            if toml_text.value(was) == toml_text.value(now):
+                continue
+            if key in named.get(section, {}):
+                own.setdefault(section, {})[key] = now
+            else:  # it has its default again
+                own.get(section, {}).pop(key, None)
+
+
+def _default(kind: FieldInfo) -> Any:
+    return kind.default if kind.default is not NODEFAULT else kind.default_factory()
+
+
+def _of_a_learner(out: Path) -> bool:
+    """False = what stands in run.toml is an evaluator's, who knows half of it. Before there were
+    starts, `headrace train` alone wrote the whole run."""
+    return (out / _FOLDER).is_dir() or (out / ".train.lock").exists()
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _trained_at(folder: Path) -> float:
+    """Returns when its last checkpoint was written; 0 = it has none."""
+    checkpoints = (folder / "checkpoints").glob("*")
+    return max((path.stat().st_mtime for path in checkpoints), default=0.0)

@@ -1,0 +1,86 @@
+"""Keys that were set and do nothing: each belongs to a choice that the run has not made. Pure, save
+that `warn` says it."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headrace.launch.config.run_file import Run
+
+log = logging.getLogger(__name__)
+
+_REPLAY = ("replay_share", "replay_unrolls", "replay_pick")
+_RING = ("buffer_batches", "uses")
+_TARGET = ("target_interval", "target_rate", "kl_coef", "kl_target")
+_EPOCHS = ("epochs", "minibatches", "kl_stop", "value_clip")
+_RHO = ("rho_clip", "c_clip", "pg_rho_clip")
+
+
+class _Rule(NamedTuple):
+    """Where `here` holds, these keys of the section do nothing, because of `why`."""
+
+    why: str
+    here: Callable[[Run], bool]
+    section: str
+    keys: tuple[str, ...]
+
+
+_RULES = (
+    _Rule(
+        'algorithm.name = "ppo"', lambda run: run.algorithm.name == "ppo",
+        "algorithm", (*_RING, *_TARGET, *_RHO, *_REPLAY),
+    ),
+    _Rule(
+        'algorithm.name = "impala"', lambda run: run.algorithm.name == "impala",
+        "algorithm", ("clip", *_EPOCHS, *_RING, *_TARGET),
+    ),
+    _Rule(
+        'algorithm.name = "appo"', lambda run: run.algorithm.name == "appo",
+        "algorithm", (*_EPOCHS, *_REPLAY),
+    ),
+    _Rule(
+        "algorithm.replay_share = 0",
+        lambda run: run.algorithm.name == "impala" and not run.algorithm.replay_share,
+        "algorithm", ("replay_unrolls", "replay_pick"),
+    ),
+    _Rule(
+        "algorithm.uses = 1",
+        lambda run: run.algorithm.name == "appo" and run.algorithm.uses == 1,
+        "algorithm", ("buffer_batches",),
+    ),
+    _Rule(
+        'learner.optimiser = "adam"', lambda run: run.learner.optimiser == "adam",
+        "learner", ("decay", "momentum"),
+    ),
+    _Rule(
+        'model.core = "none"', lambda run: run.model.core == "none", "model", ("core_units",)
+    ),
+    _Rule(
+        "model.kind is not mlp", lambda run: run.model.kind != "mlp",
+        "model", ("hidden", "activation"),
+    ),
+)  # fmt: skip
+
+
+def unused(run: Run) -> Iterator[str]:
+    """One sentence for each key that differs from its default and changes nothing."""
+    for rule in _RULES:
+        if not rule.here(run):
+            continue
+        given = getattr(run, rule.section)
+        plain = _defaults(type(given))
+        for key in rule.keys:
+            if getattr(given, key) != plain[key]:
+                yield f"{rule.section}.{key} is set, and does nothing: {rule.why}"
+
+
+def warn(run: Run) -> None:
+    """At the start of a run, for who set them."""
+    for sentence in unused(run):
+        log.warning("%s", sentence)
+
+
+def _defaults(section: Any) -> dict[str, Any]:
+    return msgspec.structs.asdict(section())

@@ -1,0 +1,1 @@
+"""Writes the files for systemd, supervisor, Slurm and Kubernetes from their templates."""

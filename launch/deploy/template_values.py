@@ -1,0 +1,258 @@
+"""What the words in the templates of `headrace units` stand for: a run, and where it is to run."""
+
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.broker.security import keys
+from headrace.broker.server.memory_guard import PEER_BYTES
+from headrace.broker.transport import endpoints
+from headrace.broker.transport.endpoints import is_loopback
+from headrace.launch.config import allowed_code, run_file
+from headrace.launch.process import descriptors
+
+# Beyond what a role needs to notice by itself that something hangs.
+_MARGIN_S = 30
+# A checkpoint (torchrun lets its ranks no longer), the last weights, the files of the run.
+_LEARNER_STOP_S = 30 + 5 + 10
+# Environments and worker processes close; and what a node does after its samplers.
+_CLOSE_S, _NODE_S = 10, 5
+_MOST_NODES = 10_000
+# Of a pod, or beside the ranks of a Slurm node: nobody can know it from here.
+_CPUS = 4
+_RENDEZVOUS_PORT = 29400
+_PLAIN = re.compile(r"[\w./+@~-]+")
+
+
+def nodes_of(given: str) -> list[str]:
+    """--nodes: how many, or their names."""
+    if given.lstrip("-").isdigit():
+        count = int(given)
+        if not 1 <= count <= _MOST_NODES:
+            raise run_file.ConfigError(f"--nodes {given}: it must be from 1 to {_MOST_NODES}")
+        return [f"node{number}" for number in range(1, count + 1)]
+    names = [keys.check_name(name) for name in given.split(",")]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise run_file.ConfigError(f"--nodes {given}: {twice[0]} is named twice")
+    return names
+
+
+def headrace_bin() -> Path:
+    """Where `headrace` and `torchrun` lie on this machine."""
+    return Path(sys.executable).parent
+
+
+@dataclass(slots=True)
+class Site:
+    """One run on some machines."""
+
+    run: run_file.Run
+    kind: str
+    nodes: Sequence[str]  # of samplers, by name
+    ranks: int  # on each learner machine
+    learners: int  # machines
+    broker: str | None  # its address; None = the kind's, or the run's
+    keys: Path | None  # the folder on those machines; None = the kind's, or the run's
+    bin: Path  # of headrace and torchrun on those machines
+
+    def __post_init__(self) -> None:
+        if self.broker is None:
+            kubernetes = self.kind == "kubernetes"
+            self.broker = "tcp://headrace-broker:5755" if kubernetes else self.run.broker.bind
+        try:
+            endpoints.check(self.broker)
+        except endpoints.EndpointError as error:
+            raise run_file.ConfigError(str(error)) from error
+        for option, folder in (("--key-folder", self.keys), ("--bin", self.bin)):
+            if folder is not None and not _PLAIN.fullmatch(str(folder)):
+                raise run_file.ConfigError(
+                    f"{option} {folder}: spaces, quotes, $ and % mean something in these files;"
+                    " choose a folder without them"
+                )
+        if not self.broker.startswith("tcp://") and (len(self.nodes), self.learners) != (1, 1):
+            raise run_file.ConfigError(
+                f"--broker {self.broker} is for one machine; give tcp://HOST:PORT for several"
+            )
+
+    def words(self, *, machine: str = "head", number: int = 0) -> dict[str, object]:
+        """All of them, as seen from one machine."""
+        run, broker = self.run, str(self.broker)
+        step_s = run.actor.step_timeout_s
+        return {
+            "name": run.run.name,
+            "machine": machine,
+            "broker": broker,
+            "port": self._port(),
+            "announce_port": self._port() + 1,
+            "bin": self.bin,
+            "runs": "/etc/headrace",
+            "home": "read-only" if self.bin.is_relative_to("/home") else "yes",
+            "metrics_host": "0.0.0.0" if self._away() else "127.0.0.1",
+            "node_port": 9101 if self._away() else 9120 + number,  # all nodes are one machine
+            "ranks": self.ranks,
+            "learners": self.learners,
+            "count": len(self.nodes),
+            "nodes_words": f" ({', '.join(self.nodes)})" if len(self.nodes) <= 16 else "",
+            "learner_command": self._learner_command(),
+            "rendezvous_words": ""
+            if self.learners == 1
+            else f" They meet at {self._host()}:{_RENDEZVOUS_PORT}, the first of them.",
+            "cpus": _CPUS,
+            "node_memory": 2 * _CPUS,
+            "learner_cpus": self.ranks + 1,
+            # Seconds.
+            "beat": f"{run.broker.beat_s:g}",
+            "drain": f"{run.actor.drain_s:g}",
+            "step_timeout": f"{step_s:g}",
+            "rank_timeout": f"{run.learner.rank_timeout_s:g}",
+            "broker_watchdog": max(30, math.ceil(4 * run.broker.beat_s)),
+            "actor_watchdog": self._beyond(step_s),
+            "learner_watchdog": self._beyond(run.learner.rank_timeout_s),
+            "learner_stop": math.ceil(run.learner.rank_timeout_s) + _LEARNER_STOP_S,
+            "actor_stop": math.ceil(run.actor.drain_s) + _CLOSE_S,
+            "node_stop": math.ceil(run.actor.drain_s) + _CLOSE_S + _NODE_S,
+            "broker_pre_stop": math.ceil(run.actor.drain_s) + _CLOSE_S,
+            "broker_grace": math.ceil(run.actor.drain_s) + _CLOSE_S + 15,
+            # Descriptors and MiB.
+            "peers": run.broker.peers,
+            "broker_files": descriptors.of_broker(run.broker.peers),
+            "peer_files": descriptors.of_peer(),
+            "queue_mb": f"{run.broker.queue_mb:g}",
+            "broker_high": self._broker_mb(),
+            "broker_max": 2 * self._broker_mb(),
+            **self._allow_words(),
+            **self._key_words(machine),
+            **self._kubernetes_words(),
+        }
+
+    # ---- where ----------------------------------------------------------------------------------
+
+    def _host(self) -> str:
+        return str(self.broker).partition("://")[2].rpartition(":")[0]
+
+    def _port(self) -> int:
+        port = str(self.broker).rpartition(":")[2]
+        return int(port) if port.isdigit() else 5755
+
+    def _guarded(self) -> bool:
+        """With keys: whoever asked for them, or whoever is reached from other machines."""
+        asked = self.keys is not None or self.run.security.curve
+        return asked or self._away() or self.kind in ("slurm", "kubernetes")
+
+    def _away(self) -> bool:
+        """Other machines reach the broker."""
+        return str(self.broker).startswith("tcp://") and not is_loopback(self._host())
+
+    def _learner_command(self) -> str:
+        run = self._run_file()
+        if self.ranks == self.learners == 1:
+            return f"{self.bin}/headrace learner --run {run}"
+        rendezvous = "--standalone"
+        if self.learners > 1:
+            rendezvous = (
+                f"--nnodes {self.learners} --rdzv-backend c10d --rdzv-id {self.run.run.name}"
+                f" --rdzv-endpoint {self._host()}:{_RENDEZVOUS_PORT}"
+            )
+        # torchrun on Python 3.11 takes --run for one of its own.
+        ranks = f"--nproc-per-node {self.ranks} -m headrace.launch.learner {run}"
+        return f"{self.bin}/torchrun {rendezvous} {ranks}"
+
+    def _run_file(self) -> str:
+        folder = "%(here)s" if self.kind == "supervisor" else "/etc/headrace"
+        return f"{folder}/{self.run.run.name}.toml"
+
+    # ---- numbers --------------------------------------------------------------------------------
+
+    def _beyond(self, seconds: float) -> int:
+        """A watchdog's time: later than the role itself gives up, and than four beats."""
+        return math.ceil(max(60, seconds + _MARGIN_S, 4 * self.run.broker.beat_s))
+
+    def _broker_mb(self) -> int:
+        """What a broker may hold: broker/server/memory_guard.py ends it at a little less."""
+        peers = self.run.broker.peers * PEER_BYTES / 2**20
+        return math.ceil(self.run.broker.queue_mb + peers + 1024)
+
+    # ---- code -----------------------------------------------------------------------------------
+
+    def _allow_words(self) -> dict[str, object]:
+        """The samplers' machines allow what this run names: whoever wrote it here may."""
+        named = allowed_code.names(self.run)
+        for name in named:
+            if not re.fullmatch(r"[\w.:-]+", name):
+                raise run_file.ConfigError(
+                    f"the run names the code {name!r}: only letters, digits, _ . : and - can stand"
+                    " in these files"
+                )
+        return {
+            "allow": "".join(f" --allow {name}" for name in named),
+            "allow_args": "".join(f"\n            - --allow={name}" for name in named),
+        }
+
+    # ---- keys -----------------------------------------------------------------------------------
+
+    def _folder(self) -> Path:
+        return self.keys or Path(self.run.security.keys)
+
+    def _key_words(self, machine: str) -> dict[str, object]:
+        folder = self._folder()
+        if self.kind == "slurm":
+            return {"keys": folder}
+        folder = folder.absolute()
+        if not self._guarded():
+            roles = ("learner", "actor", "evaluator")
+            none = {f"{role}_{word}": "" for role in roles for word in ("key", "credentials")}
+            return {"keys": folder, "broker_keys": "", "broker_credentials": "", **none}
+        if self.kind == "supervisor":
+            own = folder / f"actor-{machine}.key"
+            return {
+                "keys": folder,
+                "broker_keys": f" --set security.curve=true --set security.keys={folder}",
+                "learner_key": f" --key {folder}/learner.key",
+                "evaluator_key": f" --key {folder}/evaluator.key",
+                "actor_key": f" --key {own if own.exists() else folder / 'actor.key'}",
+            }
+        return {"keys": folder, **_credentials(folder)}
+
+    # ---- Kubernetes -----------------------------------------------------------------------------
+
+    def _kubernetes_words(self) -> dict[str, object]:
+        gpu = self.run.learner.device == "cuda"
+        shown = sorted(path.name for path in (self._folder() / keys.AUTHORISED).glob("*.pub"))
+        shown = shown or ["actor.pub", "evaluator.pub", "learner.pub"]
+        return {
+            "image": "headrace:latest",
+            "run_text": "\n".join(
+                f"    {line}".rstrip() for line in run_file.effective(self.run).splitlines()
+            ),
+            "authorised": "\n".join(
+                f"              - {{key: {name}, path: {keys.AUTHORISED}/{name}}}" for name in shown
+            ),
+            "gpu_words": "" if gpu else ', and "nvidia.com/gpu" for a learner on GPUs',
+            "gpu_limit": f', nvidia.com/gpu: "{self.ranks}"' if gpu else "",
+            "gpus": f"#SBATCH --gpus-per-node={self.ranks}\n" if gpu else "",
+            "pod_security": "{runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001,"
+            " fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}",
+            "container_security": "{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true,"
+            " capabilities: {drop: [ALL]}}",
+        }
+
+
+def _credentials(folder: Path) -> dict[str, object]:
+    """systemd hands each service its own key, whoever it runs as. The folder of who may connect is
+    shown to the broker's alone: a key that is deleted there is out at once."""
+    words: dict[str, object] = {
+        f"{role}_credentials": f"LoadCredential={role}.key:{folder}/{role}.key\n"
+        for role in ("broker", "learner", "actor", "evaluator")
+    }
+    words["broker_credentials"] = (
+        f"{words['broker_credentials']}"
+        f"BindReadOnlyPaths={folder}/{keys.AUTHORISED}:/run/headrace-keys/{keys.AUTHORISED}\n"
+    )
+    curve = " --set security.curve=true"
+    words["broker_keys"] = f"{curve} --set security.keys=/run/headrace-keys --key %d/broker.key"
+    for role in ("actor", "evaluator", "learner"):
+        words[f"{role}_key"] = f" --key %d/{role}.key"
+    return words

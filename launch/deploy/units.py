@@ -1,0 +1,121 @@
+"""`headrace units`: a run as files for whoever keeps its processes alive on a rack of machines.
+
+The files are templates with {{words}} in launch/systemd, launch/supervisor, launch/slurm and
+launch/kubernetes; headrace.launch.deploy.template_values says what the words stand for.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from headrace.broker import durable
+from headrace.broker.security.keys import KeyFileError
+from headrace.launch.config import run_file
+from headrace.launch.deploy.template_values import Site, headrace_bin, nodes_of
+from headrace.launch.process import runtime
+
+_LAUNCH = Path(__file__).parent
+_WORD = re.compile(r"\{\{(\w+)\}\}")
+
+
+def units(
+    kind: str,
+    run: run_file.Run,
+    *,
+    nodes: str,
+    broker: str | None,
+    ranks: int,
+    learners: int,
+    key_folder: Path | None,
+    bin_folder: Path | None,
+    out: Path | None,
+) -> int:
+    """Prints the files, or writes them into a folder; one line each is said of those."""
+    for option, number in (("--ranks", ranks), ("--learners", learners)):
+        if number < 1:
+            raise run_file.ConfigError(f"{option} {number}: it must be 1 or more")
+    if run.pacing.batch_unrolls % (ranks * learners):
+        raise run_file.ConfigError(
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by"
+            f" {ranks * learners} ranks; make it a multiple of {ranks * learners}"
+        )
+    try:
+        site = Site(
+            run, nodes=nodes_of(nodes), ranks=ranks, learners=learners, kind=kind,
+            broker=broker, keys=key_folder, bin=(bin_folder or headrace_bin()).absolute(),
+        )  # fmt: skip
+    except KeyFileError as error:
+        raise run_file.ConfigError(str(error)) from error
+    files = _KINDS[kind](site)
+    if out is None:
+        for name, text in files.items():
+            print(f"# ---- {name}\n{text}")  # noqa: T201
+    else:
+        _write(files, out)
+    return runtime.OK
+
+
+def fill(template: str, words: Mapping[str, object]) -> str:
+    """Each word in its place; a word that nobody knows is our bug, and a KeyError."""
+    return _WORD.sub(lambda found: str(words[found[1]]), (_LAUNCH / template).read_text())
+
+
+def _write(files: Mapping[str, str], out: Path) -> None:
+    for name, text in files.items():
+        path = out / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            durable.write(path, text)
+        except OSError as error:
+            raise run_file.ConfigError(
+                f"--out {out}: {path} cannot be written ({error.strerror}); choose another folder"
+            ) from error
+        print(f"made  {path}", file=sys.stderr)  # noqa: T201
+
+
+def _systemd(site: Site) -> dict[str, str]:
+    words = site.words()
+    words["hardening"] = fill("systemd/hardening.inc", words).rstrip()
+    names = sorted(path.name for path in (_LAUNCH / "systemd").iterdir() if path.suffix != ".inc")
+    files = {name: fill(f"systemd/{name}", words) for name in names}
+    return files | _run_file(site)
+
+
+def _supervisor(site: Site) -> dict[str, str]:
+    """A file for each machine; the log folders must be there before supervisord is."""
+
+    def machine(template: str, name: str, number: int = 0) -> str:
+        words = site.words(machine=name, number=number)
+        words["supervisord"] = fill("supervisor/supervisord.inc", words).rstrip()
+        return fill(f"supervisor/{template}", words)
+
+    files = {"head.conf": machine("head.conf", "head")}
+    for number in range(2, site.learners + 1):
+        files[f"learner{number}.conf"] = machine("learner.conf", f"learner{number}")
+    for number, name in enumerate(site.nodes):
+        files[f"{name}.conf"] = machine("node.conf", name, number)
+    return files | _run_file(site) | {"logs/.keep": "", "runs/.keep": ""}
+
+
+def _slurm(site: Site) -> dict[str, str]:
+    names = ("learner.sbatch", "samplers.sbatch")
+    return {name: fill(f"slurm/{name}", site.words()) for name in names} | _run_file(site)
+
+
+def _kubernetes(site: Site) -> dict[str, str]:
+    return {"headrace.yaml": fill("kubernetes/headrace.yaml", site.words())}
+
+
+def _run_file(site: Site) -> dict[str, str]:
+    """With every default spelt out: all machines have the same run, whatever their release."""
+    return {f"{site.run.run.name}.toml": run_file.effective(site.run)}
+
+
+_KINDS: dict[str, Callable[[Site], dict[str, str]]] = {
+    "systemd": _systemd,
+    "supervisor": _supervisor,
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+}
+KINDS = tuple(_KINDS)

@@ -1,0 +1,241 @@
+"""The broker: is it reached, does it let us in, do we speak one language, is it the same run?"""
+
+import contextlib
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from headrace.broker import sanitise
+from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.release import release
+from headrace.broker.security.handshake import Handshakes, failure
+from headrace.broker.security.keys import Key
+from headrace.broker.transport import endpoints
+from headrace.broker.transport.endpoints import EndpointError
+from headrace.launch.config import differences, keyring, run_file, shared_run
+from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject
+
+_CONNECTS_S = 3.0
+_ANSWERS_S = 5.0
+_STATUS_S = 2.0
+_AGAIN_MS = 200
+_MOST_SKEW_S = 1.0
+_MOST_CLOCK = 1e11  # seconds since 1970; what is above is no time
+_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+_ROLES = ("watcher", "actor", "evaluator")
+
+
+@dataclass(slots=True)
+class Visit:
+    """What came of one."""
+
+    shaken: bool = False  # the handshake succeeded
+    failed: str = ""  # why it did not
+    refused: str = ""  # the broker's words
+    foreign: str = ""  # what it speaks is not ours
+    welcome: messages.Welcome | None = None
+    run: dict[str, Any] = field(default_factory=dict)  # as its peers must see it
+    took_s: float = 0.0  # from HELLO to WELCOME
+    asked_at: float = 0.0  # for its status, by our wall clock; 0 = not yet
+    ahead_s: float = math.nan  # its wall clock, of ours; not a number = it did not say
+    release: str = ""  # that runs there; "" = it did not say
+
+
+def broker(subject: Subject) -> Iterator[Finding]:
+    """One question after another: each makes sense only after a yes to the one before."""
+    address = subject.broker
+    if address is None:
+        return
+    try:
+        endpoints.check(address)
+        reached = _reached(address)
+    except (EndpointError, OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        mend = "is a broker running there, and may this machine connect to it?"
+        yield Finding(BAD, "broker", f"{address} is not reached: {words}; {mend}")
+        return
+    yield Finding(OK, "broker", f"{address} is reached in {1000 * reached:.1f} ms")
+    visit = visited(address, _key(subject))
+    if visit.failed:
+        yield Finding(BAD, "handshake", visit.failed)
+    elif not visit.shaken:
+        words = f"what listens at {address} is no broker: no ZeroMQ handshake"
+        yield Finding(BAD, "handshake", f"{words} within {_ANSWERS_S:g} s")
+    else:
+        yield Finding(OK, "handshake", "done" + (", encrypted" if _key(subject) else ""))
+        yield from _language(visit)
+        if visit.welcome is not None:
+            yield from _both_ends(visit)
+            yield from _same_run(visit, subject)
+
+
+def _key(subject: Subject) -> Key | None:
+    """The one that was given; else the run's for a watcher, if it is here."""
+    if subject.key is not None:
+        return keyring.from_file(subject.key, "")
+    if subject.run is None or not keyring.path(subject.run, "watcher").exists():
+        return None
+    return keyring.key(subject.run, "watcher", None)
+
+
+def _reached(address: str) -> float:
+    """Seconds that a plain connection took, or OSError."""
+    scheme, _, rest = address.partition("://")
+    before = time.monotonic()
+    if scheme == "ipc":
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.settimeout(_CONNECTS_S)
+            trial.connect(rest)
+    else:
+        host, _, port = rest.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTS_S).close()
+    return time.monotonic() - before
+
+
+def visited(address: str, key: Key | None) -> Visit:
+    """Says HELLO as a watcher and takes what comes; leaves with a goodbye."""
+    visit, handshakes = Visit(), Handshakes(address, key)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        client = endpoints.dealer(context, key)
+        monitor = client.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILED)
+        client.connect(address)
+        inc = int.from_bytes(os.urandom(8)) >> 1
+        role = key.role if key is not None and key.role in _ROLES else "watcher"
+        hello = messages.encode(
+            messages.Hello(role, "doctor", inc), hello_payload.encode(hello_payload.Introduction())
+        )
+        poller = zmq.Poller()
+        poller.register(client, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        deadline, said_at = time.monotonic() + _ANSWERS_S, 0.0
+        while time.monotonic() < deadline and not _answered(visit):
+            if visit.welcome is not None and not visit.asked_at:
+                visit.asked_at = time.time()
+                deadline = time.monotonic() + _STATUS_S
+                with contextlib.suppress(zmq.Again):
+                    client.send_multipart(messages.encode(messages.Watch()), zmq.DONTWAIT)
+            if visit.shaken and not said_at:
+                said_at = time.monotonic()
+                with contextlib.suppress(zmq.Again):
+                    client.send_multipart(hello, zmq.DONTWAIT)
+            for ready, _ in poller.poll(_AGAIN_MS):
+                if ready is client:
+                    _hear(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
+                else:
+                    _handshake(visit, monitor, handshakes)
+        if not visit.shaken and not visit.failed:
+            visit.failed = handshakes.line(time.monotonic()).removesuffix("; still trying")
+        if visit.welcome is not None:
+            with contextlib.suppress(zmq.Again):
+                client.send_multipart(messages.encode(messages.Bye(inc, False, "only looked")))
+        client.disable_monitor()
+        monitor.close(0)
+        client.close(200)
+    finally:
+        context.destroy(linger=200)
+    return visit
+
+
+def _answered(visit: Visit) -> bool:
+    return bool(visit.failed or visit.refused or visit.foreign or visit.release)
+
+
+def _handshake(visit: Visit, monitor: Any, handshakes: Handshakes) -> None:
+    event = parse_monitor_message(monitor.recv_multipart())
+    if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        visit.shaken = True
+    else:
+        handshakes.failed(failure(event["event"], event["value"]))
+        visit.failed = handshakes.fatal()
+
+
+def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
+    try:
+        message, buffers = messages.decode(frames)
+        if isinstance(message, messages.Welcome):
+            run = hello_payload.unpack(buffers[0]) if buffers else {}
+            visit.welcome, visit.run = message, run if isinstance(run, dict) else {}
+            visit.took_s = time.monotonic() - said_at
+        elif isinstance(message, messages.Status) and buffers:
+            _status(visit, hello_payload.unpack(buffers[0]))
+        elif isinstance(message, messages.Refuse):
+            visit.refused = message.text
+    except messages.WireError as error:
+        visit.foreign = str(error)
+
+
+def _status(visit: Visit, status: Any) -> None:
+    """Its clock is compared with the middle of the time between our question and its answer."""
+    found = status if isinstance(status, dict) else {}
+    clock = found.get("clock")
+    if isinstance(clock, float) and 0.0 < clock < _MOST_CLOCK:
+        visit.ahead_s = clock - (visit.asked_at + time.time()) / 2
+    visit.release = sanitise.words(str(found.get("release", "an older one")))
+
+
+def _language(visit: Visit) -> Iterator[Finding]:
+    """WELCOME names no release, and need not: the protocol's number is what must fit."""
+    if visit.foreign:
+        yield Finding(BAD, "protocol", f"another release there: {visit.foreign}")
+    elif visit.refused:
+        yield Finding(BAD, "protocol", f"refused: {visit.refused}")
+    elif visit.welcome is None:
+        words = f"it shook hands and gave no answer to HELLO within {_ANSWERS_S:g} s"
+        yield Finding(BAD, "protocol", f"{words}; is it a broker, and is it alive?")
+    else:
+        level = WARN if visit.took_s > 0.5 else OK
+        words = f"{messages.PROTOCOL} on both ends, answer in {1000 * visit.took_s:.1f} ms"
+        yield Finding(level, "protocol", words)
+
+
+def _both_ends(visit: Visit) -> Iterator[Finding]:
+    """What it said of itself."""
+    if visit.release == release():
+        yield Finding(OK, "release", f"headrace {release()} on both ends")
+    elif visit.release:
+        words = f"headrace {release()} here, {visit.release} there; give both the same"
+        yield Finding(WARN, "release", words)
+    if abs(visit.ahead_s) <= _MOST_SKEW_S:
+        words = f"within {1000 * abs(visit.ahead_s):.0f} ms of the broker's"
+        yield Finding(OK, "its clock", words)
+    elif math.isfinite(visit.ahead_s):
+        way = "ahead of" if visit.ahead_s > 0 else "behind"
+        words = (
+            f"the broker's is {abs(visit.ahead_s):,.1f} s {way} ours: no run depends on it, but"
+            " logs and metrics will not fit together; let NTP set both"
+        )
+        yield Finding(WARN, "its clock", words)
+
+
+def _same_run(visit: Visit, subject: Subject) -> Iterator[Finding]:
+    assert visit.welcome is not None
+    words = f"the broker runs {visit.welcome.run}"
+    if subject.run is None:
+        yield Finding(OK, "its run", words)
+        return
+    try:
+        theirs = shared_run.shared(shared_run.from_shared(visit.run))
+    except run_file.ConfigError as error:
+        yield Finding(BAD, "its run", f"{words}, by another release: {error}")
+        return
+    difference = differences.first_difference(theirs, shared_run.shared(subject.run))
+    if difference:
+        mend = "a learner with this run would be refused; give both the same"
+        yield Finding(BAD, "its run", f"{words}, not this one: {difference}; {mend}")
+    else:
+        yield Finding(OK, "its run", f"{words}, as given")
+
+
+CHECKS = (broker,)

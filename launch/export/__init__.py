@@ -1,0 +1,1 @@
+"""`headrace export`: a policy as ONNX, compared with torch."""

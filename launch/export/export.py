@@ -1,0 +1,207 @@
+"""`headrace export`: the trained policy as an ONNX file, checked against the network it comes from.
+
+Nothing is left of a file that does not compute what the network computes.
+"""
+
+import contextlib
+import importlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.broker import durable
+from headrace.launch.config import run_file
+from headrace.launch.export.onnx_module import Exported, Port
+from headrace.launch.export.parity import DIFFERENCE, OBSERVATIONS, Parity
+from headrace.launch.process import runtime
+from headrace.launch.results import loaded_run
+
+_OPSET = 18
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_LONGEST_LINE = 300
+# Two rows: a batch of one could be taken for an axis that is always 1.
+_EXAMPLE_ROWS = 2
+
+
+class ExportError(run_file.ConfigError):
+    """This policy cannot be exported here; one line."""
+
+
+def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
+    """Writes OUT and OUT.json, both or none; returns the exit status."""
+    _need_packages()
+    found = loaded_run.load(run_dir, which)
+    path = out or run_dir / "model.onnx"
+    described = path.with_name(f"{path.name}.json") if path.name else path
+    for file in (path, described):
+        with _writing(file):
+            runtime.make_room(file)
+    module = Exported(found.model, found.spaces)
+    facts = _facts(found, module)
+    part, described_part = (file.with_name(f".{file.name}.part") for file in (path, described))
+    try:
+        with _writing(path):
+            _write(module, facts, part)
+        difference = _checked(found, module, part)
+        if not difference <= DIFFERENCE:
+            raise ExportError(
+                f"onnxruntime and torch differ by {difference:.1e} on {found.path}, more than"
+                f" {DIFFERENCE:.0e}; no file was written"
+            )
+        with _writing(described):
+            durable.write(described_part, json.dumps(facts, indent=2) + "\n")
+        _put(part, path, described_part, described)
+    finally:
+        runtime.discard(part)
+        runtime.discard(described_part)
+    print(_words(found, module, path, difference))  # noqa: T201
+    return runtime.OK
+
+
+def _put(part: Path, path: Path, described_part: Path, described: Path) -> None:
+    """Both take their names. The description that was there comes back when the file fails."""
+    with _writing(described):
+        before = described.read_bytes() if described.exists() else None
+        durable.commit(described_part, described)
+    try:
+        with _writing(path):
+            durable.commit(part, path)
+    except ExportError:
+        with contextlib.suppress(OSError):
+            if before is None:
+                described.unlink()
+            else:
+                durable.write(described, before)
+        raise
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _need_packages() -> None:
+    for package in _PACKAGES:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(package)
+        except ImportError as error:
+            raise ExportError(
+                f"export needs {error.name or package}: pip install 'headrace[onnx]'"
+            ) from error
+
+
+def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
+    example = tuple(
+        torch.zeros(_EXAMPLE_ROWS, *port.shape, dtype=getattr(torch, port.dtype))
+        for port in module.inputs
+    )
+    with _quiet():
+        try:
+            program = torch.onnx.export(
+                _traced(module, example), (), dynamo=True, opset_version=_OPSET, verbose=False,
+                input_names=[port.name for port in module.inputs],
+                output_names=[port.name for port in module.outputs],
+            )  # fmt: skip
+        except Exception as error:
+            # Whatever a network of somebody's own does that ONNX has no word for.
+            line = " ".join(str(error.__cause__ or error).split())[:_LONGEST_LINE]
+            raise ExportError(f"torch cannot export this network: {line}") from error
+        assert program is not None
+        program.model.metadata_props.update(
+            {"headrace": json.dumps(facts), "run": facts["run"], "version": str(facts["version"])}
+        )
+        program.save(str(path), external_data=False)
+
+
+def _checked(found: loaded_run.Trained, module: Exported, path: Path) -> float:
+    try:
+        return Parity(found, module).check(path)
+    except Exception as error:
+        line = " ".join(str(error).split())[:_LONGEST_LINE]
+        raise ExportError(f"onnxruntime cannot run what torch exported: {line}") from error
+
+
+def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """With any number of rows. Networks that ask for len() of a tensor must be read as Python."""
+    batch = torch.export.Dim("batch")
+    shapes = (tuple({0: batch} for _ in example),)
+    module.eval()
+    try:
+        return torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
+    except RuntimeError:
+        return torch.export.export(module, example, dynamic_shapes=shapes, strict=True)
+
+
+def _facts(found: loaded_run.Trained, module: Exported) -> dict[str, Any]:
+    """What a program needs to know that runs the file."""
+    return {
+        "run": found.run.run.name,
+        "env": found.run.env.id,
+        "version": found.version,
+        "opset": _OPSET,
+        "inputs": [_port(port) for port in module.inputs],
+        "outputs": [_port(port) for port in module.outputs],
+        "action": "greedy, as the environment takes it",
+        "params": "all logits, then the means, then the logarithms of the standard deviations",
+        "begin": "memory and previous.* are 0 at an episode's first step, previous.choices are -1",
+    }
+
+
+def _port(port: Port) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": port.name,
+        "dtype": port.dtype,
+        "shape": ["batch", *port.shape],
+    }
+    if port.leaf is not None:
+        facts["leaf"] = port.leaf.name
+        if port.leaf.categories:
+            facts["categories"] = list(port.leaf.categories)
+        if port.leaf.start:
+            facts["start"] = list(port.leaf.start)
+        if port.leaf.stack > 1:
+            facts["stacked"] = f"the newest {port.leaf.stack} frames, oldest first"
+        if port.leaf.mask:
+            facts["mask"] = "1 = this value may be chosen, 0 = it may not"
+    return facts
+
+
+def _words(found: loaded_run.Trained, module: Exported, path: Path, difference: float) -> str:
+    def listed(ports: tuple[Port, ...]) -> str:
+        return ", ".join(f"{port.name} {port.dtype}{['batch', *port.shape]}" for port in ports)
+
+    return "\n".join(
+        (
+            f"exported    {path}, {path.stat().st_size / 1e6:.2f} MB: {found.run.run.name},"
+            f" version {found.version}",
+            f"inputs      {listed(module.inputs)}".replace("'", ""),
+            f"outputs     {listed(module.outputs)}".replace("'", ""),
+            f"checked     {OBSERVATIONS:,} random observations in onnxruntime: largest difference"
+            f" {difference:.1e}",
+            f"described   {path}.json",
+        )
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks about itself and about torchvision."""
+    log = logging.getLogger("torch")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)

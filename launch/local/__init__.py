@@ -1,0 +1,1 @@
+"""`headrace train`: all roles of a run on one machine."""

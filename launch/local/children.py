@@ -1,0 +1,219 @@
+"""The processes of `headrace train`: forked after torch is imported once, watched, started again.
+
+The first children are forks, so they share imported pages and start at once. Those that need
+torch are forked by a nursery, a process that imports it, forks them, and ends; this process adopts
+them and stays small. It gets threads later (the live view), and a fork of a threaded process is
+not safe: whatever dies is started again as a fresh interpreter.
+"""
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.launch.process import logs, runtime
+
+log = logging.getLogger(__name__)
+
+# A child that dies this often within the window is not going to live; say so and stop.
+_MOST_RESTARTS, _WINDOW_S = 5, 60.0
+
+
+@dataclass(slots=True)
+class Child:
+    """One role's process."""
+
+    name: str
+    again: Sequence[str]  # arguments of `headrace` that start it anew
+    pid: int
+    status: int | None = None  # exit status, once it has ended; negative = killed by that signal
+    deaths: list[float] = field(default_factory=list)
+    # Set when it was started anew. Dropped while it lives, it would be waited for behind our back,
+    # and its exit status lost.
+    popen: subprocess.Popen[bytes] | None = None
+
+
+class Plan(NamedTuple):
+    """A child to be."""
+
+    name: str
+    role: Callable[[], int]
+    again: Sequence[str]
+
+
+class GaveUpError(Exception):
+    """A child cannot be kept alive."""
+
+
+class Children:
+    """Owns every child process."""
+
+    def __init__(self) -> None:
+        self.all: list[Child] = []
+        self._unseen: list[Child] = []  # ended while others were waited for; the next reap tells
+
+    def fork(self, name: str, role: Callable[[], int], again: Sequence[str]) -> Child:
+        """A child that runs `role` and exits with what it returns."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.freeze()  # shared pages stay shared: the collector must not write into them
+        parent = os.getpid()
+        # Between the fork and the child's own answer to a signal it would give the parent's.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _become(name, role, parent=parent, signals=held)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        child = Child(name, again, pid)
+        self.all.append(child)
+        return child
+
+    def fork_together(self, plans: Sequence[Plan], prepare: Callable[[], object]) -> list[Child]:
+        """Children that share what `prepare` imports, and this process does not."""
+        if not runtime.adopt_orphans():  # not on Linux: our own pages will have to do
+            prepare()
+            return [self.fork(*plan) for plan in plans]
+        told, tell = os.pipe()
+        main = os.getpid()
+        nursery = self.fork("nursery", lambda: _breed(plans, prepare, main=main, tell=tell), ())
+        os.close(tell)
+        with os.fdopen(told) as lines:
+            pids = [int(line) for line in lines]
+        self.wait([nursery], timeout_s=10.0)
+        self.all.remove(nursery)
+        born = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
+        self.all += born
+        if len(born) < len(plans):
+            raise GaveUpError(f"the processes could not be started: {_words(nursery.status)}")
+        return born
+
+    def reap(self) -> list[Child]:
+        """Children that have ended since the last call, also while others were waited for."""
+        ended, self._unseen = self._unseen + self._look(), []
+        return ended
+
+    def _look(self) -> list[Child]:
+        ended = []
+        for child in self.all:
+            if child.status is None:
+                child.status = _status(child)
+                if child.status is not None:
+                    ended.append(child)
+        return ended
+
+    def restart(self, child: Child) -> None:
+        """A fresh process in its place, unless it dies too often."""
+        now = time.monotonic()
+        child.deaths = [at for at in child.deaths if now - at < _WINDOW_S] + [now]
+        if len(child.deaths) > _MOST_RESTARTS:
+            raise GaveUpError(
+                f"{child.name} ended {len(child.deaths)} times within {_WINDOW_S:.0f} s"
+                f" (last: {_words(child.status)}); see its lines above"
+            )
+        log.warning("%s %s; starting it again", child.name, _words(child.status))
+        parent = os.getpid()
+        child.popen = subprocess.Popen(
+            [sys.executable, "-m", "headrace.launch.cli", *_level(), *child.again],
+            preexec_fn=lambda: _in_child(parent),
+            env={**os.environ, logs.VARIABLE: logs.form()},
+        )
+        child.pid, child.status = child.popen.pid, None
+
+    def stop(self, children: Sequence[Child], *, timeout_s: float) -> None:
+        """SIGTERM, and SIGKILL for who does not end in time."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for child in children:
+                if child.status is None:
+                    os.kill(child.pid, number)
+            self.wait(children, timeout_s=timeout_s)
+
+    def wait(self, children: Sequence[Child], *, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while any(child.status is None for child in children) and time.monotonic() < deadline:
+            ended = self._look()
+            self._unseen += [child for child in ended if child not in children]
+            if not ended:
+                time.sleep(0.01)
+
+    def alive(self) -> list[int]:
+        return [child.pid for child in self.all if child.status is None]
+
+
+def _breed(plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, tell: int) -> int:
+    """The nursery's whole life; `main` adopts its children when it ends."""
+    prepare()
+    gc.freeze()
+    nursery = os.getpid()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    for plan in plans:
+        pid = os.fork()
+        if pid == 0:
+            os.close(tell)
+            _become(plan.name, plan.role, parent=main, signals=held, nursery=nursery)
+        os.write(tell, f"{pid}\n".encode())
+    return runtime.OK
+
+
+def _become(
+    name: str,
+    role: Callable[[], int],
+    *,
+    parent: int,
+    signals: Iterable[signal.Signals | int],
+    nursery: int = 0,
+) -> None:
+    """The child's whole life."""
+    status = runtime.OUR_FAULT
+    try:
+        while os.getppid() == nursery:  # the wish to die with the parent is for the one to come
+            time.sleep(0.001)
+        _in_child(parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        logs.start(name, quiet=_quiet(), form=logs.form())
+        status = role()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else runtime.OUR_FAULT
+    except BaseException:  # nothing may unwind into the parent's code
+        log.exception("%s failed", name)
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _status(child: Child) -> int | None:
+    """Its exit status; None while it runs."""
+    if child.popen is not None:
+        return child.popen.poll()
+    pid, status = os.waitpid(child.pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if pid else None
+
+
+def _in_child(parent: int) -> None:
+    """ctrl-C goes to the whole terminal; the parent alone decides who ends when."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not the parent's handler: a child that is asked to end before its role began just ends.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    runtime.die_with_parent(parent)
+
+
+def _level() -> list[str]:
+    """It says as much as the one that was forked; how, HEADRACE_LOG tells it."""
+    return ["--log-level", "warning"] if _quiet() else []
+
+
+def _quiet() -> bool:
+    return logging.getLogger().level >= logging.WARNING
+
+
+def _words(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

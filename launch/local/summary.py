@@ -1,0 +1,149 @@
+"""summary.json: what a run did, from its processes' own reports and journals."""
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.broker import durable
+from headrace.broker.journal import audit, fates
+from headrace.launch.config import run_file
+from headrace.launch.process.memory_use import Tree
+from headrace.launch.results import learning_curve
+
+
+def write(
+    run: run_file.Run,
+    out: Path,
+    *,
+    began: float,
+    tree: Tree,
+    sampled: Sequence[tuple[float, float]],
+) -> dict[str, Any]:
+    """Writes summary.json and curve.png; returns the summary. `began`: the run's clock at 0, by
+    time.monotonic."""
+    evaluations = learning_curve.read(out / "evaluations.jsonl")
+    learner, broker = _read(out / "learner.json"), _read(out / "broker.json")
+    account = audit.read(out / "ledger", copies=broker.get("duplicates", 0))
+    result = {
+        "run": run.run.name,
+        "env": run.env.id,
+        "algorithm": run.algorithm.name,
+        "seed": run.run.seed,
+        "stop_reason": learner.get("stop_reason", "stopped"),
+        "wall_s": round(time.monotonic() - began, 3),
+        "first_train_s": _rounded(learner.get("first_train_s")),
+        "env_steps": account.env_steps,
+        "trained_steps": learner.get("trained_steps", 0),
+        "learner_steps": learner.get("learner_steps", 0),
+        "version": learner.get("version", 0),
+        "steps_per_s": round(_rate(sampled), 1),
+        "trained_steps_per_s": round(learner.get("trained_steps_per_s", 0.0), 1),
+        "episodes": learner.get("episodes", 0),
+        "mean_return": _rounded(learner.get("mean_return")),
+        "solved_at_s": _rounded(learner.get("solved_at_s")),
+        "solved_at_steps": learner.get("solved_at_steps"),
+        "evaluation": _evaluation(evaluations),
+        "lag": learner.get("lag", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
+        "unrolls": {
+            "generated": account.generated,
+            **account.outcomes,
+            "in_flight": account.in_flight,
+        },
+        "trained_twice": account.twice,
+        "unaccounted": account.unaccounted(),
+        "rolled_back": account.rolled_back,
+        "nonfinite_steps": learner.get("nonfinite", 0),
+        "wire_bytes_per_step": _per_step(broker, account),
+        "cpu_s": round(Tree.cpu_s(), 2),
+        "peak_rss_mb": round(tree.peak_mb, 1),
+        "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
+        "phase_seconds": learner.get("phase_seconds", {}),
+        "machine": learner.get("machine", {}),
+    }
+    durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
+    history = learning_curve.read(out / "history.jsonl")
+    if history:
+        learning_curve.draw(
+            history, run.stop.return_, f"{run.run.name}, seed {run.run.seed}", out / "curve.png",
+            evaluations=evaluations,
+        )  # fmt: skip
+    return result
+
+
+def words(result: dict[str, Any], out: Path) -> str:
+    """The last lines a user sees."""
+    reasons = {
+        "return": "solved", "steps": "step limit reached", "seconds": "time limit reached",
+        "stopped": "stopped", "failed": "failed",
+    }  # fmt: skip
+    unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
+    # Only whole ones: what was being written when it was killed has a suffix.
+    checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())
+    picture = out / "curve.png"
+    return "\n".join(
+        (
+            f"{reasons[result['stop_reason']]}: return {result['mean_return']} after"
+            f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
+            f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
+            f"unrolls: {unrolls}",
+            *(f"  {line}" for line in fates.meanings(result["unrolls"])),
+            *_best_words(result["evaluation"], out),
+            f"checkpoint  {checkpoints[-1] if checkpoints else 'none'}",
+            f"summary     {out / 'summary.json'}",
+            f"curve       {picture if picture.exists() else 'none'}",
+        )
+    )
+
+
+def _evaluation(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last one, and the best: of equal means the newer, as its weights are the ones kept."""
+    if not lines:
+        return None
+    return {"last": lines[-1], "best": max(reversed(lines), key=lambda line: line["mean"])}
+
+
+def _best_words(evaluation: dict[str, Any] | None, out: Path) -> list[str]:
+    if evaluation is None:
+        return []
+    best = evaluation["best"]
+    spread = "" if best["low"] is None else f" ({best['low']:.1f} to {best['high']:.1f})"
+    kept = out / "best" / f"{best['version']:012d}"
+    return [
+        f"evaluation: best return {best['mean']:.1f}{spread},"
+        f" {best['episodes']} episodes of version {best['version']}",
+        f"best        {kept if kept.exists() else 'not kept'}",
+    ]
+
+
+def _rate(sampled: Sequence[tuple[float, float]]) -> float:
+    """Steps a second after the first quarter of the time, which is warm-up."""
+    busy = [mark for mark in sampled if mark[1] > 0]
+    if len(busy) < 2:
+        return 0.0
+    first, last = busy[0], busy[-1]
+    start = next(m for m in busy if m[0] >= first[0] + (last[0] - first[0]) / 4)
+    counted = [steps for at, steps in busy if at >= start[0]]
+    # A total that falls began anew: a broker was started again.
+    grown = sum(max(0.0, now - before) for before, now in itertools.pairwise(counted))
+    return grown / (last[0] - start[0]) if last[0] > start[0] else 0.0
+
+
+def _per_step(broker: dict[str, Any], account: audit.Account) -> float | None:
+    sent = broker.get("unroll_bytes")
+    return round(sent / account.env_steps, 1) if sent and account.env_steps else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A process's report; nothing when it was killed before or while it wrote."""
+    try:
+        report = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return report if isinstance(report, dict) else {}

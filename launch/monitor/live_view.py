@@ -1,0 +1,126 @@
+"""The live view of `headrace train`: a broker's status, shown on the terminal."""
+
+import sys
+import threading
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headrace.launch.monitor.rates import Rates
+from headrace.launch.monitor.terminal import Terminal
+
+
+class View:
+    """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
+
+    def __init__(
+        self, *, run: str, goal: float | None, began: float, quiet: bool,
+        terminal: Terminal | None = None,
+    ) -> None:  # fmt: skip
+        """`terminal`: to move on; None = there is none, and lines are printed."""
+        self._run = run
+        self._goal = goal
+        self._began = began  # the run's clock at 0, by time.monotonic
+        self._rates = Rates()
+        self._quiet = quiet
+        self._next_line = 0.0
+        self._live: Live | None = None
+        # One writes at a time: each moves up by the lines that the view had when it was written
+        # last, and two that move at once write over each other.
+        self._writing = threading.Lock()
+        if terminal is not None:
+            console = Console(file=terminal.file, force_terminal=True)
+            # Refreshed by us: a refresh thread of its own would be one more thing to fork around.
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+
+            def above(line: str) -> None:
+                with self._writing:
+                    console.print(Text.from_ansi(line), soft_wrap=True)
+
+            terminal.pass_on(above)
+
+    def show(self, status: dict[str, Any]) -> None:
+        if self._quiet:
+            return
+        if status:
+            self._rates.see(status, time.monotonic())
+        if self._live is not None:
+            with self._writing:
+                self._live.update(self._table(status), refresh=True)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + 2.0
+            print(self._line(status), file=sys.stderr)  # noqa: T201
+
+    def close(self) -> None:
+        if self._live is not None:
+            with self._writing:
+                self._live.stop()
+            self._live = None
+
+    def _line(self, status: dict[str, Any]) -> str:
+        seconds = f"{time.monotonic() - self._began:6.1f} s"
+        if wanting := _wanting(status):
+            return f"{seconds}  {wanting}"
+        learner = status["learners"][0]
+        mean, steps = learner.get("mean_return"), status["actors"].get("env_steps", 0.0)
+        return (
+            f"{seconds}  {steps:10.0f} steps  {self._rate():8.0f}/s"
+            f"  return {mean if mean is None else round(mean, 1)}"
+            f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
+            f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
+        )
+
+    def _rate(self) -> float:
+        """Sampled steps a second; a total that falls began anew."""
+        return self._rates("env_steps") or 0.0
+
+    def _table(self, status: dict[str, Any]) -> Table:
+        table = Table(title=f"headrace {self._run}", show_header=False, title_justify="left")
+        if wanting := _wanting(status):
+            table.add_row("time", f"{time.monotonic() - self._began:.1f} s")
+            table.add_row("starting", wanting)
+        if not status:
+            return table
+        learner = (status.get("learners") or [{}])[0]
+        rate = self._rate()
+        goal = f" of {self._goal:g}" if self._goal is not None else ""
+        mean = learner.get("mean_return")
+        outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
+        rows = (
+            ("time", f"{time.monotonic() - self._began:.1f} s"),
+            ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
+            *_score(status),
+            ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
+            ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
+            ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
+            ("unrolls", "  ".join(f"{name} {n:,}" for name, n in outcomes.items() if n)),
+            ("in flight", f"queued {status['queued']}  at the learner {status['leased']}"),
+            ("samplers", f"{status['actors']['count']}"),
+        )
+        for name, value in rows:
+            table.add_row(name, value)
+        return table
+
+
+def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """The last evaluation, once there is one."""
+    for said in status.get("evaluators", ()):
+        if "mean" in said:
+            spread = f" ({said['low']:.1f} to {said['high']:.1f})" if "low" in said else ""
+            return [("evaluation", f"{said['mean']:.1f}{spread} of version {said['version']:.0f}")]
+    return []
+
+
+def _wanting(status: dict[str, Any]) -> str:
+    """Who has to come before anything is trained; "" = nobody."""
+    if not status:
+        return "the broker is starting"
+    if not status.get("learners"):
+        return "the learner is starting"
+    actors = status["actors"]
+    return "" if actors.get("count") or actors.get("env_steps") else "no sampler is there yet"

@@ -1,0 +1,72 @@
+"""The page that shows a run while it runs: one HTML file, its script and its style inside.
+
+It asks for /status.json each second while somebody looks; with nobody looking nothing is done.
+"""
+
+import base64
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from headrace.launch.process.http import Page
+
+Status = Callable[[], Mapping[str, Any]]
+
+_FOLDER: Final = Path(__file__).parent
+# In the order in which they need each other.
+_SCRIPTS: Final = ("words", "totals", "draw", "pipeline", "curve", "tables", "page")
+# However many look, the numbers are made no more often.
+_EVERY_S: Final = 0.25
+
+
+def pages(status: Status) -> dict[str, Page]:
+    """What an HTTP server adds to show the page; `status` is called in a thread of it."""
+    page, fresh = document().encode(), Fresh(status)
+    return {
+        "/": lambda: ("text/html; charset=utf-8", page),
+        "/status.json": lambda: ("application/json", fresh()),
+    }
+
+
+def document() -> str:
+    """The whole page. Its policy lets run this script and this style, and nothing else."""
+    script = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
+    script, style = f'"use strict";\n{script}', _read("page.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    page = _read("page.html")
+    for name, text in (("policy", policy), ("style", style), ("script", script)):
+        page = page.replace(f"{{{name}}}", text, 1)
+    return page
+
+
+class Fresh:
+    """The numbers as JSON, made at most a few times a second however many ask."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._lock = threading.Lock()
+        self._made = b""
+        self._until = float("-inf")  # what was made is fresh before
+
+    def __call__(self) -> bytes:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._made = msgspec.json.encode(self._status())  # NaN becomes null
+                self._until = time.monotonic() + _EVERY_S
+            return self._made
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

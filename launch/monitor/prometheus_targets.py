@@ -1,0 +1,23 @@
+"""Prometheus' HTTP service discovery: every live peer that serves metrics, by role.
+
+The broker itself is not among them: whoever asks it knows where it is.
+"""
+
+import json
+
+from headrace.broker.server.connections.roster import Roster
+
+_KIND = "application/json"
+
+
+def targets(roster: Roster) -> tuple[str, bytes]:
+    """Content type and body."""
+    by_role: dict[str, list[str]] = {}
+    for peer in roster.everybody():
+        if peer.target:
+            by_role.setdefault(peer.role, []).append(peer.target)
+    found = [
+        {"targets": sorted(set(where)), "labels": {"role": role}}
+        for role, where in sorted(by_role.items())
+    ]
+    return _KIND, json.dumps(found).encode()

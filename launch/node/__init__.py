@@ -1,0 +1,1 @@
+"""`headrace node`: many samplers on one machine, forked, restarted and counted."""

@@ -1,0 +1,251 @@
+"""A process that imported torch once, has no threads, and forks a node's processes when it is told.
+
+    node --settings, then one Order a line--> nursery --pid--> node      (one socket, both ways)
+                                                |
+                                                +-- fork, fork --> sampler, child of the node
+
+Forked from here a sampler starts at once and shares what was imported, also when it is started
+again. The process in between ends at once, so that the node, not the nursery, adopts the sampler:
+what kills the nursery harms no sampler. It ends with the node.
+"""
+
+import contextlib
+import functools
+import gc
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from headrace.launch.process import runtime
+
+MOST_BYTES: Final = 1 << 16
+READY: Final = b"ready"
+# The node speaks to the service manager, and nobody for it.
+_THE_NODES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+# Before numpy and torch are imported: a fork keeps only one thread, so there must be no other.
+_ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Settings(Struct, frozen=True):
+    """What all processes of a node share."""
+
+    node: int  # its process
+    broker: str
+    name: str
+    shelf: str  # where the relay puts weights
+    tell: str  # the node's socket: figures and lines go there
+    sets: dict[str, Any]
+    ledger: str | None
+    key: str | None
+    quiet: bool
+    form: str  # of log lines
+    port: int = 0  # where the node serves metrics; 0 = nowhere
+    allow: tuple[str, ...] = ()  # code that the broker's run may name
+
+
+class Order(Struct, frozen=True):
+    """Start one. index -1 = the relay."""
+
+    index: int
+    core: int = -1  # it runs there only; -1 = anywhere it may
+
+
+class Nursery:
+    """The node's end. A nursery that ended is started again by the next order that is due."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.ready = False  # it has imported what it must
+        self._settings = settings
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def fd(self) -> int:
+        """To wait for; -1 = there is nothing to wait for."""
+        return self._socket.fileno() if self._socket is not None else -1
+
+    def start(self) -> int:
+        """A fresh interpreter, as this process may have threads; its pid."""
+        self.close()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "headrace.launch.node.forker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                # To systemd the node speaks, and nobody else.
+                env={name: word for name, word in os.environ.items() if name != "NOTIFY_SOCKET"},
+            )
+        self._socket.setblocking(False)
+        self._say(self._settings)
+        return self._popen.pid
+
+    def order(self, order: Order) -> bool:
+        """False = not now."""
+        return self.ready and self._say(order)
+
+    def born(self) -> list[tuple[int, int]]:
+        """Index and pid of those that were started since; pid 0 = it could not be."""
+        found: list[tuple[int, int]] = []
+        while self._socket is not None:
+            try:
+                line = self._socket.recv(MOST_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                line = b""
+            if not line:
+                self._hang_up()
+            elif line == READY:
+                self.ready = True
+            else:
+                index, pid = map(int, line.split())
+                found.append((index, pid))
+        return found
+
+    def close(self) -> None:
+        """It ends when nobody speaks to it."""
+        self._hang_up()
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()
+            self._popen = None
+
+    def _hang_up(self) -> None:
+        self.ready = False
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _say(self, words: Settings | Order) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send(msgspec.json.encode(words))
+        except OSError:
+            return False
+        return True
+
+
+def main(fd: int) -> int:
+    """Until the node closes its end."""
+    for name in _ONE_THREAD:
+        os.environ.setdefault(name, "1")
+    for name in _THE_NODES:
+        os.environ.pop(name, None)
+    with socket.socket(fileno=fd) as orders:
+        settings = msgspec.json.decode(orders.recv(MOST_BYTES), type=Settings)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the node decides who ends
+        runtime.die_with_parent(settings.node)
+        runtime.show_as("nursery")
+        # Not above: a test of this file needs none of them, and here they are imported once.
+        for module in ("gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"):
+            importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # shared pages stay shared: the collector must not write into them
+        orders.send(READY)
+        while line := orders.recv(MOST_BYTES):
+            order = msgspec.json.decode(line, type=Order)
+            pid = _fork(orders, functools.partial(_work, settings, order), settings.node)
+            orders.send(f"{order.index} {pid}".encode())
+    return runtime.OK
+
+
+def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
+    """A grandchild that the node adopts; its pid, 0 = it could not be."""
+    told, tell = os.pipe()
+    # Between the fork and the child's own answer to a signal it would give ours.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    between = os.fork()
+    if between == 0:
+        own = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            os._exit(runtime.OUR_FAULT)
+        if pid:
+            os.write(tell, str(pid).encode())
+            os._exit(runtime.OK)
+        for fd in (told, tell, orders.detach()):
+            os.close(fd)
+        _become(work, between=own, node=node, signals=held)
+    os.close(tell)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    with os.fdopen(told) as line:
+        pid = int(line.read() or 0)
+    os.waitpid(between, 0)
+    return pid
+
+
+def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
+    """The child's whole life."""
+    status = runtime.OUR_FAULT
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        while os.getppid() == between:  # the wish to die with the parent is for the one to come
+            time.sleep(0.001)
+        runtime.die_with_parent(node)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        status = work()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else runtime.OUR_FAULT
+    except BaseException:  # nothing may unwind into the nursery's code
+        import logging
+
+        logging.getLogger(__name__).exception("a process of the node failed")
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _work(settings: Settings, order: Order) -> int:
+    """One process's role."""
+    from headrace.launch.process import logs, node_reports
+    from headrace.launch.roles import relay, sampler
+
+    name = settings.name if order.index < 0 else f"{settings.name}-{order.index}"
+    runtime.show_as("relay" if order.index < 0 else f"sampler-{order.index}")
+    logs.start("relay" if order.index < 0 else name, quiet=settings.quiet, form=settings.form)
+    tell = node_reports.Teller(Path(settings.tell))
+    node_reports.by_way_of_the_node(tell)
+    key = Path(settings.key) if settings.key else None
+    if order.index < 0:
+        return relay.guarded(
+            settings.broker, name=name, shelf=Path(settings.shelf), key=key, tell=tell,
+            port=settings.port,
+        )  # fmt: skip
+    if order.core >= 0:
+        with contextlib.suppress(OSError):  # a service manager may forbid it: as good, or nearly
+            os.sched_setaffinity(0, {order.core})
+    return sampler.guarded(
+        settings.broker,
+        name=name,
+        seed=runtime.incarnation() % 2**31,
+        sets=settings.sets,
+        ledger=Path(settings.ledger) if settings.ledger else None,
+        metrics_host="127.0.0.1",
+        metrics_port=None,
+        key=key,
+        shelf=Path(settings.shelf),
+        tell=tell,
+        allow=settings.allow,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

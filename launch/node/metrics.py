@@ -1,0 +1,114 @@
+"""Every metric of a node, declared once; what its samplers say is summed."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from headrace.launch.node.restarts import Slot
+from headrace.launch.process.memory_use import pss_bytes
+from headrace.launch.process.node_reports import Figures
+
+RELAY: Final = -1
+_PHASES: Final = ("credit", "weights", "env", "gather")
+# What is added up over processes that are gone, too; all else is of those that live.
+_COUNTED: Final = frozenset(
+    {"env_steps", "episodes", "bytes", "fetches", *(f"wait_{phase}_s" for phase in _PHASES)}
+)
+_NOW: Final = frozenset({"unacked", "version"})
+_MEMORY_EVERY_S: Final = 5.0
+_MOST: Final = 1e15
+
+
+class NodeMetrics(Collector):
+    """Written by the node's thread, read by a scrape's."""
+
+    def __init__(self, registry: CollectorRegistry, slots: Mapping[int, Slot]) -> None:
+        self._slots = slots
+        self._gone: Counter[tuple[bool, str]] = Counter()  # (of the relay, name), of ended ones
+        self._last: dict[int, Figures] = {}  # by index, of those that live
+        self._memory = (0.0, 0)  # when it was looked at, bytes
+        registry.register(self)
+
+    def told(self, index: int, said: Figures) -> None:
+        """A total that falls is no total."""
+        before = self._last.get(index)
+        stats = dict(before.stats) if before is not None else {}
+        for name, value in said.stats.items():
+            if name in _COUNTED | _NOW and math.isfinite(value) and abs(value) < _MOST:
+                stats[name] = max(value, stats.get(name, 0.0)) if name in _COUNTED else value
+        self._last[index] = Figures(said.pid, said.welcome, said.over, said.drain_s, stats)
+
+    def ended(self, index: int) -> Figures | None:
+        """What it did stays counted; its last word."""
+        last = self._last.pop(index, None)
+        if last is not None:
+            for name in _COUNTED & last.stats.keys():
+                self._gone[index == RELAY, name] += last.stats[name]  # type: ignore[assignment]
+        return last
+
+    def last(self, index: int) -> Figures | None:
+        return self._last.get(index)
+
+    def welcome(self) -> int:
+        """Samplers that a broker knows."""
+        return sum(said.welcome for index, said in self._each() if index != RELAY)
+
+    def drain_s(self, default: float) -> float:
+        """What the slowest may need to end."""
+        return max(
+            (said.drain_s for index, said in self._each() if index != RELAY), default=default
+        )
+
+    def total(self, name: str, *, relay: bool = False) -> float:
+        live = sum(
+            said.stats.get(name, 0.0) for index, said in self._each() if (index == RELAY) == relay
+        )
+        return live + self._gone[relay, name]
+
+    def collect(self) -> Iterator[Metric]:
+        samplers = [slot for index, slot in self._slots.items() if index != RELAY]
+        relay = self.last(RELAY)
+        for gauge, words, number in (
+            ("samplers", "Samplers that run", sum(slot.pid > 0 for slot in samplers)),
+            ("samplers_wanted", "Samplers that should", len(samplers)),
+            ("samplers_welcome", "Samplers that a broker knows", self.welcome()),
+            (
+                "weights_version",
+                "Newest weights on the machine's shelf; -1 = none",
+                relay.stats.get("version", -1.0) if relay is not None else -1.0,
+            ),
+            ("samplers_memory_bytes", "Of all samplers, shared pages once", self._pss(samplers)),
+            ("samplers_unacked_fragments", "Not acknowledged", self.total("unacked")),
+        ):
+            yield GaugeMetricFamily(f"headrace_node_{gauge}", words, value=number)
+        for counter, words, value in (
+            ("restarts", "Samplers started again", sum(slot.restarts for slot in samplers)),
+            ("weights_bytes", "Weights fetched", self.total("bytes", relay=True)),
+            ("weights_fetches", "Versions fetched", self.total("fetches", relay=True)),
+            ("samplers_env_steps", "Agent steps, dead ones left out", self.total("env_steps")),
+            ("samplers_episodes", "Episodes that ended", self.total("episodes")),
+        ):
+            yield CounterMetricFamily(f"headrace_node_{counter}", words, value=value)
+        waits = CounterMetricFamily(
+            "headrace_node_samplers_wait_seconds", "Waiting, by what for", labels=["phase"]
+        )
+        for phase in _PHASES:
+            waits.add_metric([phase], self.total(f"wait_{phase}_s"))
+        yield waits
+
+    def _each(self) -> list[tuple[int, Figures]]:
+        """As it is at this moment."""
+        return list(self._last.items())
+
+    def _pss(self, samplers: list[Slot]) -> int:
+        """The kernel walks all pages for it: not for every scrape."""
+        now = time.monotonic()
+        if not self._memory[0] or now - self._memory[0] > _MEMORY_EVERY_S:
+            self._memory = (now, pss_bytes([slot.pid for slot in samplers if slot.pid]))
+        return self._memory[1]

@@ -1,0 +1,277 @@
+"""`headrace node`: one machine's samplers, their weights' relay, and their restarts.
+
+    node --+-- nursery            imported torch once; forks the others, which the node adopts
+           +-- relay              one fetch of each version, laid into shared memory
+           +-- sampler 0, 1, ..   take weights there; if there are none, from the broker
+
+This process has no torch and no connection to the broker: nothing that comes in by the network can
+end it. It starts again what ended badly, for ever; it ends when all samplers say that the run is
+over (0), when one says that the user's input is wrong (2), or when it is asked to (0).
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from headrace.broker.transport import endpoints
+from headrace.launch.config import allowed_code as allowing
+from headrace.launch.config import keyring, run_file
+from headrace.launch.node.forker import Nursery, Order, Settings
+from headrace.launch.node.metrics import RELAY, NodeMetrics
+from headrace.launch.node.repeated_lines import Chorus
+from headrace.launch.node.restarts import Slot
+from headrace.launch.node.shared_folder import shared_folder
+from headrace.launch.process import http, logs, runtime, systemd
+from headrace.launch.process.node_reports import Line, Listener
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 0.1
+# Beyond what the samplers may need to drain: to close their environments and their workers.
+_MARGIN_S: Final = 10.0
+# The run's own default, as long as no sampler has told us the run's.
+_DRAIN_S: Final = 5.0
+_RELAY_ENDS_WITHIN_S: Final = 3.0
+
+
+def node(
+    broker: str,
+    *,
+    samplers: int | None,
+    name: str | None,
+    sets: dict[str, Any],
+    ledger: Path | None,
+    metrics_host: str,
+    metrics_port: int | None,
+    key: Path | None = None,
+    allow: Sequence[str] = (),
+) -> int:
+    """Returns the exit status."""
+    asked = runtime.Asked()
+    try:
+        endpoints.check(broker)
+        # Each process reads these; what is wrong is said once, now.
+        keyring.from_file(key, "actor")
+        allowing.allowed(allow)
+        if not runtime.adopt_orphans():
+            raise run_file.ConfigError("headrace node needs Linux; start samplers: headrace actor")
+        with shared_folder() as folder, contextlib.closing(_listening(folder / "told")) as listener:
+            settings = Settings(
+                node=os.getpid(),
+                broker=broker,
+                name=name or socket.gethostname(),
+                shelf=str(folder / "weights"),
+                tell=str(folder / "told"),
+                sets=sets,
+                ledger=str(ledger.absolute()) if ledger else None,
+                key=str(key.absolute()) if key else None,
+                form=logs.form(),
+                quiet=log.getEffectiveLevel() >= logging.WARNING,
+                allow=tuple(allow),
+            )
+            made = _Node(settings, slots(samplers), listener, asked)
+            port = http.serve(
+                made.registry, host=metrics_host, port=metrics_port, healthy=made.healthy
+            )
+            if port is not None:
+                log.info("metrics at port %d", port)
+            return made.run(http.told(metrics_host, port, broker))
+    except (run_file.ConfigError, endpoints.EndpointError, http.PortError) as error:
+        log.error("%s", error)
+        return runtime.YOUR_INPUT
+
+
+def slots(samplers: int | None) -> dict[int, Slot]:
+    """One sampler a core, each bound to its own; of any other number the kernel makes the best."""
+    cores = sorted(os.sched_getaffinity(0))
+    count = samplers or len(cores)
+    bound = cores if count == len(cores) > 1 else [-1] * count
+    return {RELAY: Slot(RELAY), **{at: Slot(at, core) for at, core in enumerate(bound)}}
+
+
+def _listening(path: Path) -> Listener:
+    try:
+        return Listener(path)
+    except OSError as error:
+        raise run_file.ConfigError(f"cannot make a socket at {path}: {error.strerror}") from error
+
+
+class _Node:
+    """One machine's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        slots: Mapping[int, Slot],
+        listener: Listener,
+        asked: runtime.Asked,
+    ) -> None:
+        self.registry = http.registry("node")
+        self._slots = slots
+        self._samplers = [slot for slot in slots.values() if slot.index != RELAY]
+        self._metrics = NodeMetrics(self.registry, slots)
+        self._settings = settings
+        self._nursery = Nursery(settings)  # until there is a port to tell of
+        self._breeder = Slot(RELAY)  # when the nursery itself is started again
+        self._listener = listener
+        self._chorus = Chorus(log.log)
+        self._asked = asked
+        self._ending = False  # nothing is started any more
+        self._status = runtime.OK
+        self._watch = systemd.Watch(self._pulse)
+
+    def healthy(self) -> str:
+        return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
+
+    def _pulse(self) -> systemd.Pulse:
+        """Its samplers' hangs are theirs to end; its own work is this loop, which looks here."""
+        welcome, steps = self._metrics.welcome(), self._metrics.total("env_steps")
+        text = f"{welcome} of {len(self._samplers)} samplers welcome"
+        return systemd.Pulse(welcome > 0, steps, (), idle=True, text=text, steps=int(steps))
+
+    def run(self, port: int) -> int:
+        """Until the run is over, somebody asks us to stop, or nothing can be done. `port`: where
+        the broker may say that the metrics are; 0 = nowhere."""
+        self._nursery = Nursery(msgspec.structs.replace(self._settings, port=port))
+        log.info("%d samplers for the broker at %s", len(self._samplers), self._settings.broker)
+        try:
+            while not self._asked and not self._ending:
+                self._look(_LOOK_EVERY_S)
+                self._start()
+                self._ending |= all(slot.done for slot in self._samplers)
+            self._end()
+        finally:
+            self._nursery.close()
+            self._chorus.end()
+        return self._status
+
+    # ---- every tenth of a second ----------------------------------------------------------------
+
+    def _look(self, wait_s: float) -> None:
+        fds = [fd for fd in (self._listener.socket.fileno(), self._nursery.fd) if fd >= 0]
+        select.select(fds, [], [], wait_s)
+        now = time.monotonic()
+        self._births(now)
+        # Before what they said is read: so their last words are among it.
+        ended = [(slot, _ended(slot.pid)) for slot in self._slots.values() if slot.pid]
+        names = {slot.pid: self._name(slot) for slot in self._slots.values() if slot.pid}
+        indices = {slot.pid: slot.index for slot in self._slots.values() if slot.pid}
+        for said in self._listener.heard():
+            if isinstance(said, Line):
+                who = names.get(said.pid, "one that begins")
+                self._chorus.says(who, said.level, said.text, now)
+            elif said.pid in indices:
+                self._metrics.told(indices[said.pid], said)
+        for slot, status in ended:
+            if status is not None:
+                self._bury(slot, status, now)
+        self._chorus.sweep(now)
+        self._watch.tick()
+
+    def _births(self, now: float) -> None:
+        for index, pid in self._nursery.born():
+            self._slots[index].born(pid, now)
+            if self._ending and pid:
+                _signal(pid, signal.SIGTERM)
+
+    def _start(self) -> None:
+        """Whatever is due, by the nursery, the relay first; and the nursery itself."""
+        now = time.monotonic()
+        if not self._nursery.alive:
+            self._births(now)  # its last answers; what it did not answer is ordered again
+            for slot in self._slots.values():
+                slot.ordered = None
+            self._breed(now)
+        for slot in self._slots.values():
+            if slot.wants(now) and self._nursery.order(Order(slot.index, slot.core)):
+                slot.ordered = now
+
+    def _breed(self, now: float) -> None:
+        """The nursery, at once: a sampler that ends should not wait for its imports."""
+        if self._breeder.pid:
+            pause = self._breeder.died(now)
+            log.warning("the nursery, which forks the samplers, ended; again in %.1f s", pause)
+        elif now >= self._breeder.due:
+            self._breeder.born(self._nursery.start(), now)
+
+    def _bury(self, slot: Slot, status: int, now: float) -> None:
+        last = self._metrics.ended(slot.index)
+        sampler = slot.index != RELAY
+        well = sampler and status == runtime.OK and last is not None and last.over
+        wrong = sampler and status == runtime.YOUR_INPUT
+        if self._ending or well or wrong:
+            slot.pid, slot.done = 0, True
+        else:
+            pause, words = slot.died(now), _words(status)
+            log.warning("%s %s; started again in %.1f s", self._name(slot), words, pause)
+        if wrong and not self._status:
+            log.error("%s cannot work so; its line above says why", self._name(slot))
+            self._status, self._ending = runtime.YOUR_INPUT, True
+
+    def _name(self, slot: Slot) -> str:
+        own = self._settings.name
+        return f"{own}'s relay" if slot.index == RELAY else f"{own}-{slot.index}"
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Samplers hear of what they sent, and only then the relay goes. Asked once more, they give
+        up what is not acknowledged, and say so."""
+        self._ending = True
+        again = runtime.Asked()
+        if any(slot.pid for slot in self._samplers):
+            log.info("waiting for %d samplers", sum(slot.pid > 0 for slot in self._samplers))
+        self._tell(self._samplers, signal.SIGTERM)
+        deadline = time.monotonic() + self._metrics.drain_s(_DRAIN_S) + _MARGIN_S
+        while self._open(self._samplers) and time.monotonic() < deadline:
+            if again:
+                again = runtime.Asked()
+                self._tell(self._samplers, signal.SIGTERM)
+            self._look(_LOOK_EVERY_S / 5)
+        for slot in self._samplers:
+            if slot.pid:
+                log.error("%s does not end; it is killed", self._name(slot))
+                self._status = self._status or runtime.OUR_FAULT
+        self._tell(self._samplers, signal.SIGKILL)
+        relay = [self._slots[RELAY]]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._tell(relay, number)
+            deadline = time.monotonic() + _RELAY_ENDS_WITHIN_S
+            while self._open([*relay, *self._samplers]) and time.monotonic() < deadline:
+                self._look(_LOOK_EVERY_S / 5)
+
+    def _open(self, slots: list[Slot]) -> bool:
+        """Does one still run, or is about to?"""
+        born = self._nursery.alive
+        return any(slot.pid or (born and slot.ordered is not None) for slot in slots)
+
+    def _tell(self, slots: list[Slot], number: signal.Signals) -> None:
+        for slot in slots:
+            if slot.pid:
+                _signal(slot.pid, number)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it is waited for in a moment
+        os.kill(pid, number)
+
+
+def _ended(pid: int) -> int | None:
+    """Its exit status; None while it runs."""
+    gone, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if gone else None
+
+
+def _words(status: int) -> str:
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

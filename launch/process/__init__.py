@@ -1,0 +1,1 @@
+"""What every process does: logs, signals, systemd, HTTP, limits, locks."""

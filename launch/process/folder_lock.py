@@ -1,0 +1,77 @@
+"""One process of a kind at work in a run's folder: a lock that ends with the process, however.
+
+Two learners would remove each other's checkpoints. The kernel holds the lock, so nothing is left to
+be cleaned up after a kill; the file itself stays, and means nothing.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.launch.config import run_file
+
+log = logging.getLogger(__name__)
+
+# One that was just killed, or whose parent was, may need this long to end.
+_PATIENCE_S = 5.0
+_AGAIN_S = 0.05
+_TAKEN = (errno.EAGAIN, errno.EACCES)
+
+
+class ClaimError(run_file.ConfigError):
+    """The folder is somebody else's, or nobody's to write into; one line."""
+
+
+@contextlib.contextmanager
+def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
+    """The folder is ours as its `who` (learner, evaluator, train), or ClaimError."""
+    path = out / f".{who}.lock"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ClaimError(
+            f"cannot write into {out}: {error.strerror}; choose another folder with --out"
+        ) from error
+    try:
+        if not _locked(descriptor, patience_s):
+            raise ClaimError(
+                f"{out} is in use: {_owner(descriptor, who)} is at work in it;"
+                " stop that one, or choose another folder with --out"
+            )
+        with contextlib.suppress(OSError):  # on a full disk nobody learns who it is
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, patience_s: float) -> bool:
+    """By record locks: they are not inherited, so no child that lives on holds them."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                log.warning("this folder cannot be locked, so see to it that it is used by one"
+                            " learner only: %s", error.strerror)  # fmt: skip
+                return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_AGAIN_S)
+
+
+def _owner(descriptor: int, who: str) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if words := os.pread(descriptor, 300, 0).decode():
+            return f"another {who} ({words})"
+    return f"another {who}"

@@ -1,0 +1,61 @@
+"""Why a run ended, for the Python that started it.
+
+Its lines may go to a terminal, and the last of them may be another process's. So each process of
+the run keeps its last error in a file of its own, in a folder that the variable names.
+"""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from headrace.launch.process import log_lines
+from headrace.launch.process.log_lines import About
+
+VARIABLE = "HEADRACE_REASONS"
+_OWN = "train"  # the process that was started; it starts the others
+
+
+class Keep(logging.Handler):
+    """Keeps the last error of this process; what cannot be written is not."""
+
+    def __init__(self, folder: Path, about: About) -> None:
+        super().__init__(logging.ERROR)
+        self._folder = folder
+        self._about = about
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _write(self._folder / self._about.role, log_lines.said(record))
+
+
+def keep(about: About) -> None:
+    """From now on, if whoever started the run wants to know."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        logging.getLogger().addHandler(Keep(Path(folder), about))
+
+
+def refused(error: Exception) -> None:
+    """What is wrong with what the user gave: nothing else will be said."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        _write(Path(folder) / _OWN, str(error))
+
+
+def reason(folder: Path) -> str:
+    """Why `headrace train` ended badly; "" = it did not say. Where it names another process, whose
+    line says why, that line."""
+    said = {path.name: _read(path) for path in folder.iterdir()}
+    own = said.get(_OWN, "")
+    return said.get(own.partition(" ")[0]) or own
+
+
+def _write(path: Path, text: str) -> None:
+    with contextlib.suppress(OSError):
+        path.write_text(" ".join(text.split()), encoding="utf-8", errors="replace")
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""

@@ -1,0 +1,213 @@
+"""What a process says: one line per event on standard error, for people or for machines.
+
+    human  09:41:07 actor WARNING the broker at tcp://10.0.0.1:5755 fell silent; connecting again
+    json   {"t": "2026-11-21T09:41:07.123+00:00", "level": "warning", "role": "actor",
+            "run": "breakout", "inc": "0f3a52c9d1b87e64", "name": "node7-311",
+            "logger": "headrace.broker.transport.link",
+            "text": "the broker at ... fell silent; connecting again"}
+
+`auto` is human on a terminal and JSON elsewhere. In JSON "error" holds a traceback, where there is
+one; run, inc and name are "" until they are known. `t` is in UTC with milliseconds: a person can
+read it, lines of machines in several time zones sort as text, and every collector knows the format.
+What Python itself would print (warnings, uncaught exceptions) is a JSON line too. What C libraries
+and environments print is theirs.
+
+Nothing in here ends a role: a line that cannot be written is counted, and said once that can be.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+from headrace.actors.users_code import traceback_of
+from headrace.broker.peer_errors import Reports
+from headrace.launch.config.run_file import ConfigError
+from headrace.launch.process import last_errors, log_lines, runtime
+from headrace.launch.process.log_lines import About
+
+log = logging.getLogger(__name__)
+
+AUTO, HUMAN, JSON = "auto", "human", "json"
+FORMS = (AUTO, HUMAN, JSON)
+VARIABLE = "HEADRACE_LOG"
+# What goes wrong on the way to the broker is not sent to the broker.
+_ON_THE_WAY = (
+    "headrace.broker.transport.link",
+    "headrace.broker.security.handshake",
+    "headrace.broker.transport.mailbox",
+)
+
+_about = About()  # this process
+_form = HUMAN
+
+
+def chosen(given: str | None) -> str:
+    """human or json: by the option, else by HEADRACE_LOG, else by what standard error is."""
+    form = given or os.environ.get(VARIABLE) or AUTO
+    if form not in FORMS:
+        raise ConfigError(f"{VARIABLE}={form}: it must be one of {', '.join(FORMS)}")
+    if form == AUTO:
+        return HUMAN if sys.stderr is not None and sys.stderr.isatty() else JSON
+    return form
+
+
+def start(role: str, *, quiet: bool = False, form: str = HUMAN) -> None:
+    """From now on this process logs, as `role`."""
+    global _about, _form
+    _about, _form = About(role), form
+    _hold_descriptors()
+    handler = ToStderr(_about, json=form == JSON)
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True
+    )
+    last_errors.keep(_about)
+    if form == JSON:
+        _catch()
+
+
+def form() -> str:
+    """How this process logs."""
+    return _form
+
+
+def about(*, run: str | None = None, inc: int | None = None, name: str | None = None) -> None:
+    """What is known of this process by now; it stands in every JSON line from here on."""
+    if run is not None:
+        _about.run = run
+    if inc is not None:
+        _about.inc = f"{inc:016x}"
+    if name is not None:
+        _about.name = name
+
+
+def refuse(error: ConfigError) -> None:
+    """What is wrong with what the user gave: one line, in the form of all others."""
+    if _form == JSON:
+        ends(log, error)
+    else:
+        where = traceback_of(error)
+        print(f"headrace: {error}" + f"\n{where}".rstrip(), file=sys.stderr)  # noqa: T201
+    last_errors.refused(error)
+
+
+def ends(log: logging.Logger, error: BaseException) -> None:
+    """What a process ends with by somebody else's fault: one line; below it, if it was in code of
+    the user's own, the place."""
+    log.error("%s", runtime.exit_line(error), extra={"traceback": traceback_of(error)})
+
+
+def reports() -> Reports:
+    """Errors are collected there too, for the broker; one collector a process."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, _ToReports):
+            root.removeHandler(handler)
+    collected = Reports()
+    root.addHandler(_ToReports(collected))
+    return collected
+
+
+class ToStderr(logging.Handler):
+    """Writes each line at once and whole, and forgets what cannot be written.
+
+    Past Python's own buffer, where the file descriptor is known: only so we learn how much of a
+    line a full disk took, and nothing stays behind to come out in the middle of a later one.
+    """
+
+    def __init__(self, about: About, *, json: bool) -> None:
+        super().__init__()
+        self.lost = 0  # lines that could not be written
+        self._about = about
+        self._line = log_lines.for_machines if json else log_lines.for_people
+        self._stream = sys.stderr
+        self._encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._fd: int | None = None
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self._fd = self._stream.fileno()
+        self._missing = 0  # of the lost, those that no line has told of
+        self._why = ""  # the last of them was lost
+        self._cut = False  # the last line ends in its middle
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._missing:
+                self._write(self._line(self._gap(), self._about))
+                self._missing = 0
+            self._write(self._line(record, self._about))
+        except Exception as error:  # noqa: BLE001 - nobody is left to be told
+            self.lost += 1
+            self._missing += 1
+            self._why = str(error)
+
+    def _gap(self) -> logging.LogRecord:
+        told = f"{self._missing} lines of this log could not be written: {self._why}"
+        return logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": told})
+
+    def _write(self, line: str) -> None:
+        if self._fd is None:  # a stream without a descriptor: a test's, a notebook's
+            self._stream.write(line + "\n")
+            self._stream.flush()
+            return
+        rest = f"{line}\n".encode(self._encoding, "backslashreplace")
+        if self._cut:
+            rest = b"\n" + rest
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+            self._cut = bool(rest)
+
+
+class _ToReports(logging.Handler):
+    """Errors only, each as one line."""
+
+    def __init__(self, reports: Reports) -> None:
+        super().__init__(logging.ERROR)
+        self._reports = reports
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name not in _ON_THE_WAY:
+            self._reports.add(log_lines.summary(record))
+
+
+def _hold_descriptors() -> None:
+    """A standard descriptor that is closed would be given to the next file or socket, and what a C
+    library says on it would be written there."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def _catch() -> None:
+    """What Python would print by itself, in lines of its own. Exit statuses stay as they are."""
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    sys.unraisablehook = _unraisable
+    threading.excepthook = _died
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    log.critical("uncaught %s", log_lines.last(kind, error), exc_info=(kind, error, trace))
+
+
+def _died(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is SystemExit:  # a thread's way to end, for Python too
+        return
+    name = args.thread.name if args.thread is not None else "a thread"
+    error = args.exc_value or args.exc_type()
+    words = log_lines.last(args.exc_type, error)
+    log.critical("%s died of %s", name, words, exc_info=(args.exc_type, error, args.exc_traceback))
+
+
+def _unraisable(args: "sys.UnraisableHookArgs") -> None:
+    error = args.exc_value or args.exc_type()
+    where = getattr(args.object, "__qualname__", type(args.object).__name__)
+    log.error(
+        "ignored in %s: %s", where, log_lines.last(args.exc_type, error),
+        exc_info=(args.exc_type, error, args.exc_traceback),
+    )  # fmt: skip

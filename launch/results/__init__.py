@@ -1,0 +1,1 @@
+"""What is done with a run that has ended: play, replay, report, audit."""

@@ -1,0 +1,121 @@
+"""The learning curve of a run, as a picture."""
+
+import bisect
+import contextlib
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.broker import durable
+
+Lines = Sequence[Mapping[str, Any]]
+
+_TAIL_BYTES = 2**16  # of a history's end: hundreds of entries
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The run's history, one entry a quarter second, or its evaluations; what was torn by a kill
+    is left out."""
+    if not file.exists():
+        return []
+    entries = []
+    for line in file.read_text().splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def ended_at(file: Path) -> float:
+    """The run's clock at the last entry of its history; 0 = there is none. Reads the end alone."""
+    try:
+        with file.open("rb") as history:
+            history.seek(max(0, history.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = history.read().splitlines()
+    except FileNotFoundError:
+        return 0.0
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # torn by a kill
+            return float(json.loads(line)["t"])
+    return 0.0
+
+
+def draw(
+    history: Lines, target: float | None, title: str, to: Path, *, evaluations: Lines = ()
+) -> None:
+    """Training returns over steps; evaluations as points with their confidence intervals."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    draw_on(axes, history, target, evaluations=evaluations)
+    axes.set(title=title)
+    axes.grid(alpha=0.3)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=120, format="png")
+    pyplot.close(figure)
+    durable.write(to, drawn.getvalue())
+
+
+def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lines = ()) -> None:
+    """The curve on axes that somebody else made."""
+    points = [entry for entry in history if entry.get("mean_return") is not None]
+    axes.plot(
+        [p["trained_steps"] for p in points], [p["mean_return"] for p in points], linewidth=1.5,
+        label="training, mean of the latest episodes",
+    )  # fmt: skip
+    steps, means, spans = marks(history, evaluations)
+    if steps:
+        axes.errorbar(
+            steps, means, yerr=spans, fmt="o", markersize=3, linewidth=1, capsize=2,
+            label="evaluation, 95 % interval of the mean",
+        )  # fmt: skip
+        axes.legend(loc="lower right")
+    if target is not None:
+        axes.axhline(target, linestyle="--", linewidth=1, color="gray")
+        axes.text(
+            0.01, target, f"goal {target:g}", transform=axes.get_yaxis_transform(), va="bottom"
+        )
+    label = "return" if steps else "return, mean of the latest episodes"
+    axes.set(xlabel="agent steps trained on", ylabel=label)
+
+
+def marks(
+    history: Lines, evaluations: Lines
+) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
+    """Where evaluations stand, their means, and how far their intervals reach down and up.
+
+    The history knows best how many steps were behind a version; the evaluator only heard of it.
+    """
+    known = sorted((e["version"], e["trained_steps"]) for e in history if "version" in e)
+    steps: list[float] = []
+    means: list[float] = []
+    down: list[float] = []
+    up: list[float] = []
+    for entry in evaluations:
+        at = _steps(known, entry["version"], entry.get("trained_steps"))
+        if at is None:
+            continue
+        mean, low, high = entry["mean"], entry.get("low"), entry.get("high")
+        steps.append(at)
+        means.append(mean)
+        down.append(0.0 if low is None else mean - low)
+        up.append(0.0 if high is None else high - mean)
+    return steps, means, (down, up)
+
+
+def _steps(known: Sequence[tuple[int, int]], version: int, heard: int | None) -> float | None:
+    """In a straight line between the versions that the history has."""
+    at = bisect.bisect_left(known, (version, 0))
+    if at == len(known):
+        return heard if heard is not None else (known[-1][1] if known else None)
+    (after, most), (before, least) = known[at], known[at - 1] if at else (0, 0)
+    if after == before:
+        return most
+    return least + (most - least) * (version - before) / (after - before)

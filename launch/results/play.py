@@ -1,0 +1,94 @@
+"""`headrace play`: episodes with what a run has learnt, their returns, and a video of them."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from headrace.actors import evaluator
+from headrace.actors.config import EnvConfig, EvaluateConfig
+from headrace.actors.envs.convert import EnvError
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+from headrace.launch.results import confidence, loaded_run
+from headrace.launch.results.video import Video, VideoError
+
+# What may be set: the rest is part of what was trained.
+_SETTABLE = ("env", "evaluate")
+_LAST_SEED = 2**31 - 1
+
+
+def play(
+    run_dir: Path, *, which: str | None, episodes: int, greedy: bool, seed: int | None,
+    video: Path | None, sets: Sequence[str],
+) -> int:  # fmt: skip
+    """Prints what was reached; returns the exit status."""
+    if episodes < 1:
+        raise run_file.ConfigError(f"--episodes {episodes}: play at least one")
+    if seed is not None and not 0 <= seed <= _LAST_SEED:
+        raise run_file.ConfigError(f"--seed {seed}: it must be 0 to {_LAST_SEED}")
+    found = loaded_run.load(run_dir, which)
+    env, evaluate = _sections(run_dir, sets)
+    # One thread: a single row at a time is no work for more.
+    torch.set_num_threads(1)
+    first = evaluate.seed if seed is None else seed
+    film = None if video is None else Video(video, env.id)
+    with film or contextlib.nullcontext():
+        scores = _played(found, env, evaluate, episodes, first, greedy, film)
+    how = "greedy" if greedy else "sampled"
+    print(words(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
+    if video is not None:
+        print(f"video       {video}")  # noqa: T201
+    return runtime.OK
+
+
+def _played(
+    found: loaded_run.Trained, env: EnvConfig, evaluate: EvaluateConfig, episodes: int, seed: int,
+    greedy: bool, film: Video | None,
+) -> evaluator.Scores:  # fmt: skip
+    policy = loaded_run.policy_of(found, seed=seed)
+    try:
+        return evaluator.play(
+            policy, env if film is None else _rendering(env), found.spaces, episodes,
+            1 if film else evaluate.envs, seed, greedy, watch=film.watch if film else None,
+        )  # fmt: skip
+    except EnvError as error:
+        if film is not None and "render_mode" in str(error):
+            raise VideoError(f"{env.id} cannot be rendered: it takes no render_mode") from error
+        raise run_file.ConfigError(str(error)) from error
+
+
+def words(found: loaded_run.Trained, scores: evaluator.Scores, how: str) -> str:
+    """What a user sees."""
+    returns, lengths = confidence.of(scores.returns), scores.lengths
+    known = (
+        "" if returns.low is None else f", 95 % interval {returns.low:.2f} to {returns.high:.2f}"
+    )
+    return "\n".join(
+        (
+            f"{found.run.run.name}  {found.run.env.id}, version {found.version}: {len(lengths)}"
+            f" episodes, {how}",
+            f"return      mean {returns.mean:.2f}{known}, min {min(scores.returns):.2f},"
+            f" max {max(scores.returns):.2f}",
+            f"length      mean {sum(lengths) / len(lengths):.1f}, min {min(lengths)},"
+            f" max {max(lengths)}",
+            f"checkpoint  {found.path}",
+        )
+    )
+
+
+def _sections(run_dir: Path, sets: Sequence[str]) -> tuple[EnvConfig, EvaluateConfig]:
+    for setting in sets:
+        if setting.split(".")[0].strip() not in _SETTABLE:
+            raise run_file.ConfigError(
+                f"--set {setting}: to play, only {' and '.join(_SETTABLE)} may be changed; the rest"
+                " is what was trained"
+            )
+    run = run_file.load(str(run_dir / "run.toml"), sets)
+    return run.env, run.evaluate
+
+
+def _rendering(env: EnvConfig) -> EnvConfig:
+    return msgspec.structs.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})

@@ -1,0 +1,137 @@
+"""The pictures of a run, drawn once and kept as SVG for the page and as PNG beside it."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.broker import durable
+
+Lines = Sequence[Mapping[str, Any]]
+
+# Readable on white and on black.
+_GREY, _BLUE, _ORANGE = "#808890", "#3b82c4", "#d9822b"
+# Parts of the loss and what belongs to them, in the order in which people look.
+_PARTS = (
+    "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "rho_mean", "grad_norm", "lr",
+)  # fmt: skip
+_NAMES = {"lr": "step size", "rho_mean": "importance ratio, mean", "kl": "KL divergence"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One picture."""
+
+    name: str
+    title: str
+    svg: str
+    png: bytes
+
+
+def rates(history: Lines) -> list[tuple[float, float]]:
+    """(seconds, trained steps a second) over windows of about a sixtieth of the run each.
+
+    A resumed run's clock goes on, its windows do not reach over the gap.
+    """
+    if len(history) < 2:
+        return []
+    span = max((history[-1]["t"] - history[0]["t"]) / 60, 1e-9)
+    found, start = [], history[0]
+    for entry in history[1:]:
+        seconds = entry["t"] - start["t"]
+        steps = entry["trained_steps"] - start["trained_steps"]
+        if seconds <= 0 or steps < 0:
+            start = entry
+        elif seconds >= span:
+            found.append((entry["t"], steps / seconds))
+            start = entry
+    return found
+
+
+def throughput(history: Lines) -> Plot | None:
+    points = rates(history)
+    if not points:
+        return None
+
+    def draw(axes: Any) -> None:
+        axes.plot([t for t, _ in points], [rate for _, rate in points], color=_BLUE)
+        axes.set(xlabel="seconds", ylabel="trained steps a second")
+        axes.set_ylim(bottom=0)
+
+    return _plot("throughput", "Throughput", draw)
+
+
+def lag(history: Lines, max_lag: int) -> Plot | None:
+    points = [(entry["t"], entry["lag"]) for entry in history if entry.get("lag") is not None]
+    if not points:
+        return None
+
+    def draw(axes: Any) -> None:
+        axes.plot([t for t, _ in points], [value for _, value in points], color=_BLUE)
+        axes.axhline(max_lag, linestyle="--", linewidth=1, color=_ORANGE)
+        axes.text(
+            0.01, max_lag, f"max_lag {max_lag}", transform=axes.get_yaxis_transform(),
+            va="bottom", color=_ORANGE,
+        )  # fmt: skip
+        axes.set(xlabel="seconds", ylabel="versions, mean so far")
+        axes.set_ylim(bottom=0, top=1.15 * max(max_lag, 1, *(value for _, value in points)))
+
+    return _plot("lag", "Lag", draw)
+
+
+def losses(history: Lines) -> list[Plot]:
+    """A picture for each number that the learner keeps of its steps."""
+    plots = []
+    for part in _PARTS:
+        points = [(e["trained_steps"], e[part]) for e in history if e.get(part) is not None]
+        if points:
+            name = _NAMES.get(part, part.replace("_", " "))
+            plots.append(_plot(part, name, _line(points), size=(4, 2.4)))
+    return plots
+
+
+def returns(draw: Callable[[Any], None]) -> Plot:
+    return _plot("curve", "Return", draw, size=(9, 4.2))
+
+
+def _line(points: Sequence[tuple[float, float]]) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        axes.plot([x for x, _ in points], [y for _, y in points], color=_BLUE, linewidth=1)
+
+    return draw
+
+
+def _plot(
+    name: str, title: str, draw: Callable[[Any], None], *, size: tuple[float, float] = (9, 2.8)
+) -> Plot:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
+    # Letters stay letters, so that they can be searched, and ids do not change from run to run.
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none", "svg.hashsalt": name, "text.color": _GREY, "axes.edgecolor": _GREY,
+        "axes.labelcolor": _GREY, "xtick.color": _GREY, "ytick.color": _GREY, "font.size": 9,
+        "axes.spines.top": False, "axes.spines.right": False,
+    }  # fmt: skip
+    with pyplot.rc_context(style):
+        figure, axes = pyplot.subplots(figsize=size, layout="constrained")
+        draw(axes)
+        axes.grid(alpha=0.25)
+        if axes.get_xlim()[1] >= 10_000:
+            axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))  # 50k
+        svg, png = io.StringIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(png, format="png", dpi=120, facecolor="white")
+        pyplot.close(figure)
+    text = svg.getvalue()
+    return Plot(name, title, text[text.index("<svg") :], png.getvalue())
+
+
+def save(plots: Sequence[Plot], folder: Path) -> None:
+    """One PNG each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for plot in plots:
+        durable.write(folder / f"{plot.name}.png", plot.png)

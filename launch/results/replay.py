@@ -1,0 +1,188 @@
+"""`headrace replay RUN_DIR`: trains again on what a run recorded, and compares the weights.
+
+On a CPU of the same kind, with the same packages, they are equal to the last bit. Where they are
+not, the recording says that training itself has changed: nothing else is different.
+"""
+
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headrace.actors.envs.make import probe
+from headrace.launch.config import run_file
+from headrace.launch.process import http, runtime
+from headrace.learner import checkpoint
+from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.recording import Opened, Recorded, RecordError, opening, path_of
+from headrace.learner.checkpoint import Checkpoint, TensorGroups
+from headrace.learner.config import CheckpointConfig
+from headrace.learner.metrics import LearnerMetrics
+from headrace.learner.models.build import build
+from headrace.learner.pieces import Goal, Pieces
+from headrace.learner.progress import Progress
+from headrace.learner.ranks import Ranks
+from headrace.learner.spaces import Spaces
+from headrace.learner.train import train
+
+log = logging.getLogger(__name__)
+
+# What training makes; beside it a checkpoint holds the state of the dice.
+_COMPARED = ("model", "target", "optimiser")
+
+
+def replay(run_dir: Path) -> int:
+    """0 = the same weights, 1 = others; ConfigError where there is nothing to go through."""
+    final = _final(run_dir)
+    newer = _newest(run_dir) > final.version
+    log.info(
+        "goes to optimiser step %d and compares with %s, %s", _steps(final), final.path,
+        "not the end of the run: a newer checkpoint is damaged" if newer else "where the run ended",
+    )  # fmt: skip
+    try:
+        with tempfile.TemporaryDirectory(prefix="headrace-replay-") as folder:
+            return _replay(run_dir, Path(folder), final)
+    except RecordError as error:
+        raise run_file.ConfigError(str(error)) from error
+
+
+def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
+    path = path_of(run_dir, int(os.environ.get("RANK", "0")))
+    opened = opening(path)
+    run = _run(opened, folder)
+    torch.set_num_threads(opened.threads)
+    cuda = run.learner.device != "cpu" and torch.cuda.is_available()
+    with contextlib.closing(Ranks(timeout_s=run.learner.rank_timeout_s, cuda=cuda)) as ranks:
+        if ranks.world != opened.world:
+            raise run_file.ConfigError(
+                f"{opened.world} ranks recorded this, and here are {ranks.world}: torchrun"
+                f" --nproc-per-node {opened.world} -m headrace.launch.replay {run_dir}"
+            )
+        spaces = probe(run.env)
+        if spaces.digest() != opened.spaces:
+            raise run_file.ConfigError(f"{run.env.id} has other spaces here than in the recording")
+        pieces, feed = _pieces(run, spaces, ranks, path, folder, until=_steps(final), cuda=cuda)
+        train(pieces)
+        if ranks.rank:
+            return runtime.OK
+        done = pieces.progress.learner_steps
+    if done != _steps(final):
+        why = "the run went on without it" if feed.closed else "it was cut short"
+        return _say(f"the recording ends at optimiser step {done} of {_steps(final)}: {why}")
+    own = checkpoint.load_latest(folder / "checkpoints")
+    assert own is not None
+    difference = first_difference(final.tensors, own.tensors)
+    if difference:
+        return _say(f"after {done} optimiser steps {difference}")
+    count = sum(len(group) for name, group in own.tensors.items() if name in _COMPARED)
+    print(f"identical: {count} tensors after {done} optimiser steps")  # noqa: T201
+    return runtime.OK
+
+
+def first_difference(there: TensorGroups, here: TensorGroups) -> str:
+    """The first tensor that is another, and by how much; "" = every bit is the same."""
+    pairs = [
+        (f"{group}.{name}", tensor, here.get(group, {}).get(name))
+        for group in _COMPARED
+        for name, tensor in there.get(group, {}).items()
+    ]
+    other = [pair for pair in pairs if not _same(pair[1], pair[2])]
+    if not other:
+        return ""
+    name, before, now = other[0]
+    share = f"(first of {len(other)} out of {len(pairs)} tensors)"
+    if now is None or now.shape != before.shape or now.dtype != before.dtype:
+        return f"{name} is another kind of tensor {share}"
+    off = (before.double() - now.double()).abs().max()
+    return f"{name} differs by up to {float(off):.3g} {share}"
+
+
+def _same(there: Tensor, here: Tensor | None) -> bool:
+    """To the last bit: 0.0 is not -0.0, and NaN is itself."""
+    if here is None or there.shape != here.shape or there.dtype != here.dtype:
+        return False
+    return there.numpy().tobytes() == here.numpy().tobytes()
+
+
+def _pieces(
+    run: run_file.Run, spaces: Spaces, ranks: Ranks, path: Path, folder: Path,
+    *, until: int, cuda: bool,
+) -> tuple[Pieces, Recorded]:  # fmt: skip
+    """As headrace.launch.learner puts them together, without a broker."""
+    device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    batch = Batch(
+        spaces, length=run.unroll.length, envs=run.unroll.envs,
+        unrolls=run.pacing.batch_unrolls // ranks.world, pinned=cuda, memory=run.model.memory,
+        previous=run.model.previous, largest=run.unroll.largest,
+    )  # fmt: skip
+    feed, progress = Recorded(path, batch), Progress()
+    model = build(run.model, spaces, seed=run.run.seed).to(device)
+    target = None
+    if run.algorithm.name == "appo":
+        target = build(run.model, spaces, seed=run.run.seed).to(device)
+    pieces = Pieces(
+        algorithm=run.algorithm,
+        config=run.learner,
+        saving=CheckpointConfig(every_s=1e9),
+        goal=Goal(None, None, None),
+        ranks=ranks,
+        feed=feed,
+        model=model,
+        target=target,
+        gap=None,
+        progress=progress,
+        metrics=LearnerMetrics(http.registry("replay")),
+        device=device,
+        folder=folder,
+        spaces=spaces,
+        previous=run.model.previous,
+        identity={},
+        resume=None,
+        stopping=lambda: feed.ended or progress.learner_steps >= until,
+        seed=run.run.seed,
+        started=time.monotonic(),
+    )
+    return pieces, feed
+
+
+def _final(run_dir: Path) -> Checkpoint:
+    try:
+        final = checkpoint.load_latest(run_dir / "checkpoints", _steps)
+    except checkpoint.CheckpointError as error:
+        # It says what to do about training; here it is another matter.
+        raise run_file.ConfigError(
+            f"every checkpoint in {run_dir / 'checkpoints'} is damaged: there is none to compare"
+            " with"
+        ) from error
+    if final is None:
+        raise run_file.ConfigError(f"{run_dir} has no checkpoint to compare with")
+    return final
+
+
+def _newest(run_dir: Path) -> int:
+    """The highest version that has a checkpoint, whole or not."""
+    names = [path.name[:12] for path in (run_dir / "checkpoints").iterdir()]
+    return max(int(name) for name in names if name.isdigit())
+
+
+def _steps(final: Checkpoint) -> int:
+    return final.entry(int, "progress", "learner_steps")
+
+
+def _run(opened: Opened, folder: Path) -> run_file.Run:
+    """The run as it was, whatever became of its file."""
+    toml = folder / "run.toml"
+    toml.write_text(opened.run)
+    return run_file.load(str(toml))
+
+
+def _say(difference: str) -> int:
+    print(f"not identical: {difference}")  # noqa: T201
+    return runtime.OUR_FAULT

@@ -1,0 +1,200 @@
+"""`headrace report RUN_DIR`: one page of a run that needs nothing beside it, and its pictures."""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.broker import durable
+from headrace.broker.journal.fates import OUTCOMES
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+from headrace.launch.results import learning_curve, plots
+
+_OUTCOMES = {**OUTCOMES, "in_flight": "what no process knows the end of"}
+_ENDS = {
+    "return": "solved", "steps": "ended at its step limit", "seconds": "ended at its time limit",
+    "stopped": "stopped", "failed": "failed",
+}  # fmt: skip
+
+_STYLE = """
+:root { color-scheme: light dark; --soft: #80889033; --mark: #3b82c4; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2.2rem; font-size: 1.15rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .8rem; }
+.tile { border: 1px solid var(--soft); border-radius: .4rem; padding: .5rem .8rem; }
+.tile b { display: block; font-size: 1.3rem; }
+.small { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: .5rem; }
+figure { margin: 0; } svg { width: 100%; height: auto; }
+table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; }
+.bar { background: var(--mark); height: .7rem; min-width: 1px; }
+pre { background: var(--soft); padding: 1rem; overflow-x: auto; border-radius: .4rem; }
+"""
+
+
+def report(run_dir: Path, *, to: Path | None) -> int:
+    """Writes the page, and its pictures into a folder of the same name; returns the exit status."""
+    run, summary = _run(run_dir), _summary(run_dir)
+    history = _thinned([e for e in learning_curve.read(run_dir / "history.jsonl") if "t" in e])
+    if not history and not summary:
+        raise run_file.ConfigError(
+            f"{run_dir} has neither history.jsonl nor summary.json yet: nothing to report"
+        )
+    page = to or run_dir / "report.html"
+    drawn = _drawn(run, history, learning_curve.read(run_dir / "evaluations.jsonl"))
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        plots.save(drawn, page.with_suffix(""))
+        durable.write(page, render(run, summary, drawn, (run_dir / "run.toml").read_text()))
+    except OSError as error:
+        raise run_file.ConfigError(
+            f"cannot write {page}: {error.strerror}; choose another place with --to"
+        ) from error
+    print(page)  # noqa: T201
+    return runtime.OK
+
+
+def _thinned(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A picture is a thousand points wide; a week has two million entries."""
+    every = max(1, len(history) // 1000)
+    return history[::every]
+
+
+def _run(run_dir: Path) -> run_file.Run:
+    if not (run_dir / "run.toml").is_file():
+        raise run_file.ConfigError(f"{run_dir} is no run's folder: it has no run.toml")
+    return run_file.load(str(run_dir / "run.toml"))
+
+
+def _summary(run_dir: Path) -> dict[str, Any]:
+    """Empty while the run goes on."""
+    try:
+        found = json.loads((run_dir / "summary.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _drawn(
+    run: run_file.Run, history: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]]
+) -> list[plots.Plot]:
+    made: list[plots.Plot | None] = []
+    if history:
+        made.append(
+            plots.returns(
+                lambda axes: learning_curve.draw_on(
+                    axes, history, run.stop.return_, evaluations=evaluations
+                )
+            )
+        )
+    made += [plots.throughput(history), plots.lag(history, run.pacing.max_lag)]
+    made += plots.losses(history)
+    return [plot for plot in made if plot is not None]
+
+
+def render(
+    run: run_file.Run, summary: Mapping[str, Any], drawn: Sequence[plots.Plot], toml: str
+) -> str:
+    """The page. Everything that a person wrote is escaped; the pictures are our own SVG."""
+    name = html.escape(run.run.name)
+    large = [plot for plot in drawn if plot.name in ("curve", "throughput", "lag")]
+    small = [plot for plot in drawn if plot not in large]
+    parts = [
+        f"<h1>{name}</h1><p>{_sentence(run, summary)}</p>",
+        _tiles(summary),
+        *(f"<h2>{html.escape(plot.title)}</h2><figure>{plot.svg}</figure>" for plot in large),
+        _section("The learner's steps", "".join(map(_small, small)), "small"),
+        _outcomes(summary),
+        _phases(summary),
+        _section("Machine", _table(summary.get("machine", {}))),
+        _section("Settings", f"<pre>{html.escape(toml)}</pre>"),
+    ]
+    body = "\n".join(part for part in parts if part)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n'
+        f"<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _sentence(run: run_file.Run, summary: Mapping[str, Any]) -> str:
+    what = f"{run.env.id} by {run.algorithm.name.upper()}, seed {run.run.seed}"
+    if not summary:
+        return html.escape(f"{what}: no summary yet, it still runs or was killed.")
+    ended = _ENDS.get(summary["stop_reason"], summary["stop_reason"])
+    return html.escape(f"{what}: {ended} after {summary['wall_s']:,.0f} s.")
+
+
+def _tiles(summary: Mapping[str, Any]) -> str:
+    if not summary:
+        return ""
+    lag = summary["lag"]
+    shown = {
+        "return": _number(summary["mean_return"]),
+        "steps trained": f"{summary['trained_steps']:,}",
+        "steps a second": f"{summary['trained_steps_per_s']:,.0f}",
+        "versions": f"{summary['version']:,}",
+        "lag, mean / largest": f"{lag['mean']:g} / {lag['max']:g}",
+        "memory, MB": f"{summary['peak_rss_mb']:,.0f}",
+        "CPU seconds": f"{summary['cpu_s']:,.0f}",
+        "not accounted for": str(summary["unaccounted"]),
+    }
+    tiles = (f'<div class="tile"><b>{value}</b>{name}</div>' for name, value in shown.items())
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _outcomes(summary: Mapping[str, Any]) -> str:
+    unrolls = summary.get("unrolls")
+    if not unrolls or not unrolls["generated"]:
+        return ""
+    made = unrolls["generated"]
+    rows = "".join(
+        f'<tr><td>{name.replace("_", " ")}</td><td class="n">{unrolls[name]:,}</td>'
+        f'<td style="width:20rem"><div class="bar" style="width:{100 * unrolls[name] / made:.2f}%">'
+        f"</div></td><td>{meaning}</td></tr>"
+        for name, meaning in _OUTCOMES.items()
+        if unrolls[name] or name == "trained"
+    )
+    words = f"<p>{made:,} unrolls were generated. Each stands in one row.</p>"
+    return _section("What became of the unrolls", f"{words}<table>{rows}</table>")
+
+
+def _phases(summary: Mapping[str, Any]) -> str:
+    phases = summary.get("phase_seconds") or {}
+    total = sum(phases.values())
+    if not total:
+        return ""
+    rows = "".join(
+        f'<tr><td>{html.escape(name)}</td><td class="n">{seconds:,.1f} s</td>'
+        f'<td class="n">{100 * seconds / total:.0f} %</td>'
+        f'<td style="width:20rem"><div class="bar" style="width:{100 * seconds / total:.2f}%">'
+        "</div></td></tr>"
+        for name, seconds in phases.items()
+    )
+    return _section("Where the learner's time went", f"<table>{rows}</table>")
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    def said(value: Any) -> str:
+        return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+    rows = (
+        f"<tr><td>{html.escape(key.replace('_', ' '))}</td><td>{html.escape(said(value))}</td></tr>"
+        for key, value in values.items()
+    )
+    return f"<table>{''.join(rows)}</table>" if values else ""
+
+
+def _section(title: str, body: str, kind: str = "") -> str:
+    inside = f'<div class="{kind}">{body}</div>' if kind else body
+    return f"<h2>{title}</h2>{inside}" if body else ""
+
+
+def _small(plot: plots.Plot) -> str:
+    return f"<figure>{html.escape(plot.title)}{plot.svg}</figure>"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.1f}"

@@ -1,0 +1,1 @@
+"""One main for each role: broker, sampler, learner, evaluator, relay."""

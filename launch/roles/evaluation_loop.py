@@ -1,0 +1,157 @@
+"""One run's evaluations: waits for new weights, has them played in a thread, reports the score."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from pathlib import Path
+
+from headrace.actors import evaluator, users_code
+from headrace.actors.acting.policy import Policy
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.evaluation_thread import Game
+from headrace.actors.evaluator import Scores
+from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
+from headrace.broker.weights.blobs import Blob
+from headrace.launch.config import run_file
+from headrace.launch.results import confidence
+from headrace.launch.roles.evaluation_results import EvaluatorMetrics, Keep
+from headrace.learner.spaces import Spaces
+
+log = logging.getLogger(__name__)
+
+
+class Evaluator:
+    """One run's evaluations, one after another."""
+
+    def __init__(
+        self,
+        end: EvaluatorEnd,
+        run: run_file.Run,
+        spaces: Spaces,
+        *,
+        out: Path | None,
+        metrics: EvaluatorMetrics,
+    ) -> None:
+        self._end, self._run, self._spaces, self._metrics = end, run, spaces, metrics
+        self._keep = Keep(out, run, spaces) if out is not None else None
+        # In float32, as the weights are kept: a score is that of the checkpoint.
+        self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
+        self._began = time.monotonic()
+        self.game: Game | None = None  # the evaluation that is being played
+        self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
+
+    async def run(self) -> None:
+        """Until the run is over and its last weights are evaluated, if that can be in time."""
+        due = 0.0
+        while (blob := await self._next(due)) is not None:
+            due = time.monotonic() + self._run.evaluate.every_s
+            await self._one(blob)
+
+    async def _next(self, due: float) -> Blob | None:
+        """The newest weights, once it is time; None = the run is over and these are known."""
+        end = self._end
+        while self._left() > 0:
+            wait = due - time.monotonic()
+            if end.blob is not None and (wait <= 0 or (end.over and not end.fetching)):
+                return end.take_blob()
+            if end.over and end.blob is None and not end.fetching:
+                return None
+            # While they are fetched at the end, or it is not time yet.
+            await self._news(self._left() if end.over else max(wait, 0.0) or math.inf)
+        return None
+
+    async def _one(self, blob: Blob) -> None:
+        """What fails in an environment costs this evaluation only."""
+        policy = self._policy
+        self._end.acts_with(blob.announce.version, policy.load(blob))
+        began = time.monotonic()
+        try:
+            scores = await self._play()
+        except (EnvError, ValueError) as error:  # the network may make no numbers any more
+            self._metrics.failures.inc()
+            log.error(
+                "version %d is not evaluated: %s", policy.version, error,
+                extra={"traceback": users_code.traceback_of(error)},
+            )  # fmt: skip
+        except evaluator.StoppedError:
+            log.info("version %d is not evaluated: the run is over", policy.version)
+        else:
+            self._report(blob, scores, time.monotonic() - began)
+
+    async def _play(self) -> Scores:
+        """At the end of the run it is left for the last weights, if there are newer ones."""
+        run = self._run
+        game = Game(
+            self._policy,
+            run.env,
+            self._spaces,
+            run.evaluate,
+            timeout_s=run.actor.step_timeout_s,
+            tell=self._end.news.set,
+        )
+        self.game = game
+        game.start()
+        try:
+            while not game.done:
+                if self._left() <= 0 or (self._end.over and self._end.blob is not None):
+                    raise evaluator.StoppedError
+                game.check()
+                await self._news(min(1.0, self._left()))
+            return game.result()
+        finally:
+            self.game = None
+            game.stop()
+
+    async def _news(self, seconds: float) -> None:
+        """Wait for something new, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
+                await self._end.news.wait()
+        self._end.news.clear()
+
+    def _left(self) -> float:
+        """Seconds that there are still; the end of the run does not wait for ever."""
+        if not self._end.over:
+            return math.inf
+        self._over_at = self._over_at or time.monotonic()
+        return self._over_at + LAST_S - time.monotonic()
+
+    def _report(self, blob: Blob, scores: Scores, seconds: float) -> None:
+        version, known = blob.announce.version, confidence.of(scores.returns)
+        # Before the first batch nothing was trained; else the learner has to have said so.
+        steps = self._end.trained_steps(version) if version else 0
+        line = {
+            "t": round(self._moment(), 3),
+            "version": version,
+            **({} if steps is None else {"trained_steps": steps}),
+            "episodes": len(scores.returns),
+            **{name: _rounded(value) for name, value in known._asdict().items()},
+            "length": round(sum(scores.lengths) / len(scores.lengths), 3),
+            "greedy": self._run.evaluate.greedy,
+            "seconds": round(seconds, 3),
+        }
+        self._metrics.show(line)
+        self._end.stats = {
+            name: float(value)
+            for name, value in line.items()
+            if name in ("version", "mean", "low", "high") and value is not None
+        }
+        spread = "" if known.low is None else f" ({known.low:.2f} to {known.high:.2f})"
+        log.info(
+            "version %d: return %.2f%s, %d episodes in %.1f s",
+            version, known.mean, spread, len(scores.returns), seconds,
+        )  # fmt: skip
+        if self._keep is not None:
+            self._keep.add(blob, line)
+
+    def _moment(self) -> float:
+        clock = self._end.clock()
+        if clock is None:
+            clock = time.monotonic() - self._began
+        return clock if self._keep is None else self._keep.moment(clock)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,157 @@
+"""What evaluations leave behind: a line each, the best weights, metrics.
+
+OUT/evaluations.jsonl   every evaluation: "t" never falls, "trained_steps" only where they are known
+OUT/best/<version>/     the weights with the highest mean, and the ones that were so before
+"""
+
+import json
+import logging
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from headrace.broker.weights.blobs import Blob
+from headrace.launch.config import differences, run_file, shared_run, starts
+from headrace.launch.results import learning_curve
+from headrace.learner import checkpoint, weights
+from headrace.learner.models.build import build
+from headrace.learner.spaces import Spaces
+
+log = logging.getLogger(__name__)
+
+_KEPT = 2
+
+
+class Keep:
+    """A run's folder, as far as it is an evaluator's."""
+
+    def __init__(self, out: Path, run: run_file.Run, spaces: Spaces) -> None:
+        self._lines, self._best = out / "evaluations.jsonl", out / "best"
+        self._run, self._spaces = run, spaces
+        self._identity: dict[str, Any] = {
+            "shared": shared_run.shared(run),
+            "spaces": spaces.digest(),
+        }
+        # Of what lies on the disk: an evaluator that died goes on where it was.
+        self.highest = self._before()
+        self._last, self._ahead = self._ended(), 0.0  # seconds
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            starts.keep_told(run, out)
+        except OSError as error:
+            raise run_file.ConfigError(
+                f"cannot write into {out}: {error}; choose another folder with --out"
+            ) from error
+
+    def moment(self, clock: float) -> float:
+        """Seconds of the run, for the next line. A run that is continued begins to count anew; its
+        lines go on from the last one."""
+        if clock + self._ahead < self._last:
+            self._ahead = self._last
+        self._last = clock + self._ahead
+        return self._last
+
+    def add(self, blob: Blob, line: dict[str, Any]) -> None:
+        """An evaluation. A full disk costs what could not be written, and nothing else."""
+        try:
+            with self._lines.open("a+b") as file:
+                if file.tell():
+                    file.seek(-1, 2)
+                    torn = file.read(1) != b"\n"  # killed while it wrote
+                    file.write(b"\n" if torn else b"")
+                file.write(json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            log.error("a line of the evaluations is missing: %s", error)
+        if line["mean"] >= self.highest:
+            self._save(blob, line)
+
+    def _save(self, blob: Blob, line: dict[str, Any]) -> None:
+        model = build(self._run.model, self._spaces, seed=0)
+        weights.load(model, blob.body)
+        state = {
+            "identity": self._identity,
+            "spaces": msgspec.to_builtins(self._spaces, str_keys=True),
+            "score": line,
+        }
+        version = blob.announce.version
+        try:
+            checkpoint.save(
+                self._best, step_version=version, tensors={"model": dict(model.state_dict())},
+                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)), keep=_KEPT,
+            )  # fmt: skip
+        except checkpoint.CheckpointError as error:
+            log.error("the best weights are not kept: %s", error)
+            return
+        self.highest = line["mean"]
+        # Who reads takes the highest version. After a return to an older checkpoint that need not
+        # be the best any more.
+        for path in self._best.iterdir():
+            if path.name[:12].isdigit() and int(path.name[:12]) > version:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _before(self) -> float:
+        try:
+            found = checkpoint.load_latest(self._best, _score)
+        except checkpoint.CheckpointError as error:
+            log.warning("%s", error)
+            return -math.inf
+        if found is None:
+            return -math.inf
+        there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
+        difference = differences.no_continuation(there, self._identity["shared"])
+        if difference is not None or found.state["identity"]["spaces"] != self._identity["spaces"]:
+            raise run_file.ConfigError(
+                f"{found.path} is of another run: {difference or 'other spaces'}"
+                " (there = in the folder); choose another folder with --out"
+            )
+        return _score(found)
+
+    def _ended(self) -> float:
+        """When the last line was written; 0 = there is none."""
+        try:
+            moments = [line.get("t") for line in learning_curve.read(self._lines)]
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read, times begin at 0: %s", self._lines, error)
+            return 0.0
+        return max((t for t in moments if isinstance(t, int | float)), default=0.0)
+
+
+def _score(found: checkpoint.Checkpoint) -> float:
+    """What the best weights reached; CheckpointError when it does not say of which run."""
+    found.entry(dict[str, dict[str, Any]], "identity", "shared")
+    found.entry(str, "identity", "spaces")
+    return found.entry(float, "score", "mean")
+
+
+class EvaluatorMetrics:
+    """One per evaluator process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, words: str) -> Gauge:
+            return Gauge(f"headrace_evaluator_{name}", words, registry=registry)
+
+        self._gauges = {
+            "mean": gauge("return_mean", "Mean return of the last evaluation"),
+            "low": gauge("return_low", "Lower end of its 95 % confidence interval"),
+            "high": gauge("return_high", "Upper end of its 95 % confidence interval"),
+            "version": gauge("version", "Version that was evaluated last"),
+            "episodes": gauge("episodes", "Episodes of the last evaluation"),
+            "seconds": gauge("seconds", "How long the last evaluation took"),
+        }
+        self._gauges["version"].set(-1)
+        self.evaluations = Counter(
+            "headrace_evaluator_evaluations", "Evaluations", registry=registry
+        )
+        self.failures = Counter(
+            "headrace_evaluator_failures", "Evaluations that failed", registry=registry
+        )
+
+    def show(self, line: dict[str, Any]) -> None:
+        self.evaluations.inc()
+        for name, gauge in self._gauges.items():
+            value = line[name]
+            gauge.set(math.nan if value is None else value)

@@ -1,0 +1,171 @@
+"""An evaluator process, put together: it plays the newest weights and keeps the best.
+
+    the loop   consumes weights, produces scores; waits until it is time and there are new weights
+    a thread   plays; an environment that hangs holds up nobody but its own evaluation
+
+It asks for no credit and nobody waits for it. It runs with low priority: samplers go first.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import zmq
+
+from headrace.actors import evaluator
+from headrace.actors.envs.make import probe
+from headrace.broker.peers.evaluator import EvaluatorEnd
+from headrace.broker.transport import endpoints
+from headrace.launch.config import allowed_code as allowing
+from headrace.launch.config import keyring, run_file, shared_run, toml_text
+from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, systemd
+from headrace.launch.roles import expected_errors
+from headrace.launch.roles.evaluation_loop import Evaluator
+from headrace.launch.roles.evaluation_results import EvaluatorMetrics
+
+log = logging.getLogger(__name__)
+
+_NICE = 10
+_PATIENCE_S = 2.0  # without an answer, before we say so
+
+
+def evaluate(
+    broker: str,
+    *,
+    name: str,
+    out: Path | None,
+    sets: dict[str, Any],
+    metrics_host: str,
+    metrics_port: int | None,
+    key: Path | None = None,
+    allow: Sequence[str] = (),  # code that the broker's run may name
+) -> int:
+    """Until SIGTERM, or until the last weights of the run are evaluated."""
+    endpoints.check(broker)
+    _check_given(sets)
+    descriptors.for_peer("an evaluator")
+    own_key = keyring.from_file(key, "evaluator")
+    prefixes = allowing.allowed(allow)
+    os.nice(_NICE)
+    torch.set_num_threads(1)
+
+    async def main() -> int:
+        inc = runtime.incarnation()
+        logs.about(inc=inc, name=name)
+        registry = http.registry("evaluator")
+        metrics = EvaluatorMetrics(registry)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            end = EvaluatorEnd(broker, name=name, inc=inc, context=context, key=own_key)
+            port = http.serve(
+                registry,
+                host=metrics_host,
+                port=metrics_port,
+                healthy=lambda: "" if end.link.welcome else "no broker has welcomed it",
+            )
+            if port is not None:
+                log.info("metrics at port %d", port)
+            end.port = http.told(metrics_host, port, broker)
+            end.link.reports = logs.reports()
+            await _evaluate(end, out=out, sets=sets, metrics=metrics, prefixes=prefixes)
+        finally:
+            context.destroy(linger=500)
+        return runtime.OK
+
+    with contextlib.nullcontext() if out is None else folder_lock.claim(out, "evaluator"):
+        return runtime.run_async(main)
+
+
+async def _evaluate(
+    end: EvaluatorEnd, *, out: Path | None, sets: dict[str, Any], metrics: EvaluatorMetrics,
+    prefixes: Sequence[str],
+) -> None:  # fmt: skip
+    async with asyncio.TaskGroup() as group:
+        link = group.create_task(end.link.run(), name="link")
+        pulse = _Pulse(end)
+        watch = group.create_task(systemd.Watch(pulse).loop(), name="notify")
+        shared = await _shared(end)
+        suggested = shared.get("evaluate", {})
+        run = shared_run.from_shared({**shared, "evaluate": {**suggested, **sets}})
+        allowing.check(run, prefixes)
+        logs.about(run=run.run.name)
+        evaluator.check(run.env)
+        spaces = probe(run.env)
+        end.open((spaces.digest(), str(spaces)))
+        try:
+            pulse.evaluator = Evaluator(end, run, spaces, out=out, metrics=metrics)
+            await pulse.evaluator.run()
+            log.info("the run is over: %s", end.over)
+        finally:
+            end.leave(end.over or "stopped")
+            watch.cancel()
+            link.cancel()
+
+
+async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
+    """The run, once a broker answers."""
+    patience: float | None = _PATIENCE_S
+    while end.run is None:
+        end.news.clear()
+        try:
+            async with asyncio.timeout(patience):
+                await end.news.wait()
+        except TimeoutError:
+            log.info("no broker answers at %s yet", end.link.endpoint)
+            patience = None
+    return end.run
+
+
+def _check_given(sets: dict[str, Any]) -> None:
+    """ConfigError before anything starts, not once a broker has answered."""
+    for key, value in sets.items():
+        kind = run_file.SECTIONS["evaluate"][key].type
+        try:
+            msgspec.convert(value, kind)
+            finite = toml_text.portable(value)
+        except msgspec.ValidationError:
+            finite = False
+        if not finite:
+            option = key.replace("_", "-")
+            raise run_file.ConfigError(f"--{option} {value}: it must be {toml_text.allowed(kind)}")
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """An evaluation must go on; between two of them there is no work."""
+
+    end: EvaluatorEnd
+    evaluator: Evaluator | None = None  # None = its environment is not known yet
+
+    def __call__(self) -> systemd.Pulse:
+        link, mean = self.end.link, self.end.stats.get("mean")
+        game = self.evaluator.game if self.evaluator is not None else None
+        text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
+        if mean is not None:
+            text += f"version {self.end.stats['version']:.0f}: return {mean:.2f}; "
+        return systemd.Pulse(
+            ready=link.welcome is not None and self.evaluator is not None,
+            moved=game.moved if game is not None else None,
+            turns=(link.turns,),
+            idle=game is None,
+            text=text + ("waits for weights" if game is None else "plays"),
+        )
+
+
+def guarded(broker: str, **options: Any) -> int:
+    """`evaluate`, with every expected failure as one line and its exit status."""
+    status = expected_errors.guarded(functools.partial(evaluate, broker, **options))
+    if os.nice(0) >= _NICE:
+        # All is written and said. To take an interpreter down is work, for which a busy machine
+        # would let us wait for seconds at this priority.
+        logging.shutdown()
+        os._exit(status)
+    return status

@@ -1,0 +1,122 @@
+"""What a learner goes on from: its checkpoint, its clock, its run, the version that the broker
+knows; and whether anything is left."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.config import differences, run_file, starts
+from headrace.launch.results import learning_curve
+from headrace.launch.roles import learner_report
+from headrace.launch.roles.learner_options import Options
+from headrace.learner import checkpoint, train_state
+from headrace.learner.batches.receiver import Feed
+from headrace.learner.models.model import Model
+from headrace.learner.pieces import Goal
+from headrace.learner.progress import Progress
+from headrace.learner.ranks import Ranks
+
+log = logging.getLogger(__name__)
+
+
+def checkpoint_of(
+    run: run_file.Run, options: Options, identity: dict[str, Any], model: Model
+) -> checkpoint.Checkpoint | None:
+    """Returns the newest good checkpoint, if it was asked for and fits."""
+    folder = options.out / "checkpoints"
+    if not options.resume:
+        if starts.has_checkpoints(options.out):
+            raise run_file.ConfigError(
+                f"{options.out} holds a run already: continue it with --resume,"
+                " or choose another folder with --out"
+            )
+        return None
+    here = differences.Origin(**identity, optimiser=run.learner.optimiser)
+
+    def usable(found: checkpoint.Checkpoint) -> None:
+        there = differences.Origin(
+            found.entry(dict[str, dict[str, Any]], "identity", "shared"),
+            found.entry(str, "identity", "spaces"),
+            found.entry(str, "optimiser_name"),
+        )
+        differences.refuse_another(found.path, there, here)
+        train_state.check(found, model, target=run.algorithm.name == "appo")
+
+    found = checkpoint.load_latest(folder, usable)
+    if found is None:
+        log.info("nothing to resume in %s; starting from the beginning", options.out)
+    return found
+
+
+def keep(start: starts.Start) -> None:
+    """Writes the run's files. A run that goes on is not ended by a full disk; one that begins
+    needs its folder."""
+    try:
+        start.keep()
+        (start.out / "learner.json").unlink(missing_ok=True)  # of a process that is gone
+    except OSError as error:
+        if start.changes is None:
+            raise run_file.ConfigError(
+                f"cannot write the run's folder: {error}; choose another with --out"
+            ) from error
+        log.error("the run's file is not written, it tells of an earlier start: %s", error)
+    start.say()
+
+
+def complete(
+    run: run_file.Run, out: Path, ranks: Ranks, progress: Progress, *, began: float
+) -> bool:
+    """Returns True, and says so, when there is nothing left to train, as rank 0 sees it."""
+    goal = Goal(run.stop.return_, run.stop.steps, run.stop.seconds)
+    seconds = time.monotonic() - began
+    # Where nothing was trained nothing is complete: the limit is told once more, as at first.
+    reason = goal.met(progress, seconds) if progress.trained_steps else ""
+    if not ranks.same([bool(reason)])[0]:
+        return False
+    if ranks.rank == 0:
+        learner_report.write(out, progress, reason, seconds=seconds, world=ranks.world)
+        log.info(
+            "%s",
+            starts.complete(
+                reason, run.stop, steps=progress.trained_steps, mean=progress.mean_return(),
+                seconds=seconds,
+            ),
+        )  # fmt: skip
+    return True
+
+
+def began(options: Options, ranks: Ranks, started: float) -> float:
+    """Returns the run's clock at 0, by time.monotonic: it goes on where its history stands."""
+    if options.began is not None:
+        return options.began
+    elapsed = 0.0
+    if ranks.rank == 0:
+        history = options.out / "history.jsonl"
+        if not options.resume:  # of a start that never came to a checkpoint
+            history.unlink(missing_ok=True)
+        elapsed = learning_curve.ended_at(history)
+    return started - ranks.same([round(1000 * elapsed)])[0] / 1000
+
+
+def wait_for_broker(
+    feed: Feed, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
+) -> bool:
+    """Waits until every rank is welcome; all continue at the version that rank 0 was told. False =
+    asked to stop before."""
+    version: int | None = None
+    while version is None:
+        version = feed.welcome(timeout_s=0.2)
+        if stopping():
+            return False
+    told = ranks.same([version])[0]
+    if told > 0 and not progress.version and ranks.rank == 0:
+        log.warning(
+            "begins with new weights at version %d: what this run has learned until now is"
+            " forgotten", told,
+        )  # fmt: skip
+    if told > progress.version:
+        # Samplers know other weights by that number: ours get one that nobody has seen.
+        progress.version = told + 1
+    return True

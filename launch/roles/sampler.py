@@ -1,0 +1,171 @@
+"""A sampler process, put together. It needs an address; the run comes from the broker."""
+
+import asyncio
+import functools
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import zmq
+
+from headrace.actors.acting.policy import Policy
+from headrace.actors.batching_wait import Gather
+from headrace.actors.crash_budget import Faults
+from headrace.actors.metrics import ActorMetrics
+from headrace.actors.sampler import Sampler
+from headrace.actors.stepping.choose import make_stepper
+from headrace.broker.peers.sampler import ActorEnd
+from headrace.launch.config import allowed_code as allowing
+from headrace.launch.config import keyring, run_file, shared_run
+from headrace.launch.config.keyring import open_journal
+from headrace.launch.process import descriptors, http, logs, runtime, systemd
+from headrace.launch.process.node_reports import Figures, Teller
+from headrace.launch.roles import expected_errors
+
+log = logging.getLogger(__name__)
+
+
+def sample(
+    broker: str,
+    *,
+    name: str,
+    seed: int,
+    sets: dict[str, Any],
+    ledger: Path | None,
+    metrics_host: str,
+    metrics_port: int | None,
+    key: Path | None = None,
+    shelf: Path | None = None,
+    tell: Teller | None = None,
+    allow: Sequence[str] = (),
+) -> int:
+    """Until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts weights;
+    `tell`: the node that it belongs to; `allow`: code that the broker's run may name."""
+    descriptors.for_peer("a sampler")
+    own_key = keyring.from_file(key, "actor")
+    prefixes = allowing.allowed(allow)
+
+    async def main() -> int:
+        inc = runtime.incarnation()
+        logs.about(inc=inc, name=name)
+        journal = open_journal(ledger, "actor", inc)
+        registry = http.registry("actor")
+        metrics = ActorMetrics(registry)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            end = ActorEnd(
+                broker, name=name, inc=inc, context=context, journal=journal, key=own_key,
+                shelf=shelf,
+            )  # fmt: skip
+            port = http.serve(
+                registry,
+                host=metrics_host,
+                port=metrics_port,
+                healthy=lambda: "" if end.link.welcome else "no broker has welcomed it",
+            )
+            if port is not None:
+                log.info("metrics at port %d", port)
+            end.port = http.told(metrics_host, port, broker)
+            end.link.reports = logs.reports()
+            await _sample(end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, tell=tell)
+        finally:
+            context.destroy(linger=500)
+            journal.close()
+        return runtime.OK
+
+    return runtime.run_async(main)
+
+
+async def _sample(
+    end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics,
+    prefixes: Sequence[str], tell: Teller | None = None,
+) -> None:  # fmt: skip
+    async with asyncio.TaskGroup() as group:
+        link = group.create_task(end.serve(), name="link")
+        pulse = _Pulse(end, metrics)
+        watch = group.create_task(systemd.Watch(pulse).loop(), name="notify")
+        while end.run is None:
+            end.news.clear()
+            await end.news.wait()
+        run = shared_run.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
+        allowing.check(run, prefixes)
+        logs.about(run=run.run.name)
+        figures = functools.partial(_figures, end, run.actor.drain_s)
+        telling = group.create_task(tell.keep_telling(figures), name="tell") if tell else None
+        pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
+        try:
+            await sampler.run()
+            log.info("the run is over: %s", end.over)
+        except asyncio.CancelledError:
+            if not link.done():
+                log.info("asked to stop: waiting for %d acknowledgements", len(end.outbox))
+                await sampler.drain(run.actor.drain_s)
+            raise
+        finally:
+            end.leave(end.over or "stopped")
+            sampler.stepper.close()
+            watch.cancel()
+            link.cancel()
+            if tell is not None and telling is not None:
+                telling.cancel()
+                tell.tell(figures(), patience_s=0.5)
+
+
+def _figures(end: ActorEnd, drain_s: float) -> Figures:
+    """For its node."""
+    welcome = end.link.welcome is not None
+    return Figures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """A sampler that waits for its environments alone is at work: without their answer it hangs."""
+
+    end: ActorEnd
+    metrics: ActorMetrics
+    sampler: Sampler | None = None  # None = its environments are not made yet
+
+    def __call__(self) -> systemd.Pulse:
+        sampler, outbox, link = self.sampler, self.end.outbox, self.end.link
+        waits = sampler.waits_for if sampler is not None else ""
+        text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
+        text += f"version {self.end.acting}"
+        return systemd.Pulse(
+            ready=link.welcome is not None and sampler is not None,
+            moved=(self.metrics.calls, outbox.generated - len(outbox), self.end.acting),
+            turns=(link.turns,),
+            idle=sampler is None or waits not in ("", "env"),
+            text=f"{text}, waits for {waits}" if waits not in ("", "env") else text,
+            steps=self.metrics.env_steps,
+        )
+
+
+def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:
+    """Environments and policy by the run; asks the broker for credit."""
+    torch.set_num_threads(min(run.actor.threads, runtime.cores()))
+    stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed)
+    end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
+    return Sampler(
+        end=end,
+        stepper=stepper,
+        policy=Policy(run.model, stepper.spaces, seed=seed, precision=run.actor.precision),
+        length=run.unroll.length,
+        largest=run.unroll.largest,
+        gather=Gather(limit_s=run.actor.wait_ms / 1000),
+        faults=Faults(run.env.id, per_hour=run.actor.crashes_per_hour),
+        metrics=metrics,
+    )
+
+
+def guarded(broker: str, **options: Any) -> int:
+    """`sample`, with every expected failure as one line and its exit status."""
+    return expected_errors.guarded(functools.partial(sample, broker, **options))
+
+
+def default_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

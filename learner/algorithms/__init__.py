@@ -1,0 +1,1 @@
+"""V-trace, losses, how often a batch is used, schedules, the optimiser's step."""

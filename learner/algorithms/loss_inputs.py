@@ -1,0 +1,90 @@
+"""What a loss takes and gives. Shapes as in losses.py: T steps, B columns, time first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from headrace.learner.config import AlgorithmConfig
+from headrace.learner.models.distribution import Distribution
+from headrace.learner.models.model import Output
+
+
+class LossBatch(NamedTuple):
+    """What the samplers recorded, [T, B] each; an action may have an axis of its own."""
+
+    action: Tensor
+    logp: Tensor  # float32, of the action under the policy that chose it
+    reward: Tensor  # float32
+    flags: Tensor  # uint8, the bits of headrace.learner.spaces
+    targets: "Targets | None" = None  # ppo: made once for all uses of a batch
+
+    @property
+    def recorded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.action, self.logp, self.reward, self.flags
+
+
+class Targets(NamedTuple):
+    """Without gradient, like vtrace.VTrace, and what the values were when they were made."""
+
+    vs: Tensor
+    advantages: Tensor
+    values: Tensor
+
+
+class Loss(NamedTuple):
+    total: Tensor  # scalar, to be differentiated
+    stats: dict[str, Tensor]  # detached scalars; their mean over the ranks is the global mean
+    vs: Tensor  # [T, B] the value targets
+
+
+class Terms(NamedTuple):
+    """A loss's parts before they are weighed, [T, B] each; dead steps may hold anything finite."""
+
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    vs: Tensor  # what the values should have been
+    kl: Tensor | None = None  # to the target network, when it is part of the loss
+
+
+class Now(NamedTuple):
+    """What changes in the course of a run."""
+
+    clip: float
+    entropy_coef: float
+    kl_coef: float
+    # Of the returns, where the model normalises them: one unit of the losses.
+    std: float | Tensor = 1.0
+
+
+def _alone(sums: Tensor) -> Tensor:
+    return sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """What makes a rank's loss a share of the whole batch's."""
+
+    steps: float | Tensor  # live steps of this batch on all ranks, at least 1
+    world: int = 1  # ranks
+    reduce: Callable[[Tensor], Tensor] = _alone  # adds up a tensor over the ranks
+
+    @property
+    def scale(self) -> float | Tensor:
+        return self.world / self.steps
+
+
+class LossFn(Protocol):
+    def __call__(
+        self,
+        config: AlgorithmConfig,
+        now: Now,
+        *,
+        distribution: Distribution,
+        output: Output,
+        batch: LossBatch,
+        target: Output | None,
+        norm: Norm,
+    ) -> Loss: ...

@@ -1,0 +1,1 @@
+"""Unrolls on their way into the learner: received, batched, uploaded, recorded."""

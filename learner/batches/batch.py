@@ -1,0 +1,253 @@
+"""Unrolls become one time-major batch, in memory that is used again, and pinned for a GPU."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import lz4.block
+import numpy as np
+import torch
+import xxhash
+import zmq
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.broker.peers.inbox import Key
+from headrace.broker.peers.learner import Objection
+from headrace.broker.protocol.fields import MAX_VERSION
+from headrace.broker.protocol.messages import Deliver, Payload
+from headrace.learner.config import UnrollConfig
+from headrace.learner.score import Ends
+from headrace.learner.spaces import (
+    DEAD,
+    TERMINATED,
+    TRUNCATED,
+    Action,
+    Field,
+    Spaces,
+    beyond,
+    beyond_words,
+    unroll_fields,
+)
+
+# Steps of one episode; more no run lives to see.
+_LONGEST = 1 << 53
+# A sum of rewards may be so much larger than they allow, by rounding.
+_ROUNDED = 1.001
+
+
+class Batch:
+    """`unrolls` unrolls of `envs` columns side by side: [rows, unrolls * envs, ...]."""
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        length: int,
+        envs: int,
+        unrolls: int,
+        pinned: bool,
+        memory: int = 0,
+        previous: bool = False,
+        largest: float = UnrollConfig().largest,
+    ) -> None:
+        self.unrolls = unrolls
+        self.largest = largest  # no float lies beyond +- this
+        self._envs = envs
+        self._length = length
+        self._action = spaces.action
+        self._fields = unroll_fields(
+            spaces, length=length, envs=envs, memory=memory, previous=previous
+        )
+        self._within = " x ".join(f"0..{n - 1}" for n in spaces.action.categories)
+        self._mask = next((f"obs.{leaf.name}" for leaf in spaces.observation if leaf.mask), "")
+        self._counted = [leaf for leaf in spaces.observation if leaf.categories]
+        self.tensors: dict[str, Tensor] = {
+            field.name: torch.zeros(
+                (field.shape[0], unrolls * envs, *field.shape[2:]),
+                dtype=torch.from_numpy(np.empty(0, field.dtype)).dtype,
+                pin_memory=pinned,
+            )
+            for field in self._fields
+        }
+        self._arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
+        self.messages: list[Deliver] = []  # of the unrolls placed, in order of their columns
+
+    @property
+    def free(self) -> int:
+        return self.unrolls - len(self.messages)
+
+    @property
+    def keys(self) -> list[Key]:
+        return [(one.inc, one.stream, one.seq) for one in self.messages]
+
+    @property
+    def versions(self) -> list[tuple[int, int]]:
+        """Least and greatest that each was acted with."""
+        return [(one.version_min, one.version_max) for one in self.messages]
+
+    @property
+    def ends(self) -> list[Ends]:
+        """Of each unroll, in the same order."""
+        return [
+            Ends(one.inc, one.stream, self._envs, self._length, one.episodes)
+            for one in self.messages
+        ]
+
+    @property
+    def ended(self) -> int:
+        return sum(one.ended for one in self.messages)
+
+    @property
+    def steps(self) -> int:
+        """Live ones."""
+        return sum(one.steps for one in self.messages)
+
+    def clear(self) -> None:
+        self.messages.clear()
+
+    def drop(self, places: Sequence[int]) -> None:
+        """Takes these unrolls out; the others move together, in their order."""
+        kept = [at for at in range(len(self.messages)) if at not in places]
+        columns = [at * self._envs + column for at in kept for column in range(self._envs)]
+        for array in self._arrays.values():
+            array[:, : len(columns)] = array[:, columns]
+        self.messages = [self.messages[at] for at in kept]
+
+    def place(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
+        """Copies an unroll into the next columns; returns why it cannot be used, if it cannot."""
+        views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
+        if words := self._damage(message, views):
+            return Objection("damaged", words)
+        if words := self._false_claim(message):
+            return Objection("claim", words)
+        try:
+            arrays = {f.name: _array(f, view) for f, view in zip(self._fields, views, strict=True)}
+        except ValueError as error:
+            return Objection("damaged", str(error))
+        if objection := self._nonsense(message, arrays):
+            return objection
+        lo = len(self.messages) * self._envs
+        columns = slice(lo, lo + self._envs)
+        for name, array in arrays.items():
+            self._arrays[name][:, columns] = array
+        self.messages.append(message)
+        return None
+
+    def _damage(self, message: Deliver, views: Sequence[memoryview]) -> str:
+        """Not what was sent, or not of our shapes."""
+        if len(views) != len(self._fields):
+            return f"{len(views)} buffers instead of {len(self._fields)}"
+        digest = xxhash.xxh3_64()
+        for field, view in zip(self._fields, views, strict=True):
+            if not field.packed and view.nbytes != field.nbytes:
+                return f"{field.name} has {view.nbytes} bytes instead of {field.nbytes}"
+            if field.packed and view.nbytes > _most_packed(field.nbytes):
+                return f"{field.name} has {view.nbytes} packed bytes for {field.nbytes}"
+            digest.update(view)
+        if digest.intdigest() != message.digest:
+            return "its digest is wrong: the buffers are not those that were sent"
+        return ""
+
+    def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> Objection | None:
+        """What no environment of this run can have given."""
+        for name, array in arrays.items():
+            number = beyond(array, self.largest)
+            if number is not None:
+                reason = _reason(name) if math.isfinite(number) else "not_finite"
+                return Objection(reason, beyond_words(name, number, self.largest))
+        for leaf in self._counted:
+            array = arrays[f"obs.{leaf.name}"]
+            limit = np.reshape(leaf.categories, leaf.shape)
+            if (array < 0).any() or (array >= limit).any():
+                words = f"obs.{leaf.name} holds a category outside its space"
+                return Objection("observation", words)
+        if words := self._impossible(arrays):
+            return Objection("action", words)
+        flags = arrays["flags"]
+        if flags.max() > TERMINATED | TRUNCATED | DEAD:
+            return Objection("claim", "unknown flags")
+        if flags.size - np.count_nonzero(flags & DEAD) != message.steps:
+            return Objection("claim", "its live steps are miscounted")
+        return None
+
+    def _impossible(self, arrays: dict[str, NDArray[Any]]) -> str:
+        """What is wrong with its actions."""
+        choices = _choices(arrays["action"], self._action)
+        if not _inside(choices, self._action, least=0):
+            return f"an action outside {self._within}"
+        if "before.action" in arrays and not _inside(
+            _choices(arrays["before.action"], self._action), self._action, least=-1
+        ):
+            return f"before row 0 an action outside {self._within}"
+        if self._mask:
+            # What a dead step was sent is ignored, and its mask may be that of an episode's end.
+            live = (arrays["flags"] & DEAD) == 0
+            return _forbidden(choices, arrays[self._mask][:-1] != 0, live, self._action)
+        return ""
+
+    def _false_claim(self, message: Deliver) -> str:
+        """What its sampler says of an unroll goes into means, limits and checkpoints."""
+        low, high = message.version_min, message.version_max
+        if not 0 <= low <= high <= MAX_VERSION:
+            return f"it was acted with versions {low} to {high}"
+        cells = self._length * self._envs
+        if not 0 <= message.ended <= cells:
+            return f"{message.ended} episodes ended in {cells} steps"
+        for column, score, length in message.episodes:
+            if not 0 <= column < self._envs:
+                return f"an episode of environment {column}, and it has {self._envs}"
+            most = _ROUNDED * self.largest * max(length, 1)
+            if not 0 <= length <= _LONGEST or not abs(score) <= most:
+                return f"an episode of return {score} and length {length}"
+        return ""
+
+
+def _most_packed(nbytes: int) -> int:
+    """No LZ4 block of so many bytes is longer; more would only be hashed for nothing."""
+    return nbytes + nbytes // 255 + 16
+
+
+def _reason(name: str) -> str:
+    """What a number of that field is called where refused unrolls are counted."""
+    kind, _, rest = name.partition(".")
+    return {"obs": "observation", "before": rest}.get(kind, kind)
+
+
+def _choices(rows: NDArray[Any], action: Action) -> NDArray[Any]:
+    """Of rows [..., *action.shape]: [..., C]."""
+    return rows[..., None] if action.single else rows[..., : len(action.categories)]
+
+
+def _inside(choices: NDArray[Any], action: Action, *, least: int) -> bool:
+    """Whole numbers, each within its categories."""
+    limits = np.array(action.categories, np.int64)
+    whole = choices.dtype.kind == "i" or bool((choices == np.floor(choices)).all())
+    return whole and bool(((choices >= least) & (choices < limits)).all())
+
+
+def _forbidden(
+    choices: NDArray[Any], allowed: NDArray[np.bool_], live: NDArray[np.bool_], action: Action
+) -> str:
+    """What is wrong with choices [T, G, C] under masks [T, G, sum(categories)]; "" = nothing."""
+    starts = np.cumsum((0, *action.categories), dtype=np.int64)[:-1]
+    if not np.logical_or.reduceat(allowed[live], starts, axis=-1).all():
+        return "a mask that allows nothing"
+    places = choices[live].astype(np.int64) + starts
+    if not np.take_along_axis(allowed[live], places, axis=-1).all():
+        return "an action that the mask forbids"
+    return ""
+
+
+def _array(field: Field, view: memoryview) -> NDArray[Any]:
+    """Time first. An unpacked block has the declared size or is refused: no bomb goes off here."""
+    if not field.packed:
+        return np.frombuffer(view, field.dtype).reshape(field.shape)
+    try:
+        body = lz4.block.decompress(view, uncompressed_size=field.nbytes)
+    except lz4.block.LZ4BlockError:
+        raise ValueError(f"{field.name} is no LZ4 block of {field.nbytes} bytes") from None
+    if len(body) != field.nbytes:
+        raise ValueError(f"{field.name} unpacks to {len(body)} bytes instead of {field.nbytes}")
+    time, columns, *rest = field.shape
+    return np.frombuffer(body, field.dtype).reshape(columns, time, *rest).swapaxes(0, 1)

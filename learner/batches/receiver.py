@@ -1,0 +1,282 @@
+"""The receiver thread: unrolls from the broker into batches, outcomes and weights back.
+
+    broker -> accept (loop thread) -> the batch being filled -> ready -> train loop
+                                            ^                               |
+                                            +---- with room <---------------+ trained / refill
+
+The train loop never touches a socket; this thread never touches the model. Batches are a fixed
+pool, and the broker is told how many unrolls fit, so there is nothing to overflow.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import uvloop
+import zmq
+
+from headrace.broker.peers.inbox import Key
+from headrace.broker.peers.learner import LearnerEnd, Objection
+from headrace.broker.protocol.messages import Deliver, Payload
+from headrace.broker.transport.endpoints import EndpointError
+from headrace.broker.transport.link import RefusedError
+from headrace.broker.weights.blobs import Blob
+from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.recording import Recorder
+
+log = logging.getLogger(__name__)
+
+# A goodbye waits so long for the broker to have the last weights, and asks so often. They are a
+# moment's work for a broker that lives.
+_LAST_WEIGHTS_S = 5.0
+_ASK_EVERY_S = 0.1
+
+Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
+
+
+class Feed:
+    """One learner rank's connection. Methods are for the train thread unless they say otherwise."""
+
+    def __init__(
+        self,
+        make_end: Callable[..., LearnerEnd],
+        batches: Sequence[Batch],
+        *,
+        layout: str,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._make_end = make_end
+        self._layout = layout
+        self._recorder = recorder  # loop thread; it hears of everything in the order it happens
+        self._free: deque[Batch] = deque(batches[1:])  # loop thread; the next to fill comes first
+        self._filling: Batch | None = batches[0]  # loop thread; None = all are with the train loop
+        self._ready: queue.Queue[Batch | None] = queue.Queue(maxsize=len(batches) + 1)
+        self._welcomed = threading.Event()
+        self._error: BaseException | None = (
+            None  # why the thread ended; None in the queue says look
+        )
+        self._latest: tuple[int, bytes] | None = None  # weights not published yet; newest wins
+        self._lock = threading.Lock()  # guards _latest alone
+        self._thread = threading.Thread(target=self._main, name="feed", daemon=True)
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._task: asyncio.Task[None]
+        self.end: LearnerEnd
+
+    def start(self, *, version: int, windows: Windows) -> None:
+        self._start_from = (version, windows)
+        self._thread.start()
+        self._started.wait()
+
+    def welcome(self, timeout_s: float) -> int | None:
+        """The version to continue at, once the broker has answered; None = not yet."""
+        if not self._welcomed.wait(timeout_s):
+            self._raise()
+            return None
+        self._raise()
+        return self.end.welcome_version
+
+    def next(self, timeout_s: float) -> Batch | None:
+        """A full batch; None = none came in time."""
+        try:
+            batch = self._ready.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if batch is None:
+            self._raise()
+        return batch
+
+    def trained(self, batch: Batch, *, version: int) -> None:
+        """An optimiser step used it; its memory is free again."""
+        self._tell(self._on_trained, batch, version)
+
+    def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
+        """These unrolls of it cannot be used, and leave it."""
+        keys = [batch.keys[at] for at in places]
+        batch.drop(places)
+        self._tell(self._on_rejected, keys, tuple(places), objection)
+
+    def refill(self, batch: Batch) -> None:
+        """It lacks unrolls; those it has stay in it until others have joined them."""
+        self._tell(self._on_refill, batch)
+
+    def publish(self, version: int, body: bytes) -> None:
+        """New weights; when several wait only the newest goes out."""
+        with self._lock:
+            waiting, self._latest = self._latest, (version, body)
+        if waiting is None:
+            self._tell(self._on_publish)
+
+    def windows(self) -> Windows:
+        """What was trained and might come again; after everything said before this call."""
+        windows: Windows = self._ask(self._on_windows)
+        return windows
+
+    def stats(self, stats: dict[str, float]) -> None:
+        """Numbers for whoever watches the run."""
+        self.end.stats = stats
+
+    def check(self, within_s: float) -> None:
+        """Raises why the thread ended, if it does: above all that the broker refused us."""
+        self._thread.join(timeout=within_s)
+        self._raise()
+
+    def leave(self, *, final: bool, text: str) -> None:
+        """Say goodbye and end the thread."""
+        if self._thread.is_alive() and self._error is None:
+
+            async def goodbye() -> None:
+                await self._until_heard()
+                self.end.leave(final=final, text=text)
+                await asyncio.sleep(0.05)  # let the sockets take it
+                self._task.cancel()
+
+            self._run(goodbye())
+        self._thread.join(timeout=5.0)
+
+    # ---- the loop thread ------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001  # the train thread must hear of anything
+            self._error = error
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+            self._started.set()
+            self._welcomed.set()
+            self._ready.put(None)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self.end = self._make_end(accept=self._accept, free=self._room, context=context)
+            version, windows = self._start_from
+            self.end.begins(version)
+            self.end.inbox.restore([(inc, stream, spans) for inc, stream, spans in windows])
+            self._started.set()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.end.link.run(), name="link")
+                group.create_task(self._watch_welcome(), name="welcome")
+        finally:
+            context.destroy(linger=500)
+
+    async def _watch_welcome(self) -> None:
+        while self.end.welcome_version is None:  # noqa: ASYNC110  # once, at the start
+            await asyncio.sleep(0.01)
+        self._welcomed.set()
+
+    async def _until_heard(self) -> None:
+        """The broker has the last weights whole; it gives them to whoever evaluates them, and with
+        us the only other copy would go. Without an answering broker nobody waits."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LAST_WEIGHTS_S
+        while not self.end.heard and self.end.link.welcome is not None and loop.time() < deadline:
+            for frames in self.end.beats():
+                self.end.link.send(frames)
+            await asyncio.sleep(_ASK_EVERY_S)
+
+    def _accept(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
+        batch = self._filling
+        assert batch is not None, "nothing is accepted without room"
+        objection = batch.place(message, buffers)
+        if objection is not None:
+            return objection
+        if self._recorder is not None:
+            self._recorder.accepted(message, buffers)
+        if batch.free == 0:
+            if self._recorder is not None:
+                self._recorder.full(batch.unrolls)
+            self._filling = self._free.popleft() if self._free else None
+            self._ready.put_nowait(batch)
+        return None
+
+    def _room(self) -> int:
+        filling = self._filling.free if self._filling is not None else 0
+        return filling + sum(batch.free for batch in self._free)
+
+    def _on_trained(self, batch: Batch, version: int) -> None:
+        keys = batch.keys
+        batch.clear()
+        if self._filling is None:
+            self._filling = batch
+        else:
+            self._free.append(batch)
+        if self._recorder is not None:
+            self._recorder.trained(version)
+        self.end.trained(keys, version=version)
+
+    def _on_rejected(
+        self, keys: Sequence[Key], places: tuple[int, ...], objection: Objection
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.rejected(places, objection.words)
+        self.end.reject(keys, objection)
+
+    def _on_refill(self, batch: Batch) -> None:
+        """It goes first: what it holds has waited longest."""
+        if self._filling is not None:
+            self._free.appendleft(self._filling)
+        self._filling = batch
+        if self._recorder is not None:
+            self._recorder.refilled()
+        for frames in self.end.beats():  # the broker hears at once that there is room
+            self.end.link.send(frames)
+
+    def _on_windows(self) -> Windows:
+        """Asked for when a checkpoint is written."""
+        if self._recorder is not None:
+            self._recorder.flush()
+        windows: Windows = self.end.inbox.windows()
+        return windows
+
+    def _on_publish(self) -> None:
+        with self._lock:
+            latest, self._latest = self._latest, None
+        if latest is not None:
+            self.end.publish(Blob.of(latest[0], self._layout, latest[1]))
+
+    # ---- across ---------------------------------------------------------------------------------
+
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop is closed, and the thread ended with a reason
+            self._thread.join(timeout=5.0)
+            self._raise()
+            raise
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        async def answer() -> Any:
+            return question()
+
+        return self._run(answer())
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10.0)
+        except (RuntimeError, TimeoutError):
+            coroutine.close()
+            self._raise()
+            raise
+
+    def _raise(self) -> None:
+        error = self._error
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if isinstance(error, RefusedError | EndpointError):
+            raise error
+        if error is not None:
+            raise RuntimeError(f"the receiver thread ended: {error!r}") from error

@@ -1,0 +1,55 @@
+"""The convolutions of Mnih et al., 2015."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.encoders.images import Joined, Stack, geometry
+from headrace.learner.models.layers import convolution
+from headrace.learner.spaces import Leaf
+
+_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels out, kernel, stride
+_UNITS = 512
+
+
+class Nature(Joined):
+    """Three convolutions for each image and a layer of 512 units."""
+
+    def __init__(
+        self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *, unscaled: int
+    ) -> None:
+        super().__init__(leaves, config, rng, unscaled=unscaled, stack=NatureStack, units=_UNITS)
+
+
+class NatureStack(Stack):
+    def __init__(self, leaf: Leaf, rng: torch.Generator) -> None:
+        super().__init__(leaf)
+        channels, height, width = geometry(leaf)
+        area = _outputs(leaf, height) * _outputs(leaf, width)
+        (c1, k1, s1), (c2, k2, s2), (c3, k3, s3) = _LAYERS
+        self.conv1 = convolution(channels, c1, kernel=k1, stride=s1, rng=rng)
+        self.conv2 = convolution(c1, c2, kernel=k2, stride=s2, rng=rng)
+        self.conv3 = convolution(c2, c3, kernel=k3, stride=s3, rng=rng)
+        self.outputs = c3 * area
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return self.rows(self.convolved(self.pixels(obs))[-1])
+
+    def convolved(self, pixels: Tensor) -> list[Tensor]:
+        """What each convolution gives, after its ReLU, laid out as the pixels are."""
+        x = self.first(self.conv1, pixels).relu_()
+        y = functional.relu_(self.conv2(x))
+        return [x, y, functional.relu_(self.conv3(y))]
+
+
+def _outputs(leaf: Leaf, pixels: int) -> int:
+    """Positions of the last layer along an axis of so many pixels."""
+    for _, kernel, stride in _LAYERS:
+        pixels = (pixels - kernel) // stride + 1
+    if pixels < 1:
+        raise ValueError(
+            f'model.kind = "nature" needs images of at least 36 x 36 pixels, {leaf.name} has'
+            f' {list(leaf.shape)}; set model.kind = "resnet", or enlarge it with a wrapper'
+        )
+    return pixels

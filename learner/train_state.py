@@ -1,0 +1,181 @@
+"""The train loop's whole state, to disk and back."""
+
+import errno
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgpack
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from headrace.learner import checkpoint
+from headrace.learner.algorithms import optimiser_step
+from headrace.learner.models.model import Model
+from headrace.learner.pieces import Pieces
+from headrace.learner.progress import Progress
+
+log = logging.getLogger(__name__)
+
+
+def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
+    """Everything that a restart needs. All ranks take part: each knows what it trained."""
+    before = time.perf_counter()
+    windows: list[Any] = []
+    for packed in p.ranks.gather(msgpack.packb([_plain(w) for w in p.feed.windows()])):
+        windows += msgpack.unpackb(packed)
+    if p.ranks.rank == 0:
+        tensors, meta = optimiser_step.state_of(optimiser)
+        groups = {"model": dict(p.model.state_dict()), "optimiser": tensors}
+        groups["rng"] = rng_state()
+        if p.target is not None:
+            groups["target"] = dict(p.target.state_dict())
+        state = {
+            "identity": p.identity,
+            "spaces": msgspec.to_builtins(p.spaces, str_keys=True),
+            "progress": p.progress.state(),
+            "optimiser": meta,
+            "optimiser_name": p.config.optimiser,
+            "windows": windows,
+        }
+        try:
+            checkpoint.save(
+                p.folder / "checkpoints", step_version=p.progress.version, tensors=groups,
+                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)), keep=p.saving.keep,
+            )  # fmt: skip
+            p.metrics.checkpoints.labels("ok").inc()
+            p.metrics.last_checkpoint.set(time.time())
+        except checkpoint.CheckpointError as error:
+            # The one before still stands; an operator must make room, training need not stop.
+            p.metrics.checkpoints.labels("failed").inc()
+            log.error("%s", error)
+    p.metrics.phase["checkpoint"].inc(time.perf_counter() - before)
+
+
+def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
+    """Optimiser, target network and dice; the model and the counters are back already."""
+    assert p.resume is not None
+    tensors, state = p.resume.tensors, p.resume.state
+    optimiser_step.restore(optimiser, tensors["optimiser"], state["optimiser"])
+    if p.target is not None:
+        p.target.load_state_dict(tensors["target"])
+    if p.ranks.rank == 0:  # the others throw new dice: theirs are not in the checkpoint
+        restore_rng(tensors["rng"])
+        checkpoint.set_aside(p.folder / "checkpoints", before=p.resume.path)
+
+
+def rng_state() -> dict[str, Tensor]:
+    """Returns torch's global generators: the CPU's, and the current GPU's where there is one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_rng(states: dict[str, Tensor]) -> None:
+    """Sets them; a GPU's state is left alone on a machine without one."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+# What an optimiser holds of a parameter that it has moved.
+_SLOTS = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_WIDEST = 1 << 24  # unrolls of one sampler; they are held one by one
+_Window = tuple[int, _Natural, list[tuple[_Natural, _Natural]]]
+
+
+def check(found: checkpoint.Checkpoint, model: Model, *, target: bool) -> None:
+    """CheckpointError unless a learner with this model, and perhaps a target network, could go on
+    from it: hashes that are right say only that somebody wrote what is there."""
+    for group in ("model", "target") if target else ("model",):
+        tensors, wanted = found.tensors.get(group, {}), model.state_dict()
+        _same_names(found, group, set(tensors), set(wanted))
+        for name, tensor in tensors.items():
+            own = wanted[name]
+            if (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
+                raise found.damaged(
+                    f"{group}.{name} is {tensor.dtype} {list(tensor.shape)}, and in the network"
+                    f" {own.dtype} {list(own.shape)}"
+                )
+            _finite(found, f"{group}.{name}", tensor)
+    _check_optimiser(found, list(model.parameters()))
+    spans = [span for *_, spans in found.entry(list[_Window], "windows") for span in spans]
+    if any(high - low > _WIDEST for low, high in spans):
+        raise found.damaged("its windows are wider than any sampler's")
+    state = found.entry(dict[str, Any], "progress")
+    progress = Progress()
+    try:
+        progress.restore(state)
+        restored = progress.state()
+        progress.lag(), progress.mean_return(), progress.reuse()
+    except Exception as error:
+        raise found.damaged(f"its progress cannot be read: {error!r}") from error
+    if restored["version"] != found.version or any(restored.get(k) != v for k, v in state.items()):
+        raise found.damaged("its progress contradicts itself")
+    try:
+        torch.Generator().set_state(found.tensors["rng"]["cpu"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise found.damaged(f"rng: {error!r}") from error
+
+
+def _check_optimiser(found: checkpoint.Checkpoint, parameters: list[nn.Parameter]) -> None:
+    kept = found.entry(_Optimiser, "optimiser")
+    optimiser = found.entry(str, "optimiser_name")
+    if optimiser not in _SLOTS:
+        raise found.damaged(f"its optimiser is {optimiser!r}")
+    slots = _SLOTS[optimiser]
+    numbers = {name: torch.tensor(number) for name, number in kept.scalars.items()}
+    by_parameter: dict[str, set[str]] = {}
+    for name, tensor in {**found.tensors.get("optimiser", {}), **numbers}.items():
+        index, _, slot = name.partition(".")
+        by_parameter.setdefault(index, set()).add(slot)
+        known = index.isdecimal() and int(index) < len(parameters)
+        if not known or tensor.shape not in ((), parameters[int(index)].shape):
+            raise found.damaged(f"optimiser.{name} {list(tensor.shape)} is of no parameter")
+        _finite(found, f"optimiser.{name}", tensor)
+    for index, there in by_parameter.items():
+        _same_names(found, f"optimiser.{index}", there & slots, slots)
+    if [group.params for group in kept.groups] != [list(range(len(parameters)))]:
+        raise found.damaged("its optimiser is over other parameters")
+
+
+class _Group(msgspec.Struct):
+    params: list[int]
+
+
+class _Optimiser(msgspec.Struct):
+    scalars: dict[str, int | float]
+    groups: list[_Group]
+
+
+def _same_names(
+    found: checkpoint.Checkpoint, group: str, there: set[str], wanted: set[str]
+) -> None:
+    if there != wanted:
+        other = sorted(there ^ wanted)[0]
+        raise found.damaged(f"{group} has {'no' if other in wanted else 'an unknown'} {other}")
+
+
+def _finite(found: checkpoint.Checkpoint, name: str, tensor: Tensor) -> None:
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise found.damaged(f"{name} holds numbers that are not finite")
+
+
+def append(path: Path, line: str) -> None:
+    """A whole line, or OSError and none of it: a full disk takes half of one, and what is written
+    once there is room again would stand behind that half."""
+    with path.open("ab", buffering=0) as file:
+        before, whole = file.tell(), line.encode() + b"\n"
+        if file.write(whole) < len(whole):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def _plain(window: Any) -> list[Any]:
+    inc, stream, spans = window
+    return [inc, stream, [list(span) for span in spans]]

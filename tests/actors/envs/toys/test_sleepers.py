@@ -1,0 +1,116 @@
+"""The environments that only take time: how much, how spread, and how they fail when asked to."""
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.make import make_env
+from headrace.actors.envs.toys import sleepers
+
+
+def made(**kwargs: Any) -> Any:
+    return make_env(EnvConfig("headrace/Sleeper-v0", kwargs))
+
+
+def slept(monkeypatch: pytest.MonkeyPatch, kind: str, episodes: int) -> list[float]:
+    """What it asked to sleep, at every reset and step, without sleeping."""
+    times: list[float] = []
+    monkeypatch.setattr(time, "sleep", times.append)
+    env = made(kind=kind)
+    env.reset(seed=3)
+    for _ in range(episodes):
+        ends = [env.step(0)[3] for _ in range(200)]
+        assert ends == [False] * 199 + [True]
+        env.reset()
+    return times[1:]
+
+
+@pytest.mark.parametrize("kind", ["tail", "normal"])
+def test_the_mean_is_the_mean(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    times = slept(monkeypatch, kind, 100)
+    mean, share = sum(times) / 20_000, np.std(times) / 20_000**0.5
+    assert abs(mean - sleepers.mean_step_s({"kind": kind})) < 4 * share
+
+
+def test_the_means_in_figures() -> None:
+    assert sleepers.mean_step_s({}) == pytest.approx(0.97 * 0.003 + 0.03 * 0.1)
+    assert sleepers.mean_step_s({"kind": "normal"}) == pytest.approx(0.01004245 + 0.15 / 200)
+    assert sleepers.mean_step_s({"step_s": 0.5}) == 0.5
+
+
+def test_the_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = slept(monkeypatch, "tail", 20)
+    assert set(tail) == {0.0, 0.003, 0.1}
+    normal = slept(monkeypatch, "normal", 50)
+    assert normal[200::201] == [0.15] * 50
+    del normal[200::201]
+    assert (min(normal), round(float(np.median(normal)), 3)) == (0.0, 0.01)
+    assert 0.02 < max(normal) < 0.04
+
+
+def test_it_is_an_environment() -> None:
+    check_env(made(step_s=0.0), skip_render_check=True)
+
+
+def test_a_seed_decides_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slept(monkeypatch, "normal", 1) == slept(monkeypatch, "normal", 1)
+    first = [made().reset()[0].tolist() for _ in range(2)]
+    assert first[0] != first[1]
+
+
+def test_it_takes_the_time() -> None:
+    env = made(step_s=0.02)
+    env.reset(seed=1)
+    began, burnt = time.perf_counter(), time.thread_time()
+    env.step(0)
+    assert time.perf_counter() - began >= 0.02
+    assert time.thread_time() - burnt < 0.01
+
+
+def test_busy_burns_the_time_of_its_own_thread() -> None:
+    env = made(step_s=0.05, busy=True)
+    env.reset(seed=1)
+    burnt = time.thread_time()
+    env.step(0)
+    assert 0.05 <= time.thread_time() - burnt < 0.07
+
+
+def test_it_crashes_when_asked_and_as_often() -> None:
+    env = made(step_s=0.0, crash=0.25)
+    env.reset(seed=1)
+    crashes = 0
+    for _ in range(400):
+        try:
+            env.step(0)
+        except RuntimeError:
+            crashes += 1
+    assert 70 < crashes < 130
+
+
+def test_it_stalls() -> None:
+    env = made(stall=1.0)
+    env.reset(seed=1)
+    thread = threading.Thread(target=env.step, args=(0,), daemon=True)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+
+
+def test_it_dies() -> None:
+    code = (
+        "from headrace.actors.envs.toys.sleepers import make;"
+        " e = make(die=1.0); e.reset(); e.step(0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 13
+
+
+def test_an_unknown_kind() -> None:
+    with pytest.raises(Exception, match='kind is \'odd\'; set it to "tail" or "normal"'):
+        made(kind="odd")

@@ -1,0 +1,41 @@
+"""The figures of `headrace bench crowd`, against what they must be."""
+
+import json
+import random
+
+import pytest
+
+from headrace.launch.bench import crowd
+from headrace.launch.bench.simulated.latency import Latencies
+from headrace.launch.config import run_file
+
+
+def test_quantiles_are_right_within_the_width_of_a_step() -> None:
+    rng = random.Random(1)
+    times = sorted(rng.lognormvariate(-5, 2) for _ in range(20_000))
+    one, other, both = Latencies(), Latencies(), Latencies()
+    for at, seconds in enumerate(times):
+        (one if at % 3 else other).add(seconds)
+    for process in (one, other):
+        both.merge(json.loads(json.dumps(process.counts)))
+    for part in (0.1, 0.5, 0.9, 0.99, 1.0):
+        exact = times[round(part * len(times)) - 1]
+        assert exact <= both.quantile(part) * (1 + 1e-9) <= exact * 1.052
+
+
+def test_nothing_counted_has_no_quantile() -> None:
+    assert str(Latencies().quantile(0.5)) == "nan"
+
+
+@pytest.mark.parametrize(
+    ("shares", "fairness"), [([3, 3, 3], 1.0), ([1, 0, 0, 0], 0.25), ([4, 2], 0.9), ([0, 0], 0.0)]
+)
+def test_jains_fairness(shares: list[int], fairness: float) -> None:
+    assert crowd.jain(shares) == pytest.approx(fairness)
+
+
+def test_how_many() -> None:
+    assert (crowd.size_of([]), crowd.size_of(["5000"])) == (1000, 5000)
+    for words in (["9"], ["many"], ["30000"], ["10", "20"]):
+        with pytest.raises(run_file.ConfigError, match="how many samplers"):
+            crowd.size_of(words)

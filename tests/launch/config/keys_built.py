@@ -1,0 +1,224 @@
+"""What a run's keys do to the processes: what each of them builds, or tells its parts."""
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from headrace.actors import evaluator as playing
+from headrace.actors.envs.make import make_env, probe
+from headrace.actors.evaluation_thread import Game
+from headrace.actors.stepping import choose
+from headrace.actors.stepping.stepper import Frame
+from headrace.broker.server.server import Server
+from headrace.launch.config import allowed_code, run_file, shared_run, starts
+from headrace.launch.local import train as local
+from headrace.launch.process import runtime
+from headrace.launch.roles import (
+    broker,
+    evaluation_loop,
+    learner,
+    learner_options,
+    learner_parts,
+    learner_resume,
+)
+from headrace.launch.roles import sampler as actor
+from headrace.learner.ranks import Ranks
+
+
+class Stop(Exception):  # noqa: N818 - ends what was looked at
+    pass
+
+
+def environment(run: run_file.Run, _: Path) -> Any:
+    """Its spaces, and its first step."""
+    env = make_env(run.env)
+    try:
+        env.reset(seed=1)
+        step = env.step(env.action_space.sample() * 0)
+        return str(probe(run.env)), probe(run.env).digest(), [str(part) for part in step[:4]]
+    finally:
+        env.close()
+
+
+def stepper(run: run_file.Run, _: Path) -> Any:
+    """Which, and with what."""
+
+    def told(kind: str) -> Any:
+        return lambda env, spaces, **options: (kind, options)  # noqa: ARG005
+
+    with contextlib.ExitStack() as patches:
+        for kind in ("Inline", "Threads", "Processes"):
+            patches.enter_context(mock.patch.object(choose, kind, told(kind)))
+        return choose.make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=1)
+
+
+def sampler(run: run_file.Run, _: Path) -> Any:
+    """The streams it asks credit for, its threads, and what the sampler is made of."""
+    spaces, end, threads = probe(run.env), mock.Mock(), mock.Mock()
+    frame = Frame.empty(spaces, groups=run.actor.groups, envs=run.unroll.envs)
+    stand_in = SimpleNamespace(spaces=spaces, frame=frame)
+    with (
+        mock.patch.object(actor, "make_stepper", lambda *_, **__: stand_in),
+        mock.patch.object(torch, "set_num_threads", threads),
+        mock.patch.object(runtime, "cores", lambda: 8),
+    ):
+        made = actor.build(end, run, seed=1, metrics=mock.Mock())
+    network = made.policy._acting._network
+    return (
+        end.open.call_args.kwargs["streams"], threads.call_args, type(network).__name__,
+        vars(made.gather), vars(made.faults), {one.largest for one in made._rollouts},
+    )  # fmt: skip
+
+
+def drained(run: run_file.Run, _: Path) -> Any:
+    """How long a sampler that is asked to end waits."""
+    waits = mock.AsyncMock()
+    made = SimpleNamespace(
+        run=mock.AsyncMock(side_effect=asyncio.CancelledError), drain=waits, stepper=mock.Mock()
+    )
+    link = SimpleNamespace(run=lambda: asyncio.sleep(60))
+    shared = shared_run.for_peers(run)
+    end = mock.Mock(run=shared, link=link, serve=link.run, over="", outbox=[])
+    with (
+        mock.patch.object(actor, "build", lambda *_, **__: made),
+        contextlib.suppress(asyncio.CancelledError),
+    ):
+        asyncio.run(
+            actor._sample(
+                end, seed=1, sets={}, metrics=mock.Mock(), prefixes=allowed_code.names(run)
+            )
+        )
+    return waits.call_args
+
+
+def plans(run: run_file.Run, folder: Path) -> Any:
+    """The processes of `headrace train`."""
+    start = starts.Start(run, folder, folder / "run.toml", ())
+    one = local._Local(start, True, 0.0, mock.Mock(), "ipc:///x", evaluate=False, record=False)
+    children = mock.Mock()
+    children.fork_together = lambda wanted, _: list(wanted)
+    one.children = children
+    one._start()
+    return [plan.name for plan in one.actors]
+
+
+def served(run: run_file.Run, _: Path) -> Any:
+    """What the broker's first answer says, and the bounds that it works by."""
+    found: dict[str, Any] = {}
+
+    async def answer(server: Any) -> None:
+        found["book"] = {
+            name: value
+            for name, value in vars(server.ledger.book).items()
+            if isinstance(value, int | float) and name != "first_tag"
+        }
+        found["credit"] = vars(server.ledger.book.credit)
+        found["lease_s"] = server.ledger.lease_s
+        found["door"] = _plain(vars(server.door))
+        server._post.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
+        server._welcome(SimpleNamespace(route=b""), 0)
+        raise Stop
+
+    folder = tempfile.mkdtemp(prefix="hr-")
+    try:
+        with (
+            mock.patch.object(Server, "run", answer),
+            mock.patch.object(runtime, "incarnation", lambda: 1),
+        ):
+            asyncio.run(
+                broker._serve(
+                    run, bind=f"ipc://{folder}/b", metrics_host="127.0.0.1", metrics_port=None,
+                    report=None,
+                )
+            )  # fmt: skip
+    except* Stop:
+        pass
+    finally:
+        shutil.rmtree(folder)
+    return str({**found, "credit": _plain(found["credit"])}).replace(folder, "")
+
+
+def options(run: run_file.Run, _: Path) -> Any:
+    """Where a learner looks for its broker."""
+    parser = argparse.ArgumentParser()
+    learner_options.arguments(parser)
+    return learner_options.options_of(parser.parse_args(["--run", "cartpole"]), run).broker
+
+
+def learning(run: run_file.Run, folder: Path) -> Any:
+    """Device, threads, batches, goal: all that the train loop and its ranks are given."""
+    found: dict[str, Any] = {}
+
+    def ranks(**options: Any) -> Any:
+        found["ranks"] = options["timeout_s"]
+        return Ranks(**options)
+
+    def feed(_: Any, batches: Any, **__: Any) -> Any:
+        found["batches"] = [tuple(batch.tensors["action"].shape) for batch in batches]
+        found["largest"] = {batch.largest for batch in batches}
+        return mock.Mock()
+
+    def train(pieces: Any) -> str:
+        found["goal"], found["device"] = pieces.goal, str(pieces.device)
+        return "stopped"
+
+    stand_ins = {
+        "Ranks": ranks, "train": train, "learner_report": mock.Mock(),
+    }  # fmt: skip
+    threads = mock.Mock()
+    with contextlib.ExitStack() as patches:
+        for name, stand_in in stand_ins.items():
+            patches.enter_context(mock.patch.object(learner, name, stand_in))
+        patches.enter_context(mock.patch.object(learner_resume, "wait_for_broker", lambda *_: True))
+        patches.enter_context(mock.patch.object(learner_parts, "Feed", feed))
+        patches.enter_context(mock.patch.object(learner_parts, "serve_metrics", lambda *_: 0))
+        patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
+        patches.enter_context(mock.patch.object(runtime, "Asked", lambda: False))
+        patches.enter_context(mock.patch.object(runtime, "keep_memory"))
+        try:
+            learner.learn(run, learner_options.Options("ipc:///x", folder, resume=False))
+        except run_file.ConfigError as error:
+            found["refused"] = str(error)
+    return {**found, "threads": threads.call_args}
+
+
+def evaluation(run: run_file.Run, _: Path) -> Any:
+    """What an evaluator plays, and when it plays again."""
+    played, due = mock.Mock(), []
+
+    async def following(_: Any, at: float) -> Any:
+        due.append(round(max(0.0, at - time.monotonic())))
+        return None if len(due) > 1 else "weights"
+
+    async def main() -> None:
+        with (
+            mock.patch.object(playing, "play", played),
+            mock.patch.object(torch, "set_num_threads"),
+        ):
+            game = Game(
+                mock.Mock(), run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
+            )
+            game._play()
+        again = evaluation_loop.Evaluator.__new__(evaluation_loop.Evaluator)
+        again._run = run
+        with (
+            mock.patch.object(evaluation_loop.Evaluator, "_next", following),
+            mock.patch.object(evaluation_loop.Evaluator, "_one", mock.AsyncMock()),
+        ):
+            await again.run()
+
+    asyncio.run(main())
+    return [str(part) for part in played.call_args.args[1:]], due
+
+
+def _plain(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parts.items() if isinstance(value, int | float)}

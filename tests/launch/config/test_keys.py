@@ -1,0 +1,168 @@
+"""Every key of every section changes something: training, or what a process builds.
+
+A new key without a case fails; so does a key that nothing listens to any more.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.launch.config import run_file
+from tests.launch.config import keys_built as built
+from tests.launch.config import keys_trained as trained
+
+RUN = """
+[unroll]
+length = 5
+envs = 3
+
+[model]
+hidden = [6]
+"""
+
+
+class Case(NamedTuple):
+    """Where the key shows, the value it is changed to, and what must be set for it to matter."""
+
+    look: Callable[[run_file.Run, Path], Any]
+    changed: str
+    base: tuple[str, ...] = ()
+
+
+weights, images = trained.after_training(), trained.after_training(trained.IMAGE)
+APPO, PPO = "algorithm.name=appo", "algorithm.name=ppo"
+REPLAY, RMSPROP = "algorithm.replay_share=0.5", "learner.optimiser=rmsprop"
+OWN = f"model.kind={trained.__name__}:encoder"
+CATCH, MASKED = (
+    "env.id=headrace/Catch-v0",
+    "env.id=headrace/Masked-v0",
+)
+PROCESSES = ("actor.stepping=processes", "actor.groups=3")
+
+CASES = {
+    "run.name": Case(built.served, "other"),
+    "run.seed": Case(weights, "2"),
+    "env.id": Case(built.environment, "Acrobot-v1"),
+    "env.kwargs": Case(built.environment, "{ sutton_barto_reward = true }"),
+    "env.wrappers": Case(
+        built.environment, '[{ id = "gymnasium.wrappers:TimeLimit", max_episode_steps = 1 }]'
+    ),
+    "env.stack": Case(built.environment, "2", (CATCH,)),
+    "env.mask": Case(built.environment, "allowed", (MASKED,)),
+    "env.bounds": Case(built.environment, "tanh", ("env.id=Pendulum-v1",)),
+    "unroll.length": Case(built.learning, "6"),
+    "unroll.envs": Case(built.learning, "4"),
+    "unroll.largest": Case(lambda *run: (built.learning(*run), built.sampler(*run)), "5.0"),
+    "model.kind": Case(images, "nature"),
+    "model.kwargs": Case(weights, "{ units = 9 }", (OWN,)),
+    "model.hidden": Case(weights, "[7]"),
+    "model.activation": Case(weights, "relu"),
+    "model.separate": Case(weights, "false"),
+    "model.obs_scale": Case(weights, "[2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]"),
+    "model.core": Case(weights, "gru"),
+    "model.core_units": Case(weights, "5", ("model.core=lstm",)),
+    "model.previous": Case(weights, "true"),
+    "model.normalise_obs": Case(weights, "true"),
+    "model.normalise_returns": Case(weights, "true"),
+    "model.std": Case(weights, "network"),
+    "model.std_init": Case(weights, "0.5"),
+    "algorithm.name": Case(weights, "appo"),
+    "algorithm.gamma": Case(weights, "0.5"),
+    "algorithm.reward_scale": Case(weights, "0.5"),
+    "algorithm.reward_clip": Case(weights, "1.0"),
+    "algorithm.trace": Case(weights, "0.5"),
+    "algorithm.rho_clip": Case(weights, "0.5"),
+    "algorithm.c_clip": Case(weights, "0.5"),
+    "algorithm.pg_rho_clip": Case(weights, "0.5"),
+    "algorithm.value_coef": Case(weights, "0.1"),
+    "algorithm.value_clip": Case(weights, "0.001", (PPO,)),
+    "algorithm.entropy_coef": Case(weights, "[[0, 0.1], [1000, 0.0]]"),
+    "algorithm.normalise_advantages": Case(weights, "true"),
+    "algorithm.clip": Case(weights, "0.01", (PPO,)),
+    "algorithm.epochs": Case(weights, "2", (PPO,)),
+    "algorithm.minibatches": Case(weights, "2", (PPO,)),
+    "algorithm.kl_stop": Case(weights, "1e-9", (PPO,)),
+    "algorithm.buffer_batches": Case(weights, "3", (APPO, "algorithm.uses=2")),
+    "algorithm.uses": Case(weights, "2", (APPO,)),
+    "algorithm.target_interval": Case(weights, "1", (APPO,)),
+    "algorithm.target_rate": Case(weights, "0.5", (APPO,)),
+    "algorithm.kl_coef": Case(weights, "1.0", (APPO,)),
+    "algorithm.kl_target": Case(weights, "1e-6", (APPO, "algorithm.kl_coef=1.0")),
+    "algorithm.replay_share": Case(weights, "0.5"),
+    "algorithm.replay_unrolls": Case(weights, "1", (REPLAY,)),
+    "algorithm.replay_pick": Case(weights, "recent", (REPLAY,)),
+    "learner.optimiser": Case(weights, "rmsprop"),
+    "learner.lr": Case(weights, "[[0, 1e-2], [100, 0.0]]"),
+    "learner.eps": Case(weights, "0.1"),
+    "learner.decay": Case(weights, "0.5", (RMSPROP,)),
+    "learner.momentum": Case(weights, "0.5", (RMSPROP,)),
+    "learner.grad_clip": Case(weights, "0.01"),
+    "learner.grad_clip_value": Case(weights, "0.001"),
+    "learner.device": Case(built.learning, "cuda", ("learner.device=cpu",)),
+    "learner.precision": Case(weights, "bfloat16"),
+    "learner.threads": Case(built.learning, "2"),
+    "learner.prefetch": Case(built.learning, "3"),
+    "learner.rank_timeout_s": Case(built.learning, "50.0"),
+    "learner.progress_s": Case(trained.lines, "1e-9", ("learner.progress_s=0",)),
+    "checkpoint.every_s": Case(trained.checkpoints, "1e-9"),
+    "checkpoint.keep": Case(trained.checkpoints, "4", ("checkpoint.every_s=1e-9",)),
+    "pacing.batch_unrolls": Case(built.served, "3"),
+    "pacing.max_lag": Case(built.served, "3"),
+    "pacing.max_lag_hard": Case(built.served, "65"),
+    "broker.bind": Case(built.options, "tcp://10.0.0.1:5755"),
+    "broker.announce": Case(built.served, "tcp://127.0.0.1:*"),
+    "broker.queue_mb": Case(built.served, "513.0"),
+    "broker.beat_s": Case(built.served, "0.5"),
+    "broker.lease_s": Case(built.served, "11.0"),
+    "broker.attempts": Case(built.served, "4"),
+    "broker.peers": Case(built.served, "20000"),
+    "broker.streams": Case(built.served, "2048"),
+    "broker.peer_messages_s": Case(built.served, "1.0"),
+    "broker.peer_mb_s": Case(built.served, "1.0"),
+    "broker.messages_s": Case(built.served, "1.0"),
+    "broker.mb_s": Case(built.served, "1.0"),
+    "broker.hello_s": Case(built.served, "1.0"),
+    "security.curve": Case(built.learning, "true"),
+    "security.keys": Case(built.learning, "elsewhere", ("security.curve=true",)),
+    "actor.count": Case(built.plans, "3"),
+    "actor.groups": Case(built.sampler, "2"),
+    "actor.stepping": Case(built.stepper, "processes", ("actor.stepping=inline",)),
+    "actor.workers": Case(built.stepper, "2", PROCESSES),
+    "actor.precision": Case(built.sampler, "bfloat16", ("actor.precision=float32",)),
+    "actor.threads": Case(built.sampler, "2"),
+    "actor.wait_ms": Case(built.sampler, "2.0"),
+    "actor.step_timeout_s": Case(built.stepper, "50.0", PROCESSES),
+    "actor.crashes_per_hour": Case(built.sampler, "99"),
+    "actor.drain_s": Case(built.drained, "6.0"),
+    "evaluate.episodes": Case(built.evaluation, "21"),
+    "evaluate.every_s": Case(built.evaluation, "100.0"),
+    "evaluate.envs": Case(built.evaluation, "5"),
+    "evaluate.greedy": Case(built.evaluation, "false"),
+    "evaluate.seed": Case(built.evaluation, "7"),
+    "stop.return": Case(built.learning, "5.0"),
+    "stop.steps": Case(built.learning, "5"),
+    "stop.seconds": Case(built.learning, "5.0"),
+}
+
+
+def test_every_key_has_a_case() -> None:
+    keys = {f"{section}.{key}" for section, keys in run_file.SECTIONS.items() for key in keys}
+    assert CASES.keys() - keys == set()
+    assert keys - CASES.keys() == set()
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_key_changes_what_happens(key: str, tmp_path: Path) -> None:
+    case, path = CASES[key], tmp_path / "run.toml"
+    path.write_text(RUN)
+
+    def seen(name: str, *sets: str) -> Any:
+        folder = tmp_path / name
+        folder.mkdir()
+        return case.look(run_file.load(str(path), [*case.base, *sets]), folder)
+
+    base = seen("base")
+    assert seen("again") == base, "it changes by itself, so it tells nothing"
+    assert seen("changed", f"{key}={case.changed}") != base

@@ -1,0 +1,117 @@
+"""What `headrace train` makes of children that end: the evaluator is the one it can do without."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.launch.config.run_file import Run
+from headrace.launch.config.starts import Start
+from headrace.launch.local import summary
+from headrace.launch.local.children import Child, GaveUpError
+from headrace.launch.local.train import _Local
+from headrace.launch.process import runtime
+from headrace.launch.roles import broker, learner_report
+from headrace.learner.progress import Progress
+
+
+class Nursery:
+    """In the place of Children: notes who is started again, and gives up when it is told to."""
+
+    def __init__(self, *, patient: bool = True) -> None:
+        self.patient = patient
+        self.again: list[str] = []
+
+    def restart(self, child: Child) -> None:
+        if not self.patient:
+            raise GaveUpError(f"{child.name} ended 6 times")
+        self.again.append(child.name)
+
+
+def local(nursery: Nursery) -> _Local:
+    made = _Local(
+        Start(Run(), Path("nowhere"), Path("run.toml"), ()), True, 0.0, cast(Any, False),
+        "ipc:///b", evaluate=True, record=False,
+    )  # fmt: skip
+    made.children = cast(Any, nursery)
+    made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
+    made.actors, made.evaluators = [Child("actor-0", [], 3)], [Child("evaluator", [], 4)]
+    return made
+
+
+@pytest.mark.parametrize("status", [-9, runtime.OUR_FAULT])
+def test_an_evaluator_that_dies_is_started_again(status: int) -> None:
+    one = local(Nursery())
+    one.evaluators[0].status = status
+    assert one._expected(one.evaluators[0])
+    assert cast(Any, one.children).again == ["evaluator"]
+
+
+@pytest.mark.parametrize(("patient", "status"), [(False, -9), (True, runtime.YOUR_INPUT)])
+def test_the_run_goes_on_without_one_that_cannot_work(
+    patient: bool, status: int, caplog: Any
+) -> None:
+    one = local(Nursery(patient=patient))
+    one.evaluators[0].status = status
+    assert one._expected(one.evaluators[0])
+    assert "the run goes on without evaluations" in caplog.text
+    assert cast(Any, one.children).again == []
+
+
+def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
+    one = local(Nursery())
+    for child in (*one.evaluators, *one.actors):
+        child.status = runtime.OK
+        assert one._expected(child)
+    one.left = [(at - 60.0, child) for at, child in one.left]
+    one._bring_back()
+    assert cast(Any, one.children).again == ["evaluator", "actor-0"]
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "expected"),
+    [(runtime.OK, False, runtime.OK), (runtime.LIMIT, False, runtime.LIMIT),
+     (runtime.OK, True, runtime.LIMIT), (None, True, runtime.LIMIT)],
+)  # fmt: skip
+def test_a_summary_that_cannot_be_written_changes_no_status(
+    status: int | None, asked: bool, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    one = local(Nursery())
+    one.asked = cast(Any, asked)
+    one.children = cast(Any, SimpleNamespace(all=[one.learner]))
+    one.learner.status = status
+    monkeypatch.setattr(summary, "write", full)
+    assert one._conclude("") == expected
+    assert [record.message for record in caplog.records] == [
+        "the run's summary is not complete: [Errno 28] No space left on device"
+    ]
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "learner.json").mkdir()
+    learner_report.write(tmp_path, Progress(), "steps", seconds=1.0)
+    server = SimpleNamespace(
+        status=dict,
+        ledger=SimpleNamespace(
+            book=SimpleNamespace(redelivered=0),
+            versions=SimpleNamespace(rolled_back=0),
+            unaccounted=lambda: 0,
+        ),
+        counters=SimpleNamespace(unroll_bytes=0),
+    )
+    broker._report(cast(Any, server), tmp_path / "nowhere" / "broker.json")
+    ours, other = [record.message for record in caplog.records]
+    assert ours.startswith("the learner's report is not written: ")
+    assert other.startswith("the broker's report is not written: ")
+
+
+def test_nobody_else_is_missed_so_little() -> None:
+    one = local(Nursery())
+    for child in (one.learner, one.broker, *one.actors):
+        child.status = runtime.YOUR_INPUT
+        with pytest.raises(GaveUpError):
+            one._expected(child)

@@ -1,0 +1,57 @@
+"""What the live view says of a status."""
+
+from typing import Any
+
+import pytest
+
+from headrace.launch.monitor.live_view import View
+
+STATUS: dict[str, Any] = {
+    "version": 7, "weights": 7, "queued": 1, "leased": 2, "outcomes": {"trained": 3},
+    "duplicates": 0, "actors": {"behind": 0, "count": 2, "env_steps": 640.0},
+    "learners": [{"mean_return": 21.5, "lag": 0.25}],
+}  # fmt: skip
+
+
+def shown(capsys: Any, **more: Any) -> str:
+    view = View(run="small", goal=None, began=0.0, quiet=False)
+    view.show({**STATUS, **more})
+    view.close()
+    return str(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("evaluators", [[], [{}]])
+def test_without_a_score_nothing_is_said_of_one(capsys: Any, evaluators: list[Any]) -> None:
+    line = shown(capsys, evaluators=evaluators)
+    assert "evaluation" not in line
+    assert "return 21.5  lag 0.25  version 7" in line
+
+
+def test_the_last_score_is_shown(capsys: Any) -> None:
+    said = {"mean": 30.0, "low": 28.5, "high": 31.5, "version": 6.0}
+    line = shown(capsys, evaluators=[said])
+    assert "return 21.5  evaluation 30.0 (28.5 to 31.5) of version 6  lag" in line
+    alone = {"mean": 30.0, "version": 6.0}
+    assert "evaluation 30.0 of version 6" in shown(capsys, evaluators=[{}, alone])
+
+
+def test_a_broker_of_before_has_no_evaluators(capsys: Any) -> None:
+    assert "version 7" in shown(capsys)
+
+
+def test_what_is_still_to_come_is_said(capsys: Any) -> None:
+    view = View(run="small", goal=None, began=0.0, quiet=False)
+    view.show({})
+    assert "the broker is starting" in capsys.readouterr().err
+    assert "the learner is starting" in shown(capsys, learners=[])
+    assert "no sampler is there yet" in shown(capsys, actors={"behind": 0, "count": 0})
+    assert "starting" not in shown(capsys)
+
+
+def test_a_total_that_falls_is_no_negative_rate() -> None:
+    """A broker that was started again counts from nothing."""
+    view = View(run="small", goal=None, began=0.0, quiet=True)
+    for at, steps in enumerate((0.0, 500.0, 1000.0, 100.0, 400.0)):
+        view._rates.see({**STATUS, "uptime_s": at, "actors": {"env_steps": steps}}, at)
+        assert view._rate() >= 0
+    assert view._rate() == 300.0

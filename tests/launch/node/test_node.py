@@ -1,0 +1,261 @@
+"""The parts of a node that need no processes: when what is started again, what is said and counted.
+The processes themselves are in tests/system/roles/test_node.py."""
+
+import fcntl
+import logging
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from headrace.launch import cli
+from headrace.launch.node import node, shared_folder
+from headrace.launch.node.metrics import RELAY, NodeMetrics
+from headrace.launch.node.repeated_lines import Chorus
+from headrace.launch.node.restarts import Slot
+from headrace.launch.process import node_reports
+from headrace.launch.process.node_reports import Figures, Line, Listener, Teller
+
+
+def figures(pid: int = 7, *, welcome: bool = True, **stats: float) -> Figures:
+    return Figures(pid, welcome, False, 5.0, stats)
+
+
+# ---- when it is started again -------------------------------------------------------------------
+
+
+def test_pauses_grow_to_half_a_minute_and_never_end() -> None:
+    slot, now = Slot(0), 0.0
+    pauses = []
+    for _ in range(100):
+        assert slot.wants(now)
+        slot.born(1, now)
+        assert not slot.wants(now)
+        now += 1.0
+        pauses.append(slot.died(now))
+        assert not slot.wants(now + pauses[-1] - 0.01)
+        now += pauses[-1]
+    assert 0.25 <= pauses[0] <= 0.5
+    assert all(15.0 <= pause <= 30.0 for pause in pauses[7:])
+    assert len(set(pauses)) > 90, "in step with nobody"
+    assert slot.restarts == 100
+
+
+def test_a_long_life_forgives_the_deaths_before() -> None:
+    slot = Slot(0)
+    for _ in range(10):
+        slot.born(1, 0.0)
+        slot.died(1.0)
+    slot.born(1, 100.0)
+    assert slot.died(161.0) <= 0.5
+
+
+def test_an_order_that_was_lost_is_given_again() -> None:
+    slot = Slot(0)
+    slot.ordered = 5.0
+    assert not slot.wants(14.0)
+    assert slot.wants(15.1)
+    slot.ordered = 15.1
+    slot.born(0, 16.0)
+    assert not slot.wants(16.1), "it could not be forked: later"
+    assert slot.wants(17.0)
+
+
+def test_one_sampler_a_core_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 7})
+    assert [slot.core for at, slot in node.slots(None).items() if at != RELAY] == [2, 5, 7]
+    assert [slot.core for at, slot in node.slots(3).items() if at != RELAY] == [2, 5, 7]
+    assert [slot.core for at, slot in node.slots(2).items() if at != RELAY] == [-1, -1]
+    assert next(iter(node.slots(2))) == RELAY, "it is the first to start"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4})
+    assert [slot.core for at, slot in node.slots(None).items() if at != RELAY] == [-1]
+
+
+# ---- what is said -------------------------------------------------------------------------------
+
+
+def test_what_all_say_is_said_once() -> None:
+    lines: list[str] = []
+    chorus = Chorus(lambda level, text: lines.append(f"{level} {text}"))
+    for at in range(8):
+        chorus.says(f"n-{at}", 30, f"no broker answers after {5 + at % 2} s", 0.1 * at)
+    chorus.says("n-1", 20, "welcome", 1.0)
+    chorus.sweep(9.0)
+    assert lines == ["30 n-0: no broker answers after 5 s", "20 n-1: welcome"]
+    chorus.sweep(11.1)
+    assert lines[2:] == ["30 n-0 and others, 7 more times: no broker answers after 5 s"]
+    chorus.says("n-3", 30, "no broker answers after 9 s", 20.0)
+    assert lines[3:] == ["30 n-3: no broker answers after 9 s"]
+
+
+def test_a_chorus_remembers_only_so_much() -> None:
+    lines: list[str] = []
+    chorus = Chorus(lambda _, text: lines.append(text))
+    words = [
+        f"{chr(97 + at // 26 % 26)}{chr(97 + at % 26)}" * (1 + at // 676) for at in range(1000)
+    ]
+    for word in words:
+        chorus.says("n", 20, word, 0.0)
+    assert len(chorus._known) <= 256
+    chorus.says("m", 20, words[-1], 0.0)
+    chorus.end()
+    assert lines == [*(f"n: {word}" for word in words), f"n and others, 1 more time: {words[-1]}"]
+
+
+def test_figures_and_lines_arrive(tmp_path: Path) -> None:
+    listener, teller = Listener(tmp_path / "told"), Teller(tmp_path / "told")
+    said = figures(env_steps=5.0)
+    assert teller.tell(said)
+    assert teller.tell(Line(7, 30, "a line"))
+    assert listener.heard() == [said, Line(7, 30, "a line")]
+    assert listener.heard() == []
+    listener.close()
+    assert not teller.tell(said), "nobody hears"
+    teller.close()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"\xff" * 100,
+        msgspec.msgpack.encode(["Figures", "7", True, False, 5.0, {}]),
+        msgspec.msgpack.encode(["Figures", 7, True, False, 5.0, {"x" * 65: 1.0}]),
+        msgspec.msgpack.encode(["Figures", 7, True, False, -1.0, {}]),
+        msgspec.msgpack.encode(["Line", 7, 30, "x" * 4001]),
+        msgspec.msgpack.encode(["Line", 7, 30]),
+        b"\x93\xa4Line" + b"\x91" * 10_000,
+    ],
+)
+def test_nonsense_is_counted_and_nothing_else(tmp_path: Path, packet: bytes) -> None:
+    listener = Listener(tmp_path / "told")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(packet, str(tmp_path / "told"))
+    assert listener.heard() == []
+    assert listener.nonsense == 1
+    listener.close()
+
+
+def test_a_line_that_does_not_get_through_goes_where_it_went_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: list[str] = []
+
+    class Before(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            before.append(record.getMessage())
+
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [Before()])
+    listener = Listener(tmp_path / "told")
+    teller = Teller(tmp_path / "told")
+    node_reports.by_way_of_the_node(teller)
+    logging.getLogger("any").warning("one %d", 1)
+    assert [said.text for said in listener.heard() if isinstance(said, Line)] == ["one 1"]
+    listener.close()
+    logging.getLogger("any").warning("two")
+    assert before == ["two"]
+    teller.close()
+
+
+# ---- what is counted ----------------------------------------------------------------------------
+
+
+def scraped(registry: CollectorRegistry) -> dict[str, float]:
+    lines = generate_latest(registry).decode().splitlines()
+    return {
+        name.removeprefix("headrace_node_"): float(value)
+        for name, value in (line.split() for line in lines if not line.startswith("#"))
+    }
+
+
+def test_totals_do_not_fall_when_a_sampler_is_started_again() -> None:
+    registry = CollectorRegistry()
+    slots = {RELAY: Slot(RELAY), 0: Slot(0, restarts=1), 1: Slot(1)}
+    metrics = NodeMetrics(registry, slots)
+    metrics.told(0, figures(env_steps=100.0, unacked=3.0, wait_credit_s=2.0))
+    metrics.told(1, figures(env_steps=50.0, unacked=1.0))
+    metrics.told(RELAY, figures(version=7.0, bytes=1000.0, fetches=2.0))
+    first = scraped(registry)
+    assert first["samplers_env_steps_total"] == 150
+    assert first["samplers_unacked_fragments"] == 4
+    assert first['samplers_wait_seconds_total{phase="credit"}'] == 2
+    assert (first["weights_version"], first["weights_bytes_total"]) == (7, 1000)
+    assert (first["samplers_wanted"], first["samplers_welcome"], first["restarts_total"]) == (
+        2,
+        2,
+        1,
+    )
+    metrics.ended(0)
+    metrics.ended(RELAY)
+    gone = scraped(registry)
+    assert gone["samplers_env_steps_total"] == 150
+    assert gone["samplers_unacked_fragments"] == 1
+    assert (gone["weights_version"], gone["weights_bytes_total"]) == (-1, 1000)
+    metrics.told(0, figures(8, env_steps=5.0))
+    metrics.told(RELAY, figures(9, bytes=500.0))
+    assert scraped(registry)["samplers_env_steps_total"] == 155
+    assert scraped(registry)["weights_bytes_total"] == 1500
+
+
+def test_figures_that_cannot_be_are_left_out() -> None:
+    registry = CollectorRegistry()
+    metrics = NodeMetrics(registry, {RELAY: Slot(RELAY), 0: Slot(0)})
+    metrics.told(0, figures(env_steps=100.0, episodes=5.0))
+    metrics.told(0, figures(env_steps=float("inf"), episodes=3.0, unheard_of=1.0))
+    found = scraped(registry)
+    assert found["samplers_env_steps_total"] == 100
+    assert found["samplers_episodes_total"] == 5, "a total that falls is none"
+    assert not any("unheard" in name for name in found)
+
+
+# ---- its folder ---------------------------------------------------------------------------------
+
+
+def test_the_folder_goes_with_the_node_and_what_a_killed_one_left_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_folder, "_MEMORY", tmp_path)
+    left, young, used = (tmp_path / f"headrace-node-{word}" for word in ("left", "young", "used"))
+    for folder in (left, young, used):
+        folder.mkdir()
+        (folder / "weights").write_text("x")
+    for folder in (left, used):
+        os.utime(folder, (0, 0))
+    lock = os.open(used, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with shared_folder.shared_folder() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert sorted(tmp_path.iterdir()) == sorted([folder, young, used])
+    assert sorted(tmp_path.iterdir()) == sorted([young, used])
+    os.close(lock)
+
+
+# ---- its command --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--broker", "10.0.0.1"], "10.0.0.1"),
+        (["--broker", "tcp://10.0.0.1:1", "--key", "/no/such.key"], "no such key file"),
+        (["--broker", "ipc:///x", "--metrics-port", "99999999"], "cannot serve metrics"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["node", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_no_samplers_are_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["node", "--broker", "ipc:///x", "--samplers", "0"])
+    assert ended.value.code == 2
+    assert "0 is not between 1 and 1024" in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""Memory of a tree of processes: grandchildren count."""
+
+import os
+import subprocess
+import sys
+
+from headrace.launch.process.memory_use import Tree, descent
+
+# A process that starts another one and holds it until its input ends.
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
+                         stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+child.stdin.close()
+child.wait()
+"""
+
+
+def test_children_of_children_are_found_and_weighed() -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdin is not None and parent.stdout is not None
+    with parent:
+        child = int(parent.stdout.readline())
+        assert descent(parent.pid) == [parent.pid, child]
+        alone, both = Tree(), Tree()
+        alone.look([])
+        both.look([parent.pid])
+        # Two bare interpreters hold some megabytes each.
+        assert both.peak_rss_sum_mb - alone.peak_rss_sum_mb > 8
+        assert both.peak_mb > alone.peak_mb
+        parent.stdin.close()
+    assert parent.returncode == 0
+
+
+def test_a_process_that_is_gone_has_no_children() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert descent(pid) == [pid]

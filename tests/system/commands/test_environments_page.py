@@ -1,0 +1,50 @@
+"""The examples of actors/ENVIRONMENTS.md, word for word."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import Place
+
+PAGE = Path(__file__).parents[3] / "actors" / "ENVIRONMENTS.md"
+BLOCK = re.compile(r"([^\n]+(?:\n[^\n]+)*)\n\n```(?:python|toml)\n(.*?)```", re.DOTALL)
+
+
+def files() -> dict[str, str]:
+    """The first `name.ext` in the paragraph before a block says which file the block is."""
+    found = {}
+    for paragraph, text in BLOCK.findall(PAGE.read_text()):
+        name = re.search(r"`(\w+\.(?:py|toml))`", paragraph)
+        assert name is not None, paragraph
+        found[name[1]] = text
+    return found
+
+
+def test_the_page_shows_these_files() -> None:
+    assert sorted(files()) == [
+        "cost.py", "costly.toml", "halls.py", "halls.toml", "reach.py", "reach.toml", "walk.py",
+        "walk.toml",
+    ]  # fmt: skip
+
+
+# The return that its last episodes must have, and what none can have more of.
+RETURNS = {
+    "walk.toml": (0.95, 1.0),
+    # 50 steps at most, each costs 0.01, and the end pays 1.
+    "costly.toml": (-0.5, 1.0),
+    "reach.toml": (0.0, 1.0),
+    "halls.toml": (0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("run", list(RETURNS))
+def test_its_examples_train(place: Place, run: str) -> None:
+    for name, text in files().items():
+        (place.folder / name).write_text(text)
+    train = place.headrace("train", run, "--out", str(place.out), "--quiet")
+    assert train.ends() == 0, train.text()
+    summary = place.summary()
+    assert summary["trained_steps"] > 0
+    least, most = RETURNS[run]
+    assert least <= summary["mean_return"] <= most

@@ -1,0 +1,19 @@
+"""The quick ones of the learning gates, one seed each: what should learn, learns.
+
+`make learn` runs all of them with three seeds.
+"""
+
+import pytest
+
+from headrace.launch.bench import gates
+
+QUICK = (
+    "cartpole-impala", "cartpole-appo", "pendulum-appo", "multi", "parts", "masked", "tracker",
+    "catch",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_it_learns(name: str) -> None:
+    found = gates.gate(name, 1)
+    assert found["passed"] == [1], found

@@ -1,0 +1,242 @@
+"""RACK.md, "Without systemd", word for word on one machine: two learner ranks, two nodes, an
+evaluator. What is killed comes back, what is stopped drains, and nobody is left behind."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.journal import audit
+from headrace.launch.deploy import units
+from tests import ports
+from tests.needs import missing
+from tests.system.conftest import RUN, Place, Process, until
+
+GUIDE = Path(units.__file__).parent / "RACK.md"
+LONG_S = 90.0  # a dozen processes that import torch
+
+# The one place to switch: without `headrace node` two samplers stand for a node.
+HEADRACE = """#!/bin/bash
+if [[ $1 == node ]] && ! {python} -m headrace.launch.cli node --help >/dev/null 2>&1; then
+    words=()
+    shift
+    while (($#)); do
+        case $1 in --metrics-*) ;; *) words+=("$1" "$2") ;; esac
+        shift 2
+    done
+    trap 'kill -TERM $(jobs -p)' TERM
+    {python} -m headrace.launch.cli actor "${{words[@]}}" &
+    {python} -m headrace.launch.cli actor "${{words[@]}}" &
+    while [[ $(jobs -pr) ]]; do wait; done
+    exit 0
+fi
+exec {python} -m headrace.launch.cli "$@"
+"""
+
+
+def blocks(kind: str) -> list[str]:
+    """The guide's code blocks of a kind."""
+    return re.findall(rf"^```\w+ {kind}\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+
+
+class Rack:
+    """The guide on this machine: its addresses are loopback, its run is a small one."""
+
+    def __init__(self, place: Place, address: str) -> None:
+        self.place = place
+        self.address = address
+        self.folder = place.folder
+        run = RUN.replace('name = "small"', 'name = "cartpole"')
+        place.toml("small.toml", run + "\n[evaluate]\nepisodes = 2\nevery_s = 1.0\n")
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        for name, text in (
+            ("headrace", HEADRACE.format(python=sys.executable)),
+            ("torchrun", f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'),
+        ):
+            (bin_folder / name).write_text(text)
+            (bin_folder / name).chmod(0o755)
+        self.metrics = ports.free()
+        self.supervisors: dict[str, Process] = {}
+        self.blocks = iter(blocks("walk"))
+
+    def here(self, text: str) -> str:
+        """As it must be said on this machine."""
+        text = text.replace("tcp://10.0.0.1:5755", self.address)
+        text = text.replace("--run cartpole", "--run small.toml --bin bin")
+        return text.replace("10.0.0.1:9100", f"127.0.0.1:{self.metrics}")
+
+    def line(self, line: str) -> str:
+        """One line of the guide; what it says. A supervisord is kept in the foreground."""
+        if line.startswith("supervisord"):
+            name = re.sub(r".*/(\w+)\.conf.*", r"\1", line)
+            started = self.start(line.replace("supervisord", "supervisord -n"))
+            started.says("supervisord started with pid", timeout_s=LONG_S)
+            self.supervisors[name] = started
+            return ""
+        done = self.start(self.here(line))
+        assert done.ends(timeout_s=LONG_S) in (0, 3), f"{line}\n{done.text()}"  # 3: not yet running
+        return done.text()
+
+    def start(self, line: str) -> Process:
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        replace = "import os, sys; os.execvp('bash', ['bash', '-c', 'exec ' + sys.argv[1]])"
+        if "*" in line:
+            replace = replace.replace("'exec ' + ", "")
+        return self.place.python("-c", replace, line, env={"PATH": path})
+
+    def walk(self) -> list[str]:
+        """The next block, line by line."""
+        return [self.line(line) for line in next(self.blocks).splitlines()]
+
+    def ports(self) -> None:
+        """Ports that are surely free: other tests run here too."""
+        for path in (self.folder / "rack").glob("*.conf"):
+            text = path.read_text().replace("--metrics-port 9100", f"--metrics-port {self.metrics}")
+            path.write_text(re.sub(r"--metrics-port 91\d\d", "--metrics-port 0", text))
+
+    def status(self, machine: str) -> dict[str, str]:
+        told = self.line(f"supervisorctl -c rack/{machine}.conf status")
+        return dict(re.findall(r"^(\w+) +(\w+)", told, re.M))
+
+    def pid(self, machine: str, program: str) -> int:
+        return int(self.line(f"supervisorctl -c rack/{machine}.conf pid {program}"))
+
+    def trains(self, more: int = 20) -> None:
+        ledger = self.folder / "rack/runs/cartpole/ledger"
+        goal = audit.trained(ledger) + more
+        until(lambda: audit.trained(ledger) >= goal, f"{goal} trained unrolls", timeout_s=LONG_S)
+
+    def children(self, pid: int) -> set[int]:
+        """All that descend from it."""
+        found = {pid}
+        for _ in range(4):
+            for other in self.place.alive():
+                try:
+                    stat = Path(f"/proc/{other}/stat").read_text()
+                except OSError:
+                    continue
+                if int(stat.rpartition(")")[2].split()[1]) in found:
+                    found.add(other)
+        return found - {pid}
+
+    def are_gone(self, pids: set[int], what: str) -> None:
+        until(lambda: not pids & self.place.alive().keys(), what, timeout_s=LONG_S)
+
+
+@pytest.fixture
+def rack(place: Place, tcp: str) -> Iterator[Rack]:
+    for program in ("supervisord", "supervisorctl"):
+        if shutil.which(program) is None:
+            missing(f"{program} is not installed: apt-get install supervisor")
+    rack = Rack(place, tcp)
+    try:
+        yield rack
+    finally:
+        for supervisor in rack.supervisors.values():
+            if supervisor.popen.poll() is None:
+                supervisor.signal(signal.SIGTERM)
+        for supervisor in rack.supervisors.values():
+            supervisor.popen.wait(LONG_S)
+
+
+def test_the_guide_walked_through(rack: Rack) -> None:
+    rack.walk()  # keys and files
+    rack.ports()
+    rack.walk()  # three supervisors
+    until(
+        lambda: set(rack.status("head").values()) == {"RUNNING"}, "the head runs", timeout_s=LONG_S
+    )
+    rack.trains()
+    head, node = rack.walk()  # their status
+    assert re.findall(r"^(\w+) +RUNNING", head, re.M) == ["broker", "evaluator", "learner"]
+    assert re.findall(r"^(\w+) +RUNNING", node, re.M) == ["node"]
+    scores = rack.folder / "rack/runs/cartpole/evaluations.jsonl"
+    until(scores.exists, "an evaluation", timeout_s=LONG_S)
+
+    # What is killed is started again, and training goes on.
+    before = rack.pid("head", "broker")
+    os.kill(before, signal.SIGKILL)
+    until(lambda: rack.status("head")["broker"] == "RUNNING", "the broker is back")
+    assert rack.pid("head", "broker") != before
+    rack.trains()
+
+    # A supervisor that is killed leaves nobody behind.
+    victim = rack.supervisors["node2"]
+    orphans = rack.children(victim.pid)
+    assert orphans
+    victim.kill()
+    rack.are_gone(orphans, "no sampler is an orphan")
+    rack.trains()
+
+    # Stopped in order: they drain and end by themselves, in the time that they are given.
+    rack.walk()
+    for machine, programs in (("node1", ["node"]), ("head", ["evaluator", "learner", "broker"])):
+        log = (rack.folder / f"rack/{machine}.log").read_text()
+        for program in programs:
+            assert re.search(rf"stopped: {program} \((exit status|terminated by SIGTERM)", log), log
+    for machine in ("head", "node1"):
+        assert rack.supervisors[machine].term() == 0
+    last = rack.walk()[-1]  # every unroll is accounted for: status 0, or line() had failed
+    assert "trained" in last
+    assert not rack.place.alive()
+
+
+def test_a_killed_supervisor_takes_broker_and_both_ranks_along(rack: Rack) -> None:
+    rack.walk()
+    rack.ports()
+    rack.line("supervisord -c rack/head.conf")
+    supervisor = rack.supervisors["head"]
+    ledger = rack.folder / "rack/runs/cartpole/ledger"
+    until(lambda: len(list(ledger.glob("learner-*"))) >= 2, "two ranks", timeout_s=LONG_S)
+    family = rack.children(supervisor.pid)
+    assert len(family) == 5  # broker, evaluator, torchrun and its ranks
+
+    torchrun = rack.pid("head", "learner")
+    rank_pids = rack.children(torchrun)
+    assert len(rank_pids) == 2
+    os.kill(torchrun, signal.SIGKILL)
+    rack.are_gone(rank_pids, "ranks do not outlive their torchrun")
+
+    family = rack.children(supervisor.pid)
+    supervisor.kill()
+    rack.are_gone(family, "broker, learner and evaluator are gone")
+
+
+def test_prometheus_reads_the_guides_configuration(rack: Rack) -> None:
+    prometheus = shutil.which("prometheus")
+    if prometheus is None:
+        missing("prometheus is not installed: apt-get install prometheus")
+    (block,) = blocks("prometheus")
+    file = rack.folder / "prometheus.yml"
+    file.write_text(rack.here(block).replace("15s", "1s"))
+    subprocess.run(["promtool", "check", "config", str(file)], check=True, capture_output=True)
+    broker = rack.place.headrace(
+        "broker", "--run", "small.toml", "--bind", rack.address, "--metrics-port", str(rack.metrics)
+    )
+    port = ports.free()
+    server = rack.start(
+        f"{prometheus} --config.file={file} --storage.tsdb.path={rack.folder}/tsdb"
+        f" --web.listen-address=127.0.0.1:{port}"
+    )
+    query = urllib.parse.quote('up{job="headrace", role="broker"} == 1')
+
+    def answered() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={query}") as a:
+                return bool(json.load(a)["data"]["result"])
+        except OSError:
+            return False
+
+    until(answered, "Prometheus has the broker's numbers")
+    assert server.term() == 0
+    assert broker.term() == 0

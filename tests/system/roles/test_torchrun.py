@@ -1,0 +1,114 @@
+"""Two learner ranks under torchrun: they train as one, die as one, and come back."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from tests.system.conftest import RUN, Place, Process, until
+
+
+def torchrun(place: Place, *arguments: str) -> Process:
+    return place.python(
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
+        "headrace.launch.learner", place.run, "--broker", place.ipc, "--out", str(place.out),
+        "--ledger", str(place.ledger), *arguments,
+    )  # fmt: skip
+
+
+def ranks(place: Place) -> list[int]:
+    """Process ids of the two ranks, rank 0 first."""
+
+    def look() -> list[int] | None:
+        found = sorted(
+            pid
+            for pid, command in place.alive().items()
+            if "headrace.launch.learner" in command and "torch.distributed.run" not in command
+        )
+        return found if len(found) == 2 else None
+
+    pids: list[int] = until(look, "two ranks")
+    return sorted(pids, key=rank_of)
+
+
+def rank_of(pid: int) -> int:
+    with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # no file of ours
+        found = re.search(rb"(?:^|\0)RANK=(\d+)", file.read())
+    assert found
+    return int(found[1])
+
+
+def journals(place: Place) -> list[int]:
+    """Trained unrolls by journal."""
+    return [
+        sum(line.startswith("T ") for line in path.read_text().splitlines())
+        for path in sorted(place.ledger.glob("learner-*.log"))
+    ]
+
+
+def test_two_ranks_train_as_one_policy(place: Place) -> None:
+    broker, group = place.broker(), torchrun(place, "--set", "stop.steps=6000")
+    actors = [place.actor(), place.actor()]
+    assert group.ends() == 0, group.text()
+    for actor in actors:
+        assert actor.ends() == 0, actor.text()
+    assert broker.term() == 0
+    for process in (broker, group, *actors):
+        assert "Traceback" not in process.text()
+    account = place.account()
+    assert (account.unaccounted(), account.untrue, account.twice, account.in_flight) == (0, 0, 0, 0)
+    first, second = journals(place)
+    assert first == second > 0  # B = 2: one unroll a rank and step
+    last = place.history()[-1]
+    assert last["version"] == first
+    assert 6000 <= last["trained_steps"] < 6064
+    assert place.checkpoints()
+    # Whoever keeps it alive starts it again: that ends well, and at once.
+    again = torchrun(place, "--resume")
+    assert again.ends() == 0, again.text()
+    assert again.text().count("run is complete: ") == 1
+    place.nothing_is_left()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killing_a_rank_ends_the_group_and_it_comes_back(place: Place, victim: int) -> None:
+    # Once in a hundred times gloo does not see a peer die. Then the time limit of its collectives
+    # ends the other rank, and it must do so before torchrun does it without a word, after 30 s.
+    place.toml("run.toml", RUN + "\n[learner]\nrank_timeout_s = 10\n")
+    broker, group, actor = place.broker(), torchrun(place), place.actor()
+    until(place.checkpoints, "a checkpoint")
+    place.trains(50)
+    seen = place.history()[-1]
+    began = time.monotonic()
+    os.kill(ranks(place)[victim], signal.SIGKILL)
+    assert group.ends() == 1
+    assert time.monotonic() - began < 60
+    assert re.search(r"ERROR rank \d: .*another rank is gone or stuck", group.text()), group.text()
+    assert "continues from its newest checkpoint" in group.text()
+    until(
+        lambda: not [c for c in place.alive().values() if "headrace.launch.learner" in c],
+        "no rank left",
+    )
+
+    newest = int(place.checkpoints()[-1].name)
+    again = torchrun(place, "--resume")
+    assert int(again.says(r"continues from \S+/(\d+)")[1]) == newest
+    place.trains(50)
+    assert actor.term() == 0
+    again.signal(signal.SIGTERM)
+    again.ends()
+    assert broker.term() == 0
+    assert "Traceback" not in actor.text() + broker.text()
+    assert place.history()[-1]["version"] > seen["version"]
+    account = place.account()
+    assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
+    assert account.twice <= 3 * 2
+
+
+def test_a_rank_count_that_does_not_divide_the_batch(place: Place) -> None:
+    group = torchrun(place, "--set", "pacing.batch_unrolls=3")
+    assert group.ends() == 1
+    assert "pacing.batch_unrolls = 3 cannot be shared by 2 ranks" in group.text()
+    assert "multiple of 2" in group.text()
