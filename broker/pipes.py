@@ -102,5 +102,5 @@ class Pipes:
 
 
 def _mark(most: int) -> int:
-    """Returns after how much bulk there is a mark: an eighth of what may wait, as far as bounded."""
+    """Returns after how much bulk there is a mark: an eighth of what may wait, at most so."""
     return min(most * _MARK // MOST_BULK, _MOST_MARK)
