@@ -44,6 +44,11 @@ class Credit:
         self.now = 0.0  # the latest moment that anybody told the ledger
         self.withdrawn = 0  # credits that samplers gave back unused
         self.overdue = 0  # streams whose credit was no longer counted, each time
+        # Unrolls that may be accepted and running beyond those trained.
+        self.window = (max_lag + 1) * batch
+        # Places of it that late streams may hold although others want them: a batch fits beside
+        # them. None in lock-step.
+        self.late_share = min(max(1, self.window // _LATE_SHARE), self.window - batch)
         # Open unrolls of samplers that another broker granted, and that still may count here.
         self.claims_left = self.window
         self.durations = Durations()  # of unrolls, from when they may start
@@ -55,11 +60,6 @@ class Credit:
         self._late: tuple[deque[Stream], ...] = tuple(deque() for _ in range(AHEAD))
 
     @property
-    def window(self) -> int:
-        """Unrolls that may be accepted and running beyond those trained."""
-        return (self.max_lag + 1) * self.batch
-
-    @property
     def accepted(self) -> int:
         """Trained, and here to be trained."""
         return self.version * self.batch + self.present
@@ -69,12 +69,6 @@ class Credit:
         """Batches that are under way, waiting, or at learners: how far sampling is ahead of what
         was trained. At most max_lag + 1, but for what a revived sampler brings."""
         return (self.present + self.running) / self.batch
-
-    @property
-    def late_share(self) -> int:
-        """Places of the window that late streams may hold although others want them: a batch fits
-        beside them. None in lock-step."""
-        return min(max(1, self.window // _LATE_SHARE), self.window - self.batch)
 
     def budget(self) -> int:
         """Grants possible now. Negative after a revived sampler brought what it had started."""
@@ -113,7 +107,7 @@ class Credit:
         if version != stream.acting:
             stream.acting = version
             if stream.joined:
-                self._offer(stream)
+                self._offer(stream, stream.running)
 
     def arrive(self, stream: Stream) -> None:
         """A seq is here for the first time: it stops running and is accepted."""
@@ -147,10 +141,9 @@ class Credit:
             stream = self._next()
             if stream is None:
                 break
-            self._out(stream)
-            if not stream.outstanding:
+            if not self._out(stream):
                 stream.since = self.now
-            stream.late |= self._is_behind(stream)
+            stream.late = stream.late or self._is_behind(stream)
             stream.floor_version = max(stream.floor_version, needed)
             if stream.unbacked:  # it says that it has one already
                 stream.unbacked -= 1
@@ -232,20 +225,23 @@ class Credit:
             wasted = max(0.0, self.now - stream.since - self.durations.usual_s)
             self._late_at = max(self._late_at, self.now + _LATE_PAUSE * wasted)
 
-    def _out(self, stream: Stream) -> None:
-        """What follows changes how much it holds."""
+    def _out(self, stream: Stream) -> int:
+        """Returns how much it holds; what follows changes that."""
         running = stream.running
         self.running -= running
-        self._late_running -= running * stream.late
+        if stream.late:
+            self._late_running -= running
+        return running
 
     def _in(self, stream: Stream) -> None:
         running = stream.running
         self.running += running
-        self._late_running += running * stream.late
-        self._offer(stream)
+        if stream.late:
+            self._late_running += running
+        self._offer(stream, running)
 
-    def _offer(self, stream: Stream, *, late: bool = False) -> None:
-        count = stream.running
+    def _offer(self, stream: Stream, count: int, *, late: bool = False) -> None:
+        """Lets it wait for more than the `count` credits that it holds."""
         if count < AHEAD and not stream.asked and not stream.overdue:
             place = 1 << (AHEAD * late + count)
             if not stream.offered & place:
@@ -279,7 +275,7 @@ class Credit:
                     continue  # its first weights bring it back
                 if not stream.late and not self._is_behind(stream):
                     return stream
-                self._offer(stream, late=True)
+                self._offer(stream, count, late=True)
         return None
 
     def _next_late(self) -> Stream | None:

@@ -121,8 +121,7 @@ class Link:
         """In its turn, and in pieces where the line is slow. Without a broker it is dropped, and
         with the connection: the beat tells what is missing there."""
         if self.welcome is not None:
-            self.bulk.put(key, frames)
-            self.bulk.flush(self.send, time.monotonic())
+            self.bulk.submit(key, frames, self.send, time.monotonic())
 
     def greet(self) -> None:
         """Say HELLO again: what we would say has changed."""

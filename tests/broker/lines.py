@@ -82,8 +82,7 @@ class End:
         self.admits: Callable[[Message], bool] = lambda _message: True
 
     def put(self, key: Hashable, frames: Sequence[Payload]) -> None:
-        self.bulk.put(key, frames)
-        self.bulk.flush(self.send, self.world.now)
+        self.bulk.submit(key, frames, self.send, self.world.now)
 
     def send(self, frames: Sequence[Payload]) -> bool:
         plain = [bytes(frame) for frame in frames]  # type: ignore[arg-type]

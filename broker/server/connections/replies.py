@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 from headrace.broker.protocol import messages as wire
 from headrace.broker.protocol.messages import (
@@ -47,8 +48,8 @@ class Post:
         waits."""
         if peer.bulk is None:
             peer.bulk = Bulk(self._lease_s)
-        peer.bulk.put(key, wire.encode(message, *buffers))
-        peer.bulk.flush(self._to(peer), time.monotonic())
+        frames = wire.encode(message, *buffers)
+        peer.bulk.submit(key, frames, self._to(peer), time.monotonic())
 
     def reached(self, peer: Peer, message: Reached) -> None:
         """The peer has read so far: there is room for more."""
@@ -84,16 +85,16 @@ class Post:
 
     def _to(self, peer: Peer) -> Send:
         queue = self._queue_bytes if peer.role == "learner" else 0
-        return lambda frames: self._send(peer.route, frames, queue=queue)
+        return partial(self._send, peer.route, queue=queue)
 
     def _send(self, route: bytes, frames: Sequence[Payload], *, queue: int = 0) -> bool:
         kind = wire.kind(frames)
-        size, bulk = len(route) + sum(map(len, frames)), issubclass(kind, _BULK)
-        pipes = self.pipes
-        if not pipes.has_room(route, size, bulk=bulk, most=MOST_BULK + queue, in_all=queue):
+        size, bulk, most = len(route) + sum(map(len, frames)), kind in _BULK, MOST_BULK + queue
+        if not self.pipes.has_room(route, size, bulk=bulk, most=most, in_all=queue):
             self._metrics.peer_full += not bulk  # bulk waits for room
             return False
-        sent = self._router.send([route, *frames], pipes.count(route, size, bulk=bulk))
+        left = self.pipes.count(route, size, bulk=bulk, most=most)
+        sent = self._router.send([route, *frames], left)
         if sent:
             self._metrics.count("out", kind, size)
         else:

@@ -31,14 +31,14 @@ class Window:
 
     def __init__(self, lease_s: float) -> None:
         self.delay_s = lease_s / _LEASE_PARTS  # what is under way takes no longer
-        self.size = _FIRST  # bytes
+        self._resize(_FIRST)
         self._fell = False  # it was too large once
         self._least_s = math.inf  # that any mark took: the line's own length
 
-    @property
-    def piece(self) -> int:
-        """The largest message, or part of one, that goes at once."""
-        return max(_FEWEST_PIECE, self.size // _PARTS)
+    def _resize(self, size: int) -> None:
+        self.size = size  # bytes that may be under way
+        # The largest message, or part of one, that goes at once.
+        self.piece = max(_FEWEST_PIECE, size // _PARTS)
 
     def reached(
         self, *, nbytes: int, under_way: int, delay_s: float, back_s: float, short: bool
@@ -54,7 +54,7 @@ class Window:
             # Another piece did not fit; with large ones, or small windows, that is not the same.
             fits = int(part * min(self.size, under_way + short * self.piece))
             fell, self._fell = fits < self.size, True
-            self.size = max(_FEWEST, min(self.size, fits))
+            self._resize(max(_FEWEST, min(self.size, fits)))
             return fell
         # A quarter of it that took less than a quarter of the time shows that all of it fits; so on
         # a fast line it grows beyond need, and marks are few.
@@ -70,5 +70,5 @@ class Window:
             else:
                 step = min(_STEP, self.size // 4)
             # In a whole round, which brings `size` bytes.
-            self.size = min(_MOST, self.size + step * nbytes // self.size)
+            self._resize(min(_MOST, self.size + step * nbytes // self.size))
         return False

@@ -62,7 +62,7 @@ class _Mark:
 
 class Bulk:
     """One connection's, one direction. Whoever owns it calls `flush` when there may be room: after
-    `put`, `reached`, and at every beat."""
+    `put`, `reached`, and at every beat. `submit` is both, for one message."""
 
     def __init__(self, lease_s: float) -> None:
         self.window = Window(lease_s)
@@ -83,6 +83,19 @@ class Bulk:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._waiting
 
+    def submit(self, key: Hashable, frames: Sequence[Payload], send: Send, now: float) -> None:
+        """Sends what there is room for, with this message as the last in line. Most are small for
+        their line, and nothing waits: those go out at once."""
+        nbytes = sum(map(len, frames))
+        if self._waiting or nbytes > self.window.piece:
+            self.put(key, frames)
+            self.flush(send, now)
+            return
+        if not self._send_whole(frames, nbytes, send):
+            self.put(key, frames)
+        if self._sent - self._marked >= self.window.piece or self._short:
+            self._mark(send, now)
+
     def put(self, key: Hashable, frames: Sequence[Payload]) -> None:
         """The last in line; what waits already waits once."""
         if key not in self._waiting:
@@ -96,20 +109,15 @@ class Bulk:
         """Sends what there is room for."""
         while self._waiting:
             item = next(iter(self._waiting.values()))
-            under_way = self._sent - self._reached
             if not item.opened and item.nbytes <= self.window.piece:
-                if under_way and under_way + item.nbytes > self.window.size:
-                    self._short = True
+                if not self._send_whole(item.frames, item.nbytes, send):
                     break
-                if not send(item.frames):
-                    break
-                self._sent += item.nbytes
                 del self._waiting[item.key]
-            elif not self._flush_piece(item, under_way, send):
+            elif not self._flush_piece(item, send):
                 break
             if self._sent - self._marked >= self.window.piece:
                 self._mark(send, now)
-        if self._short and self._sent > self._marked:
+        if self._short:
             self._mark(send, now)
 
     def beat(self, send: Send, now: float) -> None:
@@ -145,13 +153,25 @@ class Bulk:
         if fresh and item is not None and self._waiting.get(item.key) is item:
             self._corrected(item, mark, message)
 
-    def _flush_piece(self, item: _Item, under_way: int, send: Send) -> bool:
-        """The next piece of the first in line; False = no room."""
+    def _send_whole(self, frames: Sequence[Payload], nbytes: int, send: Send) -> bool:
+        """Sends a message that is no larger than a piece; False = no room."""
+        under_way = self._sent - self._reached
+        if under_way and under_way + nbytes > self.window.size:
+            self._short = True
+            return False
+        if not send(frames):
+            return False
+        self._sent += nbytes
+        return True
+
+    def _flush_piece(self, item: _Item, send: Send) -> bool:
+        """Sends the next piece of the first in line; False = no room."""
         self._short = True  # in a larger window it would not have been cut
         if not item.digest:
             item.parts = [memoryview(_plain(part)).cast("B") for part in item.frames[2:]]
             item.size, item.digest = sum(map(len, item.parts)), _digest(item.parts)
         size = min(self.window.piece, item.size - item.at)
+        under_way = self._sent - self._reached
         if under_way and under_way + size > self.window.size:
             return False
         if not item.opened:
@@ -168,6 +188,8 @@ class Bulk:
         return True
 
     def _mark(self, send: Send, now: float) -> None:
+        if self._sent == self._marked:
+            return  # the last mark says it
         item = next(iter(self._waiting.values()), None)
         opened = item if item is not None and item.opened else None
         mark = _Mark(

@@ -2,7 +2,8 @@
 
 ZeroMQ bounds messages, not bytes, and tells of neither. But the mailbox can tell when a message has
 left. So a message is marked every 64 KiB: once it has left, all that was sent before it has too.
-What is not marked yet is below 64 KiB.
+What is not marked yet is below 64 KiB. A mark costs as much as a dozen small messages, so where far
+more bulk may wait, as on the way to a learner, one comes every 1 MiB at most.
 
     bulk    weights and unrolls: a connection is given more only as it takes what it has
     small   everything else: beyond a bound it is dropped, and the next beat says it again
@@ -20,6 +21,7 @@ MOST_BULK: Final = 512 << 10
 MOST_IN_ALL: Final = 64 << 20
 _MOST_SMALL: Final = 256 << 10
 _MARK: Final = 64 << 10
+_MOST_MARK: Final = 1 << 20
 # Connections remembered, the first come forgotten first: it costs an unmarked rest, no more.
 _MOST_PIPES: Final = 16_384
 _LOOKS: Final = 16
@@ -57,13 +59,15 @@ class Pipes:
             return True
         if not bulk:
             return pipe.small < _MARK or pipe.small + size <= _MOST_SMALL
-        return pipe.bulk < _MARK or (
+        return pipe.bulk < _mark(most) or (
             pipe.bulk + size <= most and self.nbytes + size <= in_all + MOST_IN_ALL
         )
 
-    def count(self, route: bytes, size: int, *, bulk: bool) -> Callable[[], None] | None:
-        """Counts a message that is about to be sent. When it is time for a mark it returns what is
-        to be called once the message has left, or was not sent after all."""
+    def count(
+        self, route: bytes, size: int, *, bulk: bool, most: int = MOST_BULK
+    ) -> Callable[[], None] | None:
+        """Counts a message that is about to be sent, `most` as above. When it is time for a mark it
+        returns what is to be called once the message has left, or was not sent after all."""
         pipe = self._pipes.get(route) or self._open(route)
         if bulk:
             pipe.bulk += size
@@ -71,7 +75,7 @@ class Pipes:
         else:
             pipe.small += size
             pipe.loose_small += size
-        if pipe.loose_bulk + pipe.loose_small < _MARK:
+        if pipe.loose_bulk + pipe.loose_small < (_mark(most) if bulk else _MARK):
             return None
         left = partial(self._left, route, pipe, pipe.loose_bulk, pipe.loose_small)
         pipe.marks += 1
@@ -95,3 +99,8 @@ class Pipes:
                 self._pipes[first] = forgotten  # it goes to the end: its bytes are still here
         pipe = self._pipes[route] = _Pipe()
         return pipe
+
+
+def _mark(most: int) -> int:
+    """Returns after how much bulk there is a mark: an eighth of what may wait, at most so."""
+    return min(most * _MARK // MOST_BULK, _MOST_MARK)

@@ -22,8 +22,11 @@ class Line:
 
     def send(self, route: bytes, size: int, *, bulk: bool = True, **limits: int) -> bool:
         if not self.pipes.has_room(route, size, bulk=bulk, **limits):
+            marked = any(left is not None for _, left in self.waiting[route])
+            assert marked, "else nobody would be told that there is room again"
             return False
-        left = self.pipes.count(route, size, bulk=bulk)
+        most = limits.get("most", MOST_BULK)
+        left = self.pipes.count(route, size, bulk=bulk, most=most)
         self.waiting.setdefault(route, deque()).append((size, left))
         return True
 
@@ -85,6 +88,35 @@ def test_of_all_together_so_much_and_then_one_message_each() -> None:
     assert line.fill(b"learner", CHUNK, most=64 << 20, in_all=64 << 20) > 4
     line.reads(b"0")
     assert line.fill(b"0", CHUNK) == 1
+
+
+def test_marks_are_rare_where_much_may_wait() -> None:
+    line = Line()
+    for number in range(1024):
+        assert line.send(b"learner", 4 * KIB, most=64 << 20, in_all=64 << 20)
+        assert line.send(b"actor%d" % (number // 64), 4 * KIB)
+    marks = {
+        route: sum(left is not None for _, left in waiting)
+        for route, waiting in line.waiting.items()
+    }
+    assert marks.pop(b"learner") == 4 and set(marks.values()) == {4}
+
+
+@given(
+    st.sampled_from([1 << 20, 3 << 20, 64 << 20]),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 2000 * KIB), st.integers(0, 3)), max_size=100),
+)
+def test_where_much_may_wait_it_never_sticks_either(
+    most: int, steps: list[tuple[bool, int, int]]
+) -> None:
+    line = Line()
+    for bulk, size, read in steps:
+        line.send(b"a", size, bulk=bulk, most=most, in_all=most)
+        line.reads(b"a", read) if line.waiting else None
+        assert line.pipes.nbytes >= line.bytes() - min(most // 8, 1024 * KIB)
+    if line.waiting:
+        line.reads(b"a")
+        assert line.send(b"a", 10**9, most=most) and line.send(b"a", 10**9, bulk=False)
 
 
 def test_who_has_room_again_is_told() -> None:
