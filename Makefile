@@ -5,7 +5,7 @@ READY := .venv/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup train test check bench learn soak clean
+.PHONY: help setup train fast test check docs bench learn soak clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,10 @@ $(READY): pyproject.toml constraints.txt
 train: setup  ## CartPole on this machine until it is solved
 	$(BIN)/headrace train cartpole
 
+# One thread each: two workers with two threads each wait for one another on two cores.
+fast: setup  ## the tests that start no process, within a minute
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --fast -q
+
 # Two at a time; what measures time, or needs the whole machine, after that and alone.
 test: setup  ## every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
@@ -37,15 +41,18 @@ check: setup  ## lint, format and types, nothing is changed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: setup  ## the documentation as a site: site/index.html
+	$(BIN)/mkdocs build --strict
+
 bench: setup  ## every benchmark
 	$(BIN)/headrace bench all
 
 learn: setup  ## every learning gate: each algorithm, core and action space, three seeds each; long
 	$(BIN)/headrace bench learn
 
-soak: setup  ## every fault and attack for as long as RELIABILITY.md asks; some four hours, root for some
+soak: setup  ## every fault and attack for as long as docs/reliability.md asks; some four hours, root for some
 	HEADRACE_SOAK=1 $(BIN)/python -m pytest tests/fuzz tests/system
 
 clean:  ## remove .venv, caches and built files; runs are kept
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find actors broker learner launch tests -name __pycache__ -type d -prune -exec rm -rf {} +

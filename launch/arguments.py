@@ -5,6 +5,7 @@ import sys
 from typing import NoReturn
 
 from headrace.actors.config import STEPPINGS
+from headrace.broker.release import release
 from headrace.broker.security.keys import ROLES
 from headrace.launch import examples, options
 from headrace.launch.config import run_file
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
         prog="headrace", description="Asynchronous reinforcement learning.",
         epilog=examples.of_all(), formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    whole.add_argument("--version", action="version", version=f"headrace {release()}")
     # For what `headrace train` starts again.
     whole.add_argument(
         "--log-level", choices=("info", "warning"), default="info", help=argparse.SUPPRESS
@@ -79,10 +81,10 @@ def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument("run", help=_LISTED)
     options.sets(train)
     train.add_argument("--actors", type=int, help="sampler processes")
-    train.add_argument("--seed", type=int)
+    train.add_argument("--seed", type=int, help="of networks, environments and actions")
     train.add_argument("--stop-return", type=float, help="mean of the latest episodes")
-    train.add_argument("--stop-steps", type=int)
-    train.add_argument("--stop-seconds", type=float)
+    train.add_argument("--stop-steps", type=int, help="limit on agent steps trained on")
+    train.add_argument("--stop-seconds", type=float, help="limit on seconds at work")
     train.add_argument(
         "--out",
         type=options.path,
@@ -251,7 +253,9 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
 
 
 def _units(units: argparse.ArgumentParser) -> None:
-    units.add_argument("kind", choices=("systemd", "supervisor", "slurm", "kubernetes"))
+    units.add_argument(
+        "kind", choices=("systemd", "supervisor", "slurm", "kubernetes"), help="what starts it"
+    )
     units.add_argument("--run", required=True, help=_LISTED)
     options.sets(units)
     units.add_argument(
@@ -274,7 +278,7 @@ def _units(units: argparse.ArgumentParser) -> None:
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:
-    bench.add_argument("what", choices=BENCHES)
+    bench.add_argument("what", choices=BENCHES, help="which benchmark")
     bench.add_argument(
         "names", nargs="*", metavar="NAME",
         help=f"sampler: {_LISTED}; learn: which gates, default: every one; crowd: how many",

@@ -84,7 +84,7 @@ def log_form(parser: argparse.ArgumentParser) -> None:
 
 
 def metrics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metrics-host", default="127.0.0.1")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
     parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")
 
 

@@ -1,6 +1,6 @@
-"""Lines of figures from the tests, shown at the end of the session.
+"""The option of `make fast`, and lines of figures from the tests, shown at the session's end.
 
-They travel in the tests' reports, so they arrive from worker processes too.
+The lines travel in the tests' reports, so they arrive from worker processes too.
 """
 
 import os
@@ -8,12 +8,22 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.fast import FastGate
 from tests.system.harness import figures
 
 # Tests read what processes say through pipes and files, as people would on a terminal.
 os.environ["HEADRACE_LOG"] = "human"
 
 _shown: list[str] = []  # in the order in which the tests ended
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="as make fast: see tests/fast.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        config.pluginmanager.register(FastGate())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ it awake. A rule reads the source only: an import made at run time by name is no
 """
 
 import ast
+import functools
 import importlib
 import os
 import subprocess
@@ -115,6 +116,7 @@ MAX_FILE, MAX_FUNCTION, MAX_FILES = 350, 80, 12
 LONG_FUNCTIONS = {("learner/train.py", "train")}
 
 Rule = Callable[[str, str], list[str]]
+parse = functools.cache(ast.parse)  # every rule reads every file
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -132,7 +134,7 @@ def within(name: str, package: str) -> bool:
 
 def ours(source: str) -> Iterator[str]:
     """What is imported of this project: `from headrace.broker import config` is broker.config."""
-    for name in imported(ast.parse(source)):
+    for name in imported(parse(source)):
         if within(name, "headrace"):
             yield name.removeprefix("headrace").removeprefix(".")
 
@@ -152,7 +154,7 @@ def arrow(path: str, source: str) -> list[str]:
     folder = Path(path).parent.as_posix()
     complaints = [
         f"{path}: {name} is not this project's; ours are imported as headrace.{name}"
-        for name in imported(ast.parse(source))
+        for name in imported(parse(source))
         if name.split(".")[0] in ROOMS
     ]
     for name in ours(source):
@@ -198,7 +200,7 @@ def circles(sources: dict[str, str]) -> list[str]:
 
 def heavy_packages(path: str, source: str) -> list[str]:
     """gymnasium has one door, torch none into the broker's room."""
-    names = list(imported(ast.parse(source)))
+    names = list(imported(parse(source)))
     complaints = []
     if not path.startswith("actors/envs/") and any(within(name, "gymnasium") for name in names):
         complaints.append(f"{path}: only actors/envs/ imports gymnasium")
@@ -211,7 +213,7 @@ def type_checking(path: str, source: str) -> list[str]:
     """An import for the type checker only is still a dependency; it is how circles hide."""
     return [
         f"{path}: {name} is imported under TYPE_CHECKING"
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parse(source))
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for name in imported(node)
         if within(name, "headrace")
@@ -226,7 +228,7 @@ def vague_names(path: str, _source: str) -> list[str]:
 def loose_tasks(path: str, source: str) -> list[str]:
     """A task is born in a TaskGroup, so that somebody waits for it and sees it fail."""
     complaints = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if not isinstance(node, ast.Call):
             continue
         owner, _, name = ast.unparse(node.func).rpartition(".")
@@ -237,7 +239,7 @@ def loose_tasks(path: str, source: str) -> list[str]:
 
 
 def unsafe(path: str, source: str) -> list[str]:
-    tree = ast.parse(source)
+    tree = parse(source)
     names = list(imported(tree))
     called = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     found = {name for name in names if name.split(".")[0] in UNSAFE_MODULES}
@@ -249,7 +251,7 @@ def lengths(path: str, source: str) -> list[str]:
     complaints = []
     if (count := len(source.splitlines())) >= MAX_FILE:
         complaints.append(f"{path}: {count} lines; fewer than {MAX_FILE}, please")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             count = (node.end_lineno or node.lineno) - node.lineno + 1
             if count >= MAX_FUNCTION and (path, node.name) not in LONG_FUNCTIONS:
@@ -431,6 +433,7 @@ print(*sorted(sys.modules))
 """
 
 
+@pytest.mark.processes
 def test_importing_the_brokers_room_does_nothing_and_brings_no_torch() -> None:
     modules = [module for module in MODULES if within(module, "headrace.broker")]
     loaded = set(in_a_fresh_python(probe(modules)).split())
@@ -439,6 +442,7 @@ def test_importing_the_brokers_room_does_nothing_and_brings_no_torch() -> None:
     assert not {"torch", "gymnasium", *others} & loaded
 
 
+@pytest.mark.processes
 def test_importing_the_actors_room_loads_no_algorithm() -> None:
     """Also not by a detour through a module that actors may import."""
     modules = [module for module in MODULES if within(module, "headrace.actors")]
@@ -449,6 +453,7 @@ def test_importing_the_actors_room_loads_no_algorithm() -> None:
     assert extra == set()
 
 
+@pytest.mark.processes
 def test_importing_every_room_does_nothing() -> None:
     # What torch and gymnasium do on import is theirs, so they come first.
     in_a_fresh_python(probe(MODULES, first="import torch, gymnasium, matplotlib"))

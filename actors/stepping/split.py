@@ -1,13 +1,17 @@
 """Groups whose environments do not wait for their turn: each is stepped in parts, side by side.
 
-The parts are groups to the stepper beneath; their columns lie as those of the whole do.
+The parts are groups to the stepper beneath; their columns lie as those of the whole do. In threads
+the part that is done last asks for the actions of the whole group, so that nobody else is woken
+before there is something to do: not the event loop, and no part either.
 """
 
 import asyncio
 import dataclasses
+import threading
 
 from headrace.actors.actions import Rows
 from headrace.actors.stepping.stepper import Failure, Reply, Stepper
+from headrace.actors.stepping.threads import Threads
 
 
 class Split:
@@ -23,34 +27,57 @@ class Split:
         self.inner = inner
         self._parts = parts  # of each group
         self._left = [0] * self.frame.groups  # by group: parts that are not ready yet
+        self._ask = isinstance(inner, Threads)  # parts count themselves, and name only the last
+        self._reply = Reply(threading.Lock(), lambda _: None)  # the caller's, if it gives one
         self.beside = inner.beside
 
-    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
-        """No part may go on before the others: the network acts for whole groups."""
+    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+        """No part goes on before the others: the network acts for whole groups."""
         self._left = [self._parts] * self.frame.groups
-        self.inner.start(news)
+        self._reply = reply or self._reply
+        asked = Reply(self._reply.lock, self._answer, self._last)
+        self.inner.start(news, asked if self._ask else None)
 
     def send(self, group: int, actions: Rows) -> None:
         self._left[group] = self._parts
-        envs = self.inner.frame.envs
-        for part in range(self._parts):
-            rows = actions[part * envs : (part + 1) * envs]
-            self.inner.send(group * self._parts + part, rows)
+        for part in self._parts_of(group):
+            self.inner.send(part, self._rows(part, actions))
 
     def ready(self) -> list[int]:
-        whole = []
-        for part in self.inner.ready():
-            group = part // self._parts
-            self._left[group] -= 1
-            if not self._left[group]:
-                whole.append(group)
-        return whole
+        parts = self.inner.ready()
+        return [part // self._parts for part in parts if self._ask or self._last(part)]
 
     def failures(self) -> list[Failure]:
         return self.inner.failures()
 
     def close(self) -> None:
         self.inner.close()
+
+    def _last(self, part: int) -> bool:
+        """Counts a part that is done. True: the whole group is."""
+        group = part // self._parts
+        self._left[group] -= 1
+        return not self._left[group]
+
+    def _answer(self, last: int) -> Rows | None:
+        """Sends the group's other parts on, and returns the actions of its last one."""
+        group = last // self._parts
+        actions = self._reply.actions(group)
+        if actions is None:
+            return None
+        self._left[group] = self._parts
+        for part in self._parts_of(group):
+            if part != last:
+                self.inner.send(part, self._rows(part, actions))
+        return self._rows(last, actions)
+
+    def _parts_of(self, group: int) -> range:
+        return range(group * self._parts, (group + 1) * self._parts)
+
+    def _rows(self, part: int, actions: Rows) -> Rows:
+        """Returns a part's share of its group's actions."""
+        envs, at = self.inner.frame.envs, part % self._parts
+        return actions[at * envs : (at + 1) * envs]
 
 
 def parts_of(envs: int, *, groups: int, wanted: int) -> int:

@@ -83,6 +83,8 @@ class Reply(NamedTuple):
 
     lock: threading.Lock  # held by whoever runs the network
     actions: Callable[[int], Rows | None]  # of a group; None = ask the event loop
+    # Asked first, once a step: False = another group goes on for this one too, when it is done.
+    turn: Callable[[int], bool] = lambda _group: True
 
 
 class Stepper(Protocol):

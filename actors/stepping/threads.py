@@ -37,8 +37,8 @@ class _Lane:
         self.orders: SimpleQueue[Order] = SimpleQueue()
         self.since = time.monotonic()  # it works since then, or has last said something; 0 = idle
         self.error: BaseException | None = None  # it ended with this
+        self.anew = anew  # it follows another one, and that one had begun
         self._stepper = stepper
-        self._anew = anew  # it follows another one
         self._end = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"env-{group}", daemon=True)
 
@@ -49,28 +49,26 @@ class _Lane:
 
     def _run(self) -> None:
         sharp_sleep()
-        unit, orders = self.unit, self.orders
+        unit = self.unit
         try:
-            if self._anew:
+            if self.anew:
                 unit.revive()
             else:
                 unit.begin()
-            self._done()
-            while (actions := orders.get()) is not None:
-                while actions is not None and not self._end.is_set():
-                    unit.step(actions)
-                    actions = self._stepper.next_for(self)
-                self._done()
+            while (actions := self._next()) is not None and not self._end.is_set():
+                unit.step(actions)
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - the event loop raises it
             self.error = error
-            self._done()
+            self.since = 0.0
+            self._stepper.tell(self)
         unit.close()
 
-    def _done(self) -> None:
-        self.since = 0.0
-        self._stepper.tell(self)
+    def _next(self) -> Order:
+        """Returns what to do next, when that is known."""
+        actions = self._stepper.next_for(self)
+        return self.orders.get() if actions is None else actions
 
     def _report(self, failure: Failure) -> None:
         if self._end.is_set():  # nobody wants it mended
@@ -108,7 +106,6 @@ class Threads:
         self._ready: list[int] = []
         self._failures: list[Failure] = []
         self._error: BaseException | None = None  # a thread's end, for ready() to raise
-        self._begun = [False] * groups  # it has been ready once
         self._lanes: list[_Lane] = []  # by group
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()  # the caller's, from start() on
@@ -152,14 +149,19 @@ class Threads:
                 lane.thread.join(max(0.0, until - time.monotonic()))
 
     def next_for(self, lane: _Lane) -> Order:
-        """From a thread whose step is done: go on at once with these, or None: tell the loop."""
-        if self._reply is None:
-            return None
-        with self._reply.lock:
-            # One that was given up finds another in its place, and must not touch its unroll.
-            actions = self._reply.actions(lane.group) if self._lanes[lane.group] is lane else None
-        lane.since = time.monotonic()
-        return actions
+        """From a thread whose step is done: go on at once with these, or None: an order comes."""
+        lane.since, reply = 0.0, self._reply
+        if reply is not None:
+            with reply.lock:
+                # One that was given up finds another in its place, and must not touch its unroll.
+                if self._lanes[lane.group] is not lane or not reply.turn(lane.group):
+                    return None
+                actions = reply.actions(lane.group)
+                if actions is not None:
+                    lane.since = time.monotonic()
+                    return actions
+        self.tell(lane)
+        return None
 
     def tell(self, lane: _Lane, failure: Failure | None = None) -> None:
         """From a thread: its step is done, or it had to mend an environment."""
@@ -188,7 +190,6 @@ class Threads:
                 self._error = lane.error
             else:
                 self._ready.append(lane.group)
-                self._begun[lane.group] = True
 
     def _watch(self) -> None:
         """Now and then: has one hung?"""
@@ -212,7 +213,7 @@ class Threads:
             # It may wake up any moment, and must not ask for actions with what it did not write.
             lane.unit.abandon(self._scratch)
             lane.end()
-            follower = _Lane(self, lane.group, anew=self._begun[lane.group])
+            follower = _Lane(self, lane.group, anew=lane.anew or lane.unit.begun)
             self._lanes[lane.group] = follower
         self._launch(follower)
         self._news.set()

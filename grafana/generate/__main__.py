@@ -1,4 +1,4 @@
-"""python -m grafana.generate: grafana/dashboards/*.json and grafana/METRICS.md, anew."""
+"""python -m grafana.generate: grafana/dashboards/*.json, anew."""
 
 import json
 import sys
@@ -7,8 +7,6 @@ from pathlib import Path
 
 from grafana.generate.boards import BOARDS
 from grafana.generate.grafana_json import rendered
-from grafana.generate.reference import page
-from grafana.generate.registries import described
 
 GRAFANA = Path(__file__).parents[1]
 
@@ -18,7 +16,6 @@ def files() -> Iterator[tuple[Path, str]]:
     for board in BOARDS:
         text = json.dumps(rendered(board), indent=2, ensure_ascii=False)
         yield GRAFANA / "dashboards" / f"{board.name}.json", f"{text}\n"
-    yield GRAFANA / "METRICS.md", page(described())
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""METRICS.md: every metric, from the registries themselves."""
+"""The documentation's page of every metric, from the registries themselves."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,8 +26,8 @@ _HEAD = """\
 
     curl http://127.0.0.1:9100/metrics      # of a broker with --metrics-port 9100
 
-Made from the code by `python -m grafana.generate`; do not edit. A *fragment* is an unroll. A label's values are those
-that are there before anything happens. *Ad hoc*: on no panel, for a question of the moment.
+A *fragment* is an unroll. A label's values are those that are there before anything happens. *Ad hoc*: on no panel, for a
+question of the moment.
 """  # noqa: E501
 
 

@@ -1,15 +1,24 @@
 """What environments could give if nothing beside them took time, however they are grouped."""
 
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.actors.actions import Actions, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool
-from headrace.actors.envs.convert import spaces_of
+from headrace.actors.envs.convert import mask_of, spaces_of
 from headrace.actors.envs.make import make_env
 from headrace.actors.envs.toys import sleepers
+from headrace.actors.stepping.linux import sharp_sleep
 from headrace.actors.stepping.step_cost import Cost, cost_of
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
 _STEPS, _LONGEST_S = 100_000, 3.0  # of the measurement
+_BEGINS_S = 60.0  # environments are made within
 
 
 def steps_per_s(
@@ -41,3 +50,42 @@ def cost(env: EnvConfig, seed: int) -> Cost | None:
         )
     finally:
         alone.close()
+
+
+def bare_steps_per_s(env: EnvConfig, seeds: Sequence[int], *, seconds: float) -> float:
+    """Returns what this machine gives: every environment stepped in a thread of its own, with
+    random actions and nothing of ours beside it, after the first quarter of the time.
+
+    Sleeps end late, and each thread takes Python's lock again after them. With the seeds of the
+    samplers the steps last as long as theirs, so chance cancels in the ratio of the two.
+    """
+    steps, over = [0] * len(seeds), threading.Event()
+    gate = threading.Barrier(len(seeds) + 1, timeout=_BEGINS_S)
+
+    def play(column: int) -> None:
+        sharp_sleep()
+        alone, dice = make_env(env), np.random.default_rng(column)
+        spaces = spaces_of(alone, env)
+        actions = Actions(spaces.action)
+        newest = alone.reset(seed=seeds[column])[0]
+        gate.wait()
+        while not over.is_set():
+            row = random_rows(spaces.action, dice, 1, mask_of(alone, newest, spaces))[0]
+            newest, _, ended, cut, _ = alone.step(actions.one(row))
+            steps[column] += 1
+            if ended or cut:
+                newest = alone.reset()[0]
+        alone.close()
+
+    threads = [threading.Thread(target=play, args=(n,), daemon=True) for n in range(len(seeds))]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    time.sleep(seconds / 4)
+    before, began = sum(steps), time.monotonic()
+    time.sleep(seconds * 3 / 4)
+    rate = (sum(steps) - before) / (time.monotonic() - began)
+    over.set()
+    for thread in threads:
+        thread.join()
+    return rate

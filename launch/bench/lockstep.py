@@ -7,6 +7,7 @@ from headrace.launch.bench import ideal as ideals
 from headrace.launch.bench import output
 from headrace.launch.bench.train_command import train
 from headrace.launch.config import run_file
+from headrace.launch.local import child_plans
 from headrace.launch.process import runtime
 
 RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
@@ -16,7 +17,9 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     """Agent steps a second, as a fraction of what the environments could give.
 
     Ours: sampled and trained by `headrace train`, after the first quarter of the time. Gymnasium's:
-    AsyncVectorEnv with random actions and nothing else, one process for each environment.
+    AsyncVectorEnv with random actions and nothing else, one process for each environment. The
+    machine's, where steps sleep: the same environments in bare threads, with the seeds of ours and
+    for as long; what ours lacks to that is ours, the rest of what the ideal lacks is the machine's.
     """
     loaded = run_file.load(run)
     count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs
@@ -30,6 +33,15 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     )  # fmt: skip
     theirs = gymnasium_async.rate(loaded.env, count, seconds=seconds / 4)
     output.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
+    bare = 0.0
+    if not cost.computes:
+        seeds = [
+            child_plans.actor_seed(loaded.run.seed, index) + column
+            for index in range(loaded.actor.count)
+            for column in range(count // loaded.actor.count)
+        ]
+        bare = ideals.bare_steps_per_s(loaded.env, seeds, seconds=seconds)
+        output.parameters(machine_per_s=round(bare, 1), fraction=round(bare / ideal, 4))
     summary = train(run, ["--stop-seconds", str(seconds)])
     figures = {
         "run": run,
@@ -38,6 +50,8 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
         "sampled_per_s": summary["steps_per_s"],
         "trained_per_s": summary["trained_steps_per_s"],
         "fraction": round(summary["steps_per_s"] / ideal, 4),
+        "machine_per_s": round(bare, 1) if bare else None,
+        "fraction_of_machine": round(summary["steps_per_s"] / bare, 4) if bare else None,
         "gymnasium_async_per_s": round(theirs, 1),
         "gymnasium_async_fraction": round(theirs / ideal, 4),
         "peak_rss_mb": summary["peak_rss_mb"],

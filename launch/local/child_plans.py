@@ -59,7 +59,7 @@ class Plans:
 
     def actor(self, index: int) -> Plan:
         name, ledger = f"actor-{index}", self.out / "ledger"
-        seed = _actor_seed(self.run.run.seed, index)
+        seed = actor_seed(self.run.run.seed, index)
 
         def role() -> int:
             from headrace.launch.roles import sampler as actor
@@ -105,6 +105,6 @@ class Plans:
         return [] if key is None else ["--key", str(key)]
 
 
-def _actor_seed(seed: int, index: int) -> int:
+def actor_seed(seed: int, index: int) -> int:
     """Environments of all samplers begin apart: environment i of a sampler adds i."""
     return (seed * 1_000_003 + index * 100_003) % 2**31

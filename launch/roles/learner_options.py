@@ -37,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="the same; needed under torchrun, which does not let --run through",
     )  # fmt: skip
     parser.add_argument("--broker", help="its address; default: the run's broker.bind")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
+    )
     parser.add_argument(
         "--out", type=options.path, help="the run's folder; default: headrace-runs/NAME"
     )
@@ -60,7 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--key", type=options.path, metavar="FILE",
         help="its key; default: learner.key in security.keys, when security.curve is set",
     )  # fmt: skip
-    parser.add_argument("--metrics-host", default="127.0.0.1")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
     parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)

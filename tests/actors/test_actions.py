@@ -67,6 +67,7 @@ def far_rows(action: Action, dice: np.random.Generator, count: int) -> Any:
     return rows
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(ANY_SPACE, st.integers(0, 2**31), st.sampled_from(["clip", "tanh"]))
 def test_every_row_is_an_action_of_the_space(space: Any, seed: int, bounds: str) -> None:

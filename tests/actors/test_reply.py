@@ -461,6 +461,7 @@ def test_the_end_of_the_run_ends_the_threads_after_the_step_they_are_at(plan: Pl
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_thread_that_was_told_to_end_takes_no_further_step(plan: Plan) -> None:
     """Asked to stop, with the run not over: close() waits no longer than it says."""
     gate = plan.gate(0, 0, LENGTH + 2)
@@ -504,6 +505,7 @@ def test_threads_that_answer_themselves_leave_the_loop_its_turns() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parked", [False, True])
 def test_a_thread_that_was_given_up_never_touches_an_unroll(parked: bool, plan: Plan) -> None:
     """It wakes up in the middle of its follower's step, or while that one's last row waits in the

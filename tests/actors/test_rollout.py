@@ -117,6 +117,7 @@ def streams(draw: st.DrawFn) -> tuple[Stream, int]:
     return Stream.of(reward, flags), length
 
 
+@pytest.mark.slow
 @given(streams())
 @settings(max_examples=150, deadline=None)
 def test_unrolls_are_the_stream_and_their_episodes_are_exact(case: tuple[Stream, int]) -> None:

@@ -60,6 +60,7 @@ def test_a_link_stays_one_and_what_is_no_file_is_written_to(tmp_path: Path) -> N
         durable.write(tmp_path, "a folder")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize(("trouble", "code"), [("kill", 0), ("once", errno.ENOSPC),
                                                ("lasting", errno.EROFS)])  # fmt: skip
@@ -99,6 +100,7 @@ def test_killed_or_refused_at_every_system_call(
     assert path.read_text() == "later"
 
 
+@pytest.mark.processes
 def test_on_a_full_disk_the_file_before_stays(tmp_path: Path) -> None:
     with disks.disk(tmp_path / "disk", 256) as disk:
         path = disk / "a.json"

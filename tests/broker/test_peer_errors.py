@@ -64,6 +64,7 @@ def test_the_longest_silent_is_forgotten() -> None:
     assert table.totals["actor"] == MOST_KEPT + 4
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -96,6 +97,7 @@ def test_the_table_is_bounded_printable_and_counts_all(
     assert table.totals == totals
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.tuples(TEXTS, TIMES)), max_size=80))
 def test_a_peer_tells_every_error_once(said: list[tuple[str, int] | None]) -> None:
     """None: the link takes what waits."""

@@ -1,4 +1,4 @@
-"""Frames put together by hand, as PROTOCOL.md draws them, whatever the header holds."""
+"""Frames put together by hand, as docs/protocol.md draws them, whatever the header holds."""
 
 import struct
 

@@ -83,6 +83,7 @@ def _frames(tag: int) -> st.SearchStrategy[list[bytes]]:
 _ANY = st.integers(0, len(messages.TYPES) - 1).flatmap(_frames)
 
 
+@pytest.mark.slow
 @_SOME
 @given(_ANY)
 def test_what_decodes_says_the_same_when_it_is_said_again(frames: list[bytes]) -> None:
@@ -101,6 +102,7 @@ def test_what_decodes_says_the_same_when_it_is_said_again(frames: list[bytes]) -
     assert [bytes(frame) for frame in messages.encode(same)] == again  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @_SOME
 @given(st.lists(st.tuples(st.integers(0, 3), _ANY), max_size=20), st.integers(0, 4))
 def test_no_messages_stop_the_broker(said: list[tuple[int, list[bytes]]], honest: int) -> None:

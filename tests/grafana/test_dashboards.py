@@ -1,4 +1,4 @@
-"""Dashboards, rules and METRICS.md: committed as generated, and true to the registries."""
+"""Dashboards and rules: committed as generated, and true to the registries."""
 
 import json
 import re

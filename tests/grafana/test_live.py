@@ -165,7 +165,8 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
         "DeadMansSwitch"
     }
 
-    # METRICS.md says what the processes say: the registries are put together as the roles do it.
+    # The metrics reference says what the processes say: its registries are put together as the
+    # roles do it.
     described_now = described()
     for role, port in ports.items():
         page = {one.name for one in described_now if role in one.roles}

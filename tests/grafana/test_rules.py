@@ -34,6 +34,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.processes
 def test_prometheus_takes_the_configuration_and_its_rules() -> None:
     done = promtool("check", "config", GRAFANA / "prometheus.yml")
     assert done.returncode == 0, done.stderr
@@ -42,6 +43,7 @@ def test_prometheus_takes_the_configuration_and_its_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
 def test_rules_say_what_they_should(case: Path) -> None:
     done = promtool("test", "rules", case)

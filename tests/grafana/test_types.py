@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from grafana.generate.__main__ import GRAFANA
 from tests.needs import missing
 
@@ -46,6 +48,7 @@ def checks(board: dict[str, Any]) -> list[str]:
     return calls
 
 
+@pytest.mark.processes
 def test_grafana_knows_every_key_and_value(tmp_path: Path) -> None:
     install(tmp_path)
     text = [Path(__file__).with_name("types.ts").read_text()]

@@ -72,6 +72,7 @@ def told(folder: Path) -> Any:
     return json.loads((folder / "words.json").read_text())
 
 
+@pytest.mark.processes
 def test_arguments_become_settings(fake: Path) -> None:
     summary = headrace.train(
         "cartpole",
@@ -96,6 +97,7 @@ def test_arguments_become_settings(fake: Path) -> None:
     assert "--resume" not in words and stdin == ""
 
 
+@pytest.mark.processes
 def test_what_is_off_is_not_said(fake: Path) -> None:
     headrace.train(out=fake, resume=True, quiet=False)
     words = told(fake)[0]
@@ -103,6 +105,7 @@ def test_what_is_off_is_not_said(fake: Path) -> None:
     assert not {"--evaluate", "--record", "--quiet"} & set(words)
 
 
+@pytest.mark.processes
 def test_the_run_can_import_what_we_can(
     fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +114,7 @@ def test_the_run_can_import_what_we_can(
     assert str(tmp_path / "mine") in told(fake)[1]
 
 
+@pytest.mark.processes
 def test_lines_go_where_python_writes(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook's sys.stderr is no file that a process could be given."""
     notebook = io.StringIO()
@@ -119,6 +123,7 @@ def test_lines_go_where_python_writes(fake: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(notebook.getvalue().splitlines()) == ["a line on stderr", "a line on stdout"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("status", "kind"), [(2, headrace.ConfigError), (1, RuntimeError)])
 def test_an_end_that_is_none_is_raised_with_its_reason(
     fake: Path, monkeypatch: pytest.MonkeyPatch, status: int, kind: type[Exception]
@@ -128,6 +133,7 @@ def test_an_end_that_is_none_is_raised_with_its_reason(
         headrace.train(out=fake)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -178,6 +184,7 @@ def test_a_process_keeps_its_last_error_for_who_started_the_run(
     assert last_errors.reason(tmp_path) == "/tmp/x holds a run"
 
 
+@pytest.mark.processes
 def test_a_run_without_a_summary(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a full disk leaves it."""
     monkeypatch.setenv("FAKE", "end3")
@@ -226,6 +233,7 @@ def test_a_configs_settings_are_what_was_typed_too() -> None:
         headrace.Config("cartpole", ["learner.lrr=1"])
 
 
+@pytest.mark.processes
 def test_the_runs_own_section_is_a_setting_like_others(fake: Path) -> None:
     headrace.train("catch", out=fake, run={"seed": 3}, stop_steps=None, stop={"seconds": None})
     words = told(fake)[0]
@@ -242,6 +250,7 @@ def test_a_policy_that_is_not_there_is_said_in_terms_of_python(tmp_path: Path) -
     assert 'which="newest"' in str(caught.value) and "--" not in str(caught.value)
 
 
+@pytest.mark.processes
 def test_an_interrupt_stops_the_run_and_is_raised_again(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +302,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ["stdin, in a loop", "-i"])
 def test_a_real_run_by_callers_that_are_no_script(tmp_path: Path, how: str) -> None:
     """Neither has a file for __main__; one has a running event loop, as a notebook."""

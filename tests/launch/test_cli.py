@@ -163,6 +163,7 @@ def test_an_interrupt_before_the_run_has_begun_is_no_traceback(
     assert cli.main(["train", "cartpole"]) == runtime.LIMIT
 
 
+@pytest.mark.processes
 def test_an_interrupt_while_it_imports_is_no_traceback() -> None:
     stopped = (
         "import sys\n"

@@ -1,19 +1,16 @@
 """headrace keygen: a folder of keys that grows and never changes what was handed out."""
 
-import re
-import shlex
 import stat
 from pathlib import Path
 
 import pytest
 
 from headrace.broker.security import keys
-from headrace.launch import arguments, cli
+from headrace.launch import cli
 from headrace.launch.config import keyring, run_file
 from headrace.launch.process import runtime
 
 Contents = dict[str, str]
-ROOT = Path(__file__).parents[2]
 
 
 def contents(folder: Path) -> Contents:
@@ -140,19 +137,3 @@ def test_a_run_finds_the_key_of_each_role(tmp_path: Path) -> None:
     with pytest.raises(run_file.ConfigError, match="the key of a watcher, and an actor needs"):
         keyring.key(run, "actor", folder / "watcher.key")
     assert keyring.key(run_file.load("cartpole"), "learner", None) is None
-
-
-def commands(page: str) -> list[list[str]]:
-    text = (ROOT / page).read_text()
-    blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("headrace ")]
-
-
-def test_what_the_page_says_to_type_can_be_typed() -> None:
-    told = commands("SECURITY.md")
-    assert {words[0] for words in told} >= {
-        "keygen", "train", "broker", "learner", "actor", "evaluate",
-    }  # fmt: skip
-    for words in told:
-        assert arguments.parser().parse_args(words)

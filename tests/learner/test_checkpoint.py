@@ -456,6 +456,7 @@ def test_what_would_not_come_back_the_same_is_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_optimiser_continues_as_if_nothing_had_happened(tmp_path: Path) -> None:
     def fresh() -> tuple[torch.nn.Linear, torch.optim.Adam]:
         model = torch.nn.Linear(3, 2)

@@ -147,6 +147,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_an_inside_that_is_not_that_of_the_run(
     trained: Any, tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture

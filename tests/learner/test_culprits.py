@@ -31,6 +31,7 @@ def spoilt(*where: tuple[int, int]) -> Callable[[int, dict[str, Any]], None]:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["none", "gru"])
 @pytest.mark.parametrize(
     "algorithm",

@@ -35,6 +35,8 @@ from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, d
 from tests import ports, warm
 from tests.warm import Forked
 
+pytestmark = pytest.mark.processes
+
 SPACES = Spaces((Leaf("obs", "<f4", (4,)),), discrete(3))
 MODEL = ModelConfig(hidden=(16, 16), normalise_obs=True, normalise_returns=True)
 # All but the last need no dice: a rank alone throws others than two together.

@@ -208,6 +208,7 @@ def test_the_normaliser_counts_every_live_row_once(tmp_path: Path) -> None:
     assert float(again.model.normaliser.count) == len(seen) + T * G * B - 3
 
 
+@pytest.mark.slow
 def test_returns_are_merged_once_for_each_batch(tmp_path: Path) -> None:
     for config in (
         AlgorithmConfig(name="ppo", epochs=4, minibatches=3),
@@ -220,6 +221,7 @@ def test_returns_are_merged_once_for_each_batch(tmp_path: Path) -> None:
         assert int(pieces.model.returns.updates) == 5
 
 
+@pytest.mark.slow
 def test_the_kl_weight_follows_kl_and_not_the_interval(tmp_path: Path) -> None:
     """Every second step starts with target and policy alike: that KL of 0 says nothing."""
     for wanted, grows in ((1e-9, True), (1e9, False)):
@@ -228,6 +230,7 @@ def test_the_kl_weight_follows_kl_and_not_the_interval(tmp_path: Path) -> None:
         assert pieces.progress.kl_coef == (1.5**5 if grows else 0.5**5)
 
 
+@pytest.mark.slow
 def test_a_free_deviation_stays_where_it_can_learn(tmp_path: Path) -> None:
     config = AlgorithmConfig(name="impala", entropy_coef=1e3)
     box = Action((Part((), "float32", (1,), low=(-1.0,), high=(1.0,)),))
@@ -244,6 +247,7 @@ def test_a_free_deviation_stays_where_it_can_learn(tmp_path: Path) -> None:
     assert gradient[0, 1] == 1
 
 
+@pytest.mark.slow
 def test_a_deviation_of_the_network_does_not_leave_what_is_used(tmp_path: Path) -> None:
     """A bonus that never ends carries it to the bound and no further, so that it comes back."""
     box = Action((Part((), "float32", (1,), low=(-1.0,), high=(1.0,)),))

@@ -274,6 +274,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [False, True])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", MODELS)
@@ -285,6 +286,7 @@ def test_the_learner_computes_what_the_sampler_drew(kind: str, action: str, ask:
     assert (scene.stepper.asked > 0) == ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(20, 32))
 @pytest.mark.parametrize("what", ["eye", "reward"])
 def test_what_is_not_finite_is_not_remembered(what: str, at: int) -> None:

@@ -69,6 +69,7 @@ def compare(game: str, steps: int, **kwargs: Any) -> tuple[int, int, list[float]
 
 
 # noop_max = 1 is a start without waiting: beyond that the two throw different dice.
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["Pong", "Breakout", "SpaceInvaders"])
 def test_both_ways_play_the_same(game: str) -> None:
     terminations, _, rewards = compare(game, 620, noop_max=1)
@@ -77,6 +78,7 @@ def test_both_ways_play_the_same(game: str) -> None:
     assert max(rewards) >= 5 or game != "SpaceInvaders"  # they are not clipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_frames", "actions"), [(80, 20), (81, 21), (82, 21)])
 def test_both_ways_cut_at_the_same_frame(max_frames: int, actions: int) -> None:
     """Within an action, too."""
@@ -85,6 +87,7 @@ def test_both_ways_cut_at_the_same_frame(max_frames: int, actions: int) -> None:
     assert truncations == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "kwargs", "least"),
     [
@@ -122,6 +125,7 @@ def played(env: Any, episodes: int) -> tuple[list[int], list[int], list[int]]:
     return lives, frames, rewards
 
 
+@pytest.mark.slow
 def test_a_game_is_as_many_episodes_as_it_has_lives() -> None:
     """The game's own count is the oracle: it goes down, and its frames go up, until it is over."""
     config = EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1})
@@ -135,6 +139,7 @@ def test_a_game_is_as_many_episodes_as_it_has_lives() -> None:
     assert whole_games(EnvConfig("CartPole-v1")) == EnvConfig("CartPole-v1")
 
 
+@pytest.mark.slow
 def test_a_score_is_that_of_a_whole_game(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[EnvConfig] = []
 
@@ -151,6 +156,7 @@ def test_a_score_is_that_of_a_whole_game(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made == [EnvConfig("ALE/Breakout-v5", {"noop_max": 1})]
 
 
+@pytest.mark.slow
 def test_a_seed_begins_a_new_game() -> None:
     env = make_env(EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1}))
     played(env, 2)  # three lives are left
@@ -160,6 +166,7 @@ def test_a_seed_begins_a_new_game() -> None:
     assert again[1]["lives"] == 5 and again[1]["episode_frame_number"] == 1
 
 
+@pytest.mark.slow
 def test_the_next_life_of_one_is_not_that_of_the_others() -> None:
     """Six games side by side, each with as many dead steps as it has ends."""
     vector: Any = make_vector(EnvConfig("ALE/Breakout-v5", {"episodic_life": True}), 6)
@@ -181,6 +188,7 @@ def test_the_next_life_of_one_is_not_that_of_the_others() -> None:
     assert seen == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -196,6 +204,7 @@ def test_both_ways_know_every_option(kwargs: dict[str, Any]) -> None:
     compare("Breakout", 60, **{"noop_max": 1, **kwargs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fire", [False, True])
 def test_both_ways_wait_the_same_at_the_start(fire: bool) -> None:
     """Each throws its own dice; the frames after the same wait are the same."""
@@ -215,6 +224,7 @@ def test_both_ways_wait_the_same_at_the_start(fire: bool) -> None:
     native.close()
 
 
+@pytest.mark.slow
 def test_the_same_spaces_for_both_ways() -> None:
     for kwargs, leaf, actions in (
         ({}, FRAME, 4),
@@ -238,6 +248,7 @@ def test_only_ales_vector_class_says_how_ales_resets() -> None:
     native.close()
 
 
+@pytest.mark.slow
 def test_threads_are_for_the_native_way() -> None:
     reference, native = both("Pong", num_threads=2)
     assert native.reset(seed=1)[0].shape == (1, *reference.reset(seed=1)[0].shape)
@@ -287,6 +298,7 @@ def test_a_package_is_missing(
         make_env(EnvConfig(name))
 
 
+@pytest.mark.processes
 def test_no_banner() -> None:
     """ALE prints it once a process."""
     code = """

@@ -216,6 +216,7 @@ def envpool() -> None:
 POLE = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 5, "batch_size": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("envpool")
 def test_a_pool_brings_back_whoever_is_done() -> None:
     """The step after an end is the one that resets: it has taken no step yet."""
@@ -236,6 +237,7 @@ def test_a_pool_brings_back_whoever_is_done() -> None:
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("envpool")
 def test_a_pool_plays_by_its_seed() -> None:
     def first(seed: int | None) -> Any:
@@ -250,6 +252,7 @@ def test_a_pool_plays_by_its_seed() -> None:
     assert not np.isin(first(None), first(None)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("envpool")
 def test_a_pool_of_games_sends_single_frames() -> None:
     config = EnvConfig("envpool:Breakout-v5", stack=4)

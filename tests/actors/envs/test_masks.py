@@ -191,7 +191,10 @@ def collect(frame: Frame) -> Any:
     return np.where(row > 0, 1, np.where(row < 0, 0, sideways))
 
 
-@pytest.mark.parametrize("stepping", ["inline", "threads", "processes", "auto"])
+@pytest.mark.parametrize(
+    "stepping",
+    ["inline", "threads", pytest.param("processes", marks=pytest.mark.processes), "auto"],
+)
 def test_masks_come_with_the_frame(stepping: Any) -> None:
     config = EnvConfig("headrace/Masked-v0", mask="allowed")
     stepper = make_stepper(ActorConfig(stepping=stepping, groups=2), config, envs=2, seed=5)

@@ -28,6 +28,7 @@ for speed in (1e12, 1e13):
 """
 
 
+@pytest.mark.processes
 def test_environments_are_made_without_a_word(tmp_path: Path) -> None:
     """In a process of its own: MuJoCo writes past Python, and into a file where it stands."""
     if importlib.util.find_spec("mujoco") is None:

@@ -1,5 +1,6 @@
 """The environments of one group side by side."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -7,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from headrace.actors.actions import Rows
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping import choose
@@ -14,6 +16,7 @@ from headrace.actors.stepping.choose import make_stepper
 from headrace.actors.stepping.processes.process_stepper import Processes
 from headrace.actors.stepping.split import Split, parts_of
 from headrace.actors.stepping.step_cost import Cost
+from headrace.actors.stepping.stepper import Reply
 from headrace.actors.stepping.threads import Threads
 from tests.actors.stepping.test_stepping import Play, play
 
@@ -128,3 +131,46 @@ def test_seeds_are_those_of_whole_groups() -> None:
     play(Threads(config, spaces, groups=2, envs=4, seed=5), story)
     play(Split(Threads(config, spaces, groups=4, envs=2, seed=5), parts=2), story)
     np.testing.assert_array_equal(*first)
+
+
+class Bell(asyncio.Event):
+    """Counts how often the event loop is woken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rung = 0
+
+    def set(self) -> None:
+        self.rung += 1
+        super().set()
+
+
+@pytest.mark.usefixtures("waits")
+def test_the_part_that_is_last_asks_for_the_whole_group_and_wakes_nobody_else() -> None:
+    stepper = make_stepper(ActorConfig(groups=1), MEETING, envs=ENVS, seed=1)
+    given = [np.array(row) for row in ([0, 1, 1, 0], [1, 0, 0, 1], [1, 1, 0, 0], [0, 0, 0, 1])]
+    shown: list[list[int]] = []  # when it was asked: the rows of the step before
+    going = iter(given[1:])
+
+    def asked(group: int) -> Rows | None:
+        assert group == 0
+        shown.append(stepper.frame.obs["obs"][:, 0].tolist())
+        return None if len(shown) == 1 else next(going, None)
+
+    async def story() -> None:
+        bell = Bell()
+        stepper.start(bell, Reply(threading.Lock(), asked))
+        async with asyncio.timeout(20.0):
+            await bell.wait()
+            assert stepper.ready() == [0]
+            bell.clear()
+            stepper.send(0, given[0])
+            await bell.wait()
+        assert stepper.ready() == [0]
+        assert bell.rung == 2  # for the first observation, and when there were no actions
+
+    try:
+        asyncio.run(story())
+    finally:
+        stepper.close()
+    assert shown == [[0] * ENVS, *[row.tolist() for row in given]]

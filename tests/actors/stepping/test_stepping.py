@@ -35,7 +35,12 @@ def split(
     return Split(parts, parts=envs)
 
 
-WAYS: list[Any] = [Inline, Threads, Processes, split]
+WAYS: list[Any] = [
+    Inline,
+    Threads,
+    pytest.param(Processes, marks=pytest.mark.processes),
+    split,
+]
 NO_ACTION = np.zeros(1, np.int64)
 
 
@@ -150,6 +155,7 @@ def test_only_the_group_that_was_sent_moves(kind: Any) -> None:
     play(made(kind, groups=3, envs=1, seed=1), story)
 
 
+@pytest.mark.processes
 def test_workers_share_the_groups() -> None:
     async def story(playing: Play) -> None:
         for _ in range(50):
@@ -201,12 +207,14 @@ def test_cartpole_s_vector_class_as_the_flags_tell_it(kind: Any) -> None:
     play(made(kind, groups=2, envs=2, seed=1, vector=True), as_the_flags_tell_it)
 
 
+@pytest.mark.slow
 def test_envpool_as_the_flags_tell_it() -> None:
     pytest.importorskip("envpool")
     config = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 20})
     play(Pool(config, groups=4, envs=1, seed=1), as_the_flags_tell_it)
 
 
+@pytest.mark.slow
 def test_envpool_with_one_group() -> None:
     pytest.importorskip("envpool")
 
@@ -310,7 +318,7 @@ def test_threads_are_no_use_to_python_that_computes_however_uneven_its_steps() -
         pytest.param("auto", CARTPOLE, Inline, marks=pytest.mark.alone),  # it measures
         ("vector", CARTPOLE, Inline),
         ("threads", CARTPOLE, Threads),
-        ("processes", CARTPOLE, Processes),
+        pytest.param("processes", CARTPOLE, Processes, marks=pytest.mark.processes),
     ],
 )
 def test_the_door(

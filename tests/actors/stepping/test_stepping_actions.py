@@ -124,9 +124,13 @@ def stepped(stepper: Stepper, check: Callable[[Frame, Any], None]) -> None:
     assert stepper.failures() == []
 
 
-WAYS: list[tuple[Any, bool]] = [
-    (Inline, False), (Threads, False), (Processes, False), (Inline, True), (Threads, True),
-]  # fmt: skip
+WAYS: list[Any] = [
+    (Inline, False),
+    (Threads, False),
+    pytest.param(Processes, False, marks=pytest.mark.processes),
+    (Inline, True),
+    (Threads, True),
+]
 
 
 @pytest.mark.parametrize("kind", list(SPACES))

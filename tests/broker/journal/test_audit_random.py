@@ -170,6 +170,7 @@ def settle_folding(story: Story) -> None:
             journal._folding.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_a_random_run_adds_up(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of some lines, folded files that are full after some more: all forms at once."""

@@ -158,6 +158,7 @@ def test_what_is_damaged_is_not_folded(tmp_path: Path, caplog: pytest.LogCapture
     assert list(tmp_path.glob("*-*.*-*.log")) == []
 
 
+@pytest.mark.slow
 def test_folding_takes_little_memory(tmp_path: Path) -> None:
     """A role that folds keeps for ever what that took."""
     lines = "".join(f"G 7123456789012345678 0 {seq} 16\n" for seq in range(100_000))

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -254,5 +255,5 @@ class Machine(RuleBasedStateMachine):
         assert all(times == 1 for times in self.trained.values())
 
 
-TestMachine = Machine.TestCase
+TestMachine = pytest.mark.slow(Machine.TestCase)
 TestMachine.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -85,6 +85,7 @@ def written(
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(3))
 def test_a_storm_is_accounted_for_at_any_moment(
     block: int, written: Callable[[Plan], Written]

@@ -274,6 +274,7 @@ def test_without_anything_to_compare_long_unrolls_are_waited_for() -> None:
     assert one.book.credit.overdue == 0
 
 
+@pytest.mark.slow
 def test_who_comes_and_goes_leaves_nothing_behind() -> None:
     one = ledger(batch=2, max_lag=0)
     learn(one)
@@ -293,6 +294,7 @@ def claims(number: int) -> list[Any]:
     return [(n, 0, 4000, 4000, ((0, 4000),)) for n in range(number // 4000)]
 
 
+@pytest.mark.slow
 def test_claims_weigh_no_more_than_could_have_been_granted() -> None:
     one = ledger(batch=2, max_lag=2)
     fast = join(one, 1)
@@ -379,6 +381,7 @@ def test_a_revived_sampler_brings_what_it_was_granted() -> None:
     recount(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_it_always_moves(seed: int) -> None:
     """Samplers fetch weights quickly or slowly, play long or short unrolls, fall asleep with their

@@ -163,6 +163,7 @@ def test_what_brings_no_buffers_brings_none(honest: Broker) -> None:
     assert honest.pump() == []
 
 
+@pytest.mark.slow
 def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
     honest: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,6 +135,7 @@ def test_versions_that_nobody_reads_are_not_kept() -> None:
         assert one.server.shipping.newest.nbytes <= 3 * 4 * MIB
 
 
+@pytest.mark.slow
 def test_a_slow_line_ends_what_it_began_though_versions_go_by() -> None:
     """Two chunks go through it while a version comes; 40 of them make one. Beside it peers that
     ask for each version and read none."""

@@ -463,7 +463,7 @@ def check(world: World) -> None:
         assert len(actor.box.ends) == actor.box.generated, "settled, nobody knows how"
     doubles = [key for key, times in trained.items() if times > 1]
     # Two ranks and one asleep for more than a lease: its unrolls went to the other one. That is the
-    # price of a lease; see PROTOCOL.md.
+    # price of a lease; see docs/protocol.md.
     assert not doubles or (world.slept and world.plan.ranks > 1), doubles
     check_broker(world)
 
@@ -500,6 +500,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], World]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_after_the_storm_the_books_balance(block: int, begin: Callable[[Plan], World]) -> None:
     for seed in range(12 * block, 12 * block + 12):

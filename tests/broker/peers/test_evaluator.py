@@ -101,6 +101,7 @@ def calm(watched: Callable[[Plan], Watched]) -> Watched:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_a_storm_with_an_evaluator_leaves_the_books_right(
     block: int, watched: Callable[[Plan], Watched]

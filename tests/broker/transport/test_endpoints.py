@@ -44,10 +44,12 @@ def run(script: str, folder: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.processes
 def test_a_peer_that_dies_while_our_queue_is_full_does_not_take_us_along(tmp_path: Path) -> None:
     assert run(FULL_QUEUE.replace("EXTRA", ""), tmp_path) == "alive"
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(zmq.zmq_version_info() != (4, 3, 5), reason="only known of libzmq 4.3.5")
 def test_the_library_still_aborts_with_its_own_heartbeats(tmp_path: Path) -> None:
     """When this fails, libzmq was mended and its heartbeats may come back."""

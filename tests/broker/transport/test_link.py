@@ -127,6 +127,7 @@ async def hears(publisher: "zmq.Socket[bytes]", peer: Peer) -> None:
     await until(announced)
 
 
+@pytest.mark.slow
 def test_who_was_let_in_waits_until_its_key_is_back(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+@pytest.mark.slow
 def test_a_broker_with_another_key_is_spoken_of_and_left_in_peace(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,6 +251,7 @@ def test_errors_go_to_the_broker_with_the_beat(tmp_path: Path) -> None:
     assert long.text.startswith("\U0001f40d" * 700)
 
 
+@pytest.mark.slow
 def test_who_took_the_broker_for_dead_subscribes_anew(tmp_path: Path) -> None:
     """Its host may have vanished: a subscriber sends nothing, so that no TCP would notice."""
     quiet = asyncio.Event()

@@ -147,6 +147,7 @@ def test_what_is_awaited_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(borrower._awaited) == 3
 
 
+@pytest.mark.processes
 def test_the_kernel_says_that_the_writer_was_killed(path: Path) -> None:
     told, tell = os.pipe()
     writer = os.fork()

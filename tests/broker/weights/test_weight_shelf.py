@@ -105,6 +105,7 @@ def test_no_room_is_said_with_what_to_change(tmp_path: Path) -> None:
         Shelf(tmp_path / "gone" / "weights").put(blob(1))
 
 
+@pytest.mark.processes
 def test_a_reader_beside_a_writer_that_never_stops(shelf: Shelf) -> None:
     """Two processes: what the reader gets is always one whole version, and they only rise."""
     bodies = [blob(version, 300_000) for version in range(40)]

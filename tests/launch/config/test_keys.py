@@ -153,6 +153,7 @@ def test_every_key_has_a_case() -> None:
     assert keys - CASES.keys() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", CASES)
 def test_a_key_changes_what_happens(key: str, tmp_path: Path) -> None:
     case, path = CASES[key], tmp_path / "run.toml"

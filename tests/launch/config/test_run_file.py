@@ -198,6 +198,7 @@ RUNS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # a busy machine is no failure
 @given(RUNS)
 def test_the_effective_run_loads_to_an_equal_run(tmp_path_factory: Any, run: Run) -> None:
@@ -294,6 +295,7 @@ def test_long_values_are_cut_in_messages() -> None:
     assert len(toml_text.shown(list(range(1000)))) < 100
 
 
+@pytest.mark.processes
 def test_importing_the_configuration_brings_in_no_heavy_package() -> None:
     probe = (
         "import sys, headrace.launch.config.run_file;"

@@ -67,6 +67,7 @@ SITES = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("site", SITES)
 def test_systemd_takes_every_unit(site: str, tmp_path: Path, bin_folder: Path) -> None:
     """It exits with 0 on an unknown key: any word is one too many."""
@@ -80,6 +81,7 @@ def test_systemd_takes_every_unit(site: str, tmp_path: Path, bin_folder: Path) -
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.processes
 def test_a_slip_in_a_unit_would_be_seen(tmp_path: Path, bin_folder: Path) -> None:
     analyze = tool("systemd-analyze", "systemd")
     unit = render("systemd", tmp_path, bin_folder=bin_folder) / "headrace-broker.service"
@@ -88,6 +90,7 @@ def test_a_slip_in_a_unit_would_be_seen(tmp_path: Path, bin_folder: Path) -> Non
     assert "WatchdogSecs" in done.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("unit", ["broker", "actor@", "node", "evaluator", "learner"])
 def test_a_unit_is_exposed_little(unit: str, tmp_path: Path, bin_folder: Path) -> None:
     analyze = tool("systemd-analyze", "systemd")
@@ -201,6 +204,7 @@ def test_a_node_has_the_key_that_was_made_for_it(tmp_path: Path, bin_folder: Pat
 # ---- Slurm --------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("gpu", [False, True])
 def test_slurm_scripts_are_sound(site: str, gpu: bool, tmp_path: Path, bin_folder: Path) -> None:
@@ -223,6 +227,7 @@ def test_slurm_scripts_are_sound(site: str, gpu: bool, tmp_path: Path, bin_folde
 # ---- Kubernetes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("site", SITES)
 def test_kubernetes_own_schemas_take_the_manifest(
     site: str, tmp_path: Path, bin_folder: Path

@@ -48,6 +48,7 @@ def fail(error: Exception) -> Callable[..., Any]:
 # ---- the machine --------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_this_machine_is_sound() -> None:
     for check in (*machine.CHECKS, *run.CHECKS):
         for found in check(subject("broker.bind=tcp://127.0.0.1:*")):
@@ -207,6 +208,7 @@ def test_torch_and_the_driver(
     assert found.level == level and words in found.words
 
 
+@pytest.mark.processes
 def test_a_torch_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_LOOK", "raise ImportError('libcudart.so.12: cannot open')")
     found = only(torch.torch)
@@ -215,6 +217,7 @@ def test_a_torch_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(torch.torch).level == BAD
 
 
+@pytest.mark.processes
 def test_what_hangs_is_ended_with_all_that_it_started() -> None:
     script = "import subprocess, time; subprocess.Popen(['sleep', '98.7']); time.sleep(60)"
     with pytest.raises(finding.SlowError):
@@ -255,11 +258,13 @@ def test_a_check_that_hangs_or_fails_is_a_finding() -> None:
 # ---- the run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_an_environment_that_cannot_be_made() -> None:
     found = only(run.environment, subject("env.id=Nowhere-v3"))
     assert found.level == BAD and "Nowhere" in found.words and "\n" not in found.words
 
 
+@pytest.mark.processes
 def test_an_environment_that_can() -> None:
     found = only(run.environment, subject())
     assert found.level == OK and "float32[4]" in found.words
@@ -350,6 +355,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> Ran:
     return Ran(status, capsys.readouterr().out.splitlines())
 
 
+@pytest.mark.processes
 def test_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def session(path: Path) -> Any:
     return onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.slow
 def test_a_plain_policy(leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = leave_run(tmp_path)
     file = tmp_path / "elsewhere" / "policy.onnx"
@@ -88,6 +89,7 @@ def test_a_plain_policy(leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFi
     ]
 
 
+@pytest.mark.slow
 def test_everything_at_once_acts_as_the_policy_does(
     leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -137,6 +139,7 @@ def normalised(model: Any) -> None:
     model.returns.std.fill_(2.0)
 
 
+@pytest.mark.slow
 def test_stacked_images_by_any_number_of_rows(
     leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -156,6 +159,7 @@ def test_stacked_images_by_any_number_of_rows(
     assert stacked == "the newest 4 frames, oldest first"
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_is_not_left(
     leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -206,6 +210,7 @@ class Fake:
         return outputs
 
 
+@pytest.mark.slow
 def test_categories_are_taken_as_the_environment_counts_them(
     leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

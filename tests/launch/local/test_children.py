@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 PRELUDE = """
 import asyncio, json, os, signal, sys, time
 from headrace.launch.process import logs, runtime

@@ -166,6 +166,7 @@ def test_too_few_looks_give_no_rate(tmp_path: Path, marks: list[tuple[float, flo
     assert write(tmp_path, marks)["steps_per_s"] == 0.0
 
 
+@pytest.mark.slow
 def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path: Path) -> None:
     entries = [
         {"trained_steps": 0, "mean_return": None},
@@ -235,6 +236,7 @@ def test_every_way_to_end_has_its_words(tmp_path: Path, reason: str) -> None:
     assert "return 475.123" in line
 
 
+@pytest.mark.processes
 def test_on_a_full_disk_no_half_summary_is_left(tmp_path: Path) -> None:
     """Nor one of 0 bytes; the run's other reports are written in the same way."""
     with disks.disk(tmp_path / "disk", 256) as disk:

@@ -15,6 +15,8 @@ from headrace.launch.monitor.page import page
 from tests.launch.monitor.browser import NARROW, Browser, browser
 from tests.launch.monitor.statuses import BARE, LONG, SCRIPT, hostile, status
 
+pytestmark = pytest.mark.processes  # a browser
+
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f\\u202a-\\u202e\\u2066-\\u2069]")
 
 

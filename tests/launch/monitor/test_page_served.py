@@ -152,6 +152,7 @@ def beside_a_crowd(look: Callable[[OnLoop, Roster], object]) -> list[str]:
     return failed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_peers_come_and_go_while_the_page_is_looked_at() -> None:
     """The numbers are made in the loop's own thread."""
@@ -167,6 +168,7 @@ def test_peers_come_and_go_while_the_page_is_looked_at() -> None:
     assert len(looked) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_peers_come_and_go_while_metrics_are_scraped() -> None:
     """/metrics walks through the roster in a thread of its own."""

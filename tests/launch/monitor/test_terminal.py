@@ -6,6 +6,10 @@ import re
 import sys
 import textwrap
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 ROWS, COLUMNS = 200, 100
 STATUS = {
     "version": 7, "queued": 1, "leased": 2, "outcomes": {"trained": 3}, "duplicates": 0,

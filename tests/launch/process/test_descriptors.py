@@ -6,6 +6,10 @@ Hard limits cannot be raised again, so each test runs in a process of its own.
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 BROKER = """
 import logging, resource, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s")

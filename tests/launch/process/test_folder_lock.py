@@ -46,6 +46,7 @@ def another(out: Path) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
+@pytest.mark.processes
 def test_one_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
     with another(out) as there:
@@ -62,6 +63,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
             pass  # its child lives on
 
 
+@pytest.mark.processes
 def test_who_comes_a_moment_early_waits(tmp_path: Path) -> None:
     with another(tmp_path) as there:
         began = time.monotonic()

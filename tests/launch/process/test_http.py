@@ -121,6 +121,7 @@ def test_a_request_has_so_many_seconds_in_all_however_it_trickles(
         assert whole(silent) == b""
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_SECONDS", 0.3)
     body = bytes(32 << 20)
@@ -132,6 +133,7 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert len(whole(slow)) < len(body)
 
 
+@pytest.mark.slow
 def test_pages_that_take_long_keep_nobody_from_the_health_check() -> None:
     going = threading.Event()
 

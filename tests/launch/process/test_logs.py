@@ -79,6 +79,7 @@ def test_a_human_line_is_as_it_always_was() -> None:
     assert log_lines.for_people(made, ABOUT) == before.format(made)
 
 
+@pytest.mark.slow
 @given(WILD, WILD, WILD)
 def test_one_event_is_one_line_whatever_is_in_it(text: str, error: str, name: str) -> None:
     made = record("%s", text, traceback=error)
@@ -92,6 +93,7 @@ def test_one_event_is_one_line_whatever_is_in_it(text: str, error: str, name: st
     assert ("error" in found) == bool(error.rstrip("\n"))
 
 
+@pytest.mark.slow
 @given(WILD.filter(bool), st.integers(1, 60_000))
 def test_a_line_is_never_too_long_for_a_collector(text: str, times: int) -> None:
     text = (text * times)[:60_000]
@@ -154,6 +156,7 @@ def python(script: str, *, shell: str = "", **options: Any) -> subprocess.Comple
     )  # fmt: skip
 
 
+@pytest.mark.processes
 def test_what_python_would_print_is_a_line_too_and_statuses_stay() -> None:
     done = python(
         """
@@ -197,6 +200,7 @@ def test_what_python_would_print_is_a_line_too_and_statuses_stay() -> None:
     assert {line["inc"] for line in found} == {"00000000000000ff"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("end", "status"),
     [("raise KeyboardInterrupt", -2), ("sys.exit(3)", 3), ("1/0", 1)],
@@ -208,6 +212,7 @@ def test_exit_statuses(end: str, status: int) -> None:
         assert len(done.stderr.splitlines()) == (2 if status != 3 else 1) or form == logs.HUMAN
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("form", [logs.HUMAN, logs.JSON])
 def test_a_full_disk_ends_nobody(form: str) -> None:
     done = python(
@@ -223,6 +228,7 @@ def test_a_full_disk_ends_nobody(form: str) -> None:
     assert (done.returncode, done.stdout) == (0, "3\n")
 
 
+@pytest.mark.processes
 def test_a_reader_that_has_gone_ends_nobody() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -237,6 +243,7 @@ def test_a_reader_that_has_gone_ends_nobody() -> None:
     assert (done.returncode, done.stdout) == (0, "here\n")
 
 
+@pytest.mark.processes
 def test_a_closed_standard_error_ends_nobody_and_spoils_no_file(tmp_path: Path) -> None:
     done = python(
         f"""
@@ -253,6 +260,7 @@ def test_a_closed_standard_error_ends_nobody_and_spoils_no_file(tmp_path: Path) 
     assert (tmp_path / "journal").read_text() == ""
 
 
+@pytest.mark.processes
 def test_what_was_not_written_is_told_and_a_broken_line_breaks_no_other(tmp_path: Path) -> None:
     said = tmp_path / "said"
     done = python(
@@ -309,6 +317,7 @@ def test_every_role_has_the_option(words: list[str]) -> None:
     assert arguments.parser().parse_args([*words, "--log", "json"]).log == "json"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -327,6 +336,7 @@ def test_what_is_wrong_with_the_input_is_a_line_of_that_form(words: list[str], s
     assert said in line["text"]
 
 
+@pytest.mark.processes
 def test_training_speaks_to_people(tmp_path: Path) -> None:
     (tmp_path / "out" / "checkpoints" / "000000000001").mkdir(parents=True)
     done = subprocess.run(

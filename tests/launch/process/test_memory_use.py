@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from headrace.launch.process.memory_use import Tree, descent
+
+pytestmark = pytest.mark.processes
 
 # A process that starts another one and holds it until its input ends.
 PARENT = """

@@ -46,6 +46,7 @@ def test_torn_lines_are_left_out(tmp_path: Path) -> None:
     assert learning_curve.read(file) == [{"version": 1}, {"version": 2}]
 
 
+@pytest.mark.slow
 def test_a_picture_with_and_without_evaluations(tmp_path: Path) -> None:
     sizes = []
     for evaluations in ([], [entry(10), entry(20)]):

@@ -243,6 +243,7 @@ def test_wrong_observations(leave_run: Any, tmp_path: Path, obs: Any, words: str
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("obs", "mask", "words"),
     [
@@ -282,6 +283,7 @@ def test_a_mask_or_a_state_of_another_policy(leave_run: Any, tmp_path: Path) -> 
         plain.act(np.zeros(4), mask=[1, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reward", [float("nan"), -float("inf"), "1.0", b"1", np.zeros(1), [1.0], [[1], [1, 2]],
                10**400, 1j, {}, np.float32("inf")],
@@ -305,6 +307,7 @@ def test_rewards_above_one_are_seen_as_one(leave_run: Any, tmp_path: Path, rewar
     np.testing.assert_array_equal(action["aim"], expected["aim"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [[], MEMORY])
 def test_an_episode_in_ones_own_loop_is_the_one_that_an_evaluator_plays(
     leave_run: Any, tmp_path: Path, sets: list[str]

@@ -121,7 +121,9 @@ def test_one_episode_has_no_interval(run: Path, capsys: pytest.CaptureFixture[st
 
 # imageio's own reader of MP4 leaves its pipes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("suffix", [".gif", ".GIF", ".mp4"])
+@pytest.mark.parametrize(
+    "suffix", [".gif", ".GIF", pytest.param(".mp4", marks=pytest.mark.processes)]
+)
 def test_a_video_read_back(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
@@ -229,7 +231,11 @@ def test_a_place_that_cannot_be_had_is_found_before_anything_is_played(
 
 
 @pytest.mark.parametrize(
-    ("file", "words"), [("a.gif", "File too large"), ("a.mp4", "ffmpeg ended early")]
+    ("file", "words"),
+    [
+        ("a.gif", "File too large"),
+        pytest.param("a.mp4", "ffmpeg ended early", marks=pytest.mark.processes),
+    ],
 )
 def test_a_full_disk_leaves_what_was_there(
     run: Path, capsys: pytest.CaptureFixture[str], file: str, words: str

@@ -74,6 +74,7 @@ def page(folder: Path) -> Page:
     return Page((folder / "report.html").read_text())
 
 
+@pytest.mark.slow
 def test_a_page_that_needs_nothing_beside_it(folder: Path) -> None:
     assert main(["report", str(folder)]) == 0
     shown = page(folder)
@@ -89,11 +90,13 @@ def test_a_page_that_needs_nothing_beside_it(folder: Path) -> None:
     assert (folder / "report" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_shares_of_the_learners_time(folder: Path) -> None:
     report.report(folder, to=None)
     assert re.search(r"wait 3.0 s 25 % +train 9.0 s 75 %", page(folder).text)
 
 
+@pytest.mark.slow
 def test_a_run_that_still_goes_on(folder: Path) -> None:
     (folder / "summary.json").unlink()
     assert report.report(folder, to=folder / "deep" / "now.html") == 0
@@ -124,6 +127,7 @@ def test_what_is_no_run(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(folder), "--to", str(folder / "run.toml" / "page.html")]) == 2
     assert "choose another place with --to" in capsys.readouterr().err
@@ -137,6 +141,7 @@ def test_rates_are_steps_over_seconds_and_do_not_cross_a_restart() -> None:
     assert all(rate == pytest.approx(512.0) for _, rate in plots.rates([*history, *back]))
 
 
+@pytest.mark.slow
 def test_of_a_week_a_thousand_points_are_drawn(folder: Path) -> None:
     lines = "".join(json.dumps(entry(at)) + "\n" for at in range(20_000))
     (folder / "history.jsonl").write_text(lines)

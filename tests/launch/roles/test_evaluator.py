@@ -269,6 +269,7 @@ def test_the_last_weights_are_waited_for_and_played_once(tmp_path: Path, spaces:
     assert [entry["mean"] for entry in lines(tmp_path)] == [0.0, 5.0]
 
 
+@pytest.mark.slow
 def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: Spaces) -> None:
     async def main() -> None:
         end = End()

@@ -43,6 +43,7 @@ def resumed(out: Path, model: Model, run: run_file.Run = RUN) -> int | None:
     return None if found is None else found.version
 
 
+@pytest.mark.slow
 def test_the_newest_that_is_whole_inside_too(tmp_path: Path, model: Model) -> None:
     assert resumed(tmp_path, model) is None
     save(tmp_path / "checkpoints", 5)

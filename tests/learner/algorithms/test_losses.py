@@ -64,6 +64,7 @@ def test_policy_gradient_and_entropy_vectors(case: int) -> None:
     assert entropy_loss.item() == pytest.approx(known["entropy_loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_entropy_vectors_and_their_gradients() -> None:
     known = REFERENCE["trfl_entropy"]
     logits = tensor(known["logits"]).requires_grad_()

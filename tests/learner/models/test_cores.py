@@ -103,6 +103,7 @@ def model_of(spaces: Spaces, **settings: Any) -> Model:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("previous", [False, True])
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("core", ["lstm", "gru"])

@@ -88,6 +88,7 @@ def test_parameters_are_counted() -> None:
     assert [distribution_of(action).params for action in ACTIONS] == [4, 12, 4, 4, 18, 18]
 
 
+@pytest.mark.slow
 @EVERY
 def test_log_prob(action: Action) -> None:
     known = distribution_of(action)
@@ -196,6 +197,7 @@ def test_beyond_the_bounds_only_the_way_back_has_a_gradient() -> None:
         assert gradient.tolist() == [0, 0, *([-1.0 if up else 1.0] * 2 if inward else [0, 0])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [0, 1])
 def test_a_deviation_under_a_lasting_pull_stays_near_its_bound_and_returns(bound: int) -> None:
     known, direction = distribution_of(Action(BOX.parts)), (-1, 1)[bound]

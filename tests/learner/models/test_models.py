@@ -188,6 +188,7 @@ def test_wrong_settings_say_what_to_change() -> None:
         build(ModelConfig(kind="cnn"), CARTPOLE, seed=0)
 
 
+@pytest.mark.slow
 def test_building_does_not_load_the_compiler() -> None:
     """It takes seconds to import, and a sampler must start in less."""
     script = (

@@ -1,4 +1,4 @@
-"""The examples of learner/MODELS.md, word for word."""
+"""The examples of docs/models.md, word for word."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 
-PAGE = (Path(__file__).parents[3] / "learner" / "MODELS.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
 TABLES = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
 (ENCODER,) = re.findall(r"This is `eyes\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
 

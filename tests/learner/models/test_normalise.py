@@ -179,6 +179,7 @@ def model(**settings: Any) -> Model:
     return build(ModelConfig(**settings), SPACES, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "resnet"])
 def test_the_network_sees_normalised_numbers(kind: str) -> None:
     plain, normal = model(kind=kind), model(kind=kind, normalise_obs=True)

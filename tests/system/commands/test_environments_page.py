@@ -1,4 +1,4 @@
-"""The examples of actors/ENVIRONMENTS.md, word for word."""
+"""The examples of docs/environments.md, word for word."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.system.conftest import Place
 
-PAGE = Path(__file__).parents[3] / "actors" / "ENVIRONMENTS.md"
+PAGE = Path(__file__).parents[3] / "docs" / "environments.md"
 BLOCK = re.compile(r"([^\n]+(?:\n[^\n]+)*)\n\n```(?:python|toml)\n(.*?)```", re.DOTALL)
 
 

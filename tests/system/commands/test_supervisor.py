@@ -1,5 +1,5 @@
-"""RACK.md, "Without systemd", word for word on one machine: two learner ranks, two nodes, an
-evaluator. What is killed comes back, what is stopped drains, and nobody is left behind."""
+"""docs/deploy/systemd.md, "Without systemd", word for word on one machine: two learner ranks, two
+nodes, an evaluator. What is killed comes back, what is stopped drains, nobody is left behind."""
 
 import json
 import os
@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.journal import audit
-from headrace.launch.deploy import units
 from tests import ports
 from tests.needs import missing
 from tests.system.conftest import RUN, Place, Process, until
 
-GUIDE = Path(units.__file__).parent / "RACK.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
 LONG_S = 90.0  # a dozen processes that import torch
 
 # The one place to switch: without `headrace node` two samplers stand for a node.

@@ -103,6 +103,7 @@ def test_it_stalls() -> None:
     assert thread.is_alive()
 
 
+@pytest.mark.processes
 def test_it_dies() -> None:
     code = (
         "from headrace.actors.envs.toys.sleepers import make;"

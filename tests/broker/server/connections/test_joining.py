@@ -5,6 +5,7 @@ import itertools
 import time
 from pathlib import Path
 
+import pytest
 import zmq
 
 from headrace.broker.journal.journal import Journal
@@ -42,6 +43,7 @@ async def heard(path: Path, *, answer_after: int) -> list[float]:
     return times
 
 
+@pytest.mark.slow
 def test_hellos_without_an_answer_come_ever_less_often(tmp_path: Path) -> None:
     times = asyncio.run(heard(tmp_path, answer_after=0))
     gaps = [b - a for a, b in itertools.pairwise(times)]
@@ -49,5 +51,6 @@ def test_hellos_without_an_answer_come_ever_less_often(tmp_path: Path) -> None:
     assert gaps[-1] > 2 * gaps[0]
 
 
+@pytest.mark.slow
 def test_the_answer_ends_them(tmp_path: Path) -> None:
     assert len(asyncio.run(heard(tmp_path, answer_after=2))) == 2

@@ -19,6 +19,7 @@ def line(up_mbit: float, down_mbit: float, latency_s: float = 0.01) -> tuple[Wor
     return World(), Way(up_mbit * MBIT, latency_s), Way(down_mbit * MBIT, latency_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "mbit", "latency_s"),
     [
@@ -45,6 +46,7 @@ def test_any_size_at_the_rate_of_any_line(size: int, mbit: float, latency_s: flo
     assert broker.silence() < LEASE / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("up_mbit", "down_mbit"), [(2, 2), (1, 16), (16, 1)])
 def test_both_directions_at_once(up_mbit: float, down_mbit: float) -> None:
     """Unrolls one way and weights the other: answers wait behind the other direction's bulk, and
@@ -61,6 +63,7 @@ def test_both_directions_at_once(up_mbit: float, down_mbit: float) -> None:
     assert max(peer.beat_s, broker.beat_s) < LEASE / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 8])
 def test_several_share_a_line(count: int) -> None:
     """Each begins when the others have filled it."""

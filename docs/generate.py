@@ -1,0 +1,132 @@
+"""Makes the reference pages from the code, so that they cannot say what the code does not."""
+
+import argparse
+import html
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from grafana.generate import reference
+from grafana.generate.registries import described
+from headrace.launch import arguments, examples
+from headrace.launch.config import run_file, toml_text
+
+_SETTINGS = """\
+# Settings
+
+```
+headrace config cartpole                        # this list, with the values of a run
+headrace train cartpole --set learner.lr=1e-3   # change one of them
+```
+
+A run is a TOML file with these sections. A key that you leave out has its default. A wrong key,
+type or range is refused before anything starts. [A run and its settings](../start/runs.md) says
+which keys to know first.
+"""
+
+_COMMANDS = """\
+# Command line
+
+`headrace` alone lists the commands, `headrace COMMAND --help` says what stands here. What the exit
+statuses mean stands on [a page of its own](exit-statuses.md).
+"""
+
+_MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\*_[]|"})
+
+
+def settings() -> str:
+    """Returns the page of all keys of a run: type and range, default, meaning."""
+    parts = [_SETTINGS]
+    for section in msgspec.structs.fields(run_file.Run):
+        rows = [
+            (f"`{key}`", toml_text.allowed(field.type), _default(field), _meaning(field.type))
+            for key, field in run_file.SECTIONS[section.name].items()
+        ]
+        words = toml_text.comment(section.type.__doc__)
+        table = _table(("key", "what it may be", "default", "meaning"), rows)
+        parts.append(f"## [{section.name}] {{: #{section.name} }}\n\n{words}\n\n{table}")
+    return "\n".join(parts)
+
+
+def commands() -> str:
+    """Returns the page of all commands with their options and examples."""
+    parts = [_COMMANDS]
+    for name, command, words in _commands(arguments.parser()):
+        lines = "\n".join(line for line in examples.lines(name))
+        rows = [_option(action) for action in command._actions if _is_shown(action)]
+        table = _table(("option", "meaning"), rows)
+        parts.append(f"## headrace {name}\n\n{_sentence(words)}\n\n```\n{lines}\n```\n\n{table}")
+    return "\n".join(parts)
+
+
+def _commands(
+    parser: argparse.ArgumentParser,
+) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
+    """Yields (name, its parser, what it does); argparse has no public way to them."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._choices_actions:
+                yield choice.dest, action.choices[choice.dest], choice.help or ""
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    """Returns whether a command's help shows it, and it is not the help itself."""
+    return action.dest != "help" and action.help != argparse.SUPPRESS
+
+
+def _option(action: argparse.Action) -> tuple[str, str]:
+    """Returns the row of one option or argument."""
+    value = action.metavar or (
+        f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper()
+    )
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    if action.option_strings:
+        name = action.option_strings[0] + ("" if action.nargs == 0 else f" {value}")
+    else:
+        name = str(value)
+    return f"`{name}`", _sentence((action.help or "").replace("%%", "%"))
+
+
+def _default(field: inspect.Field | Any) -> str:
+    """Returns a key's default as it would stand in a run file."""
+    held = field.default
+    if held is msgspec.NODEFAULT:
+        held = field.default_factory()
+    return "not set" if held is None else f"`{toml_text.value(msgspec.to_builtins(held))}`"
+
+
+def _meaning(kind: Any) -> str:
+    """Returns the words beside a key's type."""
+    told = inspect.type_info(kind)
+    if not isinstance(told, inspect.Metadata) or not told.extra_json_schema:
+        return ""
+    return toml_text.comment(told.extra_json_schema.get("description"))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Returns a Markdown table."""
+    lines = [head, ("---",) * len(head), *(tuple(map(_cell, row)) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Returns text that does not end its cell, and is taken neither for HTML nor for Markdown."""
+    parts = text.split("`")
+    parts[::2] = [html.escape(part, quote=False).translate(_MARKUP) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _sentence(words: str) -> str:
+    """Returns it with a capital and a full stop."""
+    return words[:1].upper() + words[1:].rstrip(".") + "." if words else ""
+
+
+# Place in docs/ -> what makes the page.
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "reference/settings.md": settings,
+    "reference/commands.md": commands,
+    "reference/metrics.md": lambda: reference.page(described()),
+}
