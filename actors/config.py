@@ -20,8 +20,7 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="put around it in this order; id = module:factory, the rest are keywords"),
     ] = ()
     stack: Annotated[
-        int,
-        Meta(ge=1, le=64, description="images: frames that the network sees at once"),
+        int, Meta(ge=1, le=64, description="images: frames that the network sees at once")
     ] = 1
     mask: Annotated[
         str,

@@ -46,9 +46,12 @@ class Faults:
             self._told.add(kind)
         # It is of another process, and no exception here: log_lines.py puts it in the line.
         log.error(
-            "%s %s: %s", self._name, became, _line(failure),
+            "%s %s: %s",
+            self._name,
+            became,
+            _line(failure),
             extra={"traceback": text if new else ""},
-        )  # fmt: skip
+        )
 
 
 def _line(failure: Failure) -> str:

@@ -73,9 +73,15 @@ class Game:
         outcome: Scores | BaseException
         try:
             outcome = evaluator.play(
-                self._policy, self._env, self._spaces, how.episodes, how.envs, how.seed,
-                how.greedy, stopped=self._asked,
-            )  # fmt: skip
+                self._policy,
+                self._env,
+                self._spaces,
+                how.episodes,
+                how.envs,
+                how.seed,
+                how.greedy,
+                stopped=self._asked,
+            )
         except BaseException as error:  # noqa: BLE001 - the loop must hear of anything
             outcome = error
         self._outcome = outcome

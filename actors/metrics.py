@@ -167,16 +167,18 @@ class ActorMetrics(Collector):
             failures.add_metric([where], count)
         yield failures
         yield histogram(
-            "headrace_actor_env_step_seconds", "Of an environment's step, mean of an unroll",
+            "headrace_actor_env_step_seconds",
+            "Of an environment's step, mean of an unroll",
             self.steps,
-        )  # fmt: skip
+        )
         if self._end is not None:
             yield from _link(self._end)
         outbox = self._end.outbox if self._end else None
         yield CounterMetricFamily(
-            "headrace_actor_generated_fragments", "Unrolls finished",
+            "headrace_actor_generated_fragments",
+            "Unrolls finished",
             value=outbox.generated if outbox else 0,
-        )  # fmt: skip
+        )
         for name, words, number in (
             ("unacked_fragments", "Not acknowledged", len(outbox) if outbox else 0),
             (
@@ -196,6 +198,7 @@ def _link(end: ActorEnd) -> Iterator[Metric]:
         "headrace_actor_ack_seconds", "From sending an unroll to its acknowledgement", end.acks
     )
     yield GaugeMetricFamily(
-        "headrace_actor_last_ack_timestamp_seconds", "When an acknowledgement came",
+        "headrace_actor_last_ack_timestamp_seconds",
+        "When an acknowledgement came",
         value=end.last_ack,
-    )  # fmt: skip
+    )

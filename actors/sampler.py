@@ -159,9 +159,14 @@ class Sampler:
             return
         done = rollout.finish()
         self.end.put(
-            group, versions=done.versions, steps=done.steps, digest=done.digest, ended=done.ended,
-            episodes=done.episodes, buffers=done.buffers,
-        )  # fmt: skip
+            group,
+            versions=done.versions,
+            steps=done.steps,
+            digest=done.digest,
+            ended=done.ended,
+            episodes=done.episodes,
+            buffers=done.buffers,
+        )
         self.metrics.sent(done.steps, done.ended, sum(map(len, done.buffers)))
 
     def _open(self, group: int) -> bool:
@@ -230,9 +235,11 @@ class Sampler:
         self._last_call = (ended, self.metrics.waiting_s)
         self.metrics.acted(rows, ended - began)
         self.gather.called(
-            rows=rows, seconds=ended - began, waited=self.metrics.waiting_s - waited,
+            rows=rows,
+            seconds=ended - began,
+            waited=self.metrics.waiting_s - waited,
             elapsed=ended - before,
-        )  # fmt: skip
+        )
 
     async def _hold(self) -> bool:
         """True: it waited a little for more environments; look again."""

@@ -10,12 +10,30 @@ from types import TracebackType
 # all the same: that is how it was called.
 _NOT_THEIRS = frozenset(
     {
-        *sys.stdlib_module_names, "__main__", "headrace",
-        "PIL", "gymnasium", "imageio", "imageio_ffmpeg", "lz4", "matplotlib", "msgpack", "msgspec",
-        "numpy", "onnx", "onnxruntime", "onnxscript", "prometheus_client", "rich", "safetensors",
-        "torch", "uvloop", "xxhash", "zmq",
+        *sys.stdlib_module_names,
+        "__main__",
+        "headrace",
+        "PIL",
+        "gymnasium",
+        "imageio",
+        "imageio_ffmpeg",
+        "lz4",
+        "matplotlib",
+        "msgpack",
+        "msgspec",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "onnxscript",
+        "prometheus_client",
+        "rich",
+        "safetensors",
+        "torch",
+        "uvloop",
+        "xxhash",
+        "zmq",
     }
-)  # fmt: skip
+)
 _MOST_BYTES = 8192
 
 

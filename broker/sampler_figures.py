@@ -11,11 +11,20 @@ OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 
 # Every name that a sampler may say and that only grows.
 GROWING: Final = (
-    "env_steps", "episodes", "generated", "bytes", "raw_bytes", "env_s", "inference_s", "replies_s",
-    "calls", "rows", "reconnects",
+    "env_steps",
+    "episodes",
+    "generated",
+    "bytes",
+    "raw_bytes",
+    "env_s",
+    "inference_s",
+    "replies_s",
+    "calls",
+    "rows",
+    "reconnects",
     *(f"wait_{phase}_s" for phase in WAITS),
     *(f"out_{outcome}" for outcome in OUTCOMES),
     *(f"fail_{where}" for where in FAILURES),
     *measures.names("ack", measures.ACK_S),
     *measures.names("step", measures.STEP_S),
-)  # fmt: skip
+)

@@ -13,9 +13,18 @@ from headrace.launch.process import runtime
 from headrace.launch.roles import learner_options
 
 BENCHES = (
-    "broker", "throughput", "vector", "solve", "lockstep", "atari", "curve", "crowd", "sampler",
-    "learn", "all",
-)  # fmt: skip
+    "broker",
+    "throughput",
+    "vector",
+    "solve",
+    "lockstep",
+    "atari",
+    "curve",
+    "crowd",
+    "sampler",
+    "learn",
+    "all",
+)
 _LISTED = f"a TOML file, or one of: {', '.join(run_file.shipped())}"
 _FOLDER = "the run's folder, as headrace train wrote it"
 
@@ -30,9 +39,11 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """`command` holds the name of the command."""
     whole = _Parser(
-        prog="headrace", description="Asynchronous reinforcement learning.",
-        epilog=examples.of_all(), formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog="headrace",
+        description="Asynchronous reinforcement learning.",
+        epilog=examples.of_all(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     whole.add_argument("--version", action="version", version=f"headrace {release()}")
     # For what `headrace train` starts again.
     whole.add_argument(
@@ -86,21 +97,21 @@ def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument("--stop-steps", type=int, help="limit on agent steps trained on")
     train.add_argument("--stop-seconds", type=float, help="limit on seconds at work")
     train.add_argument(
-        "--out",
-        type=options.path,
-        help="the run's folder; default: a new headrace-runs/NAME",
+        "--out", type=options.path, help="the run's folder; default: a new headrace-runs/NAME"
     )
     train.add_argument(
         "--resume", action="store_true", help="continue its newest checkpoint, by its own settings"
     )
     train.add_argument(
-        "--evaluate", action="store_true",
+        "--evaluate",
+        action="store_true",
         help="an evaluator beside it: [evaluate] says how it plays; the best weights are kept",
-    )  # fmt: skip
+    )
     train.add_argument(
-        "--record", action="store_true",
+        "--record",
+        action="store_true",
         help="keep every batch in the run's folder, so that headrace replay can train on it again",
-    )  # fmt: skip
+    )
     train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
 
 
@@ -164,9 +175,11 @@ def _actor(actor: argparse.ArgumentParser) -> None:
         "--ledger", type=options.path, help="write what was generated into this folder"
     )
     actor.add_argument(
-        "--shelf", type=options.path, metavar="PATH",
+        "--shelf",
+        type=options.path,
+        metavar="PATH",
         help="take weights from this machine's shared memory, where headrace node puts them",
-    )  # fmt: skip
+    )
     options.key(actor, "none")
     options.allow(actor)
     options.metrics(actor)
@@ -216,10 +229,7 @@ def _evaluate(evaluate: argparse.ArgumentParser) -> None:
 
 def _replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
-        "folder",
-        type=options.path,
-        metavar="RUN_DIR",
-        help="a folder of headrace train --record",
+        "folder", type=options.path, metavar="RUN_DIR", help="a folder of headrace train --record"
     )
 
 
@@ -229,18 +239,25 @@ def _keygen(keygen: argparse.ArgumentParser) -> None:
     )
     for role in ROLES:
         keygen.add_argument(
-            f"--{role}", action="append", default=[], metavar="NAME",
+            f"--{role}",
+            action="append",
+            default=[],
+            metavar="NAME",
             help=f"a key of its own for this {role}; may be said again",
-        )  # fmt: skip
+        )
 
 
 def _top(top: argparse.ArgumentParser) -> None:
     top.add_argument("--broker", required=True, help="its address")
     options.key(top, "none; any of the run's will do")
     top.add_argument(
-        "--web", type=int, nargs="?", const=8800, metavar="PORT",
+        "--web",
+        type=int,
+        nargs="?",
+        const=8800,
+        metavar="PORT",
         help="serve the page there instead; default: 8800, 0 takes a free one",
-    )  # fmt: skip
+    )
     top.add_argument("--host", default="127.0.0.1", help="of the page; default: 127.0.0.1")
     options.page_name(top)
 
@@ -265,13 +282,17 @@ def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
     units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
     units.add_argument(
-        "--key-folder", type=options.path, metavar="DIR",
+        "--key-folder",
+        type=options.path,
+        metavar="DIR",
         help="where these machines have their keys; default: security.keys",
-    )  # fmt: skip
+    )
     units.add_argument(
-        "--bin", type=options.path, metavar="DIR",
+        "--bin",
+        type=options.path,
+        metavar="DIR",
         help="where they have headrace and torchrun; default: where this machine has them",
-    )  # fmt: skip
+    )
     units.add_argument(
         "--out", type=options.path, metavar="DIR", help="write into it; default: print"
     )
@@ -280,7 +301,9 @@ def _units(units: argparse.ArgumentParser) -> None:
 def _bench(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("what", choices=BENCHES, help="which benchmark")
     bench.add_argument(
-        "names", nargs="*", metavar="NAME",
+        "names",
+        nargs="*",
+        metavar="NAME",
         help=f"sampler: {_LISTED}; learn: which gates, default: every one; crowd: how many",
-    )  # fmt: skip
+    )
     options.sets(bench)

@@ -64,9 +64,14 @@ def _play(given: argparse.Namespace) -> int:
 
     logs.start("play", quiet=True)
     return play.play(
-        given.folder, which=given.checkpoint, episodes=given.episodes, greedy=not given.sampled,
-        seed=given.seed, video=given.video, sets=given.set,
-    )  # fmt: skip
+        given.folder,
+        which=given.checkpoint,
+        episodes=given.episodes,
+        greedy=not given.sampled,
+        seed=given.seed,
+        video=given.video,
+        sets=given.set,
+    )
 
 
 def _export(given: argparse.Namespace) -> int:

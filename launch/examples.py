@@ -70,7 +70,7 @@ _ALL = {
         ("headrace config cartpole", "every key with its meaning, range and default"),
         ("headrace config pong --set actor.count=8", "what a setting makes of it"),
     ),
-}  # fmt: skip
+}
 
 
 def of(command: str) -> str:

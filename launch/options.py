@@ -23,10 +23,13 @@ def path(word: str) -> Path:
 
 def allow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--allow", action="append", default=[], metavar="PREFIX",
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PREFIX",
         help="a package, module or module:factory that the broker's run may name; may be said"
         " again; also a line each in /etc/headrace/allow and ~/.config/headrace/allow",
-    )  # fmt: skip
+    )
 
 
 def name(word: str) -> str:
@@ -77,10 +80,11 @@ def key(parser: argparse.ArgumentParser, default: str) -> None:
 def log_form(parser: argparse.ArgumentParser) -> None:
     """For the processes that run for days; commands for people always speak to people."""
     parser.add_argument(
-        "--log", choices=logs.FORMS,
+        "--log",
+        choices=logs.FORMS,
         help=f"lines for people, or JSON; auto: by whether this is a terminal;"
         f" default: {logs.VARIABLE}, else auto",
-    )  # fmt: skip
+    )
 
 
 def metrics(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +94,10 @@ def metrics(parser: argparse.ArgumentParser) -> None:
 
 def page_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--page-name", action="append", default=[], metavar="NAME",
+        "--page-name",
+        action="append",
+        default=[],
+        metavar="NAME",
         help="a further name by which browsers reach the page; addresses and this machine's own"
         " name need not be said",
-    )  # fmt: skip
+    )

@@ -120,8 +120,7 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1.0
     value_coef: Annotated[float, Meta(ge=0, description="weight of the value loss")] = 0.5
     value_clip: Annotated[
-        float,
-        Meta(ge=0, description="ppo: values move no further than this in one batch; 0 = off"),
+        float, Meta(ge=0, description="ppo: values move no further than this in one batch; 0 = off")
     ] = 0.0
     entropy_coef: Annotated[Schedule, Meta(description="weight of the entropy bonus")] = 0.01
     normalise_advantages: Annotated[
@@ -150,8 +149,7 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="appo: optimiser steps between moves of the target network")
     ] = 2
     target_rate: Annotated[
-        float,
-        Meta(gt=0, le=1, description="appo: how far it moves towards the policy; 1 = a copy"),
+        float, Meta(gt=0, le=1, description="appo: how far it moves towards the policy; 1 = a copy")
     ] = 1.0
     kl_coef: Annotated[
         float, Meta(ge=0, description="appo: weight of KL(target, policy); 0 = off")

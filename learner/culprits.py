@@ -104,8 +104,11 @@ class Inquest:
         samplers = sorted({batch.messages[at].actor for at in places})
         log.error(
             "non-finite gradients: step skipped, %d of %d unrolls rejected, of %s, kept in %s",
-            len(places), batch.unrolls, ", ".join(samplers[:8]), self._folder,
-        )  # fmt: skip
+            len(places),
+            batch.unrolls,
+            ", ".join(samplers[:8]),
+            self._folder,
+        )
         words = "no optimiser step is finite with it"
         self._p.feed.reject(batch, places, Objection("step", words, blame))
 

@@ -112,9 +112,10 @@ class LeaseMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         end = self._feed.end
         fragments = CounterMetricFamily(
-            "headrace_learner_fragments", "Unrolls delivered, by what came of it",
+            "headrace_learner_fragments",
+            "Unrolls delivered, by what came of it",
             labels=["outcome"],
-        )  # fmt: skip
+        )
         for outcome, count in (
             ("trained", end.trained_unrolls),
             ("rejected", end.rejected),
@@ -124,9 +125,10 @@ class LeaseMetrics(Collector):
             fragments.add_metric([outcome], count)
         yield fragments
         rejected = CounterMetricFamily(
-            "headrace_learner_rejected_fragments", "Unrolls that could not be used, by reason",
+            "headrace_learner_rejected_fragments",
+            "Unrolls that could not be used, by reason",
             labels=["reason"],
-        )  # fmt: skip
+        )
         for reason, count in end.objections.items():
             rejected.add_metric([reason], count)
         yield rejected
@@ -135,13 +137,15 @@ class LeaseMetrics(Collector):
         )
         if torch.cuda.is_available():
             yield GaugeMetricFamily(
-                "headrace_learner_gpu_memory_bytes", "Held by tensors on its GPU",
+                "headrace_learner_gpu_memory_bytes",
+                "Held by tensors on its GPU",
                 value=torch.cuda.memory_allocated(),
-            )  # fmt: skip
+            )
         yield CounterMetricFamily(
-            "headrace_learner_delivered_fragments", "Unrolls delivered, copies left out",
+            "headrace_learner_delivered_fragments",
+            "Unrolls delivered, copies left out",
             value=end.delivered,
-        )  # fmt: skip
+        )
         for name, words, value in (
             ("held_fragments", "Unrolls delivered and not trained", len(end.inbox)),
             (

@@ -126,8 +126,13 @@ class ProgressLines:
         share = "" if self._goal is None else f" of {self._goal} ({100 * trained // self._goal} %)"
         mean = progress.mean_return()
         log.info(
-            "version %d: %d steps%s, %s, return %s, lag %.2f, %.0f s", progress.version, trained,
-            share, f"{rate:.0f}/s" if trained > self._trained else "waits for unrolls",
-            "unknown yet" if mean is None else f"{mean:.1f}", progress.lag()["mean"], at,
-        )  # fmt: skip
+            "version %d: %d steps%s, %s, return %s, lag %.2f, %.0f s",
+            progress.version,
+            trained,
+            share,
+            f"{rate:.0f}/s" if trained > self._trained else "waits for unrolls",
+            "unknown yet" if mean is None else f"{mean:.1f}",
+            progress.lag()["mean"],
+            at,
+        )
         self._at, self._trained = at, trained

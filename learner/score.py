@@ -167,12 +167,16 @@ class Score:
             "each": self._each,
             "streams": [
                 [
-                    *key, one.joined, one.heard, one.unrolls, one.steps,
+                    *key,
+                    one.joined,
+                    one.heard,
+                    one.unrolls,
+                    one.steps,
                     [[column.at, *column.returns] for column in one.columns],
                 ]
                 for key, one in self._streams.items()
             ],
-        }  # fmt: skip
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.mean, self._longest, self._each = state["mean"], state["longest"], state["each"]

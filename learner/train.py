@@ -63,9 +63,11 @@ def train(p: Pieces) -> str:
     batch: Batch | None = None
     p.progress.mark(time.monotonic())
     lines = ProgressLines(
-        p.config.progress_s if p.ranks.rank == 0 else 0.0, steps=p.goal.steps, progress=p.progress,
+        p.config.progress_s if p.ranks.rank == 0 else 0.0,
+        steps=p.goal.steps,
+        progress=p.progress,
         at=p.clock(),
-    )  # fmt: skip
+    )
 
     while True:
         # 1. A batch, and everybody else's word that they have one too.
@@ -218,9 +220,14 @@ def loss_alone(p: Pieces, part: Sample, *, whole: Norm) -> Tensor:
         output: Output = p.model(part.obs, part.memory, part.begins)
         target = forward_target(p, part)
     return LOSSES[p.algorithm.name](
-        p.algorithm, numbers_now(p), distribution=p.model.distribution, output=output,
-        batch=part.loss, target=target, norm=norm,
-    ).total  # fmt: skip
+        p.algorithm,
+        numbers_now(p),
+        distribution=p.model.distribution,
+        output=output,
+        batch=part.loss,
+        target=target,
+        norm=norm,
+    ).total
 
 
 @torch.no_grad()

@@ -43,9 +43,12 @@ def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
         }
         try:
             checkpoint.save(
-                p.folder / "checkpoints", step_version=p.progress.version, tensors=groups,
-                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)), keep=p.saving.keep,
-            )  # fmt: skip
+                p.folder / "checkpoints",
+                step_version=p.progress.version,
+                tensors=groups,
+                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)),
+                keep=p.saving.keep,
+            )
             p.metrics.checkpoints.labels("ok").inc()
             p.metrics.last_checkpoint.set(time.time())
         except checkpoint.CheckpointError as error:

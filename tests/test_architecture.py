@@ -81,11 +81,6 @@ MAY_IMPORT = {
         "broker/weights launch/config launch/monitor launch/monitor/page launch/process "
         "launch/results learner learner/batches learner/models learner/models/encoders"
     ),
-    "launch/bench": (
-        "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "
-        "broker/protocol broker/transport broker/weights launch/config launch/process "
-        "launch/roles learner learner/algorithms learner/batches learner/models"
-    ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/transport "
         "broker/weights launch/config launch/process"
@@ -104,6 +99,11 @@ MAY_IMPORT = {
         "launch/results launch/roles"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles",
+    "launch/bench": (
+        "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "
+        "broker/protocol broker/transport broker/weights launch/config launch/local "
+        "launch/process launch/roles learner learner/algorithms learner/batches learner/models"
+    ),
 }
 # Of the learner's own files, those that a sampler needs, too.
 FOR_ACTORS = {"learner.weights", "learner.spaces", "learner.config"}

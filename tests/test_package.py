@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("actors", "broker", "launch", "learner")
 
 pytestmark = pytest.mark.processes
 
@@ -41,12 +40,6 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 def project() -> dict[str, str]:
     found: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return found
-
-
-def test_type_checkers_of_users_read_our_types(wheel: zipfile.ZipFile) -> None:
-    names = wheel.namelist()
-    for room in ROOMS:
-        assert sum(bool(re.fullmatch(rf"(.+/)?{room}/py\.typed", name)) for name in names) == 1
 
 
 def test_the_licence_and_the_metadata_travel_with_it(wheel: zipfile.ZipFile) -> None:

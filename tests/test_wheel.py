@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("actors", "broker", "learner", "launch")
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -72,9 +74,17 @@ def test_it_works_beside_a_users_own_folders(python: Path, users_folder: Path) -
     where = "import headrace.broker as room; print(room.__file__)"
     assert str(python.parent.parent) in run(str(python), "-c", where, folder=users_folder)
     headrace(
-        "train", "cartpole", "--out", "run", "--stop-steps", "2000", "--quiet",
-        "--set", "actor.stepping=processes", status=3,  # a limit ended it
-    )  # fmt: skip
+        "train",
+        "cartpole",
+        "--out",
+        "run",
+        "--stop-steps",
+        "2000",
+        "--quiet",
+        "--set",
+        "actor.stepping=processes",
+        status=3,  # a limit ended it
+    )
     assert json.loads((users_folder / "run" / "summary.json").read_text())["env_steps"] >= 2000
     assert "return" in headrace("play", "run", "--episodes", "1")
     headrace("export", "run", "--onnx")

@@ -52,24 +52,35 @@ class Nest:
         with theirs:
             self._popen = subprocess.Popen(
                 [sys.executable, nest.__file__, str(theirs.fileno()), nest.ROOM],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
                 env={**os.environ, nest.WORD: nest.NO_WORD, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
+            )
         self._pids: dict[int, int] = {}  # by number of the order
         self._statuses: dict[int, int] = {}  # of those that ended
         self._made = 0
         atexit.register(self._end)
 
     def fork(
-        self, program: str, words: Sequence[str], *, folder: Path, log: Path,
-        env: Mapping[str, str], namespace: str = "",
-    ) -> Forked:  # fmt: skip
+        self,
+        program: str,
+        words: Sequence[str],
+        *,
+        folder: Path,
+        log: Path,
+        env: Mapping[str, str],
+        namespace: str = "",
+    ) -> Forked:
         """`program`: a module, or the path of a file. What it says goes to `log`."""
         number, self._made = self._made, self._made + 1
         order = {
-            "number": number, "words": [program, *words], "folder": str(folder), "env": dict(env),
+            "number": number,
+            "words": [program, *words],
+            "folder": str(folder),
+            "env": dict(env),
             "namespace": namespace,
-        }  # fmt: skip
+        }
         with log.open("wb") as sink:
             socket.send_fds(self._orders, [json.dumps(order).encode()], [sink.fileno()])
         while number not in self._pids:

@@ -108,15 +108,41 @@ class _Packed:
     def convolve(self, x: Tensor, scale: float, after: float) -> Tensor:
         """uint8 of `scale` -> uint8 of `after`, with ReLU."""
         y: Tensor = torch.ops.onednn.qconv2d_pointwise(
-            x, scale, 0, self._weight, self._scales, self._zeros, self._bias,
-            self._stride, [0, 0], [1, 1], 1, after, 0, torch.uint8, "relu", [], "",
-        )  # fmt: skip
+            x,
+            scale,
+            0,
+            self._weight,
+            self._scales,
+            self._zeros,
+            self._bias,
+            self._stride,
+            [0, 0],
+            [1, 1],
+            1,
+            after,
+            0,
+            torch.uint8,
+            "relu",
+            [],
+            "",
+        )
         return y
 
     def multiply(self, x: Tensor, scale: float) -> Tensor:
         """uint8 of `scale` -> float32."""
         y: Tensor = torch.ops.onednn.qlinear_pointwise(
-            x, scale, 0, self._weight, self._scales, self._zeros, self._bias,
-            1.0, 0, torch.float32, "none", [], "",
-        )  # fmt: skip
+            x,
+            scale,
+            0,
+            self._weight,
+            self._scales,
+            self._zeros,
+            self._bias,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
         return y

@@ -61,13 +61,24 @@ def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, see
         return Inline(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
     if choice.stepping == "threads":
         return Threads(
-            env, spaces, groups=groups, envs=envs, seed=seed,
-            timeout_s=actor.step_timeout_s, vector=vector,
-        )  # fmt: skip
+            env,
+            spaces,
+            groups=groups,
+            envs=envs,
+            seed=seed,
+            timeout_s=actor.step_timeout_s,
+            vector=vector,
+        )
     return Processes(
-        env, spaces, groups=groups, envs=envs, seed=seed,
-        workers=actor.workers, timeout_s=actor.step_timeout_s, vector=vector,
-    )  # fmt: skip
+        env,
+        spaces,
+        groups=groups,
+        envs=envs,
+        seed=seed,
+        workers=actor.workers,
+        timeout_s=actor.step_timeout_s,
+        vector=vector,
+    )
 
 
 def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:

@@ -24,6 +24,9 @@ def die_with_parent(parent: int) -> None:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(
-            ctypes.c_int(option), ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0),
+            ctypes.c_int(option),
+            ctypes.c_ulong(value),
             ctypes.c_ulong(0),
-        )  # fmt: skip
+            ctypes.c_ulong(0),
+            ctypes.c_ulong(0),
+        )

@@ -51,10 +51,14 @@ class Frame:
         spent, action, reward, flags, *rows = views
         names = [leaf.name for leaf in spaces.observation]
         return cls(
-            groups, envs, dict(zip(names, rows, strict=True)),
-            reward.view(np.float32), flags.view(np.uint8), action,
+            groups,
+            envs,
+            dict(zip(names, rows, strict=True)),
+            reward.view(np.float32),
+            flags.view(np.uint8),
+            action,
             spent.view(np.float64),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def nbytes(spaces: Spaces, *, groups: int, envs: int) -> int:

@@ -29,9 +29,15 @@ class _Lane:
 
     def __init__(self, stepper: "Threads", group: int, *, anew: bool) -> None:
         seat = Seat(
-            stepper.config, stepper.spaces, group, stepper.frame.envs, stepper.seed,
-            stepper.ledger, self._report, self._pause,
-        )  # fmt: skip
+            stepper.config,
+            stepper.spaces,
+            group,
+            stepper.frame.envs,
+            stepper.seed,
+            stepper.ledger,
+            self._report,
+            self._pause,
+        )
         self.group = group
         self.unit: Unit = stepper.kind(seat, stepper.frame)
         self.orders: SimpleQueue[Order] = SimpleQueue()

@@ -31,11 +31,20 @@ class Fold:
         self.versions: Spans = []  # lo, hi, unrolls each; in the order of training
         self.damage: list[tuple[int, str]] = []  # (line, what is wrong with it)
         self._adders: dict[str, Callable[[list[str]], None]] = {
-            "G": self._generated, "g": self._generated_range,
-            "T": self._trained, "t": self._range, "v": self._version_range,
-            "A": self._ended, "B": self._ended, "R": self._range, "X": self._range,
-            "P": self._said, "V": self._said, "W": self._said, "E": self._said,
-        }  # fmt: skip
+            "G": self._generated,
+            "g": self._generated_range,
+            "T": self._trained,
+            "t": self._range,
+            "v": self._version_range,
+            "A": self._ended,
+            "B": self._ended,
+            "R": self._range,
+            "X": self._range,
+            "P": self._said,
+            "V": self._said,
+            "W": self._said,
+            "E": self._said,
+        }
 
     def add(self, text: str, *, first: int = 1) -> None:
         """Whole lines. What is no line of a journal is damage, and goes by."""

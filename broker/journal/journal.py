@@ -131,7 +131,9 @@ class Journal:
         self._segment += 1
         if self._folding is None or not self._folding.is_alive():
             self._folding = threading.Thread(
-                target=journal_files.fold, args=(self._folder, self._stem, self._segment),
-                name="fold", daemon=True,
-            )  # fmt: skip
+                target=journal_files.fold,
+                args=(self._folder, self._stem, self._segment),
+                name="fold",
+                daemon=True,
+            )
             self._folding.start()

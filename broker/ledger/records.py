@@ -35,10 +35,20 @@ class Entry:
         """The lease, as its learner hears of it."""
         unroll = self.unroll
         return Deliver(
-            self.tag, self.attempt, actor, unroll.inc, unroll.stream, unroll.seq, unroll.floor,
-            unroll.version_min, unroll.version_max, unroll.steps, unroll.digest, unroll.ended,
+            self.tag,
+            self.attempt,
+            actor,
+            unroll.inc,
+            unroll.stream,
+            unroll.seq,
+            unroll.floor,
+            unroll.version_min,
+            unroll.version_max,
+            unroll.steps,
+            unroll.digest,
+            unroll.ended,
             unroll.episodes,
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -36,8 +36,16 @@ log = logging.getLogger(__name__)
 
 # What is wrong with unrolls, by the names under which they are counted.
 OBJECTIONS: Final = (
-    "damaged", "claim", "not_finite", "reward", "observation", "logp", "action", "memory", "step",
-)  # fmt: skip
+    "damaged",
+    "claim",
+    "not_finite",
+    "reward",
+    "observation",
+    "logp",
+    "action",
+    "memory",
+    "step",
+)
 
 
 class Objection(NamedTuple):
@@ -160,15 +168,27 @@ class LearnerEnd:
     def greet(self) -> list[Payload]:
         name, rank, world = self._hello
         hello = Hello(
-            "learner", name, self.inc, run=self._run, spaces=self._spaces[0],
-            rank=rank, world=world, version=self.version, group=self._group,
-            take_over=self._takes_over, fresh=self._fresh,
-        )  # fmt: skip
+            "learner",
+            name,
+            self.inc,
+            run=self._run,
+            spaces=self._spaces[0],
+            rank=rank,
+            world=world,
+            version=self.version,
+            group=self._group,
+            take_over=self._takes_over,
+            fresh=self._fresh,
+        )
         body = hello_payload.Introduction(
-            shared=self._shared, spaces=self._spaces[1], unroll_bytes=self._unroll_bytes,
-            trained=self.inbox.windows(), held=self.inbox.held(), want=self._free(),
+            shared=self._shared,
+            spaces=self._spaces[1],
+            unroll_bytes=self._unroll_bytes,
+            trained=self.inbox.windows(),
+            held=self.inbox.held(),
+            want=self._free(),
             port=self.port,
-        )  # fmt: skip
+        )
         return encode(hello, hello_payload.encode(body))
 
     def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:

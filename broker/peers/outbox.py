@@ -98,9 +98,17 @@ class Outbox:
         """A finished unroll; returns the frames to send. Buffers are ours until acknowledged."""
         own = self._streams[stream]
         unroll = Unroll(
-            inc=self.inc, stream=stream, seq=own.next, floor=own.floor, version_min=versions[0],
-            version_max=versions[1], steps=steps, digest=digest, ended=ended, episodes=episodes,
-        )  # fmt: skip
+            inc=self.inc,
+            stream=stream,
+            seq=own.next,
+            floor=own.floor,
+            version_min=versions[0],
+            version_max=versions[1],
+            steps=steps,
+            digest=digest,
+            ended=ended,
+            episodes=episodes,
+        )
         own.unacked[own.next] = (unroll, buffers)
         own.next += 1
         self.generated += 1
@@ -152,9 +160,7 @@ class Outbox:
                 out += [sent for seq, sent in unacked.items() if lo <= seq < hi]
         return [((unroll.stream, unroll.seq), encode(unroll, *rest)) for unroll, rest in out]
 
-    def introduction(
-        self,
-    ) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
+    def introduction(self) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
         """For HELLO: where every stream stands. Unused credit ends; LIMIT brings it anew."""
         out = []
         for number, own in enumerate(self._streams):

@@ -112,9 +112,14 @@ class ActorEnd:
     ) -> None:
         """A finished unroll goes out; it stays in the outbox until it is acknowledged."""
         frames = self.outbox.put(
-            stream, versions=versions, steps=steps, digest=digest, ended=ended,
-            episodes=episodes, buffers=buffers,
-        )  # fmt: skip
+            stream,
+            versions=versions,
+            steps=steps,
+            digest=digest,
+            ended=ended,
+            episodes=episodes,
+            buffers=buffers,
+        )
         seq = self.outbox.last(stream)
         self._sent[stream, seq] = time.monotonic()
         self._journal.generated(self.inc, stream, seq, steps)

@@ -42,10 +42,29 @@ from headrace.broker.protocol.fields import (
 from headrace.broker.protocol.lease_messages import Deliver, Done, LearnerPing, LearnerPong, Nack
 
 __all__ = [
-    "MAX_BUFFERS", "MAX_BUFFER_BYTES", "MAX_ENTRIES", "MAX_EPISODES", "Deliver", "Done", "Episodes",
-    "LearnerPing", "LearnerPong", "Limit", "Mark", "Message", "Nack", "Open", "Outcome", "Piece",
-    "Range", "Reached", "Recall", "Refusal", "Returned", "ranges",
-]  # fmt: skip
+    "MAX_BUFFERS",
+    "MAX_BUFFER_BYTES",
+    "MAX_ENTRIES",
+    "MAX_EPISODES",
+    "Deliver",
+    "Done",
+    "Episodes",
+    "LearnerPing",
+    "LearnerPong",
+    "Limit",
+    "Mark",
+    "Message",
+    "Nack",
+    "Open",
+    "Outcome",
+    "Piece",
+    "Range",
+    "Reached",
+    "Recall",
+    "Refusal",
+    "Returned",
+    "ranges",
+]
 
 PROTOCOL: Final = 2
 MAGIC: Final = b"HR"
@@ -213,10 +232,35 @@ class Trouble(Message, frozen=True):
 
 
 TYPES: Final[tuple[type[Message], ...]] = (
-    Hello, Welcome, Refuse, Unroll, Limit, Ack, Ping, Pong, Deliver, Done, Nack, LearnerPing,
-    LearnerPong, Announce, Get, Chunk, Acting, Bye, Resync, Watch, Status, Trouble, Open, Piece,
-    Mark, Reached, Recall, Returned,
-)  # fmt: skip
+    Hello,
+    Welcome,
+    Refuse,
+    Unroll,
+    Limit,
+    Ack,
+    Ping,
+    Pong,
+    Deliver,
+    Done,
+    Nack,
+    LearnerPing,
+    LearnerPong,
+    Announce,
+    Get,
+    Chunk,
+    Acting,
+    Bye,
+    Resync,
+    Watch,
+    Status,
+    Trouble,
+    Open,
+    Piece,
+    Mark,
+    Reached,
+    Recall,
+    Returned,
+)
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)
 _ENCODER: Final = msgspec.msgpack.Encoder()

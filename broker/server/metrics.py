@@ -5,11 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace.broker.measures import histogram, settled_sum
@@ -111,11 +107,7 @@ class BrokerMetrics(Collector):
             ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),
             ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
             ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
-            (
-                "streams",
-                "That share the window; if more, some wait",
-                book.credit.streams,
-            ),
+            ("streams", "That share the window; if more, some wait", book.credit.streams),
             ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
             ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", book.credit.ahead),
             ("max_lag_versions", "pacing.max_lag, by the run", book.credit.max_lag),
@@ -147,9 +139,10 @@ class BrokerMetrics(Collector):
         yield _counter("headrace_broker_troubles", "Errors that peers reported", "role", told)
         skews = [peer.skew_s for peer in server.roster.everybody()]
         yield GaugeMetricFamily(
-            "headrace_broker_clock_skew_seconds", "Largest difference of a peer's clock from ours",
+            "headrace_broker_clock_skew_seconds",
+            "Largest difference of a peer's clock from ours",
             value=max(skews, default=0.0),
-        )  # fmt: skip
+        )
         if (gate := server.gate) is not None:
             shaken = Counter({"accepted": gate.accepted, **gate.refused})
             yield _counter("headrace_broker_handshakes", "By outcome", "outcome", shaken)
@@ -157,13 +150,15 @@ class BrokerMetrics(Collector):
     def _weights(self, server: Server) -> Iterator[Metric]:
         spread, weights, roster = server.shipping.spread, server.weights, server.roster
         yield CounterMetricFamily(
-            "headrace_broker_weights_published", "Versions whole and verified here",
+            "headrace_broker_weights_published",
+            "Versions whole and verified here",
             value=spread.published,
-        )  # fmt: skip
+        )
         yield histogram(
-            "headrace_broker_weights_ready_seconds", "From here to a sampler acting with them",
+            "headrace_broker_weights_ready_seconds",
+            "From here to a sampler acting with them",
             spread.ready,
-        )  # fmt: skip
+        )
         for name, words, number in (
             ("version", "Newest weights whole and verified", weights.version),
             ("lagging_actors", "Samplers not acting with them", roster.behind(weights.version)),

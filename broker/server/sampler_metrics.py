@@ -40,12 +40,20 @@ def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
         yield CounterMetricFamily(f"{_PREFIX}_{name}", words, value=totals[key])
     for name, words, label, keys in (
         ("wait_seconds", "Waiting, by what for", "phase", {p: f"wait_{p}_s" for p in WAITS}),
-        ("fragments", "Unrolls by acknowledged outcome", "outcome",
-         {outcome: f"out_{outcome}" for outcome in OUTCOMES}),
-        ("env_failures", "Environments restarted, by why", "where",
-         {where: f"fail_{where}" for where in FAILURES}),
+        (
+            "fragments",
+            "Unrolls by acknowledged outcome",
+            "outcome",
+            {outcome: f"out_{outcome}" for outcome in OUTCOMES},
+        ),
+        (
+            "env_failures",
+            "Environments restarted, by why",
+            "where",
+            {where: f"fail_{where}" for where in FAILURES},
+        ),
         ("fragment_bytes", "Unroll bytes by stage", "stage", {"raw": "raw_bytes", "wire": "bytes"}),
-    ):  # fmt: skip
+    ):
         yield _labelled(f"{_PREFIX}_{name}", words, label, keys, totals)
     for name, words, key in (
         ("unacked_fragments", "Not acknowledged", "unacked"),
@@ -63,9 +71,11 @@ def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
         ),
     ):
         yield HistogramMetricFamily(
-            f"{_PREFIX}_{name}", words,
-            buckets=cumulative(edges, tallies.counts(key, edges)), sum_value=totals[f"{key}_sum"],
-        )  # fmt: skip
+            f"{_PREFIX}_{name}",
+            words,
+            buckets=cumulative(edges, tallies.counts(key, edges)),
+            sum_value=totals[f"{key}_sum"],
+        )
 
 
 def _labelled(

@@ -320,14 +320,22 @@ class Server:
 
     def _pump(self) -> None:
         effects.send(
-            self.ledger.pump(time.monotonic()), ledger=self.ledger, roster=self.roster,
-            post=self._post, counters=self.counters, complaints=self.complaints,
-        )  # fmt: skip
+            self.ledger.pump(time.monotonic()),
+            ledger=self.ledger,
+            roster=self.roster,
+            post=self._post,
+            counters=self.counters,
+            complaints=self.complaints,
+        )
 
     def _welcome(self, peer: Peer, version: int) -> None:
         welcome = messages.Welcome(
-            self.inc, self.roster.run, self.config.beat_s, self.config.lease_s,
-            self.announce, version,
-        )  # fmt: skip
+            self.inc,
+            self.roster.run,
+            self.config.beat_s,
+            self.config.lease_s,
+            self.announce,
+            version,
+        )
         if not self._post.send(peer.route, welcome, self._shared):
             self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC

@@ -130,9 +130,7 @@ class Gate:
         except Exception:  # noqa: BLE001 - whatever went wrong, the next client is served
             self._refuse("failed", "refused a connection: the handler failed", trace=True)
             reply = Reply(LATER, b"the handler failed")
-        return [
-            *envelope, _VERSION, request_id, reply.status, reply.text, reply.user.encode(), b"",
-        ]  # fmt: skip
+        return [*envelope, _VERSION, request_id, reply.status, reply.text, reply.user.encode(), b""]
 
     def decide(self, request: Request) -> Reply:
         """Whose key it is, if it is anybody's."""

@@ -206,8 +206,10 @@ class Link:
                 self._complained = True
                 log.warning(
                     "no broker answers at %s after %.0f s; still trying"
-                    " (start one with: headrace broker --run RUN)", self.endpoint, waited_s,
-                )  # fmt: skip
+                    " (start one with: headrace broker --run RUN)",
+                    self.endpoint,
+                    waited_s,
+                )
             return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
         for frames in self.peer.beats():
             mail.send(frames)

@@ -84,9 +84,14 @@ class Shelf:
     def _describe(self, shared: mmap.mmap, slot: int, sequence: int, blob: Blob) -> None:
         said = blob.announce
         _SLOT.pack_into(
-            shared, _SLOT_AT[slot], sequence, said.version, said.size,
-            said.digest.encode(), said.layout.encode(),
-        )  # fmt: skip
+            shared,
+            _SLOT_AT[slot],
+            sequence,
+            said.version,
+            said.size,
+            said.digest.encode(),
+            said.layout.encode(),
+        )
 
     def _open(self, room: int) -> None:
         self._retire()

@@ -50,9 +50,14 @@ class Board:
 
 
 def lines(
-    title: str, unit: str, words: str, queries: dict[str, str], *, width: int = 8,
+    title: str,
+    unit: str,
+    words: str,
+    queries: dict[str, str],
+    *,
+    width: int = 8,
     low: float | None = 0,
-) -> Panel:  # fmt: skip
+) -> Panel:
     """Over time."""
     return Panel("timeseries", title, unit, words, queries, width=width, low=low)
 
@@ -118,9 +123,13 @@ def _placed(board: Board) -> list[dict[str, Any]]:
 
 def _heading(title: str, *, number: int, y: int) -> dict[str, Any]:
     return {
-        "type": "row", "id": number, "title": title, "collapsed": False, "panels": [],
+        "type": "row",
+        "id": number,
+        "title": title,
+        "collapsed": False,
+        "panels": [],
         "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1},
-    }  # fmt: skip
+    }
 
 
 def _panel(panel: Panel, *, number: int, at: dict[str, int]) -> dict[str, Any]:
@@ -172,40 +181,61 @@ def _field(panel: Panel) -> dict[str, Any]:
 
 
 _LINK: Final[dict[str, Any]] = {
-    "type": "dashboards", "title": "Headrace", "tags": ["headrace"], "asDropdown": True,
-    "includeVars": True, "keepTime": True, "icon": "external link", "tooltip": "",
-    "targetBlank": False, "url": "",
-}  # fmt: skip
+    "type": "dashboards",
+    "title": "Headrace",
+    "tags": ["headrace"],
+    "asDropdown": True,
+    "includeVars": True,
+    "keepTime": True,
+    "icon": "external link",
+    "tooltip": "",
+    "targetBlank": False,
+    "url": "",
+}
 
 # A job of Prometheus is a run: see prometheus.yml.
 _JOBS: Final = 'label_values(up{role="broker"}, job)'
 _VARIABLES: Final[list[dict[str, Any]]] = [
     {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus"},
     {
-        "type": "query", "name": "job", "label": "Run", "datasource": SOURCE,
-        "query": {"query": _JOBS, "refId": "job"}, "refresh": 2, "sort": 1, "multi": False,
+        "type": "query",
+        "name": "job",
+        "label": "Run",
+        "datasource": SOURCE,
+        "query": {"query": _JOBS, "refId": "job"},
+        "refresh": 2,
+        "sort": 1,
+        "multi": False,
         "includeAll": False,
     },
-]  # fmt: skip
+]
 
 _REDUCED: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _OPTIONS: Final[dict[Kind, dict[str, Any]]] = {
     "timeseries": {
-        "legend": {
-            "showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": [],
-        },
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
         "tooltip": {"mode": "multi", "sort": "desc"},
     },
     "stat": {
-        "reduceOptions": _REDUCED, "orientation": "auto", "colorMode": "none",
-        "graphMode": "none", "justifyMode": "auto", "textMode": "auto", "wideLayout": True,
-        "showPercentChange": False, "percentChangeColorMode": "standard",
+        "reduceOptions": _REDUCED,
+        "orientation": "auto",
+        "colorMode": "none",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "textMode": "auto",
+        "wideLayout": True,
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
     },
     "heatmap": {
         "calculate": False,
         "color": {
-            "mode": "scheme", "scheme": "Oranges", "fill": "dark-orange", "exponent": 0.5,
-            "steps": 64, "reverse": False,
+            "mode": "scheme",
+            "scheme": "Oranges",
+            "fill": "dark-orange",
+            "exponent": 0.5,
+            "steps": 64,
+            "reverse": False,
         },
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
         "legend": {"show": True},
@@ -215,4 +245,4 @@ _OPTIONS: Final[dict[Kind, dict[str, Any]]] = {
         "yAxis": {"axisPlacement": "left"},
     },
     "table": {"frameIndex": 0, "showHeader": True},
-}  # fmt: skip
+}

@@ -133,10 +133,20 @@ def _learner() -> Iterator[CollectorRegistry]:
     http.says_run(registry, run="", algorithm="", env="")
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
         end = LearnerEnd(
-            _NOBODY, name="", inc=1, rank=0, world=1, run="", shared={}, spaces=("", ""),
-            unroll_bytes=1, accept=lambda *_: None, free=lambda: 0, journal=Journal(None, ""),
+            _NOBODY,
+            name="",
+            inc=1,
+            rank=0,
+            world=1,
+            run="",
+            shared={},
+            spaces=("", ""),
+            unroll_bytes=1,
+            accept=lambda *_: None,
+            free=lambda: 0,
+            journal=Journal(None, ""),
             context=context,
-        )  # fmt: skip
+        )
         # All that they ask a feed for is its end.
         LearnerMetrics(registry).watch(cast(Feed, SimpleNamespace(end=end)))
         yield registry

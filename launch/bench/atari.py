@@ -100,10 +100,14 @@ def _train_s(run: run_file.Run, spaces: Spaces) -> float:
         with autocast("cpu", run.learner.precision, model):
             output = model(observed(batch, spaces))
         loss = LOSSES["impala"](
-            run.algorithm, Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
-            distribution=model.distribution, output=output, batch=recorded, target=None,
+            run.algorithm,
+            Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
+            distribution=model.distribution,
+            output=output,
+            batch=recorded,
+            target=None,
             norm=Norm(steps=steps),
-        )  # fmt: skip
+        )
         optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 40.0)

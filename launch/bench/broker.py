@@ -28,17 +28,22 @@ _BARE_QUEUE = 32  # messages in each of the bare side's four queues: 128; ours h
 def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[str, Any]:
     runtime.keep_memory()  # here and in all children, as our own processes do
     output.parameters(
-        bytes=size, seconds=seconds, pairs=pairs, batch=flow.BATCH,
+        bytes=size,
+        seconds=seconds,
+        pairs=pairs,
+        batch=flow.BATCH,
         in_flight=flow.BATCH * (flow.LAG + 1),
-    )  # fmt: skip
+    )
     ours, bare = [], []
     for pair in range(pairs):
         bare.append(_bare(size, seconds))
         ours.append(flow.measure(size=size, seconds=seconds).per_s)
         output.parameters(
-            pair=pair, bare=f"{bare[-1]:.0f}/s", ours=f"{ours[-1]:.0f}/s",
+            pair=pair,
+            bare=f"{bare[-1]:.0f}/s",
+            ours=f"{ours[-1]:.0f}/s",
             ratio=f"{ours[-1] / bare[-1]:.2f}",
-        )  # fmt: skip
+        )
     ratios = [a / b for a, b in zip(ours, bare, strict=True)]
     figures = {
         "bytes": size,

@@ -16,9 +16,12 @@ def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> d
         summary = train(run, ["--seed", str(seed), "--stop-seconds", "120"])
         found.append(summary)
         output.parameters(
-            seed=seed, solved_s=summary["solved_at_s"], steps=summary["solved_at_steps"],
-            first_train_s=summary["first_train_s"], peak_mb=summary["peak_rss_mb"],
-        )  # fmt: skip
+            seed=seed,
+            solved_s=summary["solved_at_s"],
+            steps=summary["solved_at_steps"],
+            first_train_s=summary["first_train_s"],
+            peak_mb=summary["peak_rss_mb"],
+        )
     times = [s["solved_at_s"] if s["solved_at_s"] is not None else float("inf") for s in found]
     median = statistics.median(times)
     figures = {

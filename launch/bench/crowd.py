@@ -40,9 +40,14 @@ def bench(
     weights: int = 4096,
 ) -> dict[str, Any]:
     output.parameters(
-        samplers=samplers, processes=processes, bytes=size, batch=samplers, max_lag=_MAX_LAG,
-        weights_bytes=weights, seconds=seconds,
-    )  # fmt: skip
+        samplers=samplers,
+        processes=processes,
+        bytes=size,
+        batch=samplers,
+        max_lag=_MAX_LAG,
+        weights_bytes=weights,
+        seconds=seconds,
+    )
     figures = measure(
         samplers=samplers, processes=processes, size=size, seconds=seconds, weights=weights
     )
@@ -61,14 +66,19 @@ def measure(
         crowd = [
             stage.start(
                 Samplers(
-                    stage.address, str(stage.folder / f"samplers-{n}.json"), bytes=size,
+                    stage.address,
+                    str(stage.folder / f"samplers-{n}.json"),
+                    bytes=size,
                     count=samplers // processes + (n < samplers % processes),
-                    weights=weights > 0, gate=str(gate), ledger=stage.ledger, drain_s=30.0,
+                    weights=weights > 0,
+                    gate=str(gate),
+                    ledger=stage.ledger,
+                    drain_s=30.0,
                     every_s=0.5,
                 )
             )
             for n in range(processes)
-        ]  # fmt: skip
+        ]
         for pid in crowd:
             stage.report(pid)
         began = time.monotonic()
@@ -79,10 +89,14 @@ def measure(
         idle, scrape = Load.of(broker), _scrape_ms(stage)
         learner = stage.start(
             Learner(
-                stage.address, stage.run, str(stage.folder / "learner.json"), bytes=size,
-                weights_bytes=weights, ledger=stage.ledger,
+                stage.address,
+                stage.run,
+                str(stage.folder / "learner.json"),
+                bytes=size,
+                weights_bytes=weights,
+                ledger=stage.ledger,
             )
-        )  # fmt: skip
+        )
         stage.until(
             lambda: all(one["settled"] for one in _all(stage, crowd)), "every sampler is answered"
         )

@@ -27,9 +27,12 @@ def _of(size: int, seconds: float, pairs: int) -> dict[str, Any]:
         plain.append(flow.measure(size=size, seconds=seconds, tcp=True))
         curve.append(flow.measure(size=size, seconds=seconds, tcp=True, keys=True))
         output.parameters(
-            bytes=size, pair=pair, plain=f"{plain[-1].per_s:.0f}/s",
-            curve=f"{curve[-1].per_s:.0f}/s", ratio=f"{curve[-1].per_s / plain[-1].per_s:.2f}",
-        )  # fmt: skip
+            bytes=size,
+            pair=pair,
+            plain=f"{plain[-1].per_s:.0f}/s",
+            curve=f"{curve[-1].per_s:.0f}/s",
+            ratio=f"{curve[-1].per_s / plain[-1].per_s:.2f}",
+        )
     ratios = [with_.per_s / without.per_s for with_, without in zip(curve, plain, strict=True)]
     figures = {
         "bytes": size,

@@ -70,9 +70,13 @@ def bench(names: Sequence[str] = ()) -> dict[str, Any]:
     for name in chosen:
         told = GATES[name]
         output.parameters(
-            gate=name, run=told.run, goal=told.goal, within=told.steps, seeds=list(told.seeds),
+            gate=name,
+            run=told.run,
+            goal=told.goal,
+            within=told.steps,
+            seeds=list(told.seeds),
             sets=" ".join(told.sets) or "none",
-        )  # fmt: skip
+        )
     figures = {name: gate(name) for name in chosen}
     output.result("learn", figures)
     failed = [name for name, found in figures.items() if found["passed"] != found["seeds"]]
@@ -91,9 +95,12 @@ def gate(name: str, *seeds: int) -> dict[str, Any]:
         summary = _train(told, seed)
         found.append(summary)
         output.parameters(
-            gate=name, seed=seed, solved_at_steps=summary["solved_at_steps"],
-            wall_s=summary["wall_s"], mean_return=summary["mean_return"],
-        )  # fmt: skip
+            gate=name,
+            seed=seed,
+            solved_at_steps=summary["solved_at_steps"],
+            wall_s=summary["wall_s"],
+            mean_return=summary["mean_return"],
+        )
     return {
         "goal": told.goal,
         "within": told.steps,
@@ -112,9 +119,14 @@ def gate(name: str, *seeds: int) -> dict[str, Any]:
 def _train(gate: Gate, seed: int) -> dict[str, Any]:
     """The run's summary; one that left none was not solved."""
     options = [
-        "--seed", str(seed), "--stop-return", str(gate.goal), "--stop-steps", str(gate.steps),
+        "--seed",
+        str(seed),
+        "--stop-return",
+        str(gate.goal),
+        "--stop-steps",
+        str(gate.steps),
         *(word for setting in gate.sets for word in ("--set", setting)),
-    ]  # fmt: skip
+    ]
     try:
         return train(gate.run, options)
     except (FileNotFoundError, json.JSONDecodeError):

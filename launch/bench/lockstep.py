@@ -28,9 +28,13 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     mean_s = cost.seconds
     ideal = ideals.steps_per_s(count, step_s=mean_s, computes=cost.computes, cores=cores)
     output.parameters(
-        run=run, environments=count, mean_step_ms=round(mean_s * 1000, 3), cores=cores,
-        ideal_per_s=round(ideal, 1), seconds=seconds,
-    )  # fmt: skip
+        run=run,
+        environments=count,
+        mean_step_ms=round(mean_s * 1000, 3),
+        cores=cores,
+        ideal_per_s=round(ideal, 1),
+        seconds=seconds,
+    )
     theirs = gymnasium_async.rate(loaded.env, count, seconds=seconds / 4)
     output.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
     bare = 0.0

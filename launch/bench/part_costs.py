@@ -64,10 +64,14 @@ def _train_s(batch: int) -> float:
 
     def step(_: int) -> None:
         loss = LOSSES["impala"](
-            AlgorithmConfig(), Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
-            distribution=model.distribution, output=model(obs), batch=recorded, target=None,
+            AlgorithmConfig(),
+            Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
+            distribution=model.distribution,
+            output=model(obs),
+            batch=recorded,
+            target=None,
             norm=norm,
-        )  # fmt: skip
+        )
         optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 40.0)

@@ -68,9 +68,15 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict
     run = run_file.load(name, sets)
     runtime.keep_memory()
     output.parameters(
-        run=name, env=run.env.id, stepping=run.actor.stepping, groups=run.actor.groups,
-        envs=run.unroll.envs, length=run.unroll.length, seconds=seconds, sets=" ".join(sets),
-    )  # fmt: skip
+        run=name,
+        env=run.env.id,
+        stepping=run.actor.stepping,
+        groups=run.actor.groups,
+        envs=run.unroll.envs,
+        length=run.unroll.length,
+        seconds=seconds,
+        sets=" ".join(sets),
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(_measure(run, seconds, ideal.cost(run.env, run.run.seed)))
     output.result("sampler", {"run": name, **figures})
@@ -114,9 +120,12 @@ def figures(
     cost = cost or Cost(spent["env_s"] / steps, 1.0)
     per_s = spent["steps"] / spent["wall_s"]
     most = ideal.steps_per_s(
-        frame.groups * frame.envs, step_s=cost.seconds, computes=cost.computes, cores=cores,
+        frame.groups * frame.envs,
+        step_s=cost.seconds,
+        computes=cost.computes,
+        cores=cores,
         inference_s=spent["inference_s"] / steps,
-    )  # fmt: skip
+    )
     waits = {name: spent[f"wait_{name}_s"] for name in ("env", "gather", "credit", "weights")}
     # What this process's main thread did; environments beside it, and their replies, are not in it.
     own = spent["inference_s"] - spent["replies_s"]
@@ -142,6 +151,8 @@ def figures(
 
 def _mark(alone: Alone, metrics: ActorMetrics) -> dict[str, float]:
     return {
-        **metrics.costs(), "wall_s": time.monotonic(), "steps": float(alone.steps),
+        **metrics.costs(),
+        "wall_s": time.monotonic(),
+        "steps": float(alone.steps),
         "bytes": float(alone.bytes_sent),
-    }  # fmt: skip
+    }

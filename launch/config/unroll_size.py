@@ -10,9 +10,12 @@ from headrace.learner.spaces import Spaces, unroll_fields
 def unroll_bytes(run: Run, spaces: Spaces) -> int:
     """Bytes of one unroll of these spaces; refuses one that could never travel."""
     fields = unroll_fields(
-        spaces, length=run.unroll.length, envs=run.unroll.envs,
-        memory=run.model.memory, previous=run.model.previous,
-    )  # fmt: skip
+        spaces,
+        length=run.unroll.length,
+        envs=run.unroll.envs,
+        memory=run.model.memory,
+        previous=run.model.previous,
+    )
     largest, total = max(fields, key=lambda field: field.nbytes), sum(f.nbytes for f in fields)
     remedy = "lower unroll.length or unroll.envs"
     if largest.nbytes > MAX_BUFFER_BYTES:

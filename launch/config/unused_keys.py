@@ -29,39 +29,49 @@ class _Rule(NamedTuple):
 
 _RULES = (
     _Rule(
-        'algorithm.name = "ppo"', lambda run: run.algorithm.name == "ppo",
-        "algorithm", (*_RING, *_TARGET, *_RHO, *_REPLAY),
+        'algorithm.name = "ppo"',
+        lambda run: run.algorithm.name == "ppo",
+        "algorithm",
+        (*_RING, *_TARGET, *_RHO, *_REPLAY),
     ),
     _Rule(
-        'algorithm.name = "impala"', lambda run: run.algorithm.name == "impala",
-        "algorithm", ("clip", *_EPOCHS, *_RING, *_TARGET),
+        'algorithm.name = "impala"',
+        lambda run: run.algorithm.name == "impala",
+        "algorithm",
+        ("clip", *_EPOCHS, *_RING, *_TARGET),
     ),
     _Rule(
-        'algorithm.name = "appo"', lambda run: run.algorithm.name == "appo",
-        "algorithm", (*_EPOCHS, *_REPLAY),
+        'algorithm.name = "appo"',
+        lambda run: run.algorithm.name == "appo",
+        "algorithm",
+        (*_EPOCHS, *_REPLAY),
     ),
     _Rule(
         "algorithm.replay_share = 0",
         lambda run: run.algorithm.name == "impala" and not run.algorithm.replay_share,
-        "algorithm", ("replay_unrolls", "replay_pick"),
+        "algorithm",
+        ("replay_unrolls", "replay_pick"),
     ),
     _Rule(
         "algorithm.uses = 1",
         lambda run: run.algorithm.name == "appo" and run.algorithm.uses == 1,
-        "algorithm", ("buffer_batches",),
+        "algorithm",
+        ("buffer_batches",),
     ),
     _Rule(
-        'learner.optimiser = "adam"', lambda run: run.learner.optimiser == "adam",
-        "learner", ("decay", "momentum"),
+        'learner.optimiser = "adam"',
+        lambda run: run.learner.optimiser == "adam",
+        "learner",
+        ("decay", "momentum"),
     ),
+    _Rule('model.core = "none"', lambda run: run.model.core == "none", "model", ("core_units",)),
     _Rule(
-        'model.core = "none"', lambda run: run.model.core == "none", "model", ("core_units",)
+        "model.kind is not mlp",
+        lambda run: run.model.kind != "mlp",
+        "model",
+        ("hidden", "activation"),
     ),
-    _Rule(
-        "model.kind is not mlp", lambda run: run.model.kind != "mlp",
-        "model", ("hidden", "activation"),
-    ),
-)  # fmt: skip
+)
 
 
 def unused(run: Run) -> Iterator[str]:

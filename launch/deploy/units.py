@@ -42,9 +42,15 @@ def units(
         )
     try:
         site = Site(
-            run, nodes=nodes_of(nodes), ranks=ranks, learners=learners, kind=kind,
-            broker=broker, keys=key_folder, bin=(bin_folder or headrace_bin()).absolute(),
-        )  # fmt: skip
+            run,
+            nodes=nodes_of(nodes),
+            ranks=ranks,
+            learners=learners,
+            kind=kind,
+            broker=broker,
+            keys=key_folder,
+            bin=(bin_folder or headrace_bin()).absolute(),
+        )
     except KeyFileError as error:
         raise run_file.ConfigError(str(error)) from error
     files = _KINDS[kind](site)

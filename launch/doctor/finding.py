@@ -65,9 +65,14 @@ def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
 def program(*arguments: str, seconds: float) -> tuple[int, str]:
     """Status and output of a Python program, which is gone afterwards with all that it started."""
     child = subprocess.Popen(
-        [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         said, _ = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

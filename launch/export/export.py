@@ -108,10 +108,14 @@ def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
     with _quiet():
         try:
             program = torch.onnx.export(
-                _traced(module, example), (), dynamo=True, opset_version=_OPSET, verbose=False,
+                _traced(module, example),
+                (),
+                dynamo=True,
+                opset_version=_OPSET,
+                verbose=False,
                 input_names=[port.name for port in module.inputs],
                 output_names=[port.name for port in module.outputs],
-            )  # fmt: skip
+            )
         except Exception as error:
             # Whatever a network of somebody's own does that ONNX has no word for.
             line = " ".join(str(error.__cause__ or error).split())[:_LONGEST_LINE]

@@ -59,9 +59,11 @@ class Parity:
         return largest
 
     def _compare(
-        self, session: Any, inputs: Arrays,
+        self,
+        session: Any,
+        inputs: Arrays,
         memories: tuple[NDArray[Any], NDArray[Any]] | None = None,
-    ) -> tuple[float, tuple[NDArray[Any], NDArray[Any]]]:  # fmt: skip
+    ) -> tuple[float, tuple[NDArray[Any], NDArray[Any]]]:
         """The largest difference, and the memories of both sides."""
         ours, theirs = (
             inputs if memories is None else inputs | {"memory": memory}

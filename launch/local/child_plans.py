@@ -27,22 +27,39 @@ class Plans:
 
         def role() -> int:
             return broker.serve(
-                self.run, bind=self.endpoint, metrics_host="127.0.0.1", metrics_port=None,
-                report=report, ledger=ledger,
-            )  # fmt: skip
+                self.run,
+                bind=self.endpoint,
+                metrics_host="127.0.0.1",
+                metrics_port=None,
+                report=report,
+                ledger=ledger,
+            )
 
         again = [
-            "broker", "--run", self._toml, "--bind", self.endpoint, "--report", str(report),
-            "--ledger", str(ledger),
-        ]  # fmt: skip
+            "broker",
+            "--run",
+            self._toml,
+            "--bind",
+            self.endpoint,
+            "--report",
+            str(report),
+            "--ledger",
+            str(ledger),
+        ]
         return Plan("broker", role, again)
 
     def learner(self) -> Plan:
         ledger = self.out / "ledger"
         options = Options(
-            broker=self.endpoint, out=self.out, resume=self.resume, ledger=ledger,
-            started=self.started, began=self.began, final=True, record=self.record,
-        )  # fmt: skip
+            broker=self.endpoint,
+            out=self.out,
+            resume=self.resume,
+            ledger=ledger,
+            started=self.started,
+            began=self.began,
+            final=True,
+            record=self.record,
+        )
 
         def role() -> int:
             from headrace.launch.roles import learner
@@ -50,11 +67,23 @@ class Plans:
             return learner.guarded(self.run, options)
 
         again = [
-            "learner", "--run", self._toml, "--broker", self.endpoint, "--out", str(self.out),
-            "--resume", "--ledger", str(ledger), "--started", str(self.started),
-            "--began", str(self.began), "--final",
+            "learner",
+            "--run",
+            self._toml,
+            "--broker",
+            self.endpoint,
+            "--out",
+            str(self.out),
+            "--resume",
+            "--ledger",
+            str(ledger),
+            "--started",
+            str(self.started),
+            "--began",
+            str(self.began),
+            "--final",
             *(["--record"] if self.record else []),
-        ]  # fmt: skip
+        ]
         return Plan("learner", role, again)
 
     def actor(self, index: int) -> Plan:
@@ -65,15 +94,30 @@ class Plans:
             from headrace.launch.roles import sampler as actor
 
             return actor.guarded(
-                self.endpoint, name=name, seed=seed, sets={}, ledger=ledger,
-                metrics_host="127.0.0.1", metrics_port=None, key=self._key("actor"),
+                self.endpoint,
+                name=name,
+                seed=seed,
+                sets={},
+                ledger=ledger,
+                metrics_host="127.0.0.1",
+                metrics_port=None,
+                key=self._key("actor"),
                 allow=allowed_code.names(self.run),
-            )  # fmt: skip
+            )
 
         again = [
-            "actor", "--broker", self.endpoint, "--name", name, "--seed", str(seed + 1000),
-            "--ledger", str(ledger), *self._key_words("actor"), *allowed_code.words(self.run),
-        ]  # fmt: skip
+            "actor",
+            "--broker",
+            self.endpoint,
+            "--name",
+            name,
+            "--seed",
+            str(seed + 1000),
+            "--ledger",
+            str(ledger),
+            *self._key_words("actor"),
+            *allowed_code.words(self.run),
+        ]
         return Plan(name, role, again)
 
     def evaluator(self) -> Plan:
@@ -81,15 +125,27 @@ class Plans:
             from headrace.launch.roles import evaluator
 
             return evaluator.guarded(
-                self.endpoint, name="evaluator", out=self.out, sets={},
-                metrics_host="127.0.0.1", metrics_port=None, key=self._key("evaluator"),
+                self.endpoint,
+                name="evaluator",
+                out=self.out,
+                sets={},
+                metrics_host="127.0.0.1",
+                metrics_port=None,
+                key=self._key("evaluator"),
                 allow=allowed_code.names(self.run),
-            )  # fmt: skip
+            )
 
         again = [
-            "evaluate", "--broker", self.endpoint, "--name", "evaluator", "--out", str(self.out),
-            *self._key_words("evaluator"), *allowed_code.words(self.run),
-        ]  # fmt: skip
+            "evaluate",
+            "--broker",
+            self.endpoint,
+            "--name",
+            "evaluator",
+            "--out",
+            str(self.out),
+            *self._key_words("evaluator"),
+            *allowed_code.words(self.run),
+        ]
         return Plan("evaluator", role, again)
 
     @property

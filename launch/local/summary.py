@@ -67,18 +67,24 @@ def write(
     history = learning_curve.read(out / "history.jsonl")
     if history:
         learning_curve.draw(
-            history, run.stop.return_, f"{run.run.name}, seed {run.run.seed}", out / "curve.png",
+            history,
+            run.stop.return_,
+            f"{run.run.name}, seed {run.run.seed}",
+            out / "curve.png",
             evaluations=evaluations,
-        )  # fmt: skip
+        )
     return result
 
 
 def words(result: dict[str, Any], out: Path) -> str:
     """The last lines a user sees."""
     reasons = {
-        "return": "solved", "steps": "step limit reached", "seconds": "time limit reached",
-        "stopped": "stopped", "failed": "failed",
-    }  # fmt: skip
+        "return": "solved",
+        "steps": "step limit reached",
+        "seconds": "time limit reached",
+        "stopped": "stopped",
+        "failed": "failed",
+    }
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
     # Only whole ones: what was being written when it was killed has a suffix.
     checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())

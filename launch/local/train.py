@@ -61,9 +61,14 @@ def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: b
 
 
 def _begin(
-    start: starts.Start, quiet: bool, started: float, asked: runtime.Asked, *, evaluate: bool,
+    start: starts.Start,
+    quiet: bool,
+    started: float,
+    asked: runtime.Asked,
+    *,
+    evaluate: bool,
     record: bool,
-) -> int:  # fmt: skip
+) -> int:
     """In a folder that is ours alone."""
     out = start.out
     try:
@@ -85,9 +90,14 @@ def _begin(
     sockets = Path(tempfile.mkdtemp(prefix="headrace-"))
     try:
         return _Local(
-            start, quiet, started, asked, f"ipc://{sockets}/broker",
-            evaluate=evaluate, record=record,
-        ).run()  # fmt: skip
+            start,
+            quiet,
+            started,
+            asked,
+            f"ipc://{sockets}/broker",
+            evaluate=evaluate,
+            record=record,
+        ).run()
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
 
@@ -108,9 +118,16 @@ class _Local:
     """One `headrace train`."""
 
     def __init__(
-        self, start: starts.Start, quiet: bool, started: float, asked: runtime.Asked,
-        endpoint: str, *, evaluate: bool, record: bool,
-    ) -> None:  # fmt: skip
+        self,
+        start: starts.Start,
+        quiet: bool,
+        started: float,
+        asked: runtime.Asked,
+        endpoint: str,
+        *,
+        evaluate: bool,
+        record: bool,
+    ) -> None:
         self.given = start.run
         self.out = start.out
         self.quiet = quiet
@@ -125,9 +142,14 @@ class _Local:
         self.actors: list[Child] = []
         self.evaluate = evaluate
         self.plans = Plans(
-            start.run, start.out, endpoint, resume=start.resume, record=record, started=started,
+            start.run,
+            start.out,
+            endpoint,
+            resume=start.resume,
+            record=record,
+            started=started,
             began=self.began,
-        )  # fmt: skip
+        )
         self.evaluators: list[Child] = []  # one or none
         self.left: list[tuple[float, Child]] = []  # these that ended well, and when
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
@@ -176,9 +198,12 @@ class _Local:
 
         watcher = Watcher(self.endpoint, keyring.key(self.given, "watcher", None))
         view = View(
-            run=self.given.run.name, goal=self.given.stop.return_, began=self.began,
-            quiet=self.quiet, terminal=terminal,
-        )  # fmt: skip
+            run=self.given.run.name,
+            goal=self.given.stop.return_,
+            began=self.began,
+            quiet=self.quiet,
+            terminal=terminal,
+        )
         memory_at = 0.0
         try:
             while not self.asked and self.learner.status is None:
@@ -269,8 +294,8 @@ class _Local:
             return runtime.YOUR_INPUT if runtime.YOUR_INPUT in statuses else runtime.OUR_FAULT
         try:
             result = summary.write(
-                self.given, self.out, began=self.began, tree=self.tree, sampled=self.steps_seen,
-            )  # fmt: skip
+                self.given, self.out, began=self.began, tree=self.tree, sampled=self.steps_seen
+            )
         except OSError as error:
             log.error("the run's summary is not complete: %s", error)
             return self._unreported()

@@ -18,9 +18,14 @@ class View:
     """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
 
     def __init__(
-        self, *, run: str, goal: float | None, began: float, quiet: bool,
+        self,
+        *,
+        run: str,
+        goal: float | None,
+        began: float,
+        quiet: bool,
         terminal: Terminal | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`terminal`: to move on; None = there is none, and lines are printed."""
         self._run = run
         self._goal = goal

@@ -59,11 +59,7 @@ def lines(status: Status, rates: Rates) -> list[str]:
         *((name, value) for name, value, _ in _figures(status)),
         ("outcomes", ", ".join(f"{name} {n:,}" for name, n in _ends(status)) or "none"),
     ]
-    return [
-        *(f"{name:12}{value}" for name, value in rows),
-        *_late(status),
-        *_troubles(status),
-    ]
+    return [*(f"{name:12}{value}" for name, value in rows), *_late(status), *_troubles(status)]
 
 
 def state(status: Status, rates: Rates) -> tuple[str, str]:

@@ -117,9 +117,13 @@ def _hear(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> bool:
 
 
 def _wait(
-    watcher: Watcher, asked: runtime.Asked, keys: int | None, *, until: float,
+    watcher: Watcher,
+    asked: runtime.Asked,
+    keys: int | None,
+    *,
+    until: float,
     heard: Callable[[], bool] = lambda: False,
-) -> bool:  # fmt: skip
+) -> bool:
     """Takes what comes; True = somebody wants it to end."""
     files = [] if keys is None else [keys]
     while not asked and not heard() and (left := until - time.monotonic()) > 0:
@@ -156,9 +160,15 @@ def _serve(watcher: Watcher, address: str, *, host: str, port: int, names: Seque
         _answers(watcher, address, runtime.Asked())
         logs.start("top")
         found = http.serve(
-            http.registry("view"), host=host, port=port, healthy=lambda: "", what="the page",
-            pages=page.pages(FromBroker(watcher)), options=("--host", "--web"), names=names,
-        )  # fmt: skip
+            http.registry("view"),
+            host=host,
+            port=port,
+            healthy=lambda: "",
+            what="the page",
+            pages=page.pages(FromBroker(watcher)),
+            options=("--host", "--web"),
+            names=names,
+        )
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{found}/", flush=True)  # noqa: T201
         signal.sigwait(stops)

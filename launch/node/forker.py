@@ -226,9 +226,13 @@ def _work(settings: Settings, order: Order) -> int:
     key = Path(settings.key) if settings.key else None
     if order.index < 0:
         return relay.guarded(
-            settings.broker, name=name, shelf=Path(settings.shelf), key=key, tell=tell,
+            settings.broker,
+            name=name,
+            shelf=Path(settings.shelf),
+            key=key,
+            tell=tell,
             port=settings.port,
-        )  # fmt: skip
+        )
     if order.core >= 0:
         with contextlib.suppress(OSError):  # a service manager may forbid it: as good, or nearly
             os.sched_setaffinity(0, {order.core})

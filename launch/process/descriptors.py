@@ -87,8 +87,11 @@ def for_broker(run: run_file.Run) -> run_file.Run:
     if fitting and peers > fitting and peers == BrokerConfig().peers:
         log.info(
             "%d descriptors are allowed, enough for %d peers at once, not %d; raise the limit"
-            " (ulimit -Hn, LimitNOFILE=) if there may be more", allowed(), fitting, peers,
-        )  # fmt: skip
+            " (ulimit -Hn, LimitNOFILE=) if there may be more",
+            allowed(),
+            fitting,
+            peers,
+        )
         peers = fitting
         run = msgspec.structs.replace(run, broker=msgspec.structs.replace(run.broker, peers=peers))
     fewer = f", or set broker.peers = {fitting}" if fitting else ""

@@ -62,8 +62,11 @@ def _locked(descriptor: int, patience_s: float) -> bool:
             return True
         except OSError as error:
             if error.errno not in _TAKEN:
-                log.warning("this folder cannot be locked, so see to it that it is used by one"
-                            " learner only: %s", error.strerror)  # fmt: skip
+                log.warning(
+                    "this folder cannot be locked, so see to it that it is used by one"
+                    " learner only: %s",
+                    error.strerror,
+                )
                 return True
         if time.monotonic() >= deadline:
             return False

@@ -68,8 +68,11 @@ def serve(
     if not is_loopback(host):
         log.warning(
             "%s at %s: open to whoever reaches it; keep it behind a firewall, or leave"
-            " %s at 127.0.0.1", what, host, options[0],
-        )  # fmt: skip
+            " %s at 127.0.0.1",
+            what,
+            host,
+            options[0],
+        )
 
     local, known = is_loopback(host), _names(host, names)
 

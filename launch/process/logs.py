@@ -208,6 +208,8 @@ def _unraisable(args: "sys.UnraisableHookArgs") -> None:
     error = args.exc_value or args.exc_type()
     where = getattr(args.object, "__qualname__", type(args.object).__name__)
     log.error(
-        "ignored in %s: %s", where, log_lines.last(args.exc_type, error),
+        "ignored in %s: %s",
+        where,
+        log_lines.last(args.exc_type, error),
         exc_info=(args.exc_type, error, args.exc_traceback),
-    )  # fmt: skip
+    )

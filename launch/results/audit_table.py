@@ -69,10 +69,7 @@ def gaps(account: Account) -> Iterator[str]:
             "said to be trained, but in no learner's ledger"
             + ("" if learners else "; there is none here: bring the learner's (learner-*.log)"),
         ),
-        (
-            account.ghosts,
-            "ended, but in no sampler's ledger; is one missing here (actor-*.log)?",
-        ),
+        (account.ghosts, "ended, but in no sampler's ledger; is one missing here (actor-*.log)?"),
         (account.contradictions, "ended in two ways, by the word of one process"),
         (account.unfounded, "acknowledged with an outcome that no broker settled"),
     ):

@@ -67,15 +67,23 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
     """The curve on axes that somebody else made."""
     points = [entry for entry in history if entry.get("mean_return") is not None]
     axes.plot(
-        [p["trained_steps"] for p in points], [p["mean_return"] for p in points], linewidth=1.5,
+        [p["trained_steps"] for p in points],
+        [p["mean_return"] for p in points],
+        linewidth=1.5,
         label="training, mean of the latest episodes",
-    )  # fmt: skip
+    )
     steps, means, spans = marks(history, evaluations)
     if steps:
         axes.errorbar(
-            steps, means, yerr=spans, fmt="o", markersize=3, linewidth=1, capsize=2,
+            steps,
+            means,
+            yerr=spans,
+            fmt="o",
+            markersize=3,
+            linewidth=1,
+            capsize=2,
             label="evaluation, 95 % interval of the mean",
-        )  # fmt: skip
+        )
         axes.legend(loc="lower right")
     if target is not None:
         axes.axhline(target, linestyle="--", linewidth=1, color="gray")

@@ -21,9 +21,15 @@ _LAST_SEED = 2**31 - 1
 
 
 def play(
-    run_dir: Path, *, which: str | None, episodes: int, greedy: bool, seed: int | None,
-    video: Path | None, sets: Sequence[str],
-) -> int:  # fmt: skip
+    run_dir: Path,
+    *,
+    which: str | None,
+    episodes: int,
+    greedy: bool,
+    seed: int | None,
+    video: Path | None,
+    sets: Sequence[str],
+) -> int:
     """Prints what was reached; returns the exit status."""
     if episodes < 1:
         raise run_file.ConfigError(f"--episodes {episodes}: play at least one")
@@ -45,15 +51,26 @@ def play(
 
 
 def _played(
-    found: loaded_run.Trained, env: EnvConfig, evaluate: EvaluateConfig, episodes: int, seed: int,
-    greedy: bool, film: Video | None,
-) -> evaluator.Scores:  # fmt: skip
+    found: loaded_run.Trained,
+    env: EnvConfig,
+    evaluate: EvaluateConfig,
+    episodes: int,
+    seed: int,
+    greedy: bool,
+    film: Video | None,
+) -> evaluator.Scores:
     policy = loaded_run.policy_of(found, seed=seed)
     try:
         return evaluator.play(
-            policy, env if film is None else _rendering(env), found.spaces, episodes,
-            1 if film else evaluate.envs, seed, greedy, watch=film.watch if film else None,
-        )  # fmt: skip
+            policy,
+            env if film is None else _rendering(env),
+            found.spaces,
+            episodes,
+            1 if film else evaluate.envs,
+            seed,
+            greedy,
+            watch=film.watch if film else None,
+        )
     except EnvError as error:
         if film is not None and "render_mode" in str(error):
             raise VideoError(f"{env.id} cannot be rendered: it takes no render_mode") from error

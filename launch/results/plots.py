@@ -14,8 +14,15 @@ Lines = Sequence[Mapping[str, Any]]
 _GREY, _BLUE, _ORANGE = "#808890", "#3b82c4", "#d9822b"
 # Parts of the loss and what belongs to them, in the order in which people look.
 _PARTS = (
-    "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "rho_mean", "grad_norm", "lr",
-)  # fmt: skip
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "rho_mean",
+    "grad_norm",
+    "lr",
+)
 _NAMES = {"lr": "step size", "rho_mean": "importance ratio, mean", "kl": "KL divergence"}
 
 
@@ -71,9 +78,13 @@ def lag(history: Lines, max_lag: int) -> Plot | None:
         axes.plot([t for t, _ in points], [value for _, value in points], color=_BLUE)
         axes.axhline(max_lag, linestyle="--", linewidth=1, color=_ORANGE)
         axes.text(
-            0.01, max_lag, f"max_lag {max_lag}", transform=axes.get_yaxis_transform(),
-            va="bottom", color=_ORANGE,
-        )  # fmt: skip
+            0.01,
+            max_lag,
+            f"max_lag {max_lag}",
+            transform=axes.get_yaxis_transform(),
+            va="bottom",
+            color=_ORANGE,
+        )
         axes.set(xlabel="seconds", ylabel="versions, mean so far")
         axes.set_ylim(bottom=0, top=1.15 * max(max_lag, 1, *(value for _, value in points)))
 
@@ -112,10 +123,17 @@ def _plot(
 
     # Letters stay letters, so that they can be searched, and ids do not change from run to run.
     style: dict[Any, Any] = {
-        "svg.fonttype": "none", "svg.hashsalt": name, "text.color": _GREY, "axes.edgecolor": _GREY,
-        "axes.labelcolor": _GREY, "xtick.color": _GREY, "ytick.color": _GREY, "font.size": 9,
-        "axes.spines.top": False, "axes.spines.right": False,
-    }  # fmt: skip
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "text.color": _GREY,
+        "axes.edgecolor": _GREY,
+        "axes.labelcolor": _GREY,
+        "xtick.color": _GREY,
+        "ytick.color": _GREY,
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with pyplot.rc_context(style):
         figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         draw(axes)

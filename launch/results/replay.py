@@ -41,9 +41,11 @@ def replay(run_dir: Path) -> int:
     final = _final(run_dir)
     newer = _newest(run_dir) > final.version
     log.info(
-        "goes to optimiser step %d and compares with %s, %s", _steps(final), final.path,
+        "goes to optimiser step %d and compares with %s, %s",
+        _steps(final),
+        final.path,
         "not the end of the run: a newer checkpoint is damaged" if newer else "where the run ended",
-    )  # fmt: skip
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-replay-") as folder:
             return _replay(run_dir, Path(folder), final)
@@ -110,18 +112,29 @@ def _same(there: Tensor, here: Tensor | None) -> bool:
 
 
 def _pieces(
-    run: run_file.Run, spaces: Spaces, ranks: Ranks, path: Path, folder: Path,
-    *, until: int, cuda: bool,
-) -> tuple[Pieces, Recorded]:  # fmt: skip
+    run: run_file.Run,
+    spaces: Spaces,
+    ranks: Ranks,
+    path: Path,
+    folder: Path,
+    *,
+    until: int,
+    cuda: bool,
+) -> tuple[Pieces, Recorded]:
     """As headrace.launch.learner puts them together, without a broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     batch = Batch(
-        spaces, length=run.unroll.length, envs=run.unroll.envs,
-        unrolls=run.pacing.batch_unrolls // ranks.world, pinned=cuda, memory=run.model.memory,
-        previous=run.model.previous, largest=run.unroll.largest,
-    )  # fmt: skip
+        spaces,
+        length=run.unroll.length,
+        envs=run.unroll.envs,
+        unrolls=run.pacing.batch_unrolls // ranks.world,
+        pinned=cuda,
+        memory=run.model.memory,
+        previous=run.model.previous,
+        largest=run.unroll.largest,
+    )
     feed, progress = Recorded(path, batch), Progress()
     model = build(run.model, spaces, seed=run.run.seed).to(device)
     target = None

@@ -14,9 +14,12 @@ from headrace.launch.results import learning_curve, plots
 
 _OUTCOMES = {**OUTCOMES, "in_flight": "what no process knows the end of"}
 _ENDS = {
-    "return": "solved", "steps": "ended at its step limit", "seconds": "ended at its time limit",
-    "stopped": "stopped", "failed": "failed",
-}  # fmt: skip
+    "return": "solved",
+    "steps": "ended at its step limit",
+    "seconds": "ended at its time limit",
+    "stopped": "stopped",
+    "failed": "failed",
+}
 
 _STYLE = """
 :root { color-scheme: light dark; --soft: #80889033; --mark: #3b82c4; }

@@ -34,19 +34,33 @@ log = logging.getLogger(__name__)
 
 
 def serve(
-    run: run_file.Run, *, bind: str, metrics_host: str, metrics_port: int | None,
-    report: Path | None, key: Path | None = None, insecure: bool = False,
-    ledger: Path | None = None, page_names: Sequence[str] = (),
-) -> int:  # fmt: skip
+    run: run_file.Run,
+    *,
+    bind: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    report: Path | None,
+    key: Path | None = None,
+    insecure: bool = False,
+    ledger: Path | None = None,
+    page_names: Sequence[str] = (),
+) -> int:
     """Until SIGTERM; every expected failure is one line and its exit status."""
     try:
         run = descriptors.for_broker(run)
         return runtime.run_async(
             lambda: _serve(
-                run, bind=bind, metrics_host=metrics_host, metrics_port=metrics_port,
-                report=report, key=key, insecure=insecure, ledger=ledger, page_names=page_names,
+                run,
+                bind=bind,
+                metrics_host=metrics_host,
+                metrics_port=metrics_port,
+                report=report,
+                key=key,
+                insecure=insecure,
+                ledger=ledger,
+                page_names=page_names,
             )
-        )  # fmt: skip
+        )
     except (EndpointError, run_file.ConfigError, http.PortError) as error:
         log.error("%s", error)
         return runtime.YOUR_INPUT
@@ -58,10 +72,17 @@ def serve(
 
 
 async def _serve(
-    run: run_file.Run, *, bind: str, metrics_host: str, metrics_port: int | None,
-    report: Path | None, key: Path | None = None, insecure: bool = False,
-    ledger: Path | None = None, page_names: Sequence[str] = (),
-) -> int:  # fmt: skip
+    run: run_file.Run,
+    *,
+    bind: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    report: Path | None,
+    key: Path | None = None,
+    insecure: bool = False,
+    ledger: Path | None = None,
+    page_names: Sequence[str] = (),
+) -> int:
     inc = runtime.incarnation()
     logs.about(run=run.run.name, inc=inc)
     shared = shared_run.shared(run)
@@ -91,13 +112,16 @@ async def _serve(
         # Before the event loop watches the sockets: a taken port must still let go of them.
         status = OnLoop()
         port = http.serve(
-            registry, host=metrics_host, port=metrics_port, healthy=lambda: "",
+            registry,
+            host=metrics_host,
+            port=metrics_port,
+            healthy=lambda: "",
             pages={
                 **page.pages(status),
                 "/sd": functools.partial(prometheus_targets.targets, roster),
             },
             names=page_names,
-        )  # fmt: skip
+        )
         server = Server(
             run.broker,
             Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),

@@ -72,9 +72,11 @@ class Evaluator:
         except (EnvError, ValueError) as error:  # the network may make no numbers any more
             self._metrics.failures.inc()
             log.error(
-                "version %d is not evaluated: %s", policy.version, error,
+                "version %d is not evaluated: %s",
+                policy.version,
+                error,
                 extra={"traceback": users_code.traceback_of(error)},
-            )  # fmt: skip
+            )
         except evaluator.StoppedError:
             log.info("version %d is not evaluated: the run is over", policy.version)
         else:
@@ -141,8 +143,12 @@ class Evaluator:
         spread = "" if known.low is None else f" ({known.low:.2f} to {known.high:.2f})"
         log.info(
             "version %d: return %.2f%s, %d episodes in %.1f s",
-            version, known.mean, spread, len(scores.returns), seconds,
-        )  # fmt: skip
+            version,
+            known.mean,
+            spread,
+            len(scores.returns),
+            seconds,
+        )
         if self._keep is not None:
             self._keep.add(blob, line)
 

@@ -80,9 +80,12 @@ class Keep:
         version = blob.announce.version
         try:
             checkpoint.save(
-                self._best, step_version=version, tensors={"model": dict(model.state_dict())},
-                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)), keep=_KEPT,
-            )  # fmt: skip
+                self._best,
+                step_version=version,
+                tensors={"model": dict(model.state_dict())},
+                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)),
+                keep=_KEPT,
+            )
         except checkpoint.CheckpointError as error:
             log.error("the best weights are not kept: %s", error)
             return

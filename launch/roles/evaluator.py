@@ -85,9 +85,13 @@ def evaluate(
 
 
 async def _evaluate(
-    end: EvaluatorEnd, *, out: Path | None, sets: dict[str, Any], metrics: EvaluatorMetrics,
+    end: EvaluatorEnd,
+    *,
+    out: Path | None,
+    sets: dict[str, Any],
+    metrics: EvaluatorMetrics,
     prefixes: Sequence[str],
-) -> None:  # fmt: skip
+) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
         pulse = _Pulse(end)

@@ -43,9 +43,14 @@ def learn(run: run_file.Run, options: Options) -> int:
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
     log.info(
-        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s", run.run.name,
-        run.algorithm.name, run.env.id, device, options.broker, options.out,
-    )  # fmt: skip
+        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
+        run.run.name,
+        run.algorithm.name,
+        run.env.id,
+        device,
+        options.broker,
+        options.out,
+    )
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
@@ -155,10 +160,15 @@ def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
     feed.leave(final=final, text=learner_report.farewell(reason, progress))
     if pieces.ranks.rank == 0:
         learner_report.write(
-            pieces.folder, progress, reason, seconds=pieces.clock(), device=str(pieces.device),
-            first_train_s=pieces.first_train_s, world=pieces.ranks.world,
+            pieces.folder,
+            progress,
+            reason,
+            seconds=pieces.clock(),
+            device=str(pieces.device),
+            first_train_s=pieces.first_train_s,
+            world=pieces.ranks.world,
             phase_seconds=pieces.metrics.phase_seconds(),
-        )  # fmt: skip
+        )
 
 
 def _device(name: str) -> torch.device:
@@ -178,9 +188,13 @@ def guarded(run: run_file.Run, options: Options) -> int:
     try:
         return learn(run, options)
     except (
-        run_file.ConfigError, EnvError, EndpointError, RefusedError, http.PortError,
+        run_file.ConfigError,
+        EnvError,
+        EndpointError,
+        RefusedError,
+        http.PortError,
         checkpoint.CheckpointError,
-    ) as error:  # fmt: skip
+    ) as error:
         logs.ends(log, error)
         return runtime.YOUR_INPUT
     except (RanksError, DivergedError) as error:

@@ -33,9 +33,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--run", help="a TOML file, or the name of a shipped run")
     # torchrun on Python 3.11 takes --run for one of its own, whatever stands before it.
     run.add_argument(
-        "run", nargs="?", metavar="RUN", default=argparse.SUPPRESS,
+        "run",
+        nargs="?",
+        metavar="RUN",
+        default=argparse.SUPPRESS,
         help="the same; needed under torchrun, which does not let --run through",
-    )  # fmt: skip
+    )
     parser.add_argument("--broker", help="its address; default: the run's broker.bind")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
@@ -47,21 +50,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
     )
     parser.add_argument(
-        "--take-over", action="store_true",
+        "--take-over",
+        action="store_true",
         help="end the learner that trains this run now, and go on in its place",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--fresh", action="store_true",
+        "--fresh",
+        action="store_true",
         help="begin with new weights though the broker's run is trained already: that is forgotten",
-    )  # fmt: skip
+    )
     parser.add_argument("--ledger", type=options.path, help="what was trained; default: OUT/ledger")
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
     )
     parser.add_argument(
-        "--key", type=options.path, metavar="FILE",
+        "--key",
+        type=options.path,
+        metavar="FILE",
         help="its key; default: learner.key in security.keys, when security.curve is set",
-    )  # fmt: skip
+    )
     parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
     parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)

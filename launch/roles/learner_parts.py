@@ -37,10 +37,16 @@ def feed(
     name, inc = f"learner-{ranks.rank}", runtime.incarnation()
     logs.about(inc=inc, name=name)
     make_batch = functools.partial(
-        Batch, spaces, length=length, envs=envs, unrolls=run.pacing.batch_unrolls // ranks.world,
-        pinned=device.type == "cuda", memory=run.model.memory, previous=run.model.previous,
+        Batch,
+        spaces,
+        length=length,
+        envs=envs,
+        unrolls=run.pacing.batch_unrolls // ranks.world,
+        pinned=device.type == "cuda",
+        memory=run.model.memory,
+        previous=run.model.previous,
         largest=run.unroll.largest,
-    )  # fmt: skip
+    )
     make_end = functools.partial(
         LearnerEnd,
         options.broker,
@@ -79,9 +85,12 @@ def recorder(
         log.warning("not recorded: the run is continued, and a recording begins with it")
         return None
     return Recorder(
-        options.out, rank=ranks.rank, world=ranks.world, run=run_file.effective(run),
+        options.out,
+        rank=ranks.rank,
+        world=ranks.world,
+        run=run_file.effective(run),
         spaces=spaces.digest(),
-    )  # fmt: skip
+    )
 
 
 def target(run: run_file.Run, spaces: Spaces, model: Any, device: torch.device) -> Any:
@@ -95,9 +104,12 @@ def target(run: run_file.Run, spaces: Spaces, model: Any, device: torch.device) 
 
 def gap_check(run: run_file.Run, spaces: Spaces) -> GapCheck:
     return GapCheck(
-        build(run.model, spaces, seed=0), spaces, keep=run.pacing.max_lag + 4,
-        envs=run.unroll.envs, previous=run.model.previous,
-    )  # fmt: skip
+        build(run.model, spaces, seed=0),
+        spaces,
+        keep=run.pacing.max_lag + 4,
+        envs=run.unroll.envs,
+        previous=run.model.previous,
+    )
 
 
 def serve_metrics(registry: Any, run: run_file.Run, options: Options, ranks: Ranks) -> int:

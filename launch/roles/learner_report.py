@@ -20,10 +20,16 @@ log = logging.getLogger(__name__)
 
 
 def write(
-    folder: Path, progress: Progress, reason: str, *, seconds: float,
-    first_train_s: float | None = None, device: str = "", world: int = 1,
+    folder: Path,
+    progress: Progress,
+    reason: str,
+    *,
+    seconds: float,
+    first_train_s: float | None = None,
+    device: str = "",
+    world: int = 1,
     phase_seconds: Mapping[str, float] = MappingProxyType({}),
-) -> None:  # fmt: skip
+) -> None:
     """Writes learner.json into the run's folder. `seconds`: the run's clock at its end."""
     report = {
         "stop_reason": reason or "failed",
@@ -90,7 +96,8 @@ def status(run: run_file.Run, progress: Progress, reason: str) -> int:
         log.warning(
             "nothing was trained before stop.seconds = %s was over: no batch of %d unrolls came"
             " in; do samplers run, and what do they say?",
-            run.stop.seconds, run.pacing.batch_unrolls,
-        )  # fmt: skip
+            run.stop.seconds,
+            run.pacing.batch_unrolls,
+        )
         return runtime.LIMIT
     return runtime.OK if run.stop.return_ is None else runtime.LIMIT

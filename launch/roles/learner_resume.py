@@ -80,10 +80,13 @@ def complete(
         log.info(
             "%s",
             starts.complete(
-                reason, run.stop, steps=progress.trained_steps, mean=progress.mean_return(),
+                reason,
+                run.stop,
+                steps=progress.trained_steps,
+                mean=progress.mean_return(),
                 seconds=seconds,
             ),
-        )  # fmt: skip
+        )
     return True
 
 
@@ -114,8 +117,9 @@ def wait_for_broker(
     if told > 0 and not progress.version and ranks.rank == 0:
         log.warning(
             "begins with new weights at version %d: what this run has learned until now is"
-            " forgotten", told,
-        )  # fmt: skip
+            " forgotten",
+            told,
+        )
     if told > progress.version:
         # Samplers know other weights by that number: ours get one that nobody has seen.
         progress.version = told + 1

@@ -23,9 +23,7 @@ log = logging.getLogger(__name__)
 _DYING_S = 0.3
 
 
-def relay(
-    broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int
-) -> int:  # fmt: skip
+def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int) -> int:
     """Until SIGTERM. It outlives the run: its node knows when all samplers are done. `port`: where
     the node serves metrics."""
     own_key = keyring.from_file(key, "actor")
@@ -36,9 +34,14 @@ def relay(
         laid.reserve(0)  # so that samplers see somebody attend to it
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         end = RelayEnd(
-            broker, name=name, inc=runtime.incarnation(), shelf=laid, context=context,
-            key=own_key, port=port,
-        )  # fmt: skip
+            broker,
+            name=name,
+            inc=runtime.incarnation(),
+            shelf=laid,
+            context=context,
+            key=own_key,
+            port=port,
+        )
         end.link.reports = logs.reports()
 
         def figures() -> Figures:

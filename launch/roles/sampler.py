@@ -59,9 +59,14 @@ def sample(
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             end = ActorEnd(
-                broker, name=name, inc=inc, context=context, journal=journal, key=own_key,
+                broker,
+                name=name,
+                inc=inc,
+                context=context,
+                journal=journal,
+                key=own_key,
                 shelf=shelf,
-            )  # fmt: skip
+            )
             port = http.serve(
                 registry,
                 host=metrics_host,
@@ -82,9 +87,14 @@ def sample(
 
 
 async def _sample(
-    end: ActorEnd, *, seed: int, sets: dict[str, Any], metrics: ActorMetrics,
-    prefixes: Sequence[str], tell: Teller | None = None,
-) -> None:  # fmt: skip
+    end: ActorEnd,
+    *,
+    seed: int,
+    sets: dict[str, Any],
+    metrics: ActorMetrics,
+    prefixes: Sequence[str],
+    tell: Teller | None = None,
+) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
         pulse = _Pulse(end, metrics)

@@ -16,9 +16,13 @@ def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.O
     cuda = parameters[0].is_cuda
     if config.optimiser == "rmsprop":
         return torch.optim.RMSprop(
-            parameters, lr=lr, eps=config.eps, alpha=config.decay, momentum=config.momentum,
+            parameters,
+            lr=lr,
+            eps=config.eps,
+            alpha=config.decay,
+            momentum=config.momentum,
             foreach=True,
-        )  # fmt: skip
+        )
     return torch.optim.Adam(parameters, lr=lr, eps=config.eps, foreach=not cuda, fused=cuda)
 
 

@@ -48,8 +48,7 @@ def targets(
     # How much of the next step's correction reaches this one.
     carry = discounts * continues * live
     corrections = _accumulate(
-        deltas=live * rhos.clamp(max=rho_clip) * td,
-        factors=carry * rhos.clamp(max=c_clip) * trace,
+        deltas=live * rhos.clamp(max=rho_clip) * td, factors=carry * rhos.clamp(max=c_clip) * trace
     )
     # The next step is worth values[t+1] plus its correction, and td already holds the first half.
     # The correction is weighted with lambda here too: on-policy the advantage is then GAE(lambda).

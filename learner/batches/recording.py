@@ -117,10 +117,18 @@ class Recorder:
         views = [b.buffer if isinstance(b, zmq.Frame) else memoryview(b) for b in buffers]
         self._write(
             Accepted(
-                message.inc, message.stream, message.seq, message.version_min, message.version_max,
-                message.steps, message.digest, message.ended, message.episodes, [*views],
+                message.inc,
+                message.stream,
+                message.seq,
+                message.version_min,
+                message.version_max,
+                message.steps,
+                message.digest,
+                message.ended,
+                message.episodes,
+                [*views],
             )
-        )  # fmt: skip
+        )
 
     def full(self, unrolls: int) -> None:
         self._write(Full(unrolls))
@@ -250,10 +258,20 @@ class Recorded:
 
     def _place(self, entry: Accepted) -> None:
         message = Deliver(
-            tag=0, attempt=1, actor="", inc=entry.inc, stream=entry.stream, seq=entry.seq, floor=0,
-            version_min=entry.version_min, version_max=entry.version_max, steps=entry.steps,
-            digest=entry.digest, ended=entry.ended, episodes=entry.episodes,
-        )  # fmt: skip
+            tag=0,
+            attempt=1,
+            actor="",
+            inc=entry.inc,
+            stream=entry.stream,
+            seq=entry.seq,
+            floor=0,
+            version_min=entry.version_min,
+            version_max=entry.version_max,
+            steps=entry.steps,
+            digest=entry.digest,
+            ended=entry.ended,
+            episodes=entry.episodes,
+        )
         objection = self._batch.place(message, entry.buffers)
         if objection is not None:
             raise RecordError(f"an unroll of the recording is refused here: {objection.words}")

@@ -24,9 +24,15 @@ def linear(inputs: int, outputs: int, gain: float, rng: torch.Generator) -> nn.L
 
 
 def convolution(
-    inputs: int, outputs: int, *, kernel: int, stride: int, rng: torch.Generator,
-    padding: int = 0, gain: float = HIDDEN_GAIN,
-) -> nn.Conv2d:  # fmt: skip
+    inputs: int,
+    outputs: int,
+    *,
+    kernel: int,
+    stride: int,
+    rng: torch.Generator,
+    padding: int = 0,
+    gain: float = HIDDEN_GAIN,
+) -> nn.Conv2d:
     return _orthogonal(nn.Conv2d(inputs, outputs, kernel, stride, padding), gain, rng)
 
 

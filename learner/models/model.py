@@ -43,10 +43,17 @@ class Model(nn.Module):
     """A policy and a value function over named observation leaves."""
 
     def __init__(
-        self, leaves: tuple[Leaf, ...], distribution: Distribution, *,
-        policy: Trunk, value: Trunk | None, heads: Heads, mask: str = "",
-        normaliser: Normaliser | None = None, normalise_returns: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        leaves: tuple[Leaf, ...],
+        distribution: Distribution,
+        *,
+        policy: Trunk,
+        value: Trunk | None,
+        heads: Heads,
+        mask: str = "",
+        normaliser: Normaliser | None = None,
+        normalise_returns: bool = False,
+    ) -> None:
         super().__init__()
         self.leaves = leaves  # what the encoders see
         self.mask = mask  # the leaf that says which choices are allowed; empty = all are
@@ -90,10 +97,7 @@ class Model(nn.Module):
         return self.params(hidden.squeeze(0), obs), after
 
     def forward(
-        self,
-        obs: dict[str, Tensor],
-        memory: Tensor | None = None,
-        begins: Tensor | None = None,
+        self, obs: dict[str, Tensor], memory: Tensor | None = None, begins: Tensor | None = None
     ) -> Output:
         """Parameters and value of leaves [..., *leaf.seen].
 

@@ -35,8 +35,10 @@ def test_a_traceback_is_shown_once_and_repetitions_are_lines(
             faults.add(failure, now=1.0)
     said = [record.getMessage() for record in caplog.records]
     assert [record.__dict__["traceback"].splitlines()[-1:] for record in caplog.records] == [
-        ["ValueError: no arm"], [], ["KeyError: 'hand'"],
-    ]  # fmt: skip
+        ["ValueError: no arm"],
+        [],
+        ["KeyError: 'hand'"],
+    ]
     for line in said:
         assert "environment 3, seed 17, after 240 steps" in line
 

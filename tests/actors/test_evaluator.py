@@ -180,9 +180,7 @@ def test_it_stops_between_two_steps() -> None:
     with pytest.raises(StoppedError):
         walk(policy, 20, 4, seed=0, stopped=lambda: next(answers))
     # Seeds 0 to 3 have 1, 2, 3, 4 steps; in place of the first one came seed 4.
-    assert sorted(policy.rows) == [
-        (0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0),
-    ]  # fmt: skip
+    assert sorted(policy.rows) == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0)]
     assert all(env.closed for env in Walk.made)
 
 

@@ -186,10 +186,17 @@ class End(test_sampler.End):
         )
         self.unrolls[stream].append(
             Unroll(
-                self.outbox.last(stream), header["versions"], header["steps"], header["episodes"],
-                rows, action, logp, reward, flags,
+                self.outbox.last(stream),
+                header["versions"],
+                header["steps"],
+                header["episodes"],
+                rows,
+                action,
+                logp,
+                reward,
+                flags,
             )
-        )  # fmt: skip
+        )
         self.changed.set()
 
     def acts_with(self, version: int, digest: str) -> None:
@@ -213,10 +220,14 @@ class End(test_sampler.End):
 
 def sampler_of(end: End, stepper: Stepper, policy: object, length: int = LENGTH) -> Sampler:
     return Sampler(
-        end=cast(ActorEnd, end), stepper=stepper, policy=cast(Policy, policy), length=length,
-        gather=Gather(limit_s=0.0), faults=Faults("Counting", per_hour=3),
+        end=cast(ActorEnd, end),
+        stepper=stepper,
+        policy=cast(Policy, policy),
+        length=length,
+        gather=Gather(limit_s=0.0),
+        faults=Faults("Counting", per_hour=3),
         metrics=ActorMetrics(CollectorRegistry()),
-    )  # fmt: skip
+    )
 
 
 class Scene:

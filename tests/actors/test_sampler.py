@@ -281,9 +281,7 @@ async def test_no_step_before_weights(s: Scene) -> None:
 
 
 @scene()
-async def test_an_unroll_begins_only_with_credit_and_leaves_as_soon_as_it_is_full(
-    s: Scene,
-) -> None:
+async def test_an_unroll_begins_only_with_credit_and_leaves_as_soon_as_it_is_full(s: Scene) -> None:
     async with s.running():
         s.end.weights(0)
         await s.quiet()
@@ -292,16 +290,28 @@ async def test_an_unroll_begins_only_with_credit_and_leaves_as_soon_as_it_is_ful
         await s.quiet()
         step = [("act", [0], 0), ("step", 0)]
         assert s.of("start", "act", "step", "put") == [
-            ("start", 0, 0), *step, *step, *step, ("put", 0, 0),
-        ]  # fmt: skip
+            ("start", 0, 0),
+            *step,
+            *step,
+            *step,
+            ("put", 0, 0),
+        ]
         s.events.clear()
         s.end.grant((0, 3))
         await s.quiet()
         # Full, sent, and only then the next one: the policy is not asked in between.
         assert s.of("start", "act", "step", "put") == [
-            ("start", 0, 1), *step, *step, *step, ("put", 0, 1),
-            ("start", 0, 2), *step, *step, *step, ("put", 0, 2),
-        ]  # fmt: skip
+            ("start", 0, 1),
+            *step,
+            *step,
+            *step,
+            ("put", 0, 1),
+            ("start", 0, 2),
+            *step,
+            *step,
+            *step,
+            ("put", 0, 2),
+        ]
         follows(s.end.puts, 0)
 
 
@@ -362,9 +372,15 @@ async def test_weights_are_taken_between_two_steps(s: Scene) -> None:
         s.end.grant((0, 2))
         await s.quiet()
         assert s.of("act", "load") == [
-            ("load", 4), ("act", [0], 4), ("act", [0], 4),
-            ("load", 7), ("act", [0], 7), ("act", [0], 7), ("act", [0], 7), ("act", [0], 7),
-        ]  # fmt: skip
+            ("load", 4),
+            ("act", [0], 4),
+            ("act", [0], 4),
+            ("load", 7),
+            ("act", [0], 7),
+            ("act", [0], 7),
+            ("act", [0], 7),
+            ("act", [0], 7),
+        ]
         assert [version for _, version, _ in s.of("acts")] == [4, 7]
         assert [put[2] for put in s.end.puts] == [(4, 7), (7, 7)]
 

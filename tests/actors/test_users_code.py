@@ -84,9 +84,14 @@ def test_of_an_encoder(
 ) -> None:
     """Whether it cannot be made or cannot read."""
     lines = [
-        "import torch", "def make(*_):", "    return Wall()", "class Wall(torch.nn.Module):",
-        "    units = 2", "    def forward(self, obs):", "        return obs['door']",
-    ]  # fmt: skip
+        "import torch",
+        "def make(*_):",
+        "    return Wall()",
+        "class Wall(torch.nn.Module):",
+        "    units = 2",
+        "    def forward(self, obs):",
+        "        return obs['door']",
+    ]
     if where == "make":
         lines[2] = "    raise KeyError('door')"
     (tmp_path / "their_wall.py").write_text("\n".join(lines))

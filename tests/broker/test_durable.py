@@ -62,8 +62,9 @@ def test_a_link_stays_one_and_what_is_no_file_is_written_to(tmp_path: Path) -> N
 
 @pytest.mark.processes
 @pytest.mark.parametrize("new", [False, True])
-@pytest.mark.parametrize(("trouble", "code"), [("kill", 0), ("once", errno.ENOSPC),
-                                               ("lasting", errno.EROFS)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trouble", "code"), [("kill", 0), ("once", errno.ENOSPC), ("lasting", errno.EROFS)]
+)
 def test_killed_or_refused_at_every_system_call(
     tmp_path: Path, new: bool, trouble: str, code: int
 ) -> None:

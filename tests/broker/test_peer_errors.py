@@ -37,11 +37,21 @@ def test_texts_that_differ_in_numbers_are_one_trouble() -> None:
     table.add("actor", "node9-1", "env 17 failed, seed 4", 2, 12.0)
     table.add("learner", "learner-0", "env 3 failed, seed 17", 1, 11.0)
     assert table.shown(15.0) == [
-        {"role": "learner", "name": "learner-0", "text": "env 3 failed, seed 17", "count": 1,
-         "ago_s": 4.0},
-        {"role": "actor", "name": "node7-3", "text": "env 3 failed, seed 17", "count": 3,
-         "ago_s": 3.0},
-    ]  # fmt: skip
+        {
+            "role": "learner",
+            "name": "learner-0",
+            "text": "env 3 failed, seed 17",
+            "count": 1,
+            "ago_s": 4.0,
+        },
+        {
+            "role": "actor",
+            "name": "node7-3",
+            "text": "env 3 failed, seed 17",
+            "count": 3,
+            "ago_s": 3.0,
+        },
+    ]
     assert table.totals == {"actor": 3, "learner": 1}
 
 

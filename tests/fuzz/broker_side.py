@@ -57,11 +57,16 @@ def made() -> Server:
     nowhere: Any = None
     with mock.patch.object(server, "Mailbox", Mail):
         own = Server(
-            BrokerConfig(), Ledger(book, lease_s=10.0), Counters(),
-            inc=99, shared=_RUN, announce="tcp://x:1",
+            BrokerConfig(),
+            Ledger(book, lease_s=10.0),
+            Counters(),
+            inc=99,
+            shared=_RUN,
+            announce="tcp://x:1",
             roster=Roster("small", lambda other: differences.first_difference(_RUN, other)),
-            router=nowhere, publisher=nowhere,
-        )  # fmt: skip
+            router=nowhere,
+            publisher=nowhere,
+        )
     return own
 
 

@@ -14,13 +14,14 @@ from headrace.learner.spaces import Leaf, Spaces, discrete
 from tests.fuzz.reading import Reader
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="headrace-fuzz-")
-_MODEL = build(
-    ModelConfig(hidden=(1,)), Spaces((Leaf("obs", "<f4", (1,)),), discrete(2)), seed=0
-)  # fmt: skip
+_MODEL = build(ModelConfig(hidden=(1,)), Spaces((Leaf("obs", "<f4", (1,)),), discrete(2)), seed=0)
 _SAVED = checkpoint.save(
-    Path(_FOLDER.name), step_version=7, tensors={"model": dict(_MODEL.state_dict())},
-    state={"steps": 5}, keep=1,
-)  # fmt: skip
+    Path(_FOLDER.name),
+    step_version=7,
+    tensors={"model": dict(_MODEL.state_dict())},
+    state={"steps": 5},
+    keep=1,
+)
 _FILES = {path.name: path.read_bytes() for path in sorted(_SAVED.iterdir())}
 
 

@@ -54,11 +54,21 @@ def kept(message: messages.Message) -> None:
             # What a broker took from one peer it must be able to say to the next, in one header.
             messages.encode(
                 messages.Deliver(
-                    2**63 - 1, 100, _LONGEST_NAME, message.inc, message.stream, message.seq,
-                    message.floor, message.version_min, message.version_max, message.steps,
-                    message.digest, message.ended, message.episodes,
+                    2**63 - 1,
+                    100,
+                    _LONGEST_NAME,
+                    message.inc,
+                    message.stream,
+                    message.seq,
+                    message.floor,
+                    message.version_min,
+                    message.version_max,
+                    message.steps,
+                    message.digest,
+                    message.ended,
+                    message.episodes,
                 )
-            )  # fmt: skip
+            )
         case messages.Announce():
             messages.encode(message)
         case messages.Get():

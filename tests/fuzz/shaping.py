@@ -17,22 +17,70 @@ from tests.fuzz.reading import Reader
 
 # The edges of every width there is, and the small numbers that honest peers use.
 NUMBERS = (
-    0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 4095, 4096, 65535, 65536, 2**31 - 1, 2**31, 2**32,
-    2**36, 2**36 + 1, 2**53 - 1, 2**53, 2**53 + 1,
-    2**62, 2**63 - 1, 2**63, 2**64 - 1, -1, -2, -(2**31), -(2**63),
-)  # fmt: skip
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    63,
+    64,
+    65,
+    4095,
+    4096,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**36,
+    2**36 + 1,
+    2**53 - 1,
+    2**53,
+    2**53 + 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+    -1,
+    -2,
+    -(2**31),
+    -(2**63),
+)
 FLOATS = (0.0, 1.0, -1.0, 0.2, 1e-308, 1e308, float("inf"), float("-inf"), float("nan"))
 TEXTS = (
-    "", "actor", "learner", "watcher", "evaluator", "small", "s", "x" * 200, "é" * 200,
-    "\N{GRINNING FACE}" * 200, "a\nb", "\0", "%s{}", "t" * 3900, "t" * 4070, "no such role",
-)  # fmt: skip
+    "",
+    "actor",
+    "learner",
+    "watcher",
+    "evaluator",
+    "small",
+    "s",
+    "x" * 200,
+    "é" * 200,
+    "\N{GRINNING FACE}" * 200,
+    "a\nb",
+    "\0",
+    "%s{}",
+    "t" * 3900,
+    "t" * 4070,
+    "no such role",
+)
 UNROLL_BYTES = 2000  # of an honest one, at most
 # What a HELLO may call its run.
 SHARED: tuple[Any, ...] = (
-    {}, {"run": 5}, {"run": {"name": "small"}}, {"env": {"id": [[[[]]]]}}, {"env": []},
+    {},
+    {"run": 5},
+    {"run": {"name": "small"}},
+    {"env": {"id": [[[[]]]]}},
+    {"env": []},
     {"": {"": ""}},
-    {"env": {"kwargs": {5: {b"x": None}}}}, {5: {}}, {"run": {"name": "t" * 5000}},
-)  # fmt: skip
+    {"env": {"kwargs": {5: {b"x": None}}}},
+    {5: {}},
+    {"run": {"name": "t" * 5000}},
+)
 
 Make = Callable[[Reader], Any]
 
@@ -91,8 +139,11 @@ _HELLO, _UNROLL, _DONE = (
 # A HELLO that is refused leads nowhere, so most of them say what honest ones say.
 _LIKELY: dict[str, tuple[Any, ...]] = {
     "role": ("actor", "learner", "actor", "learner", "watcher", "evaluator"),
-    "run": ("", "small"), "spaces": ("s", "s", "s", ""), "rank": (0, 0, 0, 1), "world": (1, 1, 2),
-}  # fmt: skip
+    "run": ("", "small"),
+    "spaces": ("s", "s", "s", ""),
+    "rank": (0, 0, 0, 1),
+    "world": (1, 1, 2),
+}
 
 
 def message(reader: Reader, *, inc: int = 1) -> list[bytes]:

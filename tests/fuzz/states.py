@@ -104,9 +104,20 @@ def inbox(data: bytes) -> None:
 
 def _deliver(key: tuple[int, int, int], tag: int, *, floor: int) -> Deliver:
     return Deliver(
-        tag=tag, attempt=1, actor="a", inc=key[0], stream=key[1], seq=key[2], floor=floor,
-        version_min=0, version_max=0, steps=1, digest=0, ended=0, episodes=(),
-    )  # fmt: skip
+        tag=tag,
+        attempt=1,
+        actor="a",
+        inc=key[0],
+        stream=key[1],
+        seq=key[2],
+        floor=floor,
+        version_min=0,
+        version_max=0,
+        steps=1,
+        digest=0,
+        ended=0,
+        episodes=(),
+    )
 
 
 def outbox(data: bytes) -> None:

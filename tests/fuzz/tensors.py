@@ -78,9 +78,20 @@ def unroll(data: bytes) -> None:
     versions = reader.pick(((0, 0), (3, 4), (4, 3), (-1, 0), (0, 2**64 - 1)))
     digest = xxhash.xxh3_64_intdigest(b"".join(buffers)) ^ (reader.byte() == 255)
     message = Deliver(
-        tag=1, attempt=1, actor="a", inc=1, stream=0, seq=0, floor=0, version_min=versions[0],
-        version_max=versions[1], steps=steps, digest=digest, ended=ended, episodes=episodes,
-    )  # fmt: skip
+        tag=1,
+        attempt=1,
+        actor="a",
+        inc=1,
+        stream=0,
+        seq=0,
+        floor=0,
+        version_min=versions[0],
+        version_max=versions[1],
+        steps=steps,
+        digest=digest,
+        ended=ended,
+        episodes=episodes,
+    )
     objection = batch.place(message, buffers)
     assert (len(batch.keys) == 0) == (objection is not None)
     if objection is None:

@@ -55,8 +55,13 @@ def test_byte_mutations() -> None:
         kept(message)
         taken += 1
     assert taken + refused == count and taken > count // 100 < refused
-    say("byte mutations", faults=count, taken=taken, refused=refused,
-        seconds=time.monotonic() - began)  # fmt: skip
+    say(
+        "byte mutations",
+        faults=count,
+        taken=taken,
+        refused=refused,
+        seconds=time.monotonic() - began,
+    )
 
 
 def test_every_single_bit() -> None:

@@ -23,9 +23,12 @@ from tests.system.harness.figures import pick, say
 
 # Of each test; a few hundred messages in make test, more than 10^4 in make soak.
 _SOME = settings(
-    max_examples=pick(150, 3000), deadline=None, database=None, derandomize=pick(True, False),
+    max_examples=pick(150, 3000),
+    deadline=None,
+    database=None,
+    derandomize=pick(True, False),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 _seen: Counter[str] = Counter()
 
 

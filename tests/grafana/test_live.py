@@ -33,12 +33,14 @@ class Prometheus:
         with log.open("wb") as file:
             popen = subprocess.Popen(
                 [
-                    "prometheus", f"--config.file={config}",
+                    "prometheus",
+                    f"--config.file={config}",
                     f"--storage.tsdb.path={place.folder}/tsdb",
                     f"--web.listen-address=127.0.0.1:{self.port}",
                 ],
-                stdout=file, stderr=file,
-            )  # fmt: skip
+                stdout=file,
+                stderr=file,
+            )
         self.process = Process(popen, log)
         self.process.says("ready to receive web requests")
 
@@ -79,9 +81,11 @@ def live(place: Place) -> Iterator[Live]:
     )
     node = place.headrace("node", "--broker", place.ipc, "--samplers", "1", *port)
     roles = [
-        ("learner", learner), *(("actor", one) for one in actors), ("evaluator", evaluator),
+        ("learner", learner),
+        *(("actor", one) for one in actors),
+        ("evaluator", evaluator),
         ("node", node),
-    ]  # fmt: skip
+    ]
     ports = [(role, port_of(process)) for role, process in roles]
     config = place.folder / "prometheus.yml"
     config.write_text(configuration(port_of(broker)))

@@ -16,14 +16,29 @@ ALERTS = (GRAFANA / "alerts.yaml").read_text()
 RULES = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", ALERTS, re.DOTALL))
 CASES = sorted((GRAFANA / "tests").glob("*.yaml"))
 PAGES = {
-    "RoleAbsent", "LearnerStalled", "LedgerUnaccounted", "NonFinite", "CheckpointTooOld",
+    "RoleAbsent",
+    "LearnerStalled",
+    "LedgerUnaccounted",
+    "NonFinite",
+    "CheckpointTooOld",
     "NoProgressEndToEnd",
-}  # fmt: skip
+}
 TICKETS = {
-    "LearnerStarved", "BrokerNearLimit", "LagHigh", "StaleRatio", "Redeliveries", "Poison",
-    "AuthFailures", "WeightsSkew", "CrashLoop", "FdNearLimit", "MemorySlope", "ClockSkew",
-    "EvalStale", "DeadMansSwitch",
-}  # fmt: skip
+    "LearnerStarved",
+    "BrokerNearLimit",
+    "LagHigh",
+    "StaleRatio",
+    "Redeliveries",
+    "Poison",
+    "AuthFailures",
+    "WeightsSkew",
+    "CrashLoop",
+    "FdNearLimit",
+    "MemorySlope",
+    "ClockSkew",
+    "EvalStale",
+    "DeadMansSwitch",
+}
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

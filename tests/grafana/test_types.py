@@ -56,7 +56,6 @@ def test_grafana_knows_every_key_and_value(tmp_path: Path) -> None:
         text += [f"// {path.name}", *checks(json.loads(path.read_text()))]
     (tmp_path / "dashboards.ts").write_text("\n".join(text))
     done = subprocess.run(
-        ["node_modules/.bin/tsc", *TSC], cwd=tmp_path, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
+        ["node_modules/.bin/tsc", *TSC], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr

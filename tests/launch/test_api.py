@@ -139,17 +139,24 @@ def test_an_end_that_is_none_is_raised_with_its_reason(
     [
         ({"train": "no room"}, "no room"),
         (
-            {"train": "learner cannot work so; its line above says why", "learner": "no licence",
-             "actor-0": "no licence either"},
+            {
+                "train": "learner cannot work so; its line above says why",
+                "learner": "no licence",
+                "actor-0": "no licence either",
+            },
             "no licence",
         ),
         ({"train": "learner cannot work so", "actor-0": "another matter"}, "learner cannot"),
-        ({"train": "x holds a run: continue it with --resume, or choose another with --out"},
-         "x holds a run: continue it with resume=True, or choose another with out="),
-        ({"train": "--set learner.lr=1: too much; --set security.curve=true"},
-         "learner={'lr': 1}: too much; security={\"curve\": true}"),
+        (
+            {"train": "x holds a run: continue it with --resume, or choose another with --out"},
+            "x holds a run: continue it with resume=True, or choose another with out=",
+        ),
+        (
+            {"train": "--set learner.lr=1: too much; --set security.curve=true"},
+            "learner={'lr': 1}: too much; security={\"curve\": true}",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("quiet", [True, False])
 def test_the_reason_comes_from_who_had_it_in_the_callers_words(
     fake: Path, monkeypatch: pytest.MonkeyPatch, said: Any, expected: str, quiet: bool
@@ -205,20 +212,30 @@ def test_wrong_settings_are_refused_before_anything_starts(fake: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"learner": {"lrr": 1}},
-         "learner={'lrr': 1}: learner.lrr is no key of [learner]; did you mean lr?"),
-        ({"stop_retrun": 5},
-         "stop_retrun=5: stop.retrun is no key of [stop]; did you mean return?"),
-        ({"max_lag": 3},
-         "max_lag=3: max_lag stands outside every section; did you mean pacing.max_lag?"),
+        (
+            {"learner": {"lrr": 1}},
+            "learner={'lrr': 1}: learner.lrr is no key of [learner]; did you mean lr?",
+        ),
+        (
+            {"stop_retrun": 5},
+            "stop_retrun=5: stop.retrun is no key of [stop]; did you mean return?",
+        ),
+        (
+            {"max_lag": 3},
+            "max_lag=3: max_lag stands outside every section; did you mean pacing.max_lag?",
+        ),
         ({"learner": 3}, "learner=3: learner is a section, give its keys in a dict"),
-        ({"run": {"seed": -1}},
-         "run={'seed': -1}: run.seed is -1; it must be an integer >= 0 and < 2147483648"),
+        (
+            {"run": {"seed": -1}},
+            "run={'seed': -1}: run.seed is -1; it must be an integer >= 0 and < 2147483648",
+        ),
         ({"learner": {"lr": None}}, "learner={'lr': None}: learner.lr is \"none\"; it must be"),
-        ({"model": {"hidden": [8, "a"]}},
-         "model={'hidden': [8, 'a']}: model.hidden is [8, \"a\"];"),
+        (
+            {"model": {"hidden": [8, "a"]}},
+            "model={'hidden': [8, 'a']}: model.hidden is [8, \"a\"];",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_in_terms_of_what_was_typed(
     fake: Path, settings: dict[str, Any], line: str
 ) -> None:

@@ -100,12 +100,21 @@ def test_play(monkeypatch: pytest.MonkeyPatch) -> None:
     (folder, plain), (_, full) = seen
     assert folder == (Path("run"),)
     assert plain == {
-        "which": None, "episodes": 10, "greedy": True, "seed": None, "video": None, "sets": [],
-    }  # fmt: skip
+        "which": None,
+        "episodes": 10,
+        "greedy": True,
+        "seed": None,
+        "video": None,
+        "sets": [],
+    }
     assert full == {
-        "which": "newest", "episodes": 3, "greedy": False, "seed": 9, "video": Path("a.gif"),
+        "which": "newest",
+        "episodes": 3,
+        "greedy": False,
+        "seed": 9,
+        "video": Path("a.gif"),
         "sets": ["env.stack=2"],
-    }  # fmt: skip
+    }
 
 
 def test_export_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +135,16 @@ def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ("tcp://a:1",),
             {
-                "name": "eve", "out": None, "sets": {"episodes": 4},
-                "metrics_host": "127.0.0.1", "metrics_port": None, "key": None,
+                "name": "eve",
+                "out": None,
+                "sets": {"episodes": 4},
+                "metrics_host": "127.0.0.1",
+                "metrics_port": None,
+                "key": None,
                 "allow": [],
             },
         )
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("level", ["info", "warning"])
@@ -260,14 +273,26 @@ def test_names_that_travel_with_the_number_of_a_nodes_sampler(name: str) -> None
 
 @pytest.mark.parametrize(
     "words",
-    [[*_ACTOR, "--key", "a\0b"], [*_ACTOR, "--shelf", _LONG], [*_ACTOR, "--ledger", _LONG],
-     [*_ACTOR, "--seed", "-1"], [*_ACTOR, "--seed", "9" * 40], [*_ACTOR, "--groups", "0"],
-     ["node", "--broker", "ipc:///b", "--groups", "-3"], ["broker", "--run", f"{_LONG}.toml"],
-     ["learner", "--run", "cartpole", "--broker", "ipc:///b", "--out", _LONG],
-     ["train", "cartpole", "--out", _LONG], ["report", _LONG], ["play", _LONG], ["export", _LONG],
-     ["replay", _LONG], ["audit", _LONG], ["keygen", _LONG]],
+    [
+        [*_ACTOR, "--key", "a\0b"],
+        [*_ACTOR, "--shelf", _LONG],
+        [*_ACTOR, "--ledger", _LONG],
+        [*_ACTOR, "--seed", "-1"],
+        [*_ACTOR, "--seed", "9" * 40],
+        [*_ACTOR, "--groups", "0"],
+        ["node", "--broker", "ipc:///b", "--groups", "-3"],
+        ["broker", "--run", f"{_LONG}.toml"],
+        ["learner", "--run", "cartpole", "--broker", "ipc:///b", "--out", _LONG],
+        ["train", "cartpole", "--out", _LONG],
+        ["report", _LONG],
+        ["play", _LONG],
+        ["export", _LONG],
+        ["replay", _LONG],
+        ["audit", _LONG],
+        ["keygen", _LONG],
+    ],
     ids=lambda words: " ".join(words)[:40],
-)  # fmt: skip
+)
 def test_what_cannot_be_ends_with_one_line_and_status_2(
     words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

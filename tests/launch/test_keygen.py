@@ -68,8 +68,9 @@ def test_a_folder_grows_by_what_is_named_only(tmp_path: Path) -> None:
     made(folder)
     assert made(folder, "--actor", "node9") == {"actor-node9.key", "authorised/actor-node9.pub"}
     assert made(folder, "--actor", "node9", "--watcher", "ops") == {
-        "watcher-ops.key", "authorised/watcher-ops.pub",
-    }  # fmt: skip
+        "watcher-ops.key",
+        "authorised/watcher-ops.pub",
+    }
 
 
 @pytest.mark.parametrize("half", ["actor.key", "authorised/actor.pub"])

@@ -49,9 +49,7 @@ def test_batch_mates_stay_and_are_trained_on(
     model = ModelConfig(hidden=(8,), core=core, core_units=4, **NORMALISED)  # type: ignore[arg-type]
     pieces, feed = learn(tmp_path, 4, algorithm=algorithm, model=model, change=spoilt((2, 1)))
     assert feed.refused == [(2, 1, True)]
-    assert feed.outcomes == [
-        ("trained", 1), ("trained", 2), ("refilled", 1), ("trained", 3),
-    ]  # fmt: skip
+    assert feed.outcomes == [("trained", 1), ("trained", 2), ("refilled", 1), ("trained", 3)]
     assert pieces.progress.trained_unrolls == 3 * B
     for tensor in pieces.model.state_dict().values():
         assert tensor.isfinite().all()

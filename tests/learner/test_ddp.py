@@ -43,15 +43,20 @@ MODEL = ModelConfig(hidden=(16, 16), normalise_obs=True, normalise_returns=True)
 ALGORITHMS = {
     "impala": AlgorithmConfig(name="impala", normalise_advantages=True),
     "appo": AlgorithmConfig(
-        name="appo", normalise_advantages=True, kl_coef=0.1, kl_target=0.01, buffer_batches=3,
-        uses=2, target_rate=0.5,
+        name="appo",
+        normalise_advantages=True,
+        kl_coef=0.1,
+        kl_target=0.01,
+        buffer_batches=3,
+        uses=2,
+        target_rate=0.5,
     ),
     "ppo": AlgorithmConfig(
         name="ppo", normalise_advantages=True, epochs=2, minibatches=1, kl_stop=0.5, value_clip=0.2
     ),
     # More parts than one of the ranks has live steps.
     "thin": AlgorithmConfig(name="ppo", normalise_advantages=True, epochs=1, minibatches=50),
-}  # fmt: skip
+}
 T, G, B, STEPS = 8, 4, 4, 20
 POISONED = 3  # unroll: the last of its rank's, so that it comes again in its own place
 LR = 3e-3
@@ -83,10 +88,20 @@ def unroll(step: int, number: int, batch: Batch) -> None:
         digest.update(array.tobytes())
     live = flags.size - int(np.count_nonzero(flags & DEAD))
     message = Deliver(
-        tag=B * step + number, attempt=1, actor="a", inc=1, stream=number, seq=step, floor=0,
-        version_min=max(0, step - number), version_max=step, steps=live, digest=digest.intdigest(),
-        ended=1, episodes=((number, float(step), 5),),
-    )  # fmt: skip
+        tag=B * step + number,
+        attempt=1,
+        actor="a",
+        inc=1,
+        stream=number,
+        seq=step,
+        floor=0,
+        version_min=max(0, step - number),
+        version_max=step,
+        steps=live,
+        digest=digest.intdigest(),
+        ended=1,
+        episodes=((number, float(step), 5),),
+    )
     assert batch.place(message, [array.tobytes() for array in arrays]) is None
 
 
@@ -176,20 +191,29 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
             metrics=LearnerMetrics(CollectorRegistry()),
             device=torch.device("cpu"),
             folder=folder,
-            spaces=SPACES, previous=False, identity={},
+            spaces=SPACES,
+            previous=False,
+            identity={},
             resume=None,
             stopping=lambda: feed.step == STEPS,
             seed=1,
             started=-2e6 if ranks.rank == 0 else time.monotonic(),
         )
-    )  # fmt: skip
+    )
     facts = {
-        "steps": feed.steps, "trained": progress.trained_steps, "episodes": progress.episodes,
-        "mean": progress.mean_return(), "reason": reason, "uses": progress.uses,
-        "optimiser_steps": progress.learner_steps, "kl_coef": progress.kl_coef,
-        "refused": feed.refused, "nonfinite": progress.nonfinite,
-        "trained_unrolls": progress.trained_unrolls, "lags": sorted(progress.lags.items()),
-    }  # fmt: skip
+        "steps": feed.steps,
+        "trained": progress.trained_steps,
+        "episodes": progress.episodes,
+        "mean": progress.mean_return(),
+        "reason": reason,
+        "uses": progress.uses,
+        "optimiser_steps": progress.learner_steps,
+        "kl_coef": progress.kl_coef,
+        "refused": feed.refused,
+        "nonfinite": progress.nonfinite,
+        "trained_unrolls": progress.trained_unrolls,
+        "lags": sorted(progress.lags.items()),
+    }
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(facts))
     np.savez(
         folder / f"rank{ranks.rank}.npz",
@@ -228,11 +252,21 @@ def start(folder: Path, world: int, *arguments: str, **env: str) -> list[Rank]:
     for rank in range(world):
         log = folder.with_name(f"{folder.name}-{rank}.log")
         process = warm.nest_of_the_session().fork(
-            __file__, [str(folder), *arguments], folder=folder.parent, log=log,
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-                 **env},
-        )  # fmt: skip
+            __file__,
+            [str(folder), *arguments],
+            folder=folder.parent,
+            log=log,
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                **env,
+            },
+        )
         ranks.append(Rank(process, log))
     return ranks
 

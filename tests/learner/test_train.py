@@ -117,13 +117,27 @@ def learn(
         made.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])
     pieces = Pieces(
-        algorithm=algorithm, config=LearnerConfig(), saving=CheckpointConfig(),
-        goal=Goal(None, None, None), ranks=Ranks(timeout_s=5.0, cuda=False), feed=feed,
-        model=made, target=build(config, spaces, seed=1) if algorithm.name == "appo" else None,
-        gap=None, progress=progress, metrics=LearnerMetrics(CollectorRegistry()),
-        device=torch.device("cpu"), folder=folder, spaces=spaces, previous=False, identity={},
-        resume=resume, stopping=lambda: not feed.left, seed=1, started=0.0,
-    )  # fmt: skip
+        algorithm=algorithm,
+        config=LearnerConfig(),
+        saving=CheckpointConfig(),
+        goal=Goal(None, None, None),
+        ranks=Ranks(timeout_s=5.0, cuda=False),
+        feed=feed,
+        model=made,
+        target=build(config, spaces, seed=1) if algorithm.name == "appo" else None,
+        gap=None,
+        progress=progress,
+        metrics=LearnerMetrics(CollectorRegistry()),
+        device=torch.device("cpu"),
+        folder=folder,
+        spaces=spaces,
+        previous=False,
+        identity={},
+        resume=resume,
+        stopping=lambda: not feed.left,
+        seed=1,
+        started=0.0,
+    )
     # A last look for a batch comes after the request to stop has been seen: one more than asked.
     feed.left.append(count)
     assert train(pieces) == "stopped"

@@ -52,9 +52,7 @@ def test_round_trip_of_every_kind_of_tensor() -> None:
     weights.load(copy, memoryview(weights.dump(source)))
     assert same(source, copy)
     entries = weights.layout(source)
-    assert [entry.name for entry in entries] == [
-        "f64", "count", "f32", "nothing", "b16", "mask",
-    ]  # fmt: skip
+    assert [entry.name for entry in entries] == ["f64", "count", "f32", "nothing", "b16", "mask"]
     assert all(entry.offset % entry.dtype.itemsize == 0 for entry in entries)
 
 

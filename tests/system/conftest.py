@@ -175,15 +175,22 @@ class Place:
         with log.open("wb") as sink:
             popen = subprocess.Popen(
                 [*inside, sys.executable, *arguments],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-                cwd=self.folder, start_new_session=True, env=self._env(env),
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,
+                env=self._env(env),
+            )
         return self._watched(popen, log)
 
     def headrace(
-        self, *arguments: str, env: Mapping[str, str] | None = None, cold: bool = False,
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cold: bool = False,
         namespace: str = "",
-    ) -> Process:  # fmt: skip
+    ) -> Process:
         """The same for a `headrace` command, forked from a warmed parent where that is as good."""
         if cold or self.cold or not warm.possible(env or {}):
             return self.python(
@@ -191,9 +198,13 @@ class Place:
             )
         log = self._log()
         forked = warm.nest_of_the_session().fork(
-            "headrace.launch.cli", arguments, folder=self.folder, log=log, env=self._env(env),
+            "headrace.launch.cli",
+            arguments,
+            folder=self.folder,
+            log=log,
+            env=self._env(env),
             namespace=namespace,
-        )  # fmt: skip
+        )
         return self._watched(forked, log)
 
     def train(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
@@ -201,23 +212,44 @@ class Place:
 
     def broker(self, *arguments: str, bind: str = "") -> Process:
         return self.headrace(
-            "broker", "--run", self.run, "--bind", bind or self.ipc, "--ledger", str(self.ledger),
+            "broker",
+            "--run",
+            self.run,
+            "--bind",
+            bind or self.ipc,
+            "--ledger",
+            str(self.ledger),
             *arguments,
-        )  # fmt: skip
+        )
 
     def learner(self, *arguments: str, broker: str = "") -> Process:
         return self.headrace(
-            "learner", "--run", self.run, "--broker", broker or self.ipc, "--out", str(self.out),
-            "--ledger", str(self.ledger), *arguments,
-        )  # fmt: skip
+            "learner",
+            "--run",
+            self.run,
+            "--broker",
+            broker or self.ipc,
+            "--out",
+            str(self.out),
+            "--ledger",
+            str(self.ledger),
+            *arguments,
+        )
 
     def actor(
         self, *arguments: str, broker: str = "", env: Mapping[str, str] | None = None
     ) -> Process:
         return self.headrace(
-            "actor", "--broker", broker or self.ipc, "--ledger", str(self.ledger), "--seed", "3",
-            *arguments, env=env,
-        )  # fmt: skip
+            "actor",
+            "--broker",
+            broker or self.ipc,
+            "--ledger",
+            str(self.ledger),
+            "--seed",
+            "3",
+            *arguments,
+            env=env,
+        )
 
     def _env(self, more: Mapping[str, str] | None) -> dict[str, str]:
         ours = {WORD: self.word, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}

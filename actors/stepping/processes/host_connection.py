@@ -38,14 +38,17 @@ class Connection:
         with theirs:
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "headrace.actors.stepping.processes.host",
-                    str(theirs.fileno()), str(os.getpid()),
+                    sys.executable,
+                    "-m",
+                    "headrace.actors.stepping.processes.host",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
                 ],
                 pass_fds=(theirs.fileno(), *fds),
                 stdin=subprocess.DEVNULL,
                 # It finds what we find, a factory in some folder too.
                 env=_ONE_THREAD | dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            )  # fmt: skip
+            )
         self._socket.setblocking(False)
         self._send(msgpack.encode(task))
         loop.add_reader(self._socket, self._readable)

@@ -59,9 +59,18 @@ class Processes:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fds = (memory, self._bell, *self._wakes)
         self._task = Task(
-            config, spaces, groups, envs, workers, seed, vector, memory, self._bell, self._wakes,
+            config,
+            spaces,
+            groups,
+            envs,
+            workers,
+            seed,
+            vector,
+            memory,
+            self._bell,
+            self._wakes,
             os.environ.get("PYTHONPATH"),
-        )  # fmt: skip
+        )
         self._timeout_s = timeout_s
         self._seen = np.zeros(groups, np.int64)  # by group: steps that ready() has named
         self._failures: list[Failure] = []

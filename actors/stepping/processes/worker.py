@@ -66,13 +66,19 @@ class Worker:
         self._units = {
             group: kind(
                 Seat(
-                    task.config, task.spaces, group, task.envs, task.seed,
-                    shared.ledger, self._report, self._pause,
+                    task.config,
+                    task.spaces,
+                    group,
+                    task.envs,
+                    task.seed,
+                    shared.ledger,
+                    self._report,
+                    self._pause,
                 ),
                 shared.frame,
             )
             for group in self._groups
-        }  # fmt: skip
+        }
         # A fork has its parent's random numbers; environments that use the global ones shall not
         # all play the same.
         first = self._groups[0]

@@ -91,9 +91,18 @@ class Reception:
         moved = self._roster.route(hello.inc) not in (b"", route)
         self.moved += moved
         peer = Peer(
-            route, hello.role, sanitise.words(hello.name), hello.inc, now, hello.spaces,
-            intro.spaces[:_WORDS], hello.version, user=user, budget=budget, address=address,
-        )  # fmt: skip
+            route,
+            hello.role,
+            sanitise.words(hello.name),
+            hello.inc,
+            now,
+            hello.spaces,
+            intro.spaces[:_WORDS],
+            hello.version,
+            user=user,
+            budget=budget,
+            address=address,
+        )
         if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
             peer.target = f"{address}:{intro.port}"
         new = self._roster.join(peer)
@@ -109,9 +118,13 @@ class Reception:
         version = self._ledger.book.credit.version
         if peer.role == "actor" and peer.spaces and intro.streams:
             self._ledger.actor_hello(
-                peer.inc, peer.name, intro.streams, now=peer.seen, user=peer.user,
+                peer.inc,
+                peer.name,
+                intro.streams,
+                now=peer.seen,
+                user=peer.user,
                 acting=peer.acting,
-            )  # fmt: skip
+            )
             if not self._ledger.versions.first_rank:
                 # It may have newer weights than a broker that lost its memory, and keeps them.
                 version = max(version, hello.version)
@@ -130,10 +143,18 @@ class Reception:
             self._roster.forget(other.inc)
             out.append((other, Refusal.SPACES, self._roster.space_words(other.said)))
         version = self._ledger.learner_hello(
-            peer.inc, rank=hello.rank, world=hello.world, version=hello.version, want=intro.want,
-            trained=intro.trained, held=intro.held, now=peer.seen, acted=self._roster.acted(),
-            published=published, group=hello.group,
-        )  # fmt: skip
+            peer.inc,
+            rank=hello.rank,
+            world=hello.world,
+            version=hello.version,
+            want=intro.want,
+            trained=intro.trained,
+            held=intro.held,
+            now=peer.seen,
+            acted=self._roster.acted(),
+            published=published,
+            group=hello.group,
+        )
         return version, out
 
     def alive(self, peer: Peer, now: float) -> bool:

@@ -145,9 +145,12 @@ class Bulk:
         fresh = mark.turn == self._turn
         nbytes, self._reached = mark.sent - self._reached, mark.sent
         if fresh and self.window.reached(
-            nbytes=nbytes, under_way=mark.under_way, delay_s=delay_s, back_s=back_s,
+            nbytes=nbytes,
+            under_way=mark.under_way,
+            delay_s=delay_s,
+            back_s=back_s,
             short=mark.short,
-        ):  # fmt: skip
+        ):
             self._turn += 1
         item = mark.item
         if fresh and item is not None and self._waiting.get(item.key) is item:
@@ -193,9 +196,15 @@ class Bulk:
         item = next(iter(self._waiting.values()), None)
         opened = item if item is not None and item.opened else None
         mark = _Mark(
-            secrets.randbits(53), self._sent, self._sent - self._reached, now, self._short,
-            self._turn, opened, opened.at if opened is not None else 0,
-        )  # fmt: skip
+            secrets.randbits(53),
+            self._sent,
+            self._sent - self._reached,
+            now,
+            self._short,
+            self._turn,
+            opened,
+            opened.at if opened is not None else 0,
+        )
         if send(encode(Mark(mark.number))):
             self._marks.append(mark)
             self._marked, self._short = self._sent, False

@@ -11,7 +11,8 @@ BOARD = Board(
             "Scores",
             (
                 lines(
-                    "Return", "none",
+                    "Return",
+                    "none",
                     "Mean of an evaluation with its 95 % interval, and of training episodes.",
                     {
                         "{{instance}} mean": 'headrace_evaluator_return_mean{job="$job"}',
@@ -19,10 +20,12 @@ BOARD = Board(
                         "{{instance}} high": 'headrace_evaluator_return_high{job="$job"}',
                         "training": 'max(headrace_learner_episode_return_mean{job="$job"})',
                     },
-                    width=16, low=None,
+                    width=16,
+                    low=None,
                 ),
                 lines(
-                    "Width of the interval", "none",
+                    "Width of the interval",
+                    "none",
                     "High less low. Two versions whose means lie closer cannot be told apart;"
                     " more episodes make it narrower.",
                     {
@@ -36,7 +39,9 @@ BOARD = Board(
             "Keeping up",
             (
                 lines(
-                    "Versions", "none", "Trained, and evaluated last.",
+                    "Versions",
+                    "none",
+                    "Trained, and evaluated last.",
                     {
                         "learner": 'headrace_broker_version{job="$job"}',
                         "{{instance}}": 'headrace_evaluator_version{job="$job"}',
@@ -44,15 +49,21 @@ BOARD = Board(
                     low=None,
                 ),
                 lines(
-                    "Duration", "s", "Of the last evaluation.",
+                    "Duration",
+                    "s",
+                    "Of the last evaluation.",
                     {"{{instance}}": 'headrace_evaluator_seconds{job="$job"}'},
                 ),
                 lines(
-                    "Episodes", "none", "Of the last evaluation.",
+                    "Episodes",
+                    "none",
+                    "Of the last evaluation.",
                     {"{{instance}}": 'headrace_evaluator_episodes{job="$job"}'},
                 ),
                 lines(
-                    "Evaluations in ten minutes", "none", "Done, and failed; the log says why.",
+                    "Evaluations in ten minutes",
+                    "none",
+                    "Done, and failed; the log says why.",
                     {
                         "{{instance}} done": "increase(headrace_evaluator_evaluations_total"
                         '{job="$job"}[10m])',
@@ -63,4 +74,4 @@ BOARD = Board(
             ),
         ),
     ),
-)  # fmt: skip
+)

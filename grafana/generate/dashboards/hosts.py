@@ -4,28 +4,30 @@ from grafana.generate.grafana_json import Board, Row, lines, stack
 
 _PROCESSES = (
     lines(
-        "Cores", "none", "Used by each process that is scraped.",
-        {
-            "{{role}} {{instance}}": "rate(process_cpu_seconds_total"
-            '{job="$job"}[$__rate_interval])'
-        },
+        "Cores",
+        "none",
+        "Used by each process that is scraped.",
+        {"{{role}} {{instance}}": 'rate(process_cpu_seconds_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Memory", "bytes", "Resident, by process.",
+        "Memory",
+        "bytes",
+        "Resident, by process.",
         {"{{role}} {{instance}}": 'process_resident_memory_bytes{job="$job"}'},
     ),
     lines(
-        "Descriptors", "percentunit", "Open files and sockets, of those that are allowed.",
-        {
-            "{{role}} {{instance}}": 'process_open_fds{job="$job"}'
-            ' / process_max_fds{job="$job"}'
-        },
+        "Descriptors",
+        "percentunit",
+        "Open files and sockets, of those that are allowed.",
+        {"{{role}} {{instance}}": 'process_open_fds{job="$job"} / process_max_fds{job="$job"}'},
     ),
-)  # fmt: skip
+)
 
 _NODES = (
     lines(
-        "Samplers", "none", "That run, that a broker knows, and that should run.",
+        "Samplers",
+        "none",
+        "That run, that a broker knows, and that should run.",
         {
             "{{instance}} running": 'headrace_node_samplers{job="$job"}',
             "{{instance}} welcome": 'headrace_node_samplers_welcome{job="$job"}',
@@ -33,39 +35,51 @@ _NODES = (
         },
     ),
     lines(
-        "Restarts", "none", "Of samplers, in each interval.",
+        "Restarts",
+        "none",
+        "Of samplers, in each interval.",
         {"{{instance}}": 'increase(headrace_node_restarts_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Memory of samplers", "bytes", "All of a node's; shared pages counted once.",
+        "Memory of samplers",
+        "bytes",
+        "All of a node's; shared pages counted once.",
         {"{{instance}}": 'headrace_node_samplers_memory_bytes{job="$job"}'},
     ),
     lines(
-        "Agent steps a second", "cps", "By node.",
+        "Agent steps a second",
+        "cps",
+        "By node.",
         {
             "{{instance}}": "rate(headrace_node_samplers_env_steps_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     lines(
-        "Episodes a second", "cps", "By node.",
+        "Episodes a second",
+        "cps",
+        "By node.",
         {
             "{{instance}}": "rate(headrace_node_samplers_episodes_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     stack(
-        "Waits", "none", "Samplers that wait at a moment, by node and by what for.",
+        "Waits",
+        "none",
+        "Samplers that wait at a moment, by node and by what for.",
         {
             "{{instance}} {{phase}}": "rate(headrace_node_samplers_wait_seconds_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     lines(
-        "Not acknowledged", "none", "Unrolls that a node's samplers keep.",
+        "Not acknowledged",
+        "none",
+        "Unrolls that a node's samplers keep.",
         {"{{instance}}": 'headrace_node_samplers_unacked_fragments{job="$job"}'},
     ),
-)  # fmt: skip
+)
 
 BOARD = Board(
     name="hosts",

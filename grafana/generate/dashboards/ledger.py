@@ -4,91 +4,120 @@ from grafana.generate.grafana_json import Board, Row, lines, number, stack
 
 _SUM = (
     number(
-        "Unaccounted, broker", "none", "Must be 0.",
+        "Unaccounted, broker",
+        "none",
+        "Must be 0.",
         'headrace_broker_ledger_unaccounted{job="$job"}',
     ),
     number(
-        "Unaccounted, samplers", "none", "Must be 0.",
+        "Unaccounted, samplers",
+        "none",
+        "Must be 0.",
         'headrace_samplers_ledger_unaccounted{job="$job"}',
     ),
     number(
-        "Unaccounted, learners", "none", "Must be 0.",
+        "Unaccounted, learners",
+        "none",
+        "Must be 0.",
         'sum(headrace_learner_ledger_unaccounted{job="$job"})',
     ),
     number(
-        "Arrived", "none", "Distinct unrolls, since the broker began.",
+        "Arrived",
+        "none",
+        "Distinct unrolls, since the broker began.",
         'headrace_broker_received_total{job="$job"}',
     ),
     number(
-        "Trained", "none", "Since the broker began.",
+        "Trained",
+        "none",
+        "Since the broker began.",
         'headrace_broker_fragments_total{job="$job", outcome="trained"}',
     ),
     number(
-        "Rolled back", "none",
+        "Rolled back",
+        "none",
         "Trained, and undone by the return to an older checkpoint; since the broker began.",
         'headrace_broker_rolled_back_fragments_total{job="$job"}',
     ),
-)  # fmt: skip
+)
 
 _OUTCOMES = (
     stack(
-        "What became of unrolls", "none", "In each interval, as the broker settled them.",
+        "What became of unrolls",
+        "none",
+        "In each interval, as the broker settled them.",
         {"{{outcome}}": 'increase(headrace_broker_fragments_total{job="$job"}[$__rate_interval])'},
     ),
     stack(
-        "What samplers were told", "none", "In each interval; the same with a beat's delay.",
+        "What samplers were told",
+        "none",
+        "In each interval; the same with a beat's delay.",
         {
             "{{outcome}}": "increase(headrace_samplers_fragments_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     stack(
-        "What learners did", "none", "In each interval, with what was delivered.",
+        "What learners did",
+        "none",
+        "In each interval, with what was delivered.",
         {
             "{{outcome}}": "sum by (outcome) (increase(headrace_learner_fragments_total"
             '{job="$job"}[$__rate_interval]))'
         },
     ),
     stack(
-        "Rejected by learners", "none", "In each interval, by what was wrong with the unroll.",
+        "Rejected by learners",
+        "none",
+        "In each interval, by what was wrong with the unroll.",
         {
             "{{reason}}": "sum by (reason) (increase(headrace_learner_rejected_fragments_total"
             '{job="$job"}[$__rate_interval]))'
         },
     ),
     lines(
-        "Share not trained", "percentunit",
+        "Share not trained",
+        "percentunit",
         "Of all that was settled in five minutes: stale only.",
         {"stale": 'job:headrace_broker_stale:ratio_rate5m{job="$job"}'},
     ),
     lines(
-        "Delivered", "cps", "To each learner, a second; copies left out.",
+        "Delivered",
+        "cps",
+        "To each learner, a second; copies left out.",
         {
             "{{instance}}": "rate(headrace_learner_delivered_fragments_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     stack(
-        "In flight", "none", "Not settled, by who has it. A sampler keeps a copy of each.",
+        "In flight",
+        "none",
+        "Not settled, by who has it. A sampler keeps a copy of each.",
         {
             "waiting at the broker": 'headrace_broker_queue_fragments{job="$job"}',
             "leased": 'headrace_broker_leased_fragments{job="$job"}',
         },
     ),
-)  # fmt: skip
+)
 
 _FAULTS = (
     lines(
-        "Time since start", "s",
+        "Time since start",
+        "s",
         "Of each process that is scraped; back to 0 is a restart.",
         {"{{role}} {{instance}}": 'time() - process_start_time_seconds{job="$job"}'},
     ),
     lines(
-        "Restarts of samplers", "none", "By their node, in each interval.",
+        "Restarts of samplers",
+        "none",
+        "By their node, in each interval.",
         {"{{instance}}": 'increase(headrace_node_restarts_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Reconnects", "none", "In each interval.",
+        "Reconnects",
+        "none",
+        "In each interval.",
         {
             "samplers": "increase(headrace_samplers_reconnects_total"
             '{job="$job"}[$__rate_interval])',
@@ -96,7 +125,7 @@ _FAULTS = (
             '{job="$job"}[$__rate_interval])',
         },
     ),
-)  # fmt: skip
+)
 
 BOARD = Board(
     name="ledger",

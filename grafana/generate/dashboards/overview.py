@@ -11,31 +11,38 @@ BOARD = Board(
             "Now",
             (
                 number(
-                    "Sampled steps a second", "cps",
+                    "Sampled steps a second",
+                    "cps",
                     "Agent steps of all samplers, over the last minute.",
                     'job:headrace_samplers_env_steps:rate1m{job="$job"}',
                 ),
                 number(
-                    "Trained steps a second", "cps",
+                    "Trained steps a second",
+                    "cps",
                     "Live steps that optimiser steps used, all ranks together.",
                     'max(rate(headrace_learner_samples_total{job="$job"}[$__rate_interval]))',
                 ),
                 number(
-                    "Return in training", "none",
+                    "Return in training",
+                    "none",
                     "Mean of each environment's latest training episodes.",
                     'max(headrace_learner_episode_return_mean{job="$job"})',
                 ),
                 number(
-                    "Return in evaluation", "none",
+                    "Return in evaluation",
+                    "none",
                     "Mean of the last evaluation; empty without an evaluator.",
                     'max(headrace_evaluator_return_mean{job="$job"})',
                 ),
                 number(
-                    "Version", "none", "The learner's version: optimiser steps, roughly.",
+                    "Version",
+                    "none",
+                    "The learner's version: optimiser steps, roughly.",
                     'headrace_broker_version{job="$job"}',
                 ),
                 number(
-                    "Unrolls unaccounted for", "none",
+                    "Unrolls unaccounted for",
+                    "none",
                     "Lost by our own counting. Anything but 0 is a fault of Headrace.",
                     'max(headrace_broker_ledger_unaccounted{job="$job"}'
                     ' or headrace_samplers_ledger_unaccounted{job="$job"}'
@@ -47,7 +54,8 @@ BOARD = Board(
             "Progress",
             (
                 lines(
-                    "Throughput", "cps",
+                    "Throughput",
+                    "cps",
                     "Sampled and trained steps a second. Trained above sampled: the algorithm uses"
                     " its unrolls more than once. Far below: unrolls are refused, see the ledger.",
                     {
@@ -57,7 +65,8 @@ BOARD = Board(
                     },
                 ),
                 lines(
-                    "Returns", "none",
+                    "Returns",
+                    "none",
                     "Training episodes explore; evaluations play greedily unless the run says"
                     " otherwise. The two thin lines are the evaluation's 95 % interval.",
                     {
@@ -69,7 +78,8 @@ BOARD = Board(
                     low=None,
                 ),
                 lines(
-                    "Optimiser steps a second", "cps",
+                    "Optimiser steps a second",
+                    "cps",
                     "Of one rank; all ranks step together.",
                     {
                         "steps": "max(rate(headrace_learner_steps_total"
@@ -82,7 +92,8 @@ BOARD = Board(
             "Flow",
             (
                 lines(
-                    "Lag", "none",
+                    "Lag",
+                    "none",
                     "Versions between acting and dispatch. Slow unrolls are older than max_lag.",
                     {
                         "median": 'job:headrace_broker_fragment_lag_versions:p50{job="$job"}',
@@ -92,7 +103,8 @@ BOARD = Board(
                     },
                 ),
                 stack(
-                    "Unrolls at the broker", "none",
+                    "Unrolls at the broker",
+                    "none",
                     "Waiting, and leased to learners. Always full: the learner is the bottleneck."
                     " Always empty: the samplers are.",
                     {
@@ -101,7 +113,8 @@ BOARD = Board(
                     },
                 ),
                 stack(
-                    "Outcomes a second", "cps",
+                    "Outcomes a second",
+                    "cps",
                     "What became of unrolls. All but trained should be rare.",
                     {"{{outcome}}": 'job:headrace_broker_fragments:rate1m{job="$job"}'},
                 ),
@@ -111,11 +124,13 @@ BOARD = Board(
             "Health",
             (
                 table(
-                    "Alerts", "What fires now. RUNBOOK.md has a section for each.",
+                    "Alerts",
+                    "What fires now. RUNBOOK.md has a section for each.",
                     'ALERTS{alertstate="firing", job=~"$job|"}',
                 ),
                 lines(
-                    "Processes", "none",
+                    "Processes",
+                    "none",
                     "Peers that the broker hears, by role; and those it has not heard for more than"
                     " two and a half beats.",
                     {
@@ -124,13 +139,15 @@ BOARD = Board(
                     },
                 ),
                 lines(
-                    "Scraped", "none",
+                    "Scraped",
+                    "none",
                     "Targets that answer, by role. Samplers are scraped only where they were given"
                     " a metrics port.",
                     {"{{role}}": 'sum by (role) (up{job="$job"})'},
                 ),
                 lines(
-                    "Troubles", "none",
+                    "Troubles",
+                    "none",
                     "Errors that peers told the broker of, in each interval; the page at the"
                     " broker's port shows their text.",
                     {
@@ -139,15 +156,17 @@ BOARD = Board(
                     },
                 ),
                 table(
-                    "Run", "Name, algorithm and environment.",
+                    "Run",
+                    "Name, algorithm and environment.",
                     'headrace_run_info{job="$job", role="broker"}'
                     ' or on (job) headrace_run_info{job="$job"}',
                 ),
                 table(
-                    "Releases", "What runs where; more than one release at a time is for upgrades.",
+                    "Releases",
+                    "What runs where; more than one release at a time is for upgrades.",
                     'count by (role, version, python) (headrace_build_info{job="$job"})',
                 ),
             ),
         ),
     ),
-)  # fmt: skip
+)

@@ -4,15 +4,20 @@ from grafana.generate.grafana_json import Board, Row, heat, lines, stack
 
 _ALL = (
     lines(
-        "Agent steps a second", "cps", "Of all samplers; dead steps after a reset left out.",
+        "Agent steps a second",
+        "cps",
+        "Of all samplers; dead steps after a reset left out.",
         {"steps": 'rate(headrace_samplers_env_steps_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Episodes a second", "cps", "Episodes that ended, terminated or truncated.",
+        "Episodes a second",
+        "cps",
+        "Episodes that ended, terminated or truncated.",
         {"episodes": 'rate(headrace_samplers_episodes_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Unrolls a second", "cps",
+        "Unrolls a second",
+        "cps",
         "Finished by samplers, and acknowledged to them. The two lines lie on each other.",
         {
             "generated": "rate(headrace_samplers_generated_fragments_total"
@@ -22,16 +27,15 @@ _ALL = (
         },
     ),
     stack(
-        "Waits", "none",
+        "Waits",
+        "none",
         "Samplers that wait at a moment, by what for: credit = the learner sets the pace; weights ="
         " they are late; env = the environments set it; gather = rows for one call of the network.",
-        {
-            "{{phase}}": "rate(headrace_samplers_wait_seconds_total"
-            '{job="$job"}[$__rate_interval])'
-        },
+        {"{{phase}}": 'rate(headrace_samplers_wait_seconds_total{job="$job"}[$__rate_interval])'},
     ),
     stack(
-        "Work", "none",
+        "Work",
+        "none",
         "Cores at work at a moment: in environments and in the network.",
         {
             "environments": "rate(headrace_samplers_env_seconds_total"
@@ -41,11 +45,14 @@ _ALL = (
         },
     ),
     heat(
-        "Environment step", "s", "Seconds of one step, a mean for each unroll.",
+        "Environment step",
+        "s",
+        "Seconds of one step, a mean for each unroll.",
         "headrace_samplers_env_step_seconds_bucket",
     ),
     lines(
-        "Rows of a network call", "none",
+        "Rows of a network call",
+        "none",
         "Observations for which the network is called at once. More is cheaper by the row.",
         {
             "rows": 'rate(headrace_samplers_inference_rows_total{job="$job"}[$__rate_interval])'
@@ -53,31 +60,35 @@ _ALL = (
         },
     ),
     lines(
-        "Unroll bytes a second", "Bps", "Before (raw) and after (wire) compression.",
-        {
-            "{{stage}}": "rate(headrace_samplers_fragment_bytes_total"
-            '{job="$job"}[$__rate_interval])'
-        },
+        "Unroll bytes a second",
+        "Bps",
+        "Before (raw) and after (wire) compression.",
+        {"{{stage}}": 'rate(headrace_samplers_fragment_bytes_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Compression", "none", "Raw bytes for each byte on the wire; 1 = nothing is compressed.",
+        "Compression",
+        "none",
+        "Raw bytes for each byte on the wire; 1 = nothing is compressed.",
         {"ratio": 'job:headrace_samplers_fragment_bytes:ratio_rate5m{job="$job"}'},
     ),
-)  # fmt: skip
+)
 
 _FAULTS = (
     heat(
-        "Sent to acknowledged", "s",
+        "Sent to acknowledged",
+        "s",
         "From sending an unroll to the word that an optimiser step used it.",
         "headrace_samplers_ack_seconds_bucket",
     ),
     lines(
-        "Not acknowledged", "none",
+        "Not acknowledged",
+        "none",
         "Unrolls that samplers keep, to send again if need be. Bounded by credit.",
         {"unrolls": 'headrace_samplers_unacked_fragments{job="$job"}'},
     ),
     stack(
-        "Environment failures", "none",
+        "Environment failures",
+        "none",
         "Environments that were restarted in each interval, by where they failed.",
         {
             "{{where}}": "increase(headrace_samplers_env_failures_total"
@@ -85,28 +96,36 @@ _FAULTS = (
         },
     ),
     lines(
-        "Reconnects", "none", "Connections that samplers made anew in each interval.",
+        "Reconnects",
+        "none",
+        "Connections that samplers made anew in each interval.",
         {
             "reconnects": "increase(headrace_samplers_reconnects_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
-)  # fmt: skip
+)
 
 _SINGLE = (
     lines(
-        "Agent steps a second, each", "cps", "A slow one is a slow machine or a slow environment.",
+        "Agent steps a second, each",
+        "cps",
+        "A slow one is a slow machine or a slow environment.",
         {"{{instance}}": 'rate(headrace_actor_env_steps_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
-        "Waits, each", "percentunit", "Share of the time, by what for; groups wait side by side.",
+        "Waits, each",
+        "percentunit",
+        "Share of the time, by what for; groups wait side by side.",
         {
             "{{instance}} {{phase}}": "rate(headrace_actor_wait_seconds_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     lines(
-        "In environments and network, each", "none", "Cores at work.",
+        "In environments and network, each",
+        "none",
+        "Cores at work.",
         {
             "{{instance}} environments": "rate(headrace_actor_env_seconds_total"
             '{job="$job"}[$__rate_interval])',
@@ -115,7 +134,8 @@ _SINGLE = (
         },
     ),
     lines(
-        "Since the last unroll and acknowledgement", "s",
+        "Since the last unroll and acknowledgement",
+        "s",
         "Both grow without end when a sampler hangs; the second alone when the learner does.",
         {
             "{{instance}} unroll": "time() - (headrace_actor_last_fragment_timestamp_seconds"
@@ -125,35 +145,45 @@ _SINGLE = (
         },
     ),
     lines(
-        "Sent to acknowledged, each", "s", "95th percentile.",
+        "Sent to acknowledged, each",
+        "s",
+        "95th percentile.",
         {
             "{{instance}}": "histogram_quantile(0.95,"
             ' rate(headrace_actor_ack_seconds_bucket{job="$job"}[$__rate_interval]))'
         },
     ),
     lines(
-        "Environment step, each", "s", "95th percentile of the unrolls' means.",
+        "Environment step, each",
+        "s",
+        "95th percentile of the unrolls' means.",
         {
             "{{instance}}": "histogram_quantile(0.95,"
             ' rate(headrace_actor_env_step_seconds_bucket{job="$job"}[$__rate_interval]))'
         },
     ),
     lines(
-        "Not acknowledged, each", "none", "Unrolls that it keeps.",
+        "Not acknowledged, each",
+        "none",
+        "Unrolls that it keeps.",
         {"{{instance}}": 'headrace_actor_unacked_fragments{job="$job"}'},
     ),
     lines(
-        "Environment failures, each", "none", "In each interval, by where.",
+        "Environment failures, each",
+        "none",
+        "In each interval, by where.",
         {
             "{{instance}} {{where}}": "increase(headrace_actor_env_failures_total"
             '{job="$job"}[$__rate_interval])'
         },
     ),
     lines(
-        "Reconnects, each", "none", "In each interval.",
+        "Reconnects, each",
+        "none",
+        "In each interval.",
         {"{{instance}}": 'increase(headrace_actor_reconnects_total{job="$job"}[$__rate_interval])'},
     ),
-)  # fmt: skip
+)
 
 BOARD = Board(
     name="samplers",

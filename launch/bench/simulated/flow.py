@@ -34,13 +34,23 @@ def measure(*, size: int, seconds: float, tcp: bool = False, keys: bool = False)
     ) as stage:
         broker = stage.broker()
         learner = Learner(
-            stage.address, stage.run, str(stage.folder / "learner.json"), bytes=size,
-            weights_bytes=0, every_s=0.1, key=stage.key("learner"),
-        )  # fmt: skip
+            stage.address,
+            stage.run,
+            str(stage.folder / "learner.json"),
+            bytes=size,
+            weights_bytes=0,
+            every_s=0.1,
+            key=stage.key("learner"),
+        )
         samplers = Samplers(
-            stage.address, str(stage.folder / "samplers.json"), count=1, streams=_STREAMS,
-            bytes=size, weights=False, key=stage.key("actor"),
-        )  # fmt: skip
+            stage.address,
+            str(stage.folder / "samplers.json"),
+            count=1,
+            streams=_STREAMS,
+            bytes=size,
+            weights=False,
+            key=stage.key("actor"),
+        )
         roles = [broker, stage.start(samplers), stage.start(learner)]
         stage.until(lambda: stage.report(roles[2])["trained"], "the first batch is trained")
         time.sleep(0.5)  # let the flow settle

@@ -27,13 +27,21 @@ class Trainee(LearnerEnd):
         run = run_file.load(spec.run)
         pacing = run.pacing
         super().__init__(
-            spec.broker, name="simulated", inc=runtime.incarnation(), rank=0, world=1,
-            run=run.run.name, shared=shared_run.shared(run), spaces=processes.SPACES,
-            unroll_bytes=spec.bytes, accept=self._take,
+            spec.broker,
+            name="simulated",
+            inc=runtime.incarnation(),
+            rank=0,
+            world=1,
+            run=run.run.name,
+            shared=shared_run.shared(run),
+            spaces=processes.SPACES,
+            unroll_bytes=spec.bytes,
+            accept=self._take,
             free=lambda: pacing.batch_unrolls * (pacing.max_lag + 1) - len(self._batch),
-            journal=journal, context=context,
+            journal=journal,
+            context=context,
             key=processes.key(spec.key, "learner"),
-        )  # fmt: skip
+        )
         self.spec = spec
         self.steps = 0
         self._size = pacing.batch_unrolls
@@ -61,9 +69,11 @@ class Trainee(LearnerEnd):
 
     def figures(self) -> dict[str, Any]:
         return {
-            "trained": self.steps * self._size, "version": self.version, "held": len(self._batch),
+            "trained": self.steps * self._size,
+            "version": self.version,
+            "held": len(self._batch),
             "reconnects": self.link.reconnects,
-        }  # fmt: skip
+        }
 
     def _take(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
         if len(buffers) != 1 or len(buffers[0]) != self.spec.bytes:

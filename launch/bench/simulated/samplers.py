@@ -39,14 +39,22 @@ class Sampler(ActorEnd):
     """A real end that writes down when things happen, by the clock that all processes share."""
 
     def __init__(
-        self, spec: Samplers, name: str, context: "zmq.Context[zmq.Socket[bytes]]",
-        journal: Journal, latencies: Latencies,
-    ) -> None:  # fmt: skip
+        self,
+        spec: Samplers,
+        name: str,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        journal: Journal,
+        latencies: Latencies,
+    ) -> None:
         self.spec = spec
         super().__init__(
-            spec.broker, name=name, inc=runtime.incarnation(), context=context, journal=journal,
+            spec.broker,
+            name=name,
+            inc=runtime.incarnation(),
+            context=context,
+            journal=journal,
             key=processes.key(spec.key, "actor"),
-        )  # fmt: skip
+        )
         self.hellos = 0
         # For each broker incarnation: when it welcomed us, and acknowledged first; None = never.
         self.lives: list[tuple[float, float | None]] = []
@@ -147,9 +155,14 @@ class Sampler(ActorEnd):
         self.outbox.start(stream)
         acted = version if self.spec.weights else self._told
         self.put(
-            stream, versions=(acted, acted), steps=1, digest=0, ended=0, episodes=(),
+            stream,
+            versions=(acted, acted),
+            steps=1,
+            digest=0,
+            ended=0,
+            episodes=(),
             buffers=(body,),
-        )  # fmt: skip
+        )
 
     async def _rest(self, most_s: float) -> None:
         """Until there is news, or so long; 0 = however long that takes."""
@@ -175,12 +188,16 @@ async def _sample(spec: Samplers) -> int:
     def write(**more: Any) -> None:
         outcomes = sum((s.outbox.outcomes for s in samplers), Counter[Outcome]())
         processes.write(
-            spec.report, began=began, generated=sum(s.outbox.generated for s in samplers),
+            spec.report,
+            began=began,
+            generated=sum(s.outbox.generated for s in samplers),
             outcomes={outcome.name.lower(): count for outcome, count in outcomes.items()},
-            hellos=sum(s.hellos for s in samplers), latencies=latencies.counts,
+            hellos=sum(s.hellos for s in samplers),
+            latencies=latencies.counts,
             reconnects=sum(s.link.reconnects for s in samplers),
-            samplers=[s.figures() for s in samplers], **more,
-        )  # fmt: skip
+            samplers=[s.figures() for s in samplers],
+            **more,
+        )
 
     try:
         processes.write(spec.report, ready=True)

@@ -39,8 +39,10 @@ class Load:
         sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
         return cls(
             (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"),
-            sizes["Rss"], sizes["Pss"], len(list((place / "fd").iterdir())),
-        )  # fmt: skip
+            sizes["Rss"],
+            sizes["Pss"],
+            len(list((place / "fd").iterdir())),
+        )
 
 
 class Stage:
@@ -119,9 +121,12 @@ class Stage:
     def _start(self, command: Sequence[str], said: Path) -> int:
         with said.open("ab") as sink:
             popen = subprocess.Popen(
-                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+                [sys.executable, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
                 env={**os.environ, logs.VARIABLE: logs.HUMAN},
-            )  # fmt: skip
+            )
         self._started.append(popen)
         return popen.pid
 

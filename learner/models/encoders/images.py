@@ -56,9 +56,15 @@ class Joined(nn.Module):
     convolutional = True
 
     def __init__(
-        self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *,
-        unscaled: int, stack: Callable[[Leaf, torch.Generator], Stack], units: int,
-    ) -> None:  # fmt: skip
+        self,
+        leaves: tuple[Leaf, ...],
+        config: ModelConfig,
+        rng: torch.Generator,
+        *,
+        unscaled: int,
+        stack: Callable[[Leaf, torch.Generator], Stack],
+        units: int,
+    ) -> None:
         super().__init__()
         images = _images(config.kind, leaves)
         others = tuple(leaf for leaf in leaves if leaf not in images)

@@ -66,9 +66,7 @@ def test_arrays_lie_apart_in_one_block(envs: int) -> None:
     size = Frame.nbytes(SPACES, groups=2, envs=envs)
     memory = bytearray(size)
     frame = Frame.over(memoryview(memory), SPACES, groups=2, envs=envs)
-    arrays: list[Any] = [
-        frame.spent, frame.action, frame.reward, frame.flags, *frame.obs.values(),
-    ]  # fmt: skip
+    arrays: list[Any] = [frame.spent, frame.action, frame.reward, frame.flags, *frame.obs.values()]
     for number, array in enumerate(arrays):
         array[...] = number + 1
     for number, array in enumerate(arrays):

@@ -152,16 +152,23 @@ def value_targets(
     columns = len(action)
     chosen = torch.from_numpy(action).view(1, columns)
     logits = torch.from_numpy(exact).expand(columns, ACTIONS)
-    return vtrace.targets(
-        log_rhos=categorical.log_prob(logits, chosen[0]).view(1, columns)
-        - torch.from_numpy(logp).view(1, columns),
-        rewards=reward[chosen],
-        values=torch.full((2, columns), 0.7),
-        discounts=torch.zeros(1, columns),
-        continues=torch.zeros(1, columns),
-        live=torch.ones(1, columns),
-        trace=1.0, rho_clip=1e9, c_clip=1e9, pg_rho_clip=1e9,
-    ).vs[0].double()  # fmt: skip
+    return (
+        vtrace.targets(
+            log_rhos=categorical.log_prob(logits, chosen[0]).view(1, columns)
+            - torch.from_numpy(logp).view(1, columns),
+            rewards=reward[chosen],
+            values=torch.full((2, columns), 0.7),
+            discounts=torch.zeros(1, columns),
+            continues=torch.zeros(1, columns),
+            live=torch.ones(1, columns),
+            trace=1.0,
+            rho_clip=1e9,
+            c_clip=1e9,
+            pg_rho_clip=1e9,
+        )
+        .vs[0]
+        .double()
+    )
 
 
 @pytest.mark.parametrize("acted_with", ["bfloat16", "int8", "coarse"])

@@ -214,14 +214,27 @@ def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]
         fields = {name: header[name] for name in ("steps", "digest", "ended", "episodes")}
         low, high = header["versions"]
         message = Deliver(
-            tag=1, attempt=1, actor="a", inc=5, stream=1, seq=seq, floor=0, version_min=low,
-            version_max=high, **fields,
-        )  # fmt: skip
+            tag=1,
+            attempt=1,
+            actor="a",
+            inc=5,
+            stream=1,
+            seq=seq,
+            floor=0,
+            version_min=low,
+            version_max=high,
+            **fields,
+        )
         assert fields["digest"] == xxhash.xxh3_64_intdigest(b"".join(buffers))
         batch = Batch(
-            spaces, length=LENGTH, envs=ENVS, unrolls=1, pinned=False, memory=config.memory,
+            spaces,
+            length=LENGTH,
+            envs=ENVS,
+            unrolls=1,
+            pinned=False,
+            memory=config.memory,
             previous=config.previous,
-        )  # fmt: skip
+        )
         assert batch.place(message, buffers) is None
         out.append(batch)
     return out

@@ -207,8 +207,11 @@ def test_parts_of_an_action_have_their_path() -> None:
     space = Dict(arm=Tuple([Box(-1, 1, (2,)), Discrete(3)]), leg=Dict(up=TWO, way=MultiBinary(2)))
     action = action_of(space)
     assert [part.path for part in action.parts] == [
-        ("arm", 0), ("arm", 1), ("leg", "up"), ("leg", "way"),
-    ]  # fmt: skip
+        ("arm", 0),
+        ("arm", 1),
+        ("leg", "up"),
+        ("leg", "way"),
+    ]
     assert (action.categories, action.numbers) == ((3, 2, 2, 2), 2)
 
 

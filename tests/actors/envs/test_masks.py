@@ -29,10 +29,7 @@ TAXI = EnvConfig("Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3", ma
 def test_a_part_of_the_observation_is_the_mask() -> None:
     space = Dict(seen=SEEN, legal=MultiBinary(4))
     data = as_data(space, Discrete(4), EnvConfig("some-v0", mask="legal"))
-    assert data.observation == (
-        Leaf("seen", "<f4", (2,)),
-        Leaf("legal", "|i1", (4,), mask=True),
-    )
+    assert data.observation == (Leaf("seen", "<f4", (2,)), Leaf("legal", "|i1", (4,), mask=True))
     Writer(space, data)  # which is the space it was made of
     as_data(Dict(seen=SEEN, legal=Box(0, 1, (4,), np.bool_)), Discrete(4), EnvConfig(mask="legal"))
 

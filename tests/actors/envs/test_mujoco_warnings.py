@@ -34,9 +34,13 @@ def test_environments_are_made_without_a_word(tmp_path: Path) -> None:
     if importlib.util.find_spec("mujoco") is None:
         missing("not installed: pip install 'headrace[mujoco]'")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
         env={"PYTHONPATH": str(Path(__file__).parents[3]), "MUJOCO_GL": "disabled"},
-    )  # fmt: skip
+    )
     assert done.stdout == "made\n"
     # What a simulation that breaks down has to say is not lost.
     assert done.stderr.count("MuJoCo: Nan, Inf or huge value in Q") == 1
@@ -64,8 +68,9 @@ def test_each_kind_is_said_once(
     warn("compiler attribute 'settotalmass' is deprecated\nand will be removed")
     warn("Inertia matrix is too close to singular at DOF 3")
     assert [message.split(" at ")[0] for message in caplog.messages] == [
-        "MuJoCo: Nan, Inf or huge value in QACC", "MuJoCo: Inertia matrix is too close to singular",
-    ]  # fmt: skip
+        "MuJoCo: Nan, Inf or huge value in QACC",
+        "MuJoCo: Inertia matrix is too close to singular",
+    ]
 
 
 def test_where_mujoco_is_not_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,10 +112,17 @@ def test_what_the_run_says_is_done_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("envs", "groups", "wanted", "parts"),
     [
-        (16, 1, 1, 1), (16, 1, 16, 16), (16, 1, 2, 2), (16, 1, 3, 4), (16, 2, 4, 2), (7, 1, 2, 7),
-        (1, 1, 8, 1), (16, 8, 4, 1), (64, 8, 256, 32),
+        (16, 1, 1, 1),
+        (16, 1, 16, 16),
+        (16, 1, 2, 2),
+        (16, 1, 3, 4),
+        (16, 2, 4, 2),
+        (7, 1, 2, 7),
+        (1, 1, 8, 1),
+        (16, 8, 4, 1),
+        (64, 8, 256, 32),
     ],
-)  # fmt: skip
+)
 def test_parts_are_equal_and_enough(envs: int, groups: int, wanted: int, parts: int) -> None:
     assert parts_of(envs, groups=groups, wanted=wanted) == parts
 

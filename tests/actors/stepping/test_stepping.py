@@ -35,12 +35,7 @@ def split(
     return Split(parts, parts=envs)
 
 
-WAYS: list[Any] = [
-    Inline,
-    Threads,
-    pytest.param(Processes, marks=pytest.mark.processes),
-    split,
-]
+WAYS: list[Any] = [Inline, Threads, pytest.param(Processes, marks=pytest.mark.processes), split]
 NO_ACTION = np.zeros(1, np.int64)
 
 

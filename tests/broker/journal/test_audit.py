@@ -44,18 +44,21 @@ def test_every_way_to_end_is_counted_once(write: Any) -> None:
     )
     assert (account.generated, account.env_steps) == (8, sum(range(10, 18)))
     assert account.outcomes == {
-        "trained": 2, "stale": 1, "shed": 1, "rejected": 1, "poison": 1, "abandoned": 1,
+        "trained": 2,
+        "stale": 1,
+        "shed": 1,
+        "rejected": 1,
+        "poison": 1,
+        "abandoned": 1,
         "duplicate": 5,
-    }  # fmt: skip
+    }
     assert (account.in_flight, account.twice, account.untrue) == (1, 0, 0)
     assert account.exact()
 
 
 def test_streams_and_incarnations_are_apart(write: Any) -> None:
     account = write(
-        one="G 1 0 0 4\nG 1 1 0 4\nA 1 0 0 1 trained\n",
-        other="G 2 0 0 4\n",
-        learner="T 1 0 0 3\n",
+        one="G 1 0 0 4\nG 1 1 0 4\nA 1 0 0 1 trained\n", other="G 2 0 0 4\n", learner="T 1 0 0 3\n"
     )
     assert (account.generated, account.outcomes["trained"], account.in_flight) == (3, 1, 2)
 
@@ -69,20 +72,14 @@ def test_a_range_ends_before_its_second_number(write: Any) -> None:
 
 
 def test_a_torn_last_line_does_not_count(write: Any) -> None:
-    account = write(
-        actor="G 1 0 0 16\nG 1 0 1 16\nG 1 0 2 1",
-        learner="T 1 0 0 1\nT 1 0 1",
-    )
+    account = write(actor="G 1 0 0 16\nG 1 0 1 16\nG 1 0 2 1", learner="T 1 0 0 1\nT 1 0 1")
     assert (account.generated, account.env_steps) == (2, 32)
     assert (account.outcomes["trained"], account.in_flight) == (1, 1)
     assert write(actor="G 1 0", learner="").generated == 0
 
 
 def test_an_acknowledgement_that_no_learner_backs_is_untrue(write: Any) -> None:
-    account = write(
-        actor="G 1 0 0 4\nG 1 0 1 4\nA 1 0 0 2 trained\n",
-        learner="T 1 0 0 1\n",
-    )
+    account = write(actor="G 1 0 0 4\nG 1 0 1 4\nA 1 0 0 2 trained\n", learner="T 1 0 0 1\n")
     assert account.untrue == 1
     assert account.outcomes["trained"] == 2
 
@@ -202,10 +199,22 @@ def test_a_number_that_cannot_be_takes_no_memory(write: Any) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "Q 1 0 0 4", "G 1 0 0", "G 1 0 0 4 5", "G 1 0 x 4", "A 1 0 0 1 gone", "A 1 0 3 3 stale",
-        "X 1 0 -1 2", "T 1 zero 0 1", "V 1", "W many", "E 3", "P actor", "\0\0\0", "\udcff",
+        "Q 1 0 0 4",
+        "G 1 0 0",
+        "G 1 0 0 4 5",
+        "G 1 0 x 4",
+        "A 1 0 0 1 gone",
+        "A 1 0 3 3 stale",
+        "X 1 0 -1 2",
+        "T 1 zero 0 1",
+        "V 1",
+        "W many",
+        "E 3",
+        "P actor",
+        "\0\0\0",
+        "\udcff",
     ],
-)  # fmt: skip
+)
 def test_damage_is_said_with_file_and_line(line: str, write: Any, tmp_path: Path) -> None:
     text = f"G 1 0 0 4\n{line}\nG 1 0 1 4\n"
     (tmp_path / "actor-5.log").write_bytes(text.encode(errors="surrogateescape"))
@@ -290,8 +299,10 @@ def test_it_reads_what_the_journal_writes(tmp_path: Path) -> None:
     learner.trained([(1, 3, 0), (1, 3, 1)], 9)
     learner.trained([], 9)
     for outcome, lo, hi in (
-        (Outcome.TRAINED, 0, 2), (Outcome.STALE, 2, 3), (Outcome.REJECTED, 3, 4),
-    ):  # fmt: skip
+        (Outcome.TRAINED, 0, 2),
+        (Outcome.STALE, 2, 3),
+        (Outcome.REJECTED, 3, 4),
+    ):
         actor.acknowledged(1, [(3, lo, hi)], outcome)
     actor.given_up(1, [(3, 4, 5)])
     actor.close()
@@ -299,8 +310,11 @@ def test_it_reads_what_the_journal_writes(tmp_path: Path) -> None:
     account = audit.read(tmp_path)
     assert (account.generated, account.in_flight, account.untrue) == (6, 1, 0)
     assert {k: n for k, n in account.outcomes.items() if n} == {
-        "trained": 2, "stale": 1, "rejected": 1, "abandoned": 1,
-    }  # fmt: skip
+        "trained": 2,
+        "stale": 1,
+        "rejected": 1,
+        "abandoned": 1,
+    }
 
 
 def test_without_a_folder_the_journal_writes_nothing(tmp_path: Path) -> None:

@@ -31,10 +31,19 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
     journal.window(12)
     journal.close()
     assert lines(tmp_path) == [
-        "P actor 7 node 3 of rack 1", "G 7 2 0 32", "A 7 2 0 1 stale", "A 7 3 4 9 stale",
-        "X 7 2 1 2", "T 7 2 5 12", "T 8 0 1 12", "R 7 2 6 7", "B 7 2 3 5 poison",
-        "B 7 2 9 10 poison", "W 12", "E",
-    ]  # fmt: skip
+        "P actor 7 node 3 of rack 1",
+        "G 7 2 0 32",
+        "A 7 2 0 1 stale",
+        "A 7 3 4 9 stale",
+        "X 7 2 1 2",
+        "T 7 2 5 12",
+        "T 8 0 1 12",
+        "R 7 2 6 7",
+        "B 7 2 3 5 poison",
+        "B 7 2 9 10 poison",
+        "W 12",
+        "E",
+    ]
 
 
 def test_each_line_is_on_disk_before_the_call_returns(tmp_path: Path) -> None:

@@ -14,9 +14,13 @@ BODY = (b"x" * SIZE,)
 
 def ledger(**other: int) -> Ledger:
     settings: dict[str, Any] = {
-        "batch": 4, "max_lag": 1, "max_lag_hard": 50, "queue_bytes": 10**6, "attempts": 3,
+        "batch": 4,
+        "max_lag": 1,
+        "max_lag_hard": 50,
+        "queue_bytes": 10**6,
+        "attempts": 3,
         "first_tag": 1000,
-    }  # fmt: skip
+    }
     return Ledger(Book(**{**settings, **other}), lease_s=LEASE)
 
 

@@ -189,9 +189,15 @@ def test_a_new_broker_learns_everything_from_its_peers(order: tuple[str, ...]) -
         else:
             inc, rank = (50, 0) if who == "rank 0" else (51, 1)
             learn(
-                one, inc, rank=rank, world=2, version=7, want=9,
-                trained=[(1, 0, ranges([trained[inc]]))], held=[(inc, 1, 0, held[inc])],
-            )  # fmt: skip
+                one,
+                inc,
+                rank=rank,
+                world=2,
+                version=7,
+                want=9,
+                trained=[(1, 0, ranges([trained[inc]]))],
+                held=[(inc, 1, 0, held[inc])],
+            )
 
     delivered = []
     for who in order:

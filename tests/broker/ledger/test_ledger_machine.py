@@ -213,9 +213,14 @@ class Machine(RuleBasedStateMachine):
             held = [(tag, *key) for tag, key in rank.held.items()]
             windows = [(i, s, ranges([q])) for i, s, q in sorted(rank.trained)]
             learn(
-                self.ledger, rank.inc, version=self.version, want=6, trained=windows, held=held,
+                self.ledger,
+                rank.inc,
+                version=self.version,
+                want=6,
+                trained=windows,
+                held=held,
                 now=self.now,
-            )  # fmt: skip
+            )
         self.ledger.held(rank.inc, ranges(sorted(rank.held)), rank.max_tag)
         self.ledger.learner_heard(
             rank.inc, self.now, version=self.version, want=rank.given + 6 - len(rank.held)

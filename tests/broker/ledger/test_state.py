@@ -11,9 +11,14 @@ from headrace.broker.protocol.messages import Outcome, Unroll
 def test_it_writes_what_ended_once_a_pump(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "broker-9.log")
     book = Book(
-        batch=2, max_lag=3, max_lag_hard=8, queue_bytes=1000, attempts=3, first_tag=50,
+        batch=2,
+        max_lag=3,
+        max_lag_hard=8,
+        queue_bytes=1000,
+        attempts=3,
+        first_tag=50,
         journal=journal,
-    )  # fmt: skip
+    )
     ledger = Ledger(book, lease_s=5.0)
     ledger.actor_hello(7, "a", [(0, 0, 0, 0, ()), (1, 0, 0, 0, ())], now=0.0)
     ledger.learner_hello(3, rank=0, world=1, version=0, want=9, trained=(), held=(), now=0.0)

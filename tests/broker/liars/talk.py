@@ -46,16 +46,21 @@ class Broker:
         self.leaving: list[Callable[[], None]] = []  # to be told, when the loop turns
         self.closed: set[bytes] = set()  # routes whose connection is gone
         book = Book(
-            batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3,
-            first_tag=1000,
-        )  # fmt: skip
+            batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3, first_tag=1000
+        )
         more = {} if gate is None else {"gate": gate}
         self.server = Server(
-            BrokerConfig(beat_s=1.0, lease_s=10.0, **limits), Ledger(book, lease_s=10.0),
-            Counters(), inc=9, shared={},
-            roster=Roster("run", lambda _: None), announce="tcp://broker:2",
-            router=cast(Any, self), publisher=cast(Any, self), **more,
-        )  # fmt: skip
+            BrokerConfig(beat_s=1.0, lease_s=10.0, **limits),
+            Ledger(book, lease_s=10.0),
+            Counters(),
+            inc=9,
+            shared={},
+            roster=Roster("run", lambda _: None),
+            announce="tcp://broker:2",
+            router=cast(Any, self),
+            publisher=cast(Any, self),
+            **more,
+        )
         self.book, self.ledger = book, self.server.ledger
         self.errors = self.server.counters.errors
 
@@ -102,14 +107,32 @@ class Broker:
         self.hello(route, hello, intro, user)
 
     def learner(
-        self, route: bytes = L, inc: int = 50, *, rank: int = 0, world: int = 1, version: int = 0,
-        spaces: str = "s", user: str = "", group: int = 0, take_over: bool = False,
-        fresh: bool = False, **intro: Any,
-    ) -> None:  # fmt: skip
+        self,
+        route: bytes = L,
+        inc: int = 50,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        version: int = 0,
+        spaces: str = "s",
+        user: str = "",
+        group: int = 0,
+        take_over: bool = False,
+        fresh: bool = False,
+        **intro: Any,
+    ) -> None:
         hello = messages.Hello(
-            "learner", f"l{inc}", inc, spaces=spaces, rank=rank, world=world, version=version,
-            group=group, take_over=take_over, fresh=fresh,
-        )  # fmt: skip
+            "learner",
+            f"l{inc}",
+            inc,
+            spaces=spaces,
+            rank=rank,
+            world=world,
+            version=version,
+            group=group,
+            take_over=take_over,
+            fresh=fresh,
+        )
         self.hello(route, hello, Introduction(**{"want": 8, "unroll_bytes": 100, **intro}), user)
 
     def unrolls(self, seqs: Sequence[int], route: bytes = A, inc: int = 1, **other: Any) -> None:

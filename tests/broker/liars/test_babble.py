@@ -44,10 +44,12 @@ class Babbler:
         trained = tuple((self.number(), rng.randrange(3), ((0, 3), (5, 9))) for _ in range(3))
         held = self.spans(4) if rng.random() < 0.3 else ()
         return Introduction(
-            unroll_bytes=rng.choice((0, 100, 100, 100, 1 << 53)), streams=tuple(streams),
-            trained=trained if rng.random() < 0.3 else (), held=cast(Any, held),
+            unroll_bytes=rng.choice((0, 100, 100, 100, 1 << 53)),
+            streams=tuple(streams),
+            trained=trained if rng.random() < 0.3 else (),
+            held=cast(Any, held),
             want=rng.choice((0, 4, 4, 1 << 53)),
-        )  # fmt: skip
+        )
 
     def unroll(self, inc: int) -> Unroll:
         """Often one that was granted."""
@@ -83,9 +85,14 @@ class Babbler:
                 if rng.random() < 0.9:
                     role = {A: "actor", B: "actor", L: "learner", M: "learner"}.get(route, role)
                 hello = messages.Hello(
-                    role, "n", inc, spaces=rng.choice(("", "s", "s", "s", "s", "s", "t")),
-                    rank=rng.choice((0, 0, 1, 2)), world=rng.choice((1, 2, 2, 3, 0)), version=n(),
-                )  # fmt: skip
+                    role,
+                    "n",
+                    inc,
+                    spaces=rng.choice(("", "s", "s", "s", "s", "s", "t")),
+                    rank=rng.choice((0, 0, 1, 2)),
+                    world=rng.choice((1, 2, 2, 3, 0)),
+                    version=n(),
+                )
                 return hello, (hello_payload.encode(self.intro()),)
             case 2 | 3 | 4:
                 return self.unroll(inc), (b"x" * rng.choice((0, 100, 100, 100, 10_000)),)

@@ -228,9 +228,14 @@ class Actor(Process):
     def finish(self, stream: int) -> None:
         version = self.busy.pop(stream)
         self.end.put(
-            stream, versions=(version, version), steps=3, digest=1, ended=0, episodes=(),
+            stream,
+            versions=(version, version),
+            steps=3,
+            digest=1,
+            ended=0,
+            episodes=(),
             buffers=(self.world.unroll,),
-        )  # fmt: skip
+        )
 
 
 class Rank(Process):
@@ -240,11 +245,22 @@ class Rank(Process):
         plan = group.world.plan
         self.share = plan.batch // plan.ranks
         self.end = LearnerEnd(
-            ENDPOINT, name=f"l{rank}", inc=self.inc, rank=rank, world=plan.ranks, run="run",
-            shared={}, spaces=SPACES, unroll_bytes=len(group.world.unroll), accept=self.accept,
-            free=self.free, journal=Journal(None, ""), context=cast(Any, None),
-            group=group.number, fresh=True,
-        )  # fmt: skip
+            ENDPOINT,
+            name=f"l{rank}",
+            inc=self.inc,
+            rank=rank,
+            world=plan.ranks,
+            run="run",
+            shared={},
+            spaces=SPACES,
+            unroll_bytes=len(group.world.unroll),
+            accept=self.accept,
+            free=self.free,
+            journal=Journal(None, ""),
+            context=cast(Any, None),
+            group=group.number,
+            fresh=True,
+        )
         super().__init__(group.world, self.end.link)
 
     def free(self) -> int:
@@ -337,16 +353,24 @@ class World:
 
     def broker(self) -> Server:
         book = Book(
-            batch=self.plan.batch, max_lag=self.plan.max_lag, max_lag_hard=1000,
-            queue_bytes=1 << 20, attempts=self.plan.attempts,
+            batch=self.plan.batch,
+            max_lag=self.plan.max_lag,
+            max_lag_hard=1000,
+            queue_bytes=1 << 20,
+            attempts=self.plan.attempts,
             first_tag=self.rng.getrandbits(31) << 32,
-        )  # fmt: skip
+        )
         return Server(
-            BrokerConfig(beat_s=BEAT, lease_s=LEASE), Ledger(book, lease_s=LEASE),
-            Counters(), inc=next(self.incs), shared={},
-            roster=Roster("run", lambda _: None), announce="tcp://broker:2",
-            router=cast(Any, "router"), publisher=cast(Any, "xpub"),
-        )  # fmt: skip
+            BrokerConfig(beat_s=BEAT, lease_s=LEASE),
+            Ledger(book, lease_s=LEASE),
+            Counters(),
+            inc=next(self.incs),
+            shared={},
+            roster=Roster("run", lambda _: None),
+            announce="tcp://broker:2",
+            router=cast(Any, "router"),
+            publisher=cast(Any, "xpub"),
+        )
 
     def turn_broker(self) -> None:
         if self.server is None:

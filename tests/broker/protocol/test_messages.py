@@ -231,10 +231,14 @@ def test_bodies_are_read_or_malformed(body: bytes) -> None:
 
 def test_an_introduction_comes_back() -> None:
     said = Introduction(
-        shared={"a": {"b": 1}}, spaces="words", unroll_bytes=5,
+        shared={"a": {"b": 1}},
+        spaces="words",
+        unroll_bytes=5,
         streams=((0, 1, 5, 6, ((1, 2), (3, 5))),),
-        trained=((2**63 - 1, 0, ((0, 4),)),), held=((2**63 - 1, 7, 0, 4),), want=3,
-    )  # fmt: skip
+        trained=((2**63 - 1, 0, ((0, 4),)),),
+        held=((2**63 - 1, 7, 0, 4),),
+        want=3,
+    )
     assert hello_payload.decode(hello_payload.encode(said)) == said
     assert hello_payload.unpack(hello_payload.pack({"x": [1, b"y"], 2: None})) == {
         "x": [1, b"y"],

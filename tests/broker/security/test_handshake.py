@@ -71,8 +71,12 @@ def test_one_broken_handshake_is_an_accident_three_are_not() -> None:
 def test_the_same_is_said_once_a_minute() -> None:
     made = handshakes(Failure.LATER)
     assert [bool(made.line(now)) for now in (0.0, 1.0, 59.0, 61.0, 100.0)] == [
-        True, False, False, True, False,
-    ]  # fmt: skip
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
     made.succeeded()
     assert made.line(101.0) == ""
     made.failed(Failure.LATER)
@@ -81,9 +85,13 @@ def test_the_same_is_said_once_a_minute() -> None:
 
 @pytest.mark.parametrize(
     ("what", "longest"),
-    [(Failure.REFUSED, 30.0), (Failure.MISMATCH, 30.0), (Failure.LATER, 5.0),
-     (Failure.HUNG_UP, 5.0)],
-)  # fmt: skip
+    [
+        (Failure.REFUSED, 30.0),
+        (Failure.MISMATCH, 30.0),
+        (Failure.LATER, 5.0),
+        (Failure.HUNG_UP, 5.0),
+    ],
+)
 def test_it_stays_away_longer_and_longer(what: Failure, longest: float) -> None:
     made = handshakes()
     assert made.pause_s() == 0.0

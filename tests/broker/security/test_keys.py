@@ -250,9 +250,14 @@ class TestAuthorised:
         ],
     )
     def test_a_wrong_file_is_named_once_and_the_others_count(
-        self, folder: Folder, caplog: pytest.LogCaptureFixture, name: str, content: str,
-        mode: int, words: str,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Folder,
+        caplog: pytest.LogCaptureFixture,
+        name: str,
+        content: str,
+        mode: int,
+        words: str,
+    ) -> None:
         (folder.path / name).write_text(content)
         (folder.path / name).chmod(mode)
         for _ in range(4):

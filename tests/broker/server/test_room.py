@@ -15,9 +15,14 @@ begin = ends.begin
 def of(seed: int) -> ends.Plan:
     rng = random.Random(seed)
     return ends.Plan(
-        seed=seed, batch=rng.choice((2, 4, 4, 6)), max_lag=rng.choice((1, 2, 3)), ranks=2,
-        actors=rng.randint(1, 4), streams=rng.randint(1, 4), freezes=True,
-    )  # fmt: skip
+        seed=seed,
+        batch=rng.choice((2, 4, 4, 6)),
+        max_lag=rng.choice((1, 2, 3)),
+        ranks=2,
+        actors=rng.randint(1, 4),
+        streams=rng.randint(1, 4),
+        freezes=True,
+    )
 
 
 @pytest.mark.parametrize("seed", [3, 10, 99])

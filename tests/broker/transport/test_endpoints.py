@@ -39,8 +39,11 @@ HEARTBEATS = "router.set(zmq.HEARTBEAT_IVL, 200); router.set(zmq.HEARTBEAT_TIMEO
 def run(script: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", script, f"ipc://{folder}/s"],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     return done.stdout.strip()
 
 
@@ -58,9 +61,20 @@ def test_the_library_still_aborts_with_its_own_heartbeats(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "wrong",
-    ["", "tcp://", "tcp://host", "tcp://host:port", "tcp://h:70000", "udp://h:1", "ipc://",
-     "tcp://a b:1", "tcp://kö.ln:1", f"tcp://{'x' * 254}:1", "ipc:///a\0b"],
-)  # fmt: skip
+    [
+        "",
+        "tcp://",
+        "tcp://host",
+        "tcp://host:port",
+        "tcp://h:70000",
+        "udp://h:1",
+        "ipc://",
+        "tcp://a b:1",
+        "tcp://kö.ln:1",
+        f"tcp://{'x' * 254}:1",
+        "ipc:///a\0b",
+    ],
+)
 def test_no_address(wrong: str) -> None:
     with pytest.raises(endpoints.EndpointError, match="address"):
         endpoints.check(wrong)
@@ -83,9 +97,16 @@ def test_this_machine_needs_no_keys(here: str) -> None:
 
 @pytest.mark.parametrize(
     "beyond",
-    ["tcp://*:5755", "tcp://0.0.0.0:1", "tcp://10.0.0.1:1", "tcp://[::]:1", "tcp://eth0:1",
-     "tcp://node7.example:1", "tcp://[2001:db8::1]:1"],
-)  # fmt: skip
+    [
+        "tcp://*:5755",
+        "tcp://0.0.0.0:1",
+        "tcp://10.0.0.1:1",
+        "tcp://[::]:1",
+        "tcp://eth0:1",
+        "tcp://node7.example:1",
+        "tcp://[2001:db8::1]:1",
+    ],
+)
 def test_beyond_it_only_with_keys_or_if_told_so(beyond: str) -> None:
     assert endpoints.check_bind(beyond, guarded=True) == beyond
     with pytest.raises(endpoints.EndpointError, match="or say --insecure"):

@@ -50,9 +50,11 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def broker(
-    folder: Path, key: Key | None = BROKER, told: list[Message] | None = None,
+    folder: Path,
+    key: Key | None = BROKER,
+    told: list[Message] | None = None,
     answers_while: Callable[[], bool] = lambda: True,
-) -> AsyncIterator["zmq.Socket[bytes]"]:  # fmt: skip
+) -> AsyncIterator["zmq.Socket[bytes]"]:
     """Welcomes whoever gets in; gives its publisher. `told` fills with what it hears."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = Gate(context, folder / "authorised") if key is not None else None
@@ -164,22 +166,25 @@ def test_who_was_let_in_waits_until_its_key_is_back(
 @pytest.mark.parametrize(
     ("key", "at", "words", "or_else"),
     [
-        (
-            keys.make("actor", "x", BROKER.public)._replace(path="x.key"),
-            BROKER, "key in x.key", "",
-        ),
+        (keys.make("actor", "x", BROKER.public)._replace(path="x.key"), BROKER, "key in x.key", ""),
         (None, BROKER, "give one with --key FILE", "it may want a key, give one with --key FILE"),
         (
-            NODE, None, "works without keys, and we have the key in node7.key",
+            NODE,
+            None,
+            "works without keys, and we have the key in node7.key",
             "or it works without keys",
         ),
     ],
     ids=["unknown", "none", "needless"],
-)  # fmt: skip
+)
 def test_who_was_never_let_in_ends(
-    folder: Path, key: Key | None, at: Key | None, words: str, or_else: str,
+    folder: Path,
+    key: Key | None,
+    at: Key | None,
+    words: str,
+    or_else: str,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """Or it says what it may be, and tries on: when both ends break off at the same moment ZeroMQ
     does not tell why."""
 

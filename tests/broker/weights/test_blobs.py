@@ -276,8 +276,13 @@ def test_a_holder_keeps_the_newest_and_what_has_room(monkeypatch: pytest.MonkeyP
     for version in range(5):
         kept.add(blob(version))
     assert [bool(kept.chunks(Get(version, 0, 1))) for version in range(6)] == [
-        False, False, False, True, True, False,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
     kept.add(blob(5, 9000))
     assert [bool(kept.chunks(Get(version, 0, 1))) for version in range(6)] == [False] * 5 + [True]
 

@@ -60,9 +60,7 @@ def test_a_gate_by_name(started: list[tuple[str, list[str]]]) -> None:
 def test_settings_of_a_gate_reach_its_run(started: list[tuple[str, list[str]]]) -> None:
     with pytest.raises(SystemExit):
         gates.bench(["memory-gru-impala"])
-    assert started[0][1][6:10] == [
-        "--set", "model.core=gru", "--set", "algorithm.name=impala",
-    ]  # fmt: skip
+    assert started[0][1][6:10] == ["--set", "model.core=gru", "--set", "algorithm.name=impala"]
 
 
 def test_a_run_that_left_no_summary_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,13 @@ def sampler(run: run_file.Run, _: Path) -> Any:
         made = actor.build(end, run, seed=1, metrics=mock.Mock())
     network = made.policy._acting._network
     return (
-        end.open.call_args.kwargs["streams"], threads.call_args, type(network).__name__,
-        vars(made.gather), vars(made.faults), {one.largest for one in made._rollouts},
-    )  # fmt: skip
+        end.open.call_args.kwargs["streams"],
+        threads.call_args,
+        type(network).__name__,
+        vars(made.gather),
+        vars(made.faults),
+        {one.largest for one in made._rollouts},
+    )
 
 
 def drained(run: run_file.Run, _: Path) -> Any:
@@ -136,10 +140,13 @@ def served(run: run_file.Run, _: Path) -> Any:
         ):
             asyncio.run(
                 broker._serve(
-                    run, bind=f"ipc://{folder}/b", metrics_host="127.0.0.1", metrics_port=None,
+                    run,
+                    bind=f"ipc://{folder}/b",
+                    metrics_host="127.0.0.1",
+                    metrics_port=None,
                     report=None,
                 )
-            )  # fmt: skip
+            )
     except* Stop:
         pass
     finally:
@@ -171,9 +178,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         found["goal"], found["device"] = pieces.goal, str(pieces.device)
         return "stopped"
 
-    stand_ins = {
-        "Ranks": ranks, "train": train, "learner_report": mock.Mock(),
-    }  # fmt: skip
+    stand_ins = {"Ranks": ranks, "train": train, "learner_report": mock.Mock()}
     threads = mock.Mock()
     with contextlib.ExitStack() as patches:
         for name, stand_in in stand_ins.items():

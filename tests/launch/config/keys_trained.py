@@ -146,21 +146,38 @@ def _fill(name: str, array: Any, spaces: Spaces, rng: np.random.Generator) -> No
 
 def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> Pieces:
     batch = Batch(
-        spaces, length=run.unroll.length, envs=run.unroll.envs, unrolls=run.pacing.batch_unrolls,
-        pinned=False, memory=run.model.memory, previous=run.model.previous,
-    )  # fmt: skip
+        spaces,
+        length=run.unroll.length,
+        envs=run.unroll.envs,
+        unrolls=run.pacing.batch_unrolls,
+        pinned=False,
+        memory=run.model.memory,
+        previous=run.model.previous,
+    )
     feed, progress = _MadeUp(batch, spaces), Progress()
     appo = run.algorithm.name == "appo"
     pieces = Pieces(
-        algorithm=run.algorithm, config=run.learner, saving=run.checkpoint,
-        goal=Goal(None, None, None), ranks=Ranks(timeout_s=5.0, cuda=False), feed=cast(Feed, feed),
+        algorithm=run.algorithm,
+        config=run.learner,
+        saving=run.checkpoint,
+        goal=Goal(None, None, None),
+        ranks=Ranks(timeout_s=5.0, cuda=False),
+        feed=cast(Feed, feed),
         model=build(run.model, spaces, seed=run.run.seed),
         target=build(run.model, spaces, seed=run.run.seed) if appo else None,
-        gap=None, progress=progress, metrics=LearnerMetrics(CollectorRegistry()),
-        device=torch.device("cpu"), folder=folder, spaces=spaces, previous=run.model.previous,
-        identity={}, resume=None, stopping=lambda: progress.version >= _VERSIONS, seed=1,
+        gap=None,
+        progress=progress,
+        metrics=LearnerMetrics(CollectorRegistry()),
+        device=torch.device("cpu"),
+        folder=folder,
+        spaces=spaces,
+        previous=run.model.previous,
+        identity={},
+        resume=None,
+        stopping=lambda: progress.version >= _VERSIONS,
+        seed=1,
         started=0.0,
-    )  # fmt: skip
+    )
     folder.mkdir(exist_ok=True)
     assert train(pieces) == "stopped"
     return pieces

@@ -66,9 +66,10 @@ NAMED = {
     "gymnasium's inside": (wrapped("gymnasium.wrappers.common:deepcopy"), "deepcopy'", "gymnasium"),
     "of the older gym": (
         run(env={"id": "GymV26Environment-v0", "kwargs": {"env_id": "evil:Such-v0"}}),
-        "env.kwargs.env_id = 'evil'", "evil",
+        "env.kwargs.env_id = 'evil'",
+        "evil",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FREE)

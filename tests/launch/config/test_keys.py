@@ -35,10 +35,7 @@ weights, images = trained.after_training(), trained.after_training(trained.IMAGE
 APPO, PPO = "algorithm.name=appo", "algorithm.name=ppo"
 REPLAY, RMSPROP = "algorithm.replay_share=0.5", "learner.optimiser=rmsprop"
 OWN = f"model.kind={trained.__name__}:encoder"
-CATCH, MASKED = (
-    "env.id=headrace/Catch-v0",
-    "env.id=headrace/Masked-v0",
-)
+CATCH, MASKED = ("env.id=headrace/Catch-v0", "env.id=headrace/Masked-v0")
 PROCESSES = ("actor.stepping=processes", "actor.groups=3")
 
 CASES = {

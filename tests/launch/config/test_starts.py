@@ -77,8 +77,10 @@ def test_what_was_changed_in_the_file_since_is_changed(file: Path, out: Path) ->
     file.write_text(FILE.replace("steps = 1000", "return = 20.0") + "[checkpoint]\nkeep = 9\n")
     again = start(file, out)
     assert again.changes == (
-        "checkpoint.keep: 3 -> 9", "stop.return: not set -> 20.0", "stop.steps: 1000 -> not set",
-    )  # fmt: skip
+        "checkpoint.keep: 3 -> 9",
+        "stop.return: not set -> 20.0",
+        "stop.steps: 1000 -> not set",
+    )
     assert again.run.learner.lr == 1e-5  # by --set at first, and the file says what it said then
     file.write_text(FILE.replace("0.001", "0.002"))
     third = start(file, out, "algorithm.gamma=0.95")
@@ -94,10 +96,12 @@ def test_what_was_changed_in_the_file_since_is_changed(file: Path, out: Path) ->
         (["model.hidden=[8]"], ["model.hidden: [16] there, [8] here"]),
         (["algorithm.name=appo"], ['algorithm.name: "impala" there, "appo" here']),
         (["learner.optimiser=rmsprop"], ['learner.optimiser: "adam" there, "rmsprop" here']),
-        (["env.kwargs.x=1", "model.core=gru", "learner.lr=0.1"],
-         ["env.kwargs: {} there,", 'model.core: "none" there, "gru" here']),
+        (
+            ["env.kwargs.x=1", "model.core=gru", "learner.lr=0.1"],
+            ["env.kwargs: {} there,", 'model.core: "none" there, "gru" here'],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_would_be_another_run_is_refused_and_named(
     sets: list[str], words: list[str], file: Path, out: Path
 ) -> None:
@@ -192,7 +196,7 @@ def test_what_an_evaluator_was_told_is_all_that_it_says(file: Path, out: Path) -
         ({"steps": 400}, {"stop_reason": "stopped"}, ""),  # its checkpoint has to tell
         ({}, {"stop_reason": "steps"}, ""),
     ],
-)  # fmt: skip
+)
 def test_a_run_is_complete_when_it_would_end_again(
     stop: dict[str, Any], report: dict[str, Any], complete: str, tmp_path: Path
 ) -> None:

@@ -23,20 +23,29 @@ def test_a_shipped_run_has_none(name: str) -> None:
 @pytest.mark.parametrize(
     ("sets", "key", "why"),
     [
-        (["algorithm.name=impala", "algorithm.target_interval=2", "algorithm.clip=0.1"],
-         "algorithm.clip", 'algorithm.name = "impala"'),
+        (
+            ["algorithm.name=impala", "algorithm.target_interval=2", "algorithm.clip=0.1"],
+            "algorithm.clip",
+            'algorithm.name = "impala"',
+        ),
         (["algorithm.epochs=9"], "algorithm.epochs", 'algorithm.name = "appo"'),
         (["algorithm.replay_share=0.5"], "algorithm.replay_share", 'algorithm.name = "appo"'),
-        (["algorithm.name=ppo", "algorithm.target_interval=2", "algorithm.rho_clip=0.5"],
-         "algorithm.rho_clip", 'algorithm.name = "ppo"'),
-        (["algorithm.name=impala", "algorithm.target_interval=2", "algorithm.replay_unrolls=9"],
-         "algorithm.replay_unrolls", "algorithm.replay_share = 0"),
+        (
+            ["algorithm.name=ppo", "algorithm.target_interval=2", "algorithm.rho_clip=0.5"],
+            "algorithm.rho_clip",
+            'algorithm.name = "ppo"',
+        ),
+        (
+            ["algorithm.name=impala", "algorithm.target_interval=2", "algorithm.replay_unrolls=9"],
+            "algorithm.replay_unrolls",
+            "algorithm.replay_share = 0",
+        ),
         (["algorithm.buffer_batches=4"], "algorithm.buffer_batches", "algorithm.uses = 1"),
         (["learner.momentum=0.9"], "learner.momentum", 'learner.optimiser = "adam"'),
         (["model.core_units=9"], "model.core_units", 'model.core = "none"'),
         (["model.kind=a:b", "model.activation=relu"], "model.activation", "model.kind is not mlp"),
     ],
-)  # fmt: skip
+)
 def test_what_belongs_to_another_choice(sets: list[str], key: str, why: str) -> None:
     assert said(*sets) == [f"{key} is set, and does nothing: {why}"]
 
@@ -45,14 +54,24 @@ def test_what_belongs_to_another_choice(sets: list[str], key: str, why: str) -> 
     "sets",
     [
         ["algorithm.clip=0.1", "algorithm.uses=2", "algorithm.buffer_batches=2"],
-        ["algorithm.name=ppo", "algorithm.target_interval=2", "algorithm.kl_stop=0.1",
-         "algorithm.value_clip=0.2", "algorithm.clip=0.3"],
-        ["algorithm.name=impala", "algorithm.target_interval=2", "algorithm.replay_share=0.5",
-         "algorithm.replay_pick=recent", "algorithm.rho_clip=0.5"],
+        [
+            "algorithm.name=ppo",
+            "algorithm.target_interval=2",
+            "algorithm.kl_stop=0.1",
+            "algorithm.value_clip=0.2",
+            "algorithm.clip=0.3",
+        ],
+        [
+            "algorithm.name=impala",
+            "algorithm.target_interval=2",
+            "algorithm.replay_share=0.5",
+            "algorithm.replay_pick=recent",
+            "algorithm.rho_clip=0.5",
+        ],
         ["learner.optimiser=rmsprop", "learner.decay=0.9"],
         ["model.core=gru", "model.core_units=9", "model.activation=relu"],
     ],
-)  # fmt: skip
+)
 def test_what_is_used(sets: list[str]) -> None:
     assert said(*sets) == []
 

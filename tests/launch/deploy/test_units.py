@@ -115,9 +115,14 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 def test_limits_and_times_follow_the_run(tmp_path: Path, bin_folder: Path) -> None:
     sets = (
-        "broker.peers=500", "broker.beat_s=20", "broker.lease_s=60", "broker.queue_mb=2000",
-        "actor.drain_s=40", "actor.step_timeout_s=200", "learner.rank_timeout_s=100",
-    )  # fmt: skip
+        "broker.peers=500",
+        "broker.beat_s=20",
+        "broker.lease_s=60",
+        "broker.queue_mb=2000",
+        "actor.drain_s=40",
+        "actor.step_timeout_s=200",
+        "learner.rank_timeout_s=100",
+    )
     more = [word for setting in sets for word in ("--set", setting)]
     out = render("systemd", tmp_path, *more, bin_folder=bin_folder)
     broker, learner, actor, node = (
@@ -194,9 +199,16 @@ def test_a_node_has_the_key_that_was_made_for_it(tmp_path: Path, bin_folder: Pat
     keys = tmp_path / "keys"
     assert cli.main(["keygen", str(keys), "--actor", "east"]) == 0
     out = render(
-        "supervisor", tmp_path / "out", "--broker", ADDRESS, "--nodes", "east,west",
-        "--key-folder", str(keys), bin_folder=bin_folder,
-    )  # fmt: skip
+        "supervisor",
+        tmp_path / "out",
+        "--broker",
+        ADDRESS,
+        "--nodes",
+        "east,west",
+        "--key-folder",
+        str(keys),
+        bin_folder=bin_folder,
+    )
     assert f"--key {keys}/actor-east.key" in (out / "east.conf").read_text()
     assert f"--key {keys}/actor.key" in (out / "west.conf").read_text()
 
@@ -239,10 +251,18 @@ def test_kubernetes_own_schemas_take_the_manifest(
     more = ("--set", "learner.device=cuda") if site == "rack" else ()
     out = render("kubernetes", tmp_path, *SITES[site], *more, bin_folder=bin_folder)
     done = subprocess.run(
-        [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", "1.30.0",
-         str(out / "headrace.yaml")],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "kubernetes_validate",
+            "--strict",
+            "-k",
+            "1.30.0",
+            str(out / "headrace.yaml"),
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count(" passed for resource ") == 11
 
@@ -305,8 +325,10 @@ def test_without_a_folder_everything_is_printed(capsys: pytest.CaptureFixture[st
     assert cli.main(["units", "slurm", "--run", "cartpole"]) == 0
     text = capsys.readouterr().out
     assert re.findall(r"^# ---- (.+)$", text, re.M) == [
-        "learner.sbatch", "samplers.sbatch", "cartpole.toml",
-    ]  # fmt: skip
+        "learner.sbatch",
+        "samplers.sbatch",
+        "cartpole.toml",
+    ]
 
 
 def test_no_template_is_left_over() -> None:

@@ -107,8 +107,10 @@ def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_free_mb", give(900.0))
     found = only(machine.memory, subject("broker.queue_mb=512", "actor.count=2"))
     assert found == (
-        WARN, "memory", "900 MB free, about 1,412 needed; lower broker.queue_mb or actor.count"
-    )  # fmt: skip
+        WARN,
+        "memory",
+        "900 MB free, about 1,412 needed; lower broker.queue_mb or actor.count",
+    )
     monkeypatch.setattr(machine, "_free_mb", give(None))
     assert only(machine.memory).level == WARN
 
@@ -185,8 +187,12 @@ def test_a_disk_that_is_full_or_read_only(tmp_path: Path, monkeypatch: pytest.Mo
 # ---- torch --------------------------------------------------------------------------------------
 
 NO_GPU: dict[str, Any] = {
-    "version": "2.9.0", "cuda": None, "usable": False, "names": [], "said": [],
-}  # fmt: skip
+    "version": "2.9.0",
+    "cuda": None,
+    "usable": False,
+    "names": [],
+    "said": [],
+}
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,11 @@ def test_a_broker_that_is_well() -> None:
     with FakeBroker(welcome) as there:
         found = list(broker.broker(subject(broker=there.address)))
         assert levels(found) == [
-            (OK, "broker"), (OK, "handshake"), (OK, "protocol"), (OK, "its run"),
-        ]  # fmt: skip
+            (OK, "broker"),
+            (OK, "handshake"),
+            (OK, "protocol"),
+            (OK, "its run"),
+        ]
         deadline = time.monotonic() + 10
         while len(there.heard) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -91,9 +91,11 @@ def test_a_plain_policy(leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_everything_at_once_acts_as_the_policy_does(
-    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    leave_run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Step by step through an episode, by nothing but the file's own inputs and outputs."""
     monkeypatch.setattr(parity, "OBSERVATIONS", 100)
     leave_run(tmp_path, PARTS, [*RECURRENT, *NORMALISED], change=normalised)
@@ -141,9 +143,11 @@ def normalised(model: Any) -> None:
 
 @pytest.mark.slow
 def test_stacked_images_by_any_number_of_rows(
-    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    leave_run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(parity, "OBSERVATIONS", 8)
     spaces = Spaces((Leaf("obs", "|u1", (36, 36), stack=4),), discrete(3))
     model = leave_run(tmp_path, spaces, ["model.kind=nature", "model.separate=false"])
@@ -161,9 +165,11 @@ def test_stacked_images_by_any_number_of_rows(
 
 @pytest.mark.slow
 def test_a_file_that_differs_is_not_left(
-    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    leave_run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Somebody changes the weights between writing and checking."""
     leave_run(tmp_path)
     write = export._write
@@ -212,9 +218,11 @@ class Fake:
 
 @pytest.mark.slow
 def test_categories_are_taken_as_the_environment_counts_them(
-    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    leave_run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(parity, "OBSERVATIONS", 100)
     leaves = (
         Leaf("one", "<i8", (), (5,), (7,)),
@@ -234,8 +242,10 @@ def test_categories_are_taken_as_the_environment_counts_them(
     np.testing.assert_allclose(params, expected, atol=1e-5)
     inputs = json.loads((tmp_path / "model.onnx.json").read_text())["inputs"]
     assert {port["leaf"]: port.get("start") for port in inputs} == {
-        "one": [7], "grid": [-2, 10], "plain": None,
-    }  # fmt: skip
+        "one": [7],
+        "grid": [-2, 10],
+        "plain": None,
+    }
     found = loaded_run.load(tmp_path)
     drawn = parity.Parity(found, Exported(found.model, found.spaces))._inputs(400)
     assert set(drawn["one"].tolist()) == set(range(7, 12))
@@ -302,9 +312,12 @@ def test_both_files_or_none(
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_is_named(
-    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, package: str,
-) -> None:  # fmt: skip
+    leave_run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+) -> None:
     leave_run(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     line = refused(tmp_path, capsys)

@@ -203,9 +203,13 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
 def evaluation(version: int, mean: float, half: float | None = 2.0) -> dict[str, Any]:
     low, high = (None, None) if half is None else (mean - half, mean + half)
     return {
-        "version": version, "trained_steps": None, "episodes": 20, "mean": mean, "low": low,
+        "version": version,
+        "trained_steps": None,
+        "episodes": 20,
+        "mean": mean,
+        "low": low,
         "high": high,
-    }  # fmt: skip
+    }
 
 
 def test_evaluations_are_summed_up(tmp_path: Path) -> None:

@@ -31,9 +31,14 @@ class Nursery:
 
 def local(nursery: Nursery) -> _Local:
     made = _Local(
-        Start(Run(), Path("nowhere"), Path("run.toml"), ()), True, 0.0, cast(Any, False),
-        "ipc:///b", evaluate=True, record=False,
-    )  # fmt: skip
+        Start(Run(), Path("nowhere"), Path("run.toml"), ()),
+        True,
+        0.0,
+        cast(Any, False),
+        "ipc:///b",
+        evaluate=True,
+        record=False,
+    )
     made.children = cast(Any, nursery)
     made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
     made.actors, made.evaluators = [Child("actor-0", [], 3)], [Child("evaluator", [], 4)]
@@ -71,9 +76,13 @@ def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
 
 @pytest.mark.parametrize(
     ("status", "asked", "expected"),
-    [(runtime.OK, False, runtime.OK), (runtime.LIMIT, False, runtime.LIMIT),
-     (runtime.OK, True, runtime.LIMIT), (None, True, runtime.LIMIT)],
-)  # fmt: skip
+    [
+        (runtime.OK, False, runtime.OK),
+        (runtime.LIMIT, False, runtime.LIMIT),
+        (runtime.OK, True, runtime.LIMIT),
+        (None, True, runtime.LIMIT),
+    ],
+)
 def test_a_summary_that_cannot_be_written_changes_no_status(
     status: int | None, asked: bool, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

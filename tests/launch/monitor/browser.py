@@ -35,13 +35,23 @@ class Browser:
 
         self._popen = subprocess.Popen(
             [
-                "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                "--remote-debugging-pipe", "--hide-scrollbars", f"--user-data-dir={folder}",
+                "chromium",
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--remote-debugging-pipe",
+                "--hide-scrollbars",
+                f"--user-data-dir={folder}",
                 "about:blank",
             ],
-            preexec_fn=ends, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(folder), "LANG": "C.UTF-8"},
-        )  # fmt: skip
+            preexec_fn=ends,
+            close_fds=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(folder), "LANG": "C.UTF-8"},
+        )
         os.close(there)
         os.close(here)
         self._rest = b""
@@ -92,8 +102,11 @@ class Browser:
         """The window, and what its user prefers."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=1, mobile=False,
-        )  # fmt: skip
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         wishes = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=wishes)
 

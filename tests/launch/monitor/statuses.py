@@ -13,34 +13,82 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
     """At that second of a run; everything in it moves evenly."""
     trained = 1205 * second + 100
     return {
-        "run": "breakout", "version": 2 * second + 10, "weights": 2 * second + 10, "queued": 37,
-        "queued_bytes": 2.5e8, "queue_limit_bytes": 1e9, "unread_bytes": 3e6,
-        "leased": 64, "running": 912,
+        "run": "breakout",
+        "version": 2 * second + 10,
+        "weights": 2 * second + 10,
+        "queued": 37,
+        "queued_bytes": 2.5e8,
+        "queue_limit_bytes": 1e9,
+        "unread_bytes": 3e6,
+        "leased": 64,
+        "running": 912,
         "received": trained + 124 + 101,
-        "outcomes": {"trained": trained, "stale": 120, "shed": 0, "duplicate": 0, "rejected": 4,
-                     "poison": 0, "abandoned": 0},
-        "duplicates": 7, "over": False, "uptime_s": 4000.0 + second, "beat_s": 1.0, "max_lag": 4,
+        "outcomes": {
+            "trained": trained,
+            "stale": 120,
+            "shed": 0,
+            "duplicate": 0,
+            "rejected": 4,
+            "poison": 0,
+            "abandoned": 0,
+        },
+        "duplicates": 7,
+        "over": False,
+        "uptime_s": 4000.0 + second,
+        "beat_s": 1.0,
+        "max_lag": 4,
         "ahead": 3.5,
-        "batch_unrolls": 64, "unaccounted": 0, "weights_bytes": 6.0 * 2**20,
+        "batch_unrolls": 64,
+        "unaccounted": 0,
+        "weights_bytes": 6.0 * 2**20,
         "actors": {
-            "count": samplers, "behind": samplers // 30, "env_steps": 24000.0 * second,
-            "episodes": 900.0, "generated": 1.0, "unacked": 2.0, "bytes": 2.0 * 2**20 * second,
-            "wall_s": 100.0 * second, "inference_s": 21.0 * second, "wait_env_s": 55.0 * second,
-            "wait_credit_s": 4.0 * second, "wait_weights_s": 0.5 * second, "wait_gather_s": 0.0,
+            "count": samplers,
+            "behind": samplers // 30,
+            "env_steps": 24000.0 * second,
+            "episodes": 900.0,
+            "generated": 1.0,
+            "unacked": 2.0,
+            "bytes": 2.0 * 2**20 * second,
+            "wall_s": 100.0 * second,
+            "inference_s": 21.0 * second,
+            "wait_env_s": 55.0 * second,
+            "wait_credit_s": 4.0 * second,
+            "wait_weights_s": 0.5 * second,
+            "wait_gather_s": 0.0,
         },
         "samplers": {"env_steps": 24200.0 * second, "episodes": 1200.0, "generated": 10.0},
         "learners": [
-            {"name": f"learner-{rank}", "silent_s": 0.5, "version": 2.0 * second, "t": 1.0,
-             "trained_steps": 24100.0 * second, "episodes": 12345.0, "mean_return": 312.42,
-             "lag": 1.31, "policy_loss": -0.0123, "grad_norm": 0.9, "lr": 0.00025}
+            {
+                "name": f"learner-{rank}",
+                "silent_s": 0.5,
+                "version": 2.0 * second,
+                "t": 1.0,
+                "trained_steps": 24100.0 * second,
+                "episodes": 12345.0,
+                "mean_return": 312.42,
+                "lag": 1.31,
+                "policy_loss": -0.0123,
+                "grad_norm": 0.9,
+                "lr": 0.00025,
+            }
             for rank in range(ranks)
         ],
-        "evaluators": [{"name": "ev", "silent_s": 1.0, "version": 9.0, "mean": 341.0, "low": 322.0,
-                        "high": 360.0}],
-        "late": [], "behind_versions": 1, "troubles": [],
+        "evaluators": [
+            {
+                "name": "ev",
+                "silent_s": 1.0,
+                "version": 9.0,
+                "mean": 341.0,
+                "low": 322.0,
+                "high": 360.0,
+            }
+        ],
+        "late": [],
+        "behind_versions": 1,
+        "troubles": [],
         "curve": [[400_000.0 * at, 340 * (1 - math.exp(-at / 60))] for at in range(240)],
         **more,
-    }  # fmt: skip
+    }
 
 
 def hostile(second: int = 0) -> dict[str, Any]:
@@ -52,14 +100,30 @@ def hostile(second: int = 0) -> dict[str, Any]:
     ]
     learners = [{"name": SCRIPT, SCRIPT[:64]: 1.0, "__proto__": 2.0, "trained_steps": 5.0}]
     return status(
-        second, run=SCRIPT, late=late, troubles=troubles, learners=learners,
-        outcomes={"trained": 5, SCRIPT: 7}, evaluators=["nonsense"], curve=[[1, 2], "x", None],
-    )  # fmt: skip
+        second,
+        run=SCRIPT,
+        late=late,
+        troubles=troubles,
+        learners=learners,
+        outcomes={"trained": 5, SCRIPT: 7},
+        evaluators=["nonsense"],
+        curve=[[1, 2], "x", None],
+    )
 
 
 # As a broker of before, or one without any peer, says it.
 BARE: dict[str, Any] = {
-    "run": "small", "version": 0, "weights": -1, "queued": 0, "leased": 0, "running": 0,
-    "received": 0, "outcomes": {"trained": 0, "stale": 0}, "duplicates": 0,
-    "actors": {"behind": 0, "count": 0}, "learners": [], "evaluators": [], "over": False,
-}  # fmt: skip
+    "run": "small",
+    "version": 0,
+    "weights": -1,
+    "queued": 0,
+    "leased": 0,
+    "running": 0,
+    "received": 0,
+    "outcomes": {"trained": 0, "stale": 0},
+    "duplicates": 0,
+    "actors": {"behind": 0, "count": 0},
+    "learners": [],
+    "evaluators": [],
+    "over": False,
+}

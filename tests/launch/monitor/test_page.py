@@ -92,20 +92,42 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
     found = chrome.figures()
     last = status(4)
     expected = {
-        "samplers": "312", "samplers_note": "10 behind", "queued": "37", "leased": "64 at learners",
-        "running": "912 being made", "full": "25 % full", "ranks": "Learner, 8 ranks",
-        "learner_rate": "24,100", "sent_rate": "1,205/s", "sent_more": "2.0 MiB/s",
-        "given_rate": "1,205/s", "weights_rate": "weights, version 18",
-        "weights_words": "2.00 a second, 6.0 MiB each", "trained_rate": "24,100",
-        "trained_rate_note": "96,400 in all", "sampled_rate": "24,200", "mean_return": "312.4",
-        "mean_return_note": "evaluation 341.0", "lag": "1.31",
+        "samplers": "312",
+        "samplers_note": "10 behind",
+        "queued": "37",
+        "leased": "64 at learners",
+        "running": "912 being made",
+        "full": "25 % full",
+        "ranks": "Learner, 8 ranks",
+        "learner_rate": "24,100",
+        "sent_rate": "1,205/s",
+        "sent_more": "2.0 MiB/s",
+        "given_rate": "1,205/s",
+        "weights_rate": "weights, version 18",
+        "weights_words": "2.00 a second, 6.0 MiB each",
+        "trained_rate": "24,100",
+        "trained_rate_note": "96,400 in all",
+        "sampled_rate": "24,200",
+        "mean_return": "312.4",
+        "mean_return_note": "evaluation 341.0",
+        "lag": "1.31",
         "lag_note": "mean when trained; sampling 3.5 of 5 batches ahead",
-        "version": "18", "unaccounted": "0", "outcome_trained": "4,920",
-        "outcome_trained_rate": "1,205", "outcome_stale": "120", "outcome_stale_rate": "0",
-        "outcome_duplicate": "7", "wait_env": "55 %", "wait_credit": "4.0 %",
-        "wait_weights": "0.5 %", "wait_gather": "0 %", "wait_inference": "21 %",
-        "rank_lag_7": "1.31", "rank_policy_loss_0": "-0.012", "rank_lr_0": "2.5e-4",
-    }  # fmt: skip
+        "version": "18",
+        "unaccounted": "0",
+        "outcome_trained": "4,920",
+        "outcome_trained_rate": "1,205",
+        "outcome_stale": "120",
+        "outcome_stale_rate": "0",
+        "outcome_duplicate": "7",
+        "wait_env": "55 %",
+        "wait_credit": "4.0 %",
+        "wait_weights": "0.5 %",
+        "wait_gather": "0 %",
+        "wait_inference": "21 %",
+        "rank_lag_7": "1.31",
+        "rank_policy_loss_0": "-0.012",
+        "rank_lr_0": "2.5e-4",
+    }
     assert {key: found.get(key) for key in expected} == expected
     assert f"{last['received']:,} came in. Each" in chrome.get("at('ledger').textContent")
     assert chrome.get("at('state').textContent") == "training"
@@ -206,12 +228,14 @@ def test_who_serves_it_may_have_no_answer_either(chrome: Browser, frozen: Frozen
     [
         ({"unaccounted": 3}, "3 unrolls not accounted for"),
         ({"late": [{"role": "actor", "name": "a", "silent_s": 5.0}]}, "1 role is late"),
-        ({"troubles": [{"role": "node", "name": "n", "text": "t", "count": 1, "ago_s": 4.0}]},
-         "1 error reported within the last hour"),
+        (
+            {"troubles": [{"role": "node", "name": "n", "text": "t", "count": 1, "ago_s": 4.0}]},
+            "1 error reported within the last hour",
+        ),
         ({"queued_bytes": 9.5e8}, "the broker\N{RIGHT SINGLE QUOTATION MARK}s queue is 95 % full"),
         ({"behind_versions": 9}, "the oldest acting weights are 9 versions behind"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_stands_on_top(
     chrome: Browser, frozen: Frozen, more: dict[str, Any], says: str
 ) -> None:

@@ -9,9 +9,14 @@ from headrace.launch.monitor.prometheus_targets import targets
 def test_live_peers_that_serve_metrics_are_named_by_role() -> None:
     roster = Roster("run", lambda _: None)
     for number, (role, target) in enumerate(
-        [("actor", "10.0.0.7:9101"), ("actor", ""), ("learner", "10.0.0.9:9100"),
-         ("actor", "10.0.0.8:9101"), ("watcher", "")]
-    ):  # fmt: skip
+        [
+            ("actor", "10.0.0.7:9101"),
+            ("actor", ""),
+            ("learner", "10.0.0.9:9100"),
+            ("actor", "10.0.0.8:9101"),
+            ("watcher", ""),
+        ]
+    ):
         roster.join(Peer(bytes([number]), role, "n", number, 0.0, target=target))
     kind, body = targets(roster)
     assert kind == "application/json"

@@ -12,10 +12,14 @@ pytestmark = pytest.mark.processes
 
 ROWS, COLUMNS = 200, 100
 STATUS = {
-    "version": 7, "queued": 1, "leased": 2, "outcomes": {"trained": 3}, "duplicates": 0,
+    "version": 7,
+    "queued": 1,
+    "leased": 2,
+    "outcomes": {"trained": 3},
+    "duplicates": 0,
     "actors": {"behind": 0, "count": 2, "env_steps": 640.0},
     "learners": [{"mean_return": 21.5, "lag": 0.25}],
-}  # fmt: skip
+}
 # A child writes between two pictures, each time when it is told to.
 SCRIPT = f"""
 import os

@@ -30,10 +30,24 @@ def after(seconds: int) -> Rates:
 @pytest.mark.parametrize("width", [40, 80, 110, 300])
 def test_a_screen_has_all_that_matters(width: int) -> None:
     text = drawn(status(4), after(4), width=width)
-    for words in ("breakout", "● training", "312", "10 behind", "24,200 steps/s", "37 queued",
-                  "64 at learners", "24,100 steps/s", "version 18", "1.31 versions", "341.0",
-                      "3.50 of at most 5",
-                  "every unroll", "trained", "4,920", "1,205"):  # fmt: skip
+    for words in (
+        "breakout",
+        "● training",
+        "312",
+        "10 behind",
+        "24,200 steps/s",
+        "37 queued",
+        "64 at learners",
+        "24,100 steps/s",
+        "version 18",
+        "1.31 versions",
+        "341.0",
+        "3.50 of at most 5",
+        "every unroll",
+        "trained",
+        "4,920",
+        "1,205",
+    ):
         assert words in text, words
     assert max(map(len, text.splitlines())) <= width
 

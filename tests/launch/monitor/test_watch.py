@@ -7,10 +7,15 @@ import pytest
 from headrace.launch.monitor.live_view import View
 
 STATUS: dict[str, Any] = {
-    "version": 7, "weights": 7, "queued": 1, "leased": 2, "outcomes": {"trained": 3},
-    "duplicates": 0, "actors": {"behind": 0, "count": 2, "env_steps": 640.0},
+    "version": 7,
+    "weights": 7,
+    "queued": 1,
+    "leased": 2,
+    "outcomes": {"trained": 3},
+    "duplicates": 0,
+    "actors": {"behind": 0, "count": 2, "env_steps": 640.0},
     "learners": [{"mean_return": 21.5, "lag": 0.25}],
-}  # fmt: skip
+}
 
 
 def shown(capsys: Any, **more: Any) -> str:

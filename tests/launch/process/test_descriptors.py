@@ -28,8 +28,10 @@ except run_file.ConfigError as error:
 def broker(*arguments: object) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", BROKER, *map(str, arguments)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stderr + done.stdout
 
 

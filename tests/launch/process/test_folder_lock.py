@@ -33,9 +33,11 @@ with claim(Path(sys.argv[1]), "learner-0"):
 def another(out: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that is at work there, with a child."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(out)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", HOLDS, str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline()

@@ -70,19 +70,43 @@ def test_what_is_there_and_what_is_no_request() -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "LOCALHOST:9100", "localhost.", "127.0.0.1", "127.0.0.1:1", "[::1]:9100",
-     "192.168.7.7:9100", "[fe80::1]", socket.gethostname(), f"{socket.gethostname()}:9100", ""],
-)  # fmt: skip
+    [
+        "localhost",
+        "LOCALHOST:9100",
+        "localhost.",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "[::1]:9100",
+        "192.168.7.7:9100",
+        "[fe80::1]",
+        socket.gethostname(),
+        f"{socket.gethostname()}:9100",
+        "",
+    ],
+)
 def test_addresses_and_our_own_names_are_us(host: str) -> None:
     assert get(served({"/": page}), "/", host) == (200, "the page")
 
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:9100", "127.0.0.1.evil.example", "localhost.evil.example",
-     f"{socket.gethostname()}.evil.example", "evil.example#localhost", "localhost@evil.example",
-     "[", "[::1", "1.2.3", "2130706433", "0x7f.1", "\xff", "a" * 10_000],
-)  # fmt: skip
+    [
+        "evil.example",
+        "evil.example:9100",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        f"{socket.gethostname()}.evil.example",
+        "evil.example#localhost",
+        "localhost@evil.example",
+        "[",
+        "[::1",
+        "1.2.3",
+        "2130706433",
+        "0x7f.1",
+        "\xff",
+        "a" * 10_000,
+    ],
+)
 def test_a_name_that_was_made_to_lead_here_is_not_us(host: str) -> None:
     """DNS rebinding: a page of elsewhere asks for ours by a name of its own."""
     port = served({"/": page, "/status.json": page})

@@ -63,9 +63,14 @@ def test_a_json_line(log: tuple[logging.Logger, Path]) -> None:
     at = datetime.datetime.fromisoformat(line.pop("t"))
     assert abs((datetime.datetime.now(datetime.UTC) - at).total_seconds()) < 60
     assert line == {
-        "level": "warning", "role": "actor", "run": "pong", "inc": "00000000000000ff",
-        "name": "node7-3", "logger": "test.logs", "text": "credit 3 of é",
-    }  # fmt: skip
+        "level": "warning",
+        "role": "actor",
+        "run": "pong",
+        "inc": "00000000000000ff",
+        "name": "node7-3",
+        "logger": "test.logs",
+        "text": "credit 3 of é",
+    }
 
 
 def test_a_human_line_is_as_it_always_was() -> None:
@@ -152,8 +157,12 @@ def python(script: str, *, shell: str = "", **options: Any) -> subprocess.Comple
     command = ["sh", "-c", f'exec "$@" {shell}', "-", sys.executable, "-c"]
     return subprocess.run(
         [*command, PRELUDE + textwrap.dedent(script)],
-        capture_output=True, text=True, timeout=60, check=False, **options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
 
 
 @pytest.mark.processes
@@ -202,8 +211,7 @@ def test_what_python_would_print_is_a_line_too_and_statuses_stay() -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("end", "status"),
-    [("raise KeyboardInterrupt", -2), ("sys.exit(3)", 3), ("1/0", 1)],
+    ("end", "status"), [("raise KeyboardInterrupt", -2), ("sys.exit(3)", 3), ("1/0", 1)]
 )
 def test_exit_statuses(end: str, status: int) -> None:
     for form in logs.JSON, logs.HUMAN:
@@ -236,8 +244,12 @@ def test_a_reader_that_has_gone_ends_nobody() -> None:
         script = 'logs.start("actor", form="json")\nlog.error("not written")\nprint("here")'
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + script],
-            stdout=subprocess.PIPE, stderr=writer, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=writer,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     finally:
         os.close(writer)
     assert (done.returncode, done.stdout) == (0, "here\n")
@@ -308,10 +320,14 @@ def test_the_form_is_the_options_then_the_environments(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "words",
-    [["broker", "--run", "cartpole"], ["learner", "--run", "cartpole"],
-     ["actor", "--broker", "ipc:///b"], ["evaluate", "--broker", "ipc:///b"]],
+    [
+        ["broker", "--run", "cartpole"],
+        ["learner", "--run", "cartpole"],
+        ["actor", "--broker", "ipc:///b"],
+        ["evaluate", "--broker", "ipc:///b"],
+    ],
     ids=lambda words: words[0],
-)  # fmt: skip
+)
 def test_every_role_has_the_option(words: list[str]) -> None:
     assert arguments.parser().parse_args(words).log is None
     assert arguments.parser().parse_args([*words, "--log", "json"]).log == "json"
@@ -328,9 +344,13 @@ def test_every_role_has_the_option(words: list[str]) -> None:
 )
 def test_what_is_wrong_with_the_input_is_a_line_of_that_form(words: list[str], said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={**os.environ, logs.VARIABLE: "json"},
-    )  # fmt: skip
+    )
     (line,) = lines(done.stderr)
     assert (done.returncode, line["level"]) == (2, "error")
     assert said in line["text"]
@@ -341,11 +361,19 @@ def test_training_speaks_to_people(tmp_path: Path) -> None:
     (tmp_path / "out" / "checkpoints" / "000000000001").mkdir(parents=True)
     done = subprocess.run(
         [
-            sys.executable, "-m", "headrace.launch.cli", "train", "cartpole",
-            "--out", str(tmp_path / "out"),
+            sys.executable,
+            "-m",
+            "headrace.launch.cli",
+            "train",
+            "cartpole",
+            "--out",
+            str(tmp_path / "out"),
         ],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={**os.environ, logs.VARIABLE: "json"},
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     assert " train ERROR " in done.stderr

@@ -18,8 +18,7 @@ def entry(version: int, **other: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("version", "steps"),
-    [(0, 0), (5, 500), (10, 1000), (15, 2000), (30, 5000)],
+    ("version", "steps"), [(0, 0), (5, 500), (10, 1000), (15, 2000), (30, 5000)]
 )
 def test_versions_between_two_lines_of_the_history_lie_between_them(
     version: int, steps: int

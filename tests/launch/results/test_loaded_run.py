@@ -285,9 +285,21 @@ def test_a_mask_or_a_state_of_another_policy(leave_run: Any, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "reward", [float("nan"), -float("inf"), "1.0", b"1", np.zeros(1), [1.0], [[1], [1, 2]],
-               10**400, 1j, {}, np.float32("inf")],
-)  # fmt: skip
+    "reward",
+    [
+        float("nan"),
+        -float("inf"),
+        "1.0",
+        b"1",
+        np.zeros(1),
+        [1.0],
+        [[1], [1, 2]],
+        10**400,
+        1j,
+        {},
+        np.float32("inf"),
+    ],
+)
 @pytest.mark.parametrize("sets", [[], MEMORY])
 def test_wrong_rewards(leave_run: Any, tmp_path: Path, sets: list[str], reward: Any) -> None:
     leave_run(tmp_path, sets=sets)

@@ -152,9 +152,13 @@ def test_a_video_read_back(
     ],
 )
 def test_environments_that_cannot_be_filmed(
-    leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    name: str, show: str, words: str,
-) -> None:  # fmt: skip
+    leave_run: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    show: str,
+    words: str,
+) -> None:
     run = leave(leave_run, tmp_path / "run", name, *([f"env.kwargs.show={show}"] if show else []))
     where = "in render" if show in ("trouble", "silent") else ""
     line = refused(capsys, str(run), "--video", str(tmp_path / "film.gif"), where=where)
@@ -163,13 +167,15 @@ def test_environments_that_cannot_be_filmed(
 
 
 @pytest.mark.parametrize(
-    ("file", "missing"),
-    [("a.gif", "PIL"), ("a.mp4", "imageio"), ("a.mp4", "imageio_ffmpeg")],
+    ("file", "missing"), [("a.gif", "PIL"), ("a.mp4", "imageio"), ("a.mp4", "imageio_ffmpeg")]
 )
 def test_a_missing_package_is_named(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    file: str, missing: str,
-) -> None:  # fmt: skip
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    missing: str,
+) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     line = refused(capsys, str(run), "--video", str(run / file))
     assert "pip install 'headrace[video]'" in line and missing in line
@@ -217,9 +223,12 @@ def test_a_video_whose_playing_fails_leaves_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_place_that_cannot_be_had_is_found_before_anything_is_played(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    file: str, words: str,
-) -> None:  # fmt: skip
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    words: str,
+) -> None:
     monkeypatch.setattr(Cards, "reset", None)
     for name in ("dir.gif", "dir.mp4"):
         (run / name).mkdir()

@@ -13,14 +13,30 @@ from headrace.launch.config import run_file
 from headrace.launch.results import plots, report
 
 SUMMARY: dict[str, Any] = {
-    "stop_reason": "return", "wall_s": 12.3, "mean_return": 480.25, "trained_steps": 40000,
-    "trained_steps_per_s": 3333.3, "version": 312, "lag": {"mean": 1.5, "p95": 2.0, "max": 3.0},
-    "peak_rss_mb": 351.0, "cpu_s": 20.5, "unaccounted": 0,
-    "unrolls": {"generated": 640, "trained": 636, "stale": 0, "shed": 0, "rejected": 0,
-                "poison": 0, "abandoned": 3, "duplicate": 9, "in_flight": 1},
+    "stop_reason": "return",
+    "wall_s": 12.3,
+    "mean_return": 480.25,
+    "trained_steps": 40000,
+    "trained_steps_per_s": 3333.3,
+    "version": 312,
+    "lag": {"mean": 1.5, "p95": 2.0, "max": 3.0},
+    "peak_rss_mb": 351.0,
+    "cpu_s": 20.5,
+    "unaccounted": 0,
+    "unrolls": {
+        "generated": 640,
+        "trained": 636,
+        "stale": 0,
+        "shed": 0,
+        "rejected": 0,
+        "poison": 0,
+        "abandoned": 3,
+        "duplicate": 9,
+        "in_flight": 1,
+    },
     "phase_seconds": {"wait": 3.0, "train": 9.0},
     "machine": {"cpu": "A <fast> one", "cores": 2, "gpus": []},
-}  # fmt: skip
+}
 
 
 class Page(HTMLParser):
@@ -54,9 +70,15 @@ class Page(HTMLParser):
 
 def entry(at: int, **more: Any) -> dict[str, Any]:
     return {
-        "t": at / 4, "version": at, "trained_steps": 128 * at, "mean_return": float(at),
-        "lag": 1.0, "policy_loss": 0.1, "entropy": 0.5, **more,
-    }  # fmt: skip
+        "t": at / 4,
+        "version": at,
+        "trained_steps": 128 * at,
+        "mean_return": float(at),
+        "lag": 1.0,
+        "policy_loss": 0.1,
+        "entropy": 0.5,
+        **more,
+    }
 
 
 @pytest.fixture

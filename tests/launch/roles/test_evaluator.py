@@ -164,9 +164,17 @@ def test_an_evaluation_is_written_down_whole(tmp_path: Path, spaces: Spaces) -> 
     (found,) = lines(tmp_path)
     assert found.pop("seconds") >= 0
     assert found == {
-        "t": 12.5, "version": 7, "trained_steps": 700, "episodes": 6, "mean": 10.0, "low": 10.0,
-        "high": 10.0, "std": 0.0, "length": 5.0, "greedy": True,
-    }  # fmt: skip
+        "t": 12.5,
+        "version": 7,
+        "trained_steps": 700,
+        "episodes": 6,
+        "mean": 10.0,
+        "low": 10.0,
+        "high": 10.0,
+        "std": 0.0,
+        "length": 5.0,
+        "greedy": True,
+    }
     assert end.stats == {"version": 7.0, "mean": 10.0, "low": 10.0, "high": 10.0}
     assert best(tmp_path) == [7]
 
@@ -243,9 +251,14 @@ def test_wrong_options_are_refused_before_it_connects(
     given: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = functools.partial(
-        launch_evaluator.evaluate, "ipc:///nobody",
-        name="", out=None, sets=given, metrics_host="", metrics_port=None,
-    )  # fmt: skip
+        launch_evaluator.evaluate,
+        "ipc:///nobody",
+        name="",
+        out=None,
+        sets=given,
+        metrics_host="",
+        metrics_port=None,
+    )
     status = expected_errors.guarded(refused)
     assert status == 2
     (said,) = caplog.messages

@@ -113,8 +113,10 @@ def test_replay_uniform_takes_any_that_it_remembers() -> None:
 
 def test_replay_recent_takes_the_newest_that_were_used_least() -> None:
     assert [sorted(unrolls) for unrolls in replayed("recent", kept=4)[1:4]] == [
-        [1000, 1003], [2000, 2003], [3000, 3003],
-    ]  # fmt: skip
+        [1000, 1003],
+        [2000, 2003],
+        [3000, 3003],
+    ]
 
 
 def test_replay_share() -> None:

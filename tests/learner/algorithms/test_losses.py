@@ -283,18 +283,24 @@ def test_a_step_whose_ratio_exploded_has_finite_numbers_and_a_way_back(name: Any
     output = Output(params, torch.zeros(2, 1, requires_grad=True))
     target = Output(torch.tensor([[[-200.0, 0.0]], [[0.0, 0.0]]]), torch.zeros(2, 1))
     batch = LossBatch(
-        torch.tensor([[0]]), torch.tensor([[-200.0]]), torch.tensor([[-1.0]]),
+        torch.tensor([[0]]),
+        torch.tensor([[-200.0]]),
+        torch.tensor([[-1.0]]),
         torch.full((1, 1), TERMINATED, dtype=torch.uint8),
-    )  # fmt: skip
+    )
     if name == "ppo":
         minus = torch.full((1, 1), -1.0)
         batch = batch._replace(targets=Targets(minus, minus, torch.zeros(1, 1)))
         output = Output(params[:-1], torch.zeros(1, 1, requires_grad=True))
     loss = LOSSES[name](
-        config(name, entropy_coef=0.0), Now(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
-        distribution=distribution_of(discrete(2)), output=output, batch=batch,
-        target=target if name == "appo" else None, norm=Norm(steps=1),
-    )  # fmt: skip
+        config(name, entropy_coef=0.0),
+        Now(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
+        distribution=distribution_of(discrete(2)),
+        output=output,
+        batch=batch,
+        target=target if name == "appo" else None,
+        norm=Norm(steps=1),
+    )
     assert all(stat.isfinite() for stat in loss.stats.values()), loss.stats
     # At a softmax that is saturated the gradient of its own is zero: that of the ratio is not.
     assert loss.stats["policy_loss"].item() > 1e8
@@ -333,8 +339,7 @@ def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
     assert dead.any() and not by_params[:-1][dead].any() and not by_value[:-1][dead].any()
     other, other_target, noise = make_batch(3)
     changed_output = Output(
-        torch.where(everywhere, other.params, output.params).detach().requires_grad_(),
-        output.value,
+        torch.where(everywhere, other.params, output.params).detach().requires_grad_(), output.value
     )
     changed_target = Output(
         torch.where(everywhere, other_target.params, target.params), target.value

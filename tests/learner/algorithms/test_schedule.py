@@ -11,9 +11,18 @@ def test_a_number_stays() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "value"),
-    [(0, 1.0), (100, 1.0), (150, 0.75), (200, 0.5), (250, 0.5), (300, 0.5), (350, 0.25), (400, 0.0),
-     (10**9, 0.0)],
-)  # fmt: skip
+    [
+        (0, 1.0),
+        (100, 1.0),
+        (150, 0.75),
+        (200, 0.5),
+        (250, 0.5),
+        (300, 0.5),
+        (350, 0.25),
+        (400, 0.0),
+        (10**9, 0.0),
+    ],
+)
 def test_pieces_are_straight_lines(steps: int, value: float) -> None:
     schedule = ((100, 1.0), (200, 0.5), (300, 0.5), (400, 0.0))
     assert at(schedule, steps) == pytest.approx(value)

@@ -52,9 +52,20 @@ def place(own: Batch, arrays: Arrays) -> str:
     buffers = [array.tobytes() for array in arrays.values()]
     live = T * G - int(np.count_nonzero(arrays["flags"] & DEAD))
     deliver = Deliver(
-        tag=1, attempt=1, actor="a", inc=5, stream=1, seq=0, floor=0, version_min=0, version_max=0,
-        steps=live, digest=xxhash.xxh3_64_intdigest(b"".join(buffers)), ended=0, episodes=(),
-    )  # fmt: skip
+        tag=1,
+        attempt=1,
+        actor="a",
+        inc=5,
+        stream=1,
+        seq=0,
+        floor=0,
+        version_min=0,
+        version_max=0,
+        steps=live,
+        digest=xxhash.xxh3_64_intdigest(b"".join(buffers)),
+        ended=0,
+        episodes=(),
+    )
     return words(own.place(deliver, buffers))
 
 

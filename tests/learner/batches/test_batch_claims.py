@@ -38,10 +38,20 @@ def message(
         array[seq % T, seq % G] = values.get(field.name.partition(".")[0], 0)
         buffers.append(array.tobytes())
     deliver = Deliver(
-        tag=seq, attempt=1, actor="a", inc=5, stream=1, seq=seq, floor=0, version_min=0,
-        version_max=0, steps=T * G, digest=xxhash.xxh3_64_intdigest(b"".join(buffers)), ended=2,
+        tag=seq,
+        attempt=1,
+        actor="a",
+        inc=5,
+        stream=1,
+        seq=seq,
+        floor=0,
+        version_min=0,
+        version_max=0,
+        steps=T * G,
+        digest=xxhash.xxh3_64_intdigest(b"".join(buffers)),
+        ended=2,
         episodes=((0, 1.0, 3), (1, 2.0, 4)),
-    )  # fmt: skip
+    )
     return deliver, buffers
 
 
@@ -137,10 +147,20 @@ class Heard:
 def rank(own: Batch) -> tuple[LearnerEnd, Heard]:
     heard = Heard()
     end = LearnerEnd(
-        "ipc:///nowhere", name="l", inc=1, rank=0, world=1, run="r", shared={}, spaces=("", ""),
-        unroll_bytes=1, accept=own.place, free=lambda: own.free, journal=Journal(None, ""),
+        "ipc:///nowhere",
+        name="l",
+        inc=1,
+        rank=0,
+        world=1,
+        run="r",
+        shared={},
+        spaces=("", ""),
+        unroll_bytes=1,
+        accept=own.place,
+        free=lambda: own.free,
+        journal=Journal(None, ""),
         context=zmq.Context.instance(),
-    )  # fmt: skip
+    )
     end.link = heard  # type: ignore[assignment]
     return end, heard
 

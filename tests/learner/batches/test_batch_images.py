@@ -49,9 +49,20 @@ def message(arrays: Arrays, eye: bytes | None = None) -> tuple[Deliver, list[byt
     first = packed(arrays["obs.eye"]) if eye is None else eye
     buffers = [first, *(array.tobytes() for name, array in arrays.items() if name != "obs.eye")]
     deliver = Deliver(
-        tag=1, attempt=1, actor="a", inc=5, stream=1, seq=0, floor=0, version_min=0, version_max=0,
-        steps=T * G, digest=xxhash.xxh3_64_intdigest(b"".join(buffers)), ended=0, episodes=(),
-    )  # fmt: skip
+        tag=1,
+        attempt=1,
+        actor="a",
+        inc=5,
+        stream=1,
+        seq=0,
+        floor=0,
+        version_min=0,
+        version_max=0,
+        steps=T * G,
+        digest=xxhash.xxh3_64_intdigest(b"".join(buffers)),
+        ended=0,
+        episodes=(),
+    )
     return deliver, buffers
 
 

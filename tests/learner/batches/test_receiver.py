@@ -48,10 +48,20 @@ def message(arrays: Arrays, *, seq: int = 0, **changes: Any) -> tuple[Deliver, l
         assert isinstance(buffer, bytes)
         digest.update(buffer)
     fields: dict[str, Any] = {
-        "tag": 100 + seq, "attempt": 1, "actor": "a", "inc": 5, "stream": 1, "seq": seq, "floor": 0,
-        "version_min": 3, "version_max": 4, "digest": digest.intdigest(), "ended": 0,
-        "episodes": (), "steps": T * G - int(np.count_nonzero(arrays["flags"] & DEAD)),
-    }  # fmt: skip
+        "tag": 100 + seq,
+        "attempt": 1,
+        "actor": "a",
+        "inc": 5,
+        "stream": 1,
+        "seq": seq,
+        "floor": 0,
+        "version_min": 3,
+        "version_max": 4,
+        "digest": digest.intdigest(),
+        "ended": 0,
+        "episodes": (),
+        "steps": T * G - int(np.count_nonzero(arrays["flags"] & DEAD)),
+    }
     return Deliver(**{**fields, **changes}), buffers
 
 
@@ -321,8 +331,10 @@ class TestFeed:
         receiver.feed.refill(second)
         assert receiver.feed.windows()[0][2] == ((0, 3), (10, 12))
         assert receiver.end.done == [
-            ("trained", [10, 11], 8, 2), ("rejected", [12, 13], "because", 2), ("beat",),
-        ]  # fmt: skip
+            ("trained", [10, 11], 8, 2),
+            ("rejected", [12, 13], "because", 2),
+            ("beat",),
+        ]
         assert receiver.free() == 4
         assert receiver.end.threads == {"feed"}
 
@@ -345,8 +357,10 @@ class TestFeed:
         receiver.deliver(13, 14, 15, 16)
         found = [receiver.feed.next(timeout_s=10) for _ in range(3)]
         assert [[seq for _, _, seq in one.keys] for one in found if one is not None] == [
-            [11, 13], [12, 14], [15, 16],
-        ]  # fmt: skip
+            [11, 13],
+            [12, 14],
+            [15, 16],
+        ]
         assert found[0] is first
         assert receiver.on_loop(receiver.end.inbox.held) != ()
         assert receiver.end.done[0] == ("rejected", [10], "because", 3)

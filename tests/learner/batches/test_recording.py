@@ -53,10 +53,20 @@ def unroll(seq: int, **changes: Any) -> tuple[Deliver, list[Payload]]:
         assert isinstance(buffer, bytes)
         digest.update(buffer)
     fields: dict[str, Any] = {
-        "tag": 9, "attempt": 1, "actor": "a", "inc": 2**62, "stream": 1, "seq": seq, "floor": 0,
-        "version_min": 3, "version_max": 4, "digest": digest.intdigest(), "ended": 2,
-        "episodes": ((0, 0.1 + seq, 7),), "steps": T * G,
-    }  # fmt: skip
+        "tag": 9,
+        "attempt": 1,
+        "actor": "a",
+        "inc": 2**62,
+        "stream": 1,
+        "seq": seq,
+        "floor": 0,
+        "version_min": 3,
+        "version_max": 4,
+        "digest": digest.intdigest(),
+        "ended": 2,
+        "episodes": ((0, 0.1 + seq, 7),),
+        "steps": T * G,
+    }
     return Deliver(**{**fields, **changes}), buffers
 
 
@@ -235,10 +245,17 @@ def test_the_receiver_tells_it_everything_as_it_happens() -> None:
     feed._on_refill(second)
     accepted = [mock.call.accepted(*each) for each in good]
     assert own.mock_calls == [
-        accepted[0], accepted[1], mock.call.full(UNROLLS), accepted[2], mock.call.trained(5),
-        mock.call.flush(), accepted[3], mock.call.full(UNROLLS), mock.call.rejected((1,), "why"),
+        accepted[0],
+        accepted[1],
+        mock.call.full(UNROLLS),
+        accepted[2],
+        mock.call.trained(5),
+        mock.call.flush(),
+        accepted[3],
+        mock.call.full(UNROLLS),
+        mock.call.rejected((1,), "why"),
         mock.call.refilled(),
-    ]  # fmt: skip
+    ]
     feed._main()  # it has nothing to serve, and ends
     assert own.mock_calls[-1] == mock.call.close()
 

@@ -20,9 +20,11 @@ IMAGE = Spaces((Leaf("obs", "uint8", (10, 10)), Leaf("speed", "float32", ())), d
 def torch_s(core: Core, kind: str, inputs: int) -> nn.LSTM | nn.GRU:
     theirs = nn.LSTM(inputs, UNITS) if kind == "lstm" else nn.GRU(inputs, UNITS)
     state = {
-        "weight_ih_l0": core.inputs.weight, "bias_ih_l0": core.inputs.bias,
-        "weight_hh_l0": core.recurrent.weight, "bias_hh_l0": core.recurrent.bias,
-    }  # fmt: skip
+        "weight_ih_l0": core.inputs.weight,
+        "bias_ih_l0": core.inputs.bias,
+        "weight_hh_l0": core.recurrent.weight,
+        "bias_hh_l0": core.recurrent.bias,
+    }
     theirs.load_state_dict({name: value.detach() for name, value in state.items()})
     return theirs
 

@@ -85,9 +85,11 @@ def test_the_network_sees_the_step_before() -> None:
     assert names == ["previous.choices", "previous.numbers", "previous.reward"]
     assert model.reads == ("obs", *names)
     obs = {
-        "obs": torch.zeros(1, 3), "previous.choices": torch.full((1, 2), -1),
-        "previous.numbers": torch.zeros(1, 2), "previous.reward": torch.zeros(1),
-    }  # fmt: skip
+        "obs": torch.zeros(1, 3),
+        "previous.choices": torch.full((1, 2), -1),
+        "previous.numbers": torch.zeros(1, 2),
+        "previous.reward": torch.zeros(1),
+    }
     before = model(obs)
     assert not before.value.any()  # none of it: every feature is 0
     for name in names:
@@ -103,9 +105,10 @@ def test_the_step_before_is_not_scaled() -> None:
     scaled = model_of(spaces, previous=True, obs_scale=(1, 2, 4))
     plain = model_of(spaces, previous=True)
     obs = {
-        "obs": torch.randn(4, 3), "previous.choices": torch.randint(-1, 5, (4, 1)),
+        "obs": torch.randn(4, 3),
+        "previous.choices": torch.randint(-1, 5, (4, 1)),
         "previous.reward": torch.randn(4),
-    }  # fmt: skip
+    }
     larger = {**obs, "obs": obs["obs"] * torch.tensor([1.0, 2.0, 4.0])}
     torch.testing.assert_close(scaled(larger).params, plain(obs).params)
     with pytest.raises(ValueError, match=r"has 4 numbers, the observation has 3 features"):

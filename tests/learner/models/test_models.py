@@ -13,11 +13,7 @@ from headrace.learner.spaces import Leaf, Spaces, discrete
 
 CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
 MIXED = Spaces(
-    (
-        Leaf("board", "uint8", (3, 2)),
-        Leaf("clock", "float64", ()),
-        Leaf("speed", "float32", (1,)),
-    ),
+    (Leaf("board", "uint8", (3, 2)), Leaf("clock", "float64", ()), Leaf("speed", "float32", (1,))),
     discrete(5),
 )
 

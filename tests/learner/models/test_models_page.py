@@ -52,8 +52,11 @@ def zeros(spaces: Spaces, *lead: int) -> dict[str, torch.Tensor]:
 
 def test_every_model_section_builds() -> None:
     assert [sorted(table) for table in TABLES] == [
-        ["algorithm", "env", "learner", "model", "stop", "unroll"], ["model"], ["env"], ["model"],
-    ]  # fmt: skip
+        ["algorithm", "env", "learner", "model", "stop", "unroll"],
+        ["model"],
+        ["env"],
+        ["model"],
+    ]
     plain = Spaces((Leaf("obs", "float32", (3,)),), RICH.action)
     for table, spaces in zip(TABLES, (CATCH, CATCH, CATCH, plain), strict=True):
         model = model_of(table, spaces)
@@ -76,9 +79,10 @@ def test_the_encoder_learns_what_an_image_shows() -> None:
     assert model.policy(obs)[0].argmax(1).tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"core": "gru", "previous": True}, {"normalise_obs": True, "normalise_returns": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"core": "gru", "previous": True}, {"normalise_obs": True, "normalise_returns": True}],
+)
 def test_the_encoder_takes_all_kinds_of_leaves(settings: dict[str, Any]) -> None:
     table = {"model": {"kind": "eyes:Eyes", "kwargs": {"pixels": 4}, **settings}}
     model = model_of(table, RICH)

@@ -105,17 +105,24 @@ class Attack:
             intro = {"want": 0, "unroll_bytes": 1, **intro}
         return messages.encode(
             messages.Hello(
-                role, f"{role}\nERROR\x1b[2J", self._inc.get(role, 7) if inc is None else inc,
-                spaces=self._spaces, rank=1, world=2, version=FAR,
+                role,
+                f"{role}\nERROR\x1b[2J",
+                self._inc.get(role, 7) if inc is None else inc,
+                spaces=self._spaces,
+                rank=1,
+                world=2,
+                version=FAR,
             ),
             hello_payload.encode(Introduction(**{"streams": streams, **intro})),
-        )  # fmt: skip
+        )
 
     def _lies(self, name: str) -> Iterator[Frames]:
         mine: dict[str, Callable[[], Iterator[Frames]]] = {
-            "stranger": self._nonsense, "actor": self._of_an_actor, "learner": self._of_a_learner,
+            "stranger": self._nonsense,
+            "actor": self._of_an_actor,
+            "learner": self._of_a_learner,
             "king": self._of_a_king,
-        }  # fmt: skip
+        }
         while True:
             yield from mine.get(name, self._of_anybody)()
 
@@ -176,9 +183,10 @@ class Attack:
         yield messages.encode(messages.Chunk(FAR, 0), b"weights")
         yield messages.encode(messages.Chunk(1 << 30, 1 << 50), b"x" * 10_000)
         yield self.hello(
-            "learner", trained=((other, 0, ((1 << 30, (1 << 30) + 500),)),),
+            "learner",
+            trained=((other, 0, ((1 << 30, (1 << 30) + 500),)),),
             held=(((1 << 63) - 1, other, 0, 1 << 40),),
-        )  # fmt: skip
+        )
         yield messages.encode(messages.Bye(self._incs[0], True, "it is over"))
 
     def _of_a_king(self) -> Iterator[Frames]:

@@ -45,10 +45,13 @@ class Flow:
         self.tap.start()
         self.learner = self._start(
             processes.Learner(
-                broker=place.ipc, run=place.run, report=self._report("learner"),
-                ledger=str(place.ledger), weights_bytes=2000,
+                broker=place.ipc,
+                run=place.run,
+                report=self._report("learner"),
+                ledger=str(place.ledger),
+                weights_bytes=2000,
             )
-        )  # fmt: skip
+        )
         self.samplers = [self._sampler("near", place.ipc), self._sampler("tapped", self._tapped())]
         until(lambda: self.settled("near") > 50 and self.settled("tapped") > 50, "a flow")
 
@@ -63,9 +66,15 @@ class Flow:
 
     def _sampler(self, name: str, broker: str) -> Process:
         spec = processes.Samplers(
-            broker=broker, report=self._report(name), count=2, streams=2, rate=self.rate,
-            ledger=str(self.place.ledger), every_s=0.1, drain_s=20.0,
-        )  # fmt: skip
+            broker=broker,
+            report=self._report(name),
+            count=2,
+            streams=2,
+            rate=self.rate,
+            ledger=str(self.place.ledger),
+            every_s=0.1,
+            drain_s=20.0,
+        )
         return self._start(spec)
 
     def settled(self, name: str) -> int:
@@ -136,15 +145,30 @@ def test_bad_messages_of_all_kinds_change_nothing(flow: Flow) -> None:
     account = flow.place.account()
     assert account.exact()
     say(
-        "attacks", bad=attack.sent, refused=int(sum(errors.values())), quiet_p99_ms=1000 * quiet,
-        p99_ms=1000 * p99, rss_mb=grown, generated=account.generated, **account.outcomes,
-        lost=account.in_flight, twice=account.twice, unaccounted=account.unaccounted(),
+        "attacks",
+        bad=attack.sent,
+        refused=int(sum(errors.values())),
+        quiet_p99_ms=1000 * quiet,
+        p99_ms=1000 * p99,
+        rss_mb=grown,
+        generated=account.generated,
+        **account.outcomes,
+        lost=account.in_flight,
+        twice=account.twice,
+        unaccounted=account.unaccounted(),
         seconds=seconds,
-    )  # fmt: skip
+    )
     assert {name for name, times in errors.items() if times} >= {
-        "malformed", "protocol", "unknown", "unexpected", "identity", "credit", "numbers", "size",
+        "malformed",
+        "protocol",
+        "unknown",
+        "unexpected",
+        "identity",
+        "credit",
+        "numbers",
+        "size",
         "hello",
-    }  # fmt: skip
+    }
     assert grown < 10
     assert p99 <= pick(max(5 * quiet, 0.5), 2 * max(quiet, 0.01)), (p99, quiet)
     assert (account.in_flight, account.twice, account.unaccounted()) == (0, 0, 0)
@@ -166,9 +190,14 @@ def test_who_sends_faster_than_it_may_loses_nothing(place: Place) -> None:
         flow.tap.close()
     account = place.account()
     say(
-        "over_rate", dropped=int(dropped), generated=account.generated, **account.outcomes,
-        lost=account.in_flight, twice=account.twice, unaccounted=account.unaccounted(),
+        "over_rate",
+        dropped=int(dropped),
+        generated=account.generated,
+        **account.outcomes,
+        lost=account.in_flight,
+        twice=account.twice,
+        unaccounted=account.unaccounted(),
         seconds=seconds,
-    )  # fmt: skip
+    )
     assert account.exact()
     assert (account.in_flight, account.twice, account.unaccounted()) == (0, 0, 0)

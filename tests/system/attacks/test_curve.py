@@ -186,10 +186,16 @@ def test_a_revoked_key_is_out_and_the_refused_say_nothing(place: Place, tcp: str
     account = place.account()
     assert (account.untrue, account.twice) == (0, 0)
     say(
-        "keys", strangers=4, messages=4 * MESSAGES, accepted=0, revoked=1, seen_s=seen_s,
-        generated=account.generated, trained=account.outcomes["trained"],
+        "keys",
+        strangers=4,
+        messages=4 * MESSAGES,
+        accepted=0,
+        revoked=1,
+        seen_s=seen_s,
+        generated=account.generated,
+        trained=account.outcomes["trained"],
         seconds=time.monotonic() - began,
-    )  # fmt: skip
+    )
     place.nothing_is_left()
 
 

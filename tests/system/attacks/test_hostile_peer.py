@@ -43,20 +43,37 @@ def garbage_at_every_stage(broker: str, _pub: str) -> int:
     rng = random.Random(3)
     ready, greeting = zmtp.ready(), zmtp.greeting()
     lies = [
-        b"", b"\0", b"\xff", rng.randbytes(9), rng.randbytes(4000), zmtp.SIGNATURE,
-        zmtp.SIGNATURE + rng.randbytes(54), greeting[:40], zmtp.greeting(b"PLAIN"),
-        zmtp.greeting(b"CURVE") + rng.randbytes(200), zmtp.greeting(b"x" * 20),
-        zmtp.greeting(version=b"\x00\x00") + ready, zmtp.greeting(version=b"\xff\xff") + ready,
-        greeting + b"\x04\xff" + bytes(255), greeting + rng.randbytes(300),
-        greeting + b"\x04\x05\x05READ", greeting + b"\x04\x06\x05READY",
+        b"",
+        b"\0",
+        b"\xff",
+        rng.randbytes(9),
+        rng.randbytes(4000),
+        zmtp.SIGNATURE,
+        zmtp.SIGNATURE + rng.randbytes(54),
+        greeting[:40],
+        zmtp.greeting(b"PLAIN"),
+        zmtp.greeting(b"CURVE") + rng.randbytes(200),
+        zmtp.greeting(b"x" * 20),
+        zmtp.greeting(version=b"\x00\x00") + ready,
+        zmtp.greeting(version=b"\xff\xff") + ready,
+        greeting + b"\x04\xff" + bytes(255),
+        greeting + rng.randbytes(300),
+        greeting + b"\x04\x05\x05READ",
+        greeting + b"\x04\x06\x05READY",
         greeting + b"\x04\x0b\x05READY\xffxxxx",
         greeting + b"\x04\x0c\x05READY\x01x\xff\xff\xff\xff",
-        greeting + zmtp.ready(b"ROUTER"), greeting + zmtp.ready(b"SUB"), greeting + zmtp.ready(b""),
-        greeting + zmtp.ready(b"x" * 200), greeting + b"\x06" + b"\xff" * 8,
-        greeting + zmtp.frame(b"no READY at all"), greeting + ready + ready,
-        greeting + ready + b"\x04\x06\x05ERROR", greeting + ready + b"\x04\x05\x04PING",
-        greeting + ready + b"\xff" * 9, greeting + ready + rng.randbytes(5000),
-    ]  # fmt: skip
+        greeting + zmtp.ready(b"ROUTER"),
+        greeting + zmtp.ready(b"SUB"),
+        greeting + zmtp.ready(b""),
+        greeting + zmtp.ready(b"x" * 200),
+        greeting + b"\x06" + b"\xff" * 8,
+        greeting + zmtp.frame(b"no READY at all"),
+        greeting + ready + ready,
+        greeting + ready + b"\x04\x06\x05ERROR",
+        greeting + ready + b"\x04\x05\x04PING",
+        greeting + ready + b"\xff" * 9,
+        greeting + ready + rng.randbytes(5000),
+    ]
     for _ in range(pick(3, 100)):
         for lie in lies:
             with Line(broker) as line:
@@ -142,9 +159,15 @@ def an_unfinished_message(broker: str, _pub: str) -> int:
 
 
 ATTACKS: tuple[Callable[[str, str], int], ...] = (
-    garbage_at_every_stage, wrong_counts, declared_lengths, half_handshakes, slow_loris,
-    subscribers_that_never_read, subscriptions, an_unfinished_message,
-)  # fmt: skip
+    garbage_at_every_stage,
+    wrong_counts,
+    declared_lengths,
+    half_handshakes,
+    slow_loris,
+    subscribers_that_never_read,
+    subscriptions,
+    an_unfinished_message,
+)
 
 
 def test_a_hostile_peer_stops_nobody(place: Place, tcp: str) -> None:
@@ -178,10 +201,14 @@ def test_a_hostile_peer_stops_nobody(place: Place, tcp: str) -> None:
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
     say(
-        "hostile peer", faults=faults, generated=account.generated,
-        trained=account.outcomes["trained"], lost=account.unaccounted(), grown_mb=total,
+        "hostile peer",
+        faults=faults,
+        generated=account.generated,
+        trained=account.outcomes["trained"],
+        lost=account.unaccounted(),
+        grown_mb=total,
         seconds=time.monotonic() - began,
-    )  # fmt: skip
+    )
 
 
 def test_a_message_without_end_ends_the_broker_and_loses_nothing(place: Place, tcp: str) -> None:
@@ -211,10 +238,16 @@ def test_a_message_without_end_ends_the_broker_and_loses_nothing(place: Place, t
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
     say(
-        "message without end", faults=1, generated=account.generated,
-        trained=account.outcomes["trained"], lost=account.unaccounted(), sent_mb=sent,
-        largest_mb=largest, back_s=back, seconds=time.monotonic() - began,
-    )  # fmt: skip
+        "message without end",
+        faults=1,
+        generated=account.generated,
+        trained=account.outcomes["trained"],
+        lost=account.unaccounted(),
+        sent_mb=sent,
+        largest_mb=largest,
+        back_s=back,
+        seconds=time.monotonic() - began,
+    )
 
 
 @pytest.mark.skipif(pick(True, False), reason="takes half a minute: make soak")

@@ -13,9 +13,16 @@ POISONER = str(Path(__file__).with_name("poisoner.py"))
 
 def poisoner(place: Place, value: str) -> Process:
     return place.python(
-        POISONER, value, "actor", "--broker", place.ipc, "--ledger", str(place.ledger),
-        "--name", "liar",
-    )  # fmt: skip
+        POISONER,
+        value,
+        "actor",
+        "--broker",
+        place.ipc,
+        "--ledger",
+        str(place.ledger),
+        "--name",
+        "liar",
+    )
 
 
 def rejected(place: Place) -> dict[str, int]:

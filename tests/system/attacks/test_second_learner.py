@@ -7,9 +7,17 @@ from tests.system.harness.tally import tally
 def second(place: Place, *arguments: str) -> Process:
     """In a folder of its own, so that no lock of ours keeps it from the broker."""
     return place.headrace(
-        "learner", "--run", place.run, "--broker", place.ipc, "--out", str(place.folder / "other"),
-        "--ledger", str(place.ledger), *arguments,
-    )  # fmt: skip
+        "learner",
+        "--run",
+        place.run,
+        "--broker",
+        place.ipc,
+        "--out",
+        str(place.folder / "other"),
+        "--ledger",
+        str(place.ledger),
+        *arguments,
+    )
 
 
 def test_it_is_refused_and_takes_over_only_when_told_to(place: Place) -> None:

@@ -55,10 +55,14 @@ def test_slow_readers_of_weights_end_nobody() -> None:
         broker = stage.broker("--ledger", stage.ledger)
         learner = stage.start(
             Learner(
-                stage.address, stage.run, str(stage.folder / "learner.json"), delay_s=0.05,
-                weights_bytes=_WEIGHTS_MB << 20, ledger=stage.ledger,
+                stage.address,
+                stage.run,
+                str(stage.folder / "learner.json"),
+                delay_s=0.05,
+                weights_bytes=_WEIGHTS_MB << 20,
+                ledger=stage.ledger,
             )
-        )  # fmt: skip
+        )
         samplers = stage.start(
             Samplers(
                 stage.address, str(stage.folder / "samplers.json"), count=2, ledger=stage.ledger
@@ -90,9 +94,15 @@ def test_slow_readers_of_weights_end_nobody() -> None:
         stage.end([broker])
         account = stage.account()
         say(
-            "slow readers", weights_mb=_WEIGHTS_MB, peers=_PEERS, asked=asked, versions=versions,
-            calm_mb=calm, largest_mb=largest, unread_mb=unread,
-        )  # fmt: skip
+            "slow readers",
+            weights_mb=_WEIGHTS_MB,
+            peers=_PEERS,
+            asked=asked,
+            versions=versions,
+            calm_mb=calm,
+            largest_mb=largest,
+            unread_mb=unread,
+        )
         assert (account.unaccounted(), account.twice, account.in_flight) == (0, 0, 0)
         assert 0 < unread < _PEERS * 0.75 + 3
         # Calm it may keep one version and receive one; 32 MB for what the allocator keeps.

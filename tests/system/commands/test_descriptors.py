@@ -41,8 +41,14 @@ def test_train_starts_where_few_files_are_allowed(place: Place) -> None:
         "-c",
         "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 400));"
         "sys.argv[0] = 'headrace'; runpy.run_module('headrace.launch.cli', run_name='__main__')",
-        "train", place.run, "--out", str(place.out), "--quiet", "--stop-steps", "2000",
-    )  # fmt: skip
+        "train",
+        place.run,
+        "--out",
+        str(place.out),
+        "--quiet",
+        "--stop-steps",
+        "2000",
+    )
     assert run.ends() == 0, run.text()
     assert "descriptors" not in run.text()
 
@@ -118,5 +124,12 @@ def test_connections_that_come_and_go(place: Place, tcp: str) -> None:
     p99 = busy[int(0.99 * (len(busy) - 1))]
     assert p99 < max(0.1, 5 * quiet) and busy[-1] < 2.0, (p99, busy[-1], quiet)
     assert broker.term() == 0
-    say("connect and disconnect", faults=times, quiet_worst_s=quiet, p99_s=p99, worst_s=busy[-1],
-        over_100_ms=sum(s > 0.1 for s in busy), seconds=time.monotonic() - began)  # fmt: skip
+    say(
+        "connect and disconnect",
+        faults=times,
+        quiet_worst_s=quiet,
+        p99_s=p99,
+        worst_s=busy[-1],
+        over_100_ms=sum(s > 0.1 for s in busy),
+        seconds=time.monotonic() - began,
+    )

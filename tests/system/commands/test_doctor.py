@@ -23,8 +23,10 @@ def test_doctor_and_a_broker_with_keys(place: Place, tcp: str) -> None:
         which: place.headrace("doctor", "--broker", tcp, *key) for which, key in asked.items()
     }
     assert {which: doctor.ends() for which, doctor in doctors.items()} == {
-        "right": 0, "other": 1, "none": 1,
-    }  # fmt: skip
+        "right": 0,
+        "other": 1,
+        "none": 1,
+    }
     said = {
         which: next(line for line in doctor.lines() if " handshake " in line)
         for which, doctor in doctors.items()

@@ -23,9 +23,15 @@ def files() -> dict[str, str]:
 
 def test_the_page_shows_these_files() -> None:
     assert sorted(files()) == [
-        "cost.py", "costly.toml", "halls.py", "halls.toml", "reach.py", "reach.toml", "walk.py",
+        "cost.py",
+        "costly.toml",
+        "halls.py",
+        "halls.toml",
+        "reach.py",
+        "reach.toml",
+        "walk.py",
         "walk.toml",
-    ]  # fmt: skip
+    ]
 
 
 # The return that its last episodes must have, and what none can have more of.

@@ -8,9 +8,15 @@ import pytest
 from headrace.launch.bench import gates
 
 QUICK = (
-    "cartpole-impala", "cartpole-appo", "pendulum-appo", "multi", "parts", "masked", "tracker",
+    "cartpole-impala",
+    "cartpole-appo",
+    "pendulum-appo",
+    "multi",
+    "parts",
+    "masked",
+    "tracker",
     "catch",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -85,8 +85,17 @@ def test_the_guide_runs_as_it_stands(place: Place, shell: dict[str, str]) -> Non
             status = process.ends(timeout_s=4 * LONG_S)
             assert status == status_of(line), f"{line}: {status}\n{process.text()}"
     folder = place.folder / "headrace-runs" / "cartpole"
-    for name in ("run.toml", "summary.json", "history.jsonl", "curve.png", "evaluations.jsonl",
-                 "best", "checkpoints", "ledger", "report.html"):  # fmt: skip
+    for name in (
+        "run.toml",
+        "summary.json",
+        "history.jsonl",
+        "curve.png",
+        "evaluations.jsonl",
+        "best",
+        "checkpoints",
+        "ledger",
+        "report.html",
+    ):
         assert (folder / name).exists(), name
     assert not place.alive()
 

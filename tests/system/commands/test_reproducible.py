@@ -21,9 +21,14 @@ def final(out: Path) -> checkpoint.Checkpoint:
 def test_one_sampler_without_lag_is_the_same_run_again(place: Place) -> None:
     """Dice everywhere: actions, resets, shuffled minibatches; statistics and a memory besides."""
     sets = (
-        "actor.count=1", "actor.groups=1", "pacing.max_lag=0", "algorithm.name=ppo",
-        "model.core=gru", "model.normalise_obs=true", "model.previous=true",
-    )  # fmt: skip
+        "actor.count=1",
+        "actor.groups=1",
+        "pacing.max_lag=0",
+        "algorithm.name=ppo",
+        "model.core=gru",
+        "model.normalise_obs=true",
+        "model.previous=true",
+    )
     given = ["--quiet", "--stop-steps", "2000"]
     given += [word for setting in sets for word in ("--set", setting)]
     outs = [place.folder / name for name in ("first", "again")]
@@ -78,9 +83,15 @@ def test_two_ranks_have_a_recording_each(place: Place) -> None:
     assert [actor.ends() for actor in actors] == [0, 0]
     assert broker.term() == 0
     together = place.python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
-        "headrace.launch.replay", str(place.out),
-    )  # fmt: skip
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "headrace.launch.replay",
+        str(place.out),
+    )
     assert together.ends(timeout_s=60.0) == 0, together.text()
     assert "identical: " in together.text()
     with pytest.raises(ConfigError, match="2 ranks recorded this, and here are 1"):

@@ -28,10 +28,17 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "headrace.launch.cli", *arguments],
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns),
-                 "LINES": str(rows)},
-        )  # fmt: skip
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "TERM": "xterm-256color",
+                "COLUMNS": str(columns),
+                "LINES": str(rows),
+            },
+        )
         os.close(theirs)
         self.said = ""
 

@@ -9,15 +9,40 @@ from headrace.launch.config import run_file
 from tests.system.conftest import Place
 
 KEYS = {
-    "run", "env", "algorithm", "seed", "stop_reason", "wall_s", "first_train_s", "env_steps",
-    "trained_steps", "learner_steps", "version", "steps_per_s", "trained_steps_per_s", "episodes",
-    "mean_return", "solved_at_s", "solved_at_steps", "lag", "unrolls", "wire_bytes_per_step",
-    "cpu_s", "peak_rss_mb",
-}  # fmt: skip
+    "run",
+    "env",
+    "algorithm",
+    "seed",
+    "stop_reason",
+    "wall_s",
+    "first_train_s",
+    "env_steps",
+    "trained_steps",
+    "learner_steps",
+    "version",
+    "steps_per_s",
+    "trained_steps_per_s",
+    "episodes",
+    "mean_return",
+    "solved_at_s",
+    "solved_at_steps",
+    "lag",
+    "unrolls",
+    "wire_bytes_per_step",
+    "cpu_s",
+    "peak_rss_mb",
+}
 UNROLLS = {
-    "generated", "trained", "stale", "shed", "duplicate", "rejected", "poison", "abandoned",
+    "generated",
+    "trained",
+    "stale",
+    "shed",
+    "duplicate",
+    "rejected",
+    "poison",
+    "abandoned",
     "in_flight",
-}  # fmt: skip
+}
 
 
 def check_books(place: Place) -> None:
@@ -125,10 +150,18 @@ def test_a_limit_before_the_goal_is_status_3_and_resume_goes_on(place: Place) ->
 def test_episodes_that_end_first_do_not_reach_the_goal(place: Place) -> None:
     """A third of them ends at once and pays 1, the others last 200 steps and pay nothing."""
     train = place.train(
-        "--stop-return", "0.8", "--stop-steps", "80000", "--quiet",
-        "--set", "env.id=headrace/Chance-v0", "--set", "env.kwargs.steps=200",
-        "--set", "unroll.envs=64",
-    )  # fmt: skip
+        "--stop-return",
+        "0.8",
+        "--stop-steps",
+        "80000",
+        "--quiet",
+        "--set",
+        "env.id=headrace/Chance-v0",
+        "--set",
+        "env.kwargs.steps=200",
+        "--set",
+        "unroll.envs=64",
+    )
     assert train.ends() == 3, train.text()
     summary = place.summary()
     assert (summary["stop_reason"], summary["solved_at_s"]) == ("steps", None)
@@ -147,8 +180,9 @@ def test_a_complete_run_is_left_as_it_is(place: Place) -> None:
     assert re.search(r"run is complete: 5\d\d steps are trained, stop.steps is 500; to go on", line)
     after = {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
     assert {p for p in before | after if before.get(p) != after.get(p)} <= {
-        place.out / ".train.lock", place.out / ".learner-0.lock"
-    }  # fmt: skip
+        place.out / ".train.lock",
+        place.out / ".learner-0.lock",
+    }
     # Its processes find it out by themselves where the report of its end does not tell.
     (place.out / "learner.json").unlink()
     third = place.train("--resume")
@@ -185,8 +219,8 @@ def test_a_time_limit(place: Place) -> None:
 @pytest.mark.parametrize("algorithm", ["impala", "appo"])
 def test_no_lag_allowed_is_no_lag_at_all(place: Place, algorithm: str) -> None:
     train = place.train(
-        "--stop-steps", "4000", "--set", "pacing.max_lag=0", "--set", f"algorithm.name={algorithm}",
-    )  # fmt: skip
+        "--stop-steps", "4000", "--set", "pacing.max_lag=0", "--set", f"algorithm.name={algorithm}"
+    )
     assert train.ends() == 0, train.text()
     assert place.summary()["lag"] == {"mean": 0.0, "p95": 0.0, "max": 0.0}
     assert all(line["lag"] == 0 for line in place.history())
@@ -195,9 +229,17 @@ def test_no_lag_allowed_is_no_lag_at_all(place: Place, algorithm: str) -> None:
 
 def test_appo_and_the_vector_entry_point(place: Place) -> None:
     train = place.train(
-        "--stop-steps", "4000", "--actors", "1", "--seed", "5", "--set", "actor.stepping=vector",
-        "--set", "algorithm.name=appo",
-    )  # fmt: skip
+        "--stop-steps",
+        "4000",
+        "--actors",
+        "1",
+        "--seed",
+        "5",
+        "--set",
+        "actor.stepping=vector",
+        "--set",
+        "algorithm.name=appo",
+    )
     assert train.ends() == 0, train.text()
     summary = place.summary()
     assert (summary["algorithm"], summary["seed"]) == ("appo", 5)

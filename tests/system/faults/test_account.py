@@ -59,8 +59,10 @@ class Scene:
     def look(self) -> None:
         """A live run: the metric is 0 on every role, and the audit finds no gap."""
         for role, process in (
-            ("broker", self.broker), ("learner", self.learner), ("actor", self.actors[0]),
-        ):  # fmt: skip
+            ("broker", self.broker),
+            ("learner", self.learner),
+            ("actor", self.actors[0]),
+        ):
             assert unaccounted(role, port_of(process)) == 0
         account = self.place.account()
         assert account.exact(), account
@@ -115,11 +117,17 @@ def test_counters_equal_the_ledgers_after_faults(place: Place, tcp: str) -> None
     account = place.account()
     status, words = audited(place.out)
     say(
-        "account", faults=scene.faults, looks=scene.looks, generated=account.generated,
-        **account.outcomes, in_flight=account.in_flight, lost=account.unaccounted(),
-        twice=account.twice, rolled_back=account.rolled_back,
+        "account",
+        faults=scene.faults,
+        looks=scene.looks,
+        generated=account.generated,
+        **account.outcomes,
+        in_flight=account.in_flight,
+        lost=account.unaccounted(),
+        twice=account.twice,
+        rolled_back=account.rolled_back,
         seconds=time.monotonic() - began,
-    )  # fmt: skip
+    )
     assert (status, words.splitlines()[-1]) == (0, "exact"), words
     assert f"trained twice {account.twice}, rolled back {account.rolled_back}" in words
     killed = [sampler for sampler in account.samplers if not sampler.ended]

@@ -72,12 +72,15 @@ def test_restarts_of_the_broker_cost_seconds_and_no_unroll() -> None:
         crowd = [
             stage.start(
                 Samplers(
-                    stage.address, str(stage.folder / f"samplers-{n}.json"), rate=5.0,
-                    count=SAMPLERS // PROCESSES, ledger=stage.ledger,
+                    stage.address,
+                    str(stage.folder / f"samplers-{n}.json"),
+                    rate=5.0,
+                    count=SAMPLERS // PROCESSES,
+                    ledger=stage.ledger,
                 )
             )
             for n in range(PROCESSES)
-        ]  # fmt: skip
+        ]
         learner = stage.start(
             Learner(
                 stage.address, stage.run, str(stage.folder / "learner.json"), ledger=stage.ledger
@@ -108,12 +111,22 @@ def test_restarts_of_the_broker_cost_seconds_and_no_unroll() -> None:
     worst = max(life.descriptors for life in lives)
     hellos = max(life.hellos for life in lives)
     say(
-        "broker restarts", faults=RESTARTS, samplers=SAMPLERS, generated=account.generated,
-        **account.outcomes, lost=account.in_flight, twice=account.twice,
-        back_p50_s=_quantile(whole, 0.5), back_p99_s=_quantile(whole, 0.99), back_max_s=whole[-1],
-        listening_p99_s=_quantile(listening, 0.99), descriptors=worst, steady=steady,
-        hellos_each=hellos / SAMPLERS, seconds=time.monotonic() - began,
-    )  # fmt: skip
+        "broker restarts",
+        faults=RESTARTS,
+        samplers=SAMPLERS,
+        generated=account.generated,
+        **account.outcomes,
+        lost=account.in_flight,
+        twice=account.twice,
+        back_p50_s=_quantile(whole, 0.5),
+        back_p99_s=_quantile(whole, 0.99),
+        back_max_s=whole[-1],
+        listening_p99_s=_quantile(listening, 0.99),
+        descriptors=worst,
+        steady=steady,
+        hellos_each=hellos / SAMPLERS,
+        seconds=time.monotonic() - began,
+    )
     assert account.exact(), account
     assert (account.in_flight, account.twice, account.untrue) == (0, 0, 0)
     assert len(whole) == RESTARTS * SAMPLERS, "a sampler was not back in every life"

@@ -72,8 +72,11 @@ def script(*arguments: str) -> str:
     """What it prints; it says nothing else, and no checkpoint was damaged."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "damaged" not in done.stderr
     return done.stdout
@@ -103,8 +106,13 @@ def test_kill_minus_nine_while_writing(tmp_path: Path) -> None:
     """A process that saves without pause is killed at random moments."""
     began, kills = time.monotonic(), pick(15, 200)
     versions = int(script("-c", KILLER, str(tmp_path), str(kills)))
-    say("checkpoint, kill -9", faults=kills, saved=versions, lost=0,
-        seconds=time.monotonic() - began)  # fmt: skip
+    say(
+        "checkpoint, kill -9",
+        faults=kills,
+        saved=versions,
+        lost=0,
+        seconds=time.monotonic() - began,
+    )
 
 
 TENSORS = {"model": {"w": torch.arange(2_000.0)}, "optimiser": {"m": torch.arange(4_000.0)}}
@@ -151,8 +159,13 @@ def test_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             assert whole(folder) == before + 2
     assert refused > times / 2
     assert not caplog.records, "a full disk is no damage"
-    say("checkpoint, full disk", faults=refused, saves=2 * times - refused, lost=0,
-        seconds=time.monotonic() - began)  # fmt: skip
+    say(
+        "checkpoint, full disk",
+        faults=refused,
+        saves=2 * times - refused,
+        lost=0,
+        seconds=time.monotonic() - began,
+    )
 
 
 def test_full_quota(tmp_path: Path) -> None:
@@ -206,8 +219,14 @@ def test_damage_is_found_and_training_goes_on(
         assert after.version > found.version and after.path.name != older.name
         assert (out / "checkpoints" / f"{newest.name}.damaged").is_dir()
         shutil.rmtree(out)
-    say("checkpoint, damage", faults=times, detected=times, trained=times, lost=0,
-        seconds=time.monotonic() - began)  # fmt: skip
+    say(
+        "checkpoint, damage",
+        faults=times,
+        detected=times,
+        trained=times,
+        lost=0,
+        seconds=time.monotonic() - began,
+    )
 
 
 @contextmanager
@@ -240,10 +259,7 @@ def test_a_file_with_wrong_permissions() -> None:
             checkpoint.load_latest(folder)
         assert "\n" not in str(raised.value)
         folder.chmod(0o755)
-        with (
-            somebody_else(),
-            pytest.raises(checkpoint.CheckpointError, match="Permission denied"),
-        ):
+        with somebody_else(), pytest.raises(checkpoint.CheckpointError, match="Permission denied"):
             save(folder, 3)
 
 

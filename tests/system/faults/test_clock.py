@@ -27,14 +27,20 @@ def test_each_role_s_clock_is_moved(place: Place) -> None:
     # No lease ends because a busy machine forgets a process for two seconds; the jumps are longer.
     place.toml("run.toml", RUN.replace("lease_s = 2.0", "lease_s = 20.0") + _LIMIT)
     clocks = [Clock(place.folder, role) for role in ("broker", "learner", "actor")]
-    broker = place.headrace(
-        "broker", "--run", place.run, "--bind", place.ipc, env=clocks[0].env
-    )  # fmt: skip
+    broker = place.headrace("broker", "--run", place.run, "--bind", place.ipc, env=clocks[0].env)
     broker.says("run small at")
     learner = place.headrace(
-        "learner", "--run", place.run, "--broker", place.ipc, "--out", str(place.out),
-        "--ledger", str(place.ledger), env=clocks[1].env,
-    )  # fmt: skip
+        "learner",
+        "--run",
+        place.run,
+        "--broker",
+        place.ipc,
+        "--out",
+        str(place.out),
+        "--ledger",
+        str(place.ledger),
+        env=clocks[1].env,
+    )
     sampler = place.actor(env=clocks[2].env)
     trial = Trial(place, broker, learner, sampler)
     said = _came_and_went(broker, learner, sampler)

@@ -79,5 +79,10 @@ def test_a_disk_that_is_full_for_a_while(place: Place) -> None:
         again = place.learner("--resume")
         again.says(f"continues from .*{found.path.name}")
         assert again.term() == 0
-    say("full disk while training", faults=int(failed), trained=int(before), lost=0,
-        seconds=time.monotonic() - began)  # fmt: skip
+    say(
+        "full disk while training",
+        faults=int(failed),
+        trained=int(before),
+        lost=0,
+        seconds=time.monotonic() - began,
+    )

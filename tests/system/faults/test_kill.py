@@ -42,12 +42,22 @@ def test_nothing_of_a_surviving_sampler_is_lost(
     samplers = sum(name.startswith("actor") for name in kills)
     died = found.lost(found.journals() - survivors)
     say(
-        "kill -9", seed=seed, faults=len(kills), learner=kills.count("learner"),
-        broker=kills.count("broker"), samplers=samplers, generated=len(found.generated),
-        **outcomes, lost=len(lost), died_with_samplers=len(died), untrue=found.untrue(),
-        ghosts=found.ghosts(), twice=found.twice(), longest_stall_s=progress.longest_s,
+        "kill -9",
+        seed=seed,
+        faults=len(kills),
+        learner=kills.count("learner"),
+        broker=kills.count("broker"),
+        samplers=samplers,
+        generated=len(found.generated),
+        **outcomes,
+        lost=len(lost),
+        died_with_samplers=len(died),
+        untrue=found.untrue(),
+        ghosts=found.ghosts(),
+        twice=found.twice(),
+        longest_stall_s=progress.longest_s,
         seconds=seconds,
-    )  # fmt: skip
+    )
     assert lost == set()
     assert found.lost(survivors) == []
     assert outcomes["abandoned"] < BATCH  # the rest, when no more come

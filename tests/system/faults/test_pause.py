@@ -73,10 +73,17 @@ def test_a_role_that_sleeps_is_missed_and_comes_back(place: Place, tcp: str) -> 
     system.finish()
     found, account = tally(place.ledger), place.account()
     say(
-        "SIGSTOP", seed=SEED, faults=len(naps), asleep_s=sum(nap for _, nap in naps),
-        generated=len(found.generated), **found.outcomes(), lost=len(lost), twice=found.twice(),
-        noticed_s=max(noticed), back_s=max(back),
-    )  # fmt: skip
+        "SIGSTOP",
+        seed=SEED,
+        faults=len(naps),
+        asleep_s=sum(nap for _, nap in naps),
+        generated=len(found.generated),
+        **found.outcomes(),
+        lost=len(lost),
+        twice=found.twice(),
+        noticed_s=max(noticed),
+        back_s=max(back),
+    )
     assert found.journals() == survivors
     assert lost == set()
     assert (found.untrue(), found.ghosts(), found.twice(), found.outcomes()["shed"]) == (0, 0, 0, 0)
@@ -102,9 +109,14 @@ def test_a_rank_that_sleeps_longer_than_its_lease(place: Place, tcp: str) -> Non
     system.finish()
     found, account = tally(place.ledger), place.account()
     say(
-        "SIGSTOP of a rank", faults=len(naps), asleep_s=sum(naps), generated=len(found.generated),
-        **found.outcomes(), lost=len(lost), twice=found.twice(),
-    )  # fmt: skip
+        "SIGSTOP of a rank",
+        faults=len(naps),
+        asleep_s=sum(naps),
+        generated=len(found.generated),
+        **found.outcomes(),
+        lost=len(lost),
+        twice=found.twice(),
+    )
     assert lost == set()
     assert (found.untrue(), found.ghosts(), found.outcomes()["shed"]) == (0, 0, 0)
     assert found.twice() <= len(naps) * IN_FLIGHT

@@ -124,10 +124,15 @@ def test_it_goes_on_where_its_checkpoint_was(place: Place, tcp: str) -> None:
 
     found, account = tally(place.ledger), place.account()
     say(
-        "learner restarts", faults=len(LIVES), kills=kills, undone_versions=undone,
-        generated=len(found.generated), **found.outcomes(), lost=len(lost),
+        "learner restarts",
+        faults=len(LIVES),
+        kills=kills,
+        undone_versions=undone,
+        generated=len(found.generated),
+        **found.outcomes(),
+        lost=len(lost),
         twice=found.twice(),
-    )  # fmt: skip
+    )
     assert lost == set()
     assert found.lost(journals) == []
     assert (found.untrue(), found.ghosts()) == (0, 0)
@@ -168,9 +173,14 @@ def test_a_rank_that_is_gone_or_stuck_ends_the_group(
     system.finish()
     found = tally(place.ledger)
     say(
-        f"rank {victim} {fault}", faults=1, generated=len(found.generated), **found.outcomes(),
-        lost=len(lost), twice=found.twice(), noticed_s=noticed,
-    )  # fmt: skip
+        f"rank {victim} {fault}",
+        faults=1,
+        generated=len(found.generated),
+        **found.outcomes(),
+        lost=len(lost),
+        twice=found.twice(),
+        noticed_s=noticed,
+    )
     assert noticed <= TIMEOUT_S + 15
     assert lost == set()
     assert (found.untrue(), found.ghosts()) == (0, 0)

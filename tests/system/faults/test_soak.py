@@ -38,12 +38,16 @@ def test_nothing_grows(place: Place, tcp: str) -> None:
         name: slope([(hour, what.rss_mb) for hour, what in looks]) for name, looks in warm.items()
     }
     say(
-        "soak", minutes=MINUTES, generated=len(found.generated), **found.outcomes(),
-        lost=len(lost), twice=found.twice(),
+        "soak",
+        minutes=MINUTES,
+        generated=len(found.generated),
+        **found.outcomes(),
+        lost=len(lost),
+        twice=found.twice(),
         **{f"{name}_mb_per_h": value for name, value in slopes.items()},
         **{f"{name}_mb": looks[-1][1].rss_mb for name, looks in warm.items()},
         ledger_bytes_per_unroll=written / max(1, len(found.generated)),
-    )  # fmt: skip
+    )
     assert lost == set()
     assert (found.untrue(), found.ghosts(), found.twice()) == (0, 0, 0)
     assert len(found.generated) == sum(found.outcomes().values())

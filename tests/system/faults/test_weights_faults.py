@@ -82,8 +82,8 @@ def test_a_receiver_sleeps_and_a_publisher_dies(place: Place, tcp: str) -> None:
             acts.now()
             newest.now()
         trial.end(
-            "weights", caught_up_s=caught_up_s, transfers=transfers, fell=acts.fell + newest.fell,
-        )  # fmt: skip
+            "weights", caught_up_s=caught_up_s, transfers=transfers, fell=acts.fell + newest.fell
+        )
     assert (acts.fell, newest.fell) == (0, 0)
     assert "acts with other weights" not in broker.text()
     # The rest of the version that was on its way, the newest, and perhaps some that came since; not

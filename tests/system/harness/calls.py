@@ -15,11 +15,30 @@ from typing import Final, NamedTuple
 
 # Calls that touch files, by their numbers on x86_64.
 FILES: Final = {
-    0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 8: "lseek",
-    74: "fsync", 75: "fdatasync", 77: "ftruncate", 82: "rename", 83: "mkdir", 84: "rmdir",
-    87: "unlink", 217: "getdents64", 257: "openat", 258: "mkdirat", 262: "newfstatat",
-    263: "unlinkat", 264: "renameat", 316: "renameat2", 332: "statx",
-}  # fmt: skip
+    0: "read",
+    1: "write",
+    2: "open",
+    3: "close",
+    4: "stat",
+    5: "fstat",
+    6: "lstat",
+    8: "lseek",
+    74: "fsync",
+    75: "fdatasync",
+    77: "ftruncate",
+    82: "rename",
+    83: "mkdir",
+    84: "rmdir",
+    87: "unlink",
+    217: "getdents64",
+    257: "openat",
+    258: "mkdirat",
+    262: "newfstatat",
+    263: "unlinkat",
+    264: "renameat",
+    316: "renameat2",
+    332: "statx",
+}
 
 _TRACEME, _SYSCALL, _PEEKUSER, _POKEUSER, _SETOPTIONS = 0, 24, 3, 6, 0x4200
 _EXITKILL, _SYSGOOD = 0x100000, 1
@@ -38,9 +57,13 @@ def possible() -> bool:
 
 
 def run(
-    work: Callable[[], int], *, kill: int = -1, fail: int = -1, code: int = errno.EIO,
+    work: Callable[[], int],
+    *,
+    kill: int = -1,
+    fail: int = -1,
+    code: int = errno.EIO,
     lasting: bool = False,
-) -> Ended:  # fmt: skip
+) -> Ended:
     """Forks a child that does `work` and exits with what it returns.
 
     kill: before its call of that number on files it gets a SIGKILL. fail: that call fails with

@@ -118,9 +118,15 @@ class System:
     """A broker, a learner and samplers, each by its name; every process that ever was."""
 
     def __init__(
-        self, place: Place, address: str, *, samplers: int, learners: int = 1, run: str = RUN,
+        self,
+        place: Place,
+        address: str,
+        *,
+        samplers: int,
+        learners: int = 1,
+        run: str = RUN,
         allow: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.place = place
         self.address = address
         place.run = place.toml("run.toml", run)
@@ -143,15 +149,33 @@ class System:
                 return ["broker", "--run", self.place.run, "--bind", self.address, *port]
             case ["learner"] | ["rank", _]:
                 return [
-                    "learner", "--run", self.place.run, "--broker", self.address,
-                    "--out", out, "--ledger", ledger, "--resume", *port, *self.extra,
-                ]  # fmt: skip
+                    "learner",
+                    "--run",
+                    self.place.run,
+                    "--broker",
+                    self.address,
+                    "--out",
+                    out,
+                    "--ledger",
+                    ledger,
+                    "--resume",
+                    *port,
+                    *self.extra,
+                ]
             case [_, number]:
                 return [
-                    "actor", "--broker", self.address, "--ledger", ledger,
-                    "--name", name, "--seed", str(1000 * int(number)), *port,
+                    "actor",
+                    "--broker",
+                    self.address,
+                    "--ledger",
+                    ledger,
+                    "--name",
+                    name,
+                    "--seed",
+                    str(1000 * int(number)),
+                    *port,
                     *(word for module in self.allow for word in ("--allow", module)),
-                ]  # fmt: skip
+                ]
         raise ValueError(name)
 
     def start(self, name: str, *, env: Mapping[str, str] | None = None) -> Role:

@@ -15,8 +15,10 @@ def disk(folder: Path, kib: int) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         line = f"no disk can be mounted here: {done.stderr.strip()}; needs root"
         missing(line)

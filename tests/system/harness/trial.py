@@ -81,11 +81,19 @@ class Trial:
         account = self._place.account()
         outcomes = {how: n for how, n in account.outcomes.items() if n}
         say(
-            name, faults=self.faults, generated=account.generated, **outcomes,
-            in_flight=account.in_flight, lost=self.lost, twice=account.twice,
-            untrue=account.untrue, flow_back_s=self.flow_s, grew_mb=self.grew_mb, **figures,
+            name,
+            faults=self.faults,
+            generated=account.generated,
+            **outcomes,
+            in_flight=account.in_flight,
+            lost=self.lost,
+            twice=account.twice,
+            untrue=account.untrue,
+            flow_back_s=self.flow_s,
+            grew_mb=self.grew_mb,
+            **figures,
             seconds=time.monotonic() - self._began,
-        )  # fmt: skip
+        )
         assert statuses == [0] * len(statuses)
         assert self.lost == len(before) == 0
         assert (account.unaccounted(), account.in_flight, account.untrue) == (0, 0, 0)

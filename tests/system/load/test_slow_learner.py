@@ -73,12 +73,21 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     found = tally(place.ledger)
     outcomes = found.outcomes()
     say(
-        "slow learner", generated=len(found.generated), **outcomes,
-        lost=len(lost), twice=found.twice(), full_per_s=full_rate,
-        slow_per_s=slow_rate, back_per_s=[round(rate) for rate in back], settled_per_s=settled_rate,
-        queue_mb=most_queue, limit_mb=LIMIT_MB, rss_base_mb=base_mb, rss_most_mb=most_mb,
+        "slow learner",
+        generated=len(found.generated),
+        **outcomes,
+        lost=len(lost),
+        twice=found.twice(),
+        full_per_s=full_rate,
+        slow_per_s=slow_rate,
+        back_per_s=[round(rate) for rate in back],
+        settled_per_s=settled_rate,
+        queue_mb=most_queue,
+        limit_mb=LIMIT_MB,
+        rss_base_mb=base_mb,
+        rss_most_mb=most_mb,
         seconds=SECONDS,
-    )  # fmt: skip
+    )
     assert slow_rate < 0.2 * full_rate
     assert 0.8 * LIMIT_MB < most_queue <= LIMIT_MB
     # Beside the unrolls it keeps some versions of the weights, 8 MiB of them at most.

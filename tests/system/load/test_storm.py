@@ -109,10 +109,14 @@ def test_a_cancelled_reader_loses_nothing(
         got, cancelled = runner.run(_through_a_mailbox(context, at, every_s))
         naive, _ = runner.run(_through_the_library(context, at + "2", every_s))
     say(
-        f"storm {loop}", faults=cancelled, generated=_MESSAGES, received=len(set(got)),
-        lost=_MESSAGES - len(set(got)), twice=len(got) - len(set(got)),
+        f"storm {loop}",
+        faults=cancelled,
+        generated=_MESSAGES,
+        received=len(set(got)),
+        lost=_MESSAGES - len(set(got)),
+        twice=len(got) - len(set(got)),
         lost_by_the_library=_MESSAGES - len(set(naive)),
-    )  # fmt: skip
+    )
     assert got == list(range(_MESSAGES))
     assert cancelled > 20
     assert len(set(naive)) < _MESSAGES

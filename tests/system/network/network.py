@@ -43,8 +43,10 @@ class Router:
         with theirs:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "tests.system.network.line", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=_ROOT,
+            )
 
     def order(self, **words: object) -> None:
         """Returns when it is done."""
@@ -78,23 +80,47 @@ class Host:
     def broker(self, place: Place, *arguments: str) -> Process:
         """Listens at all of its addresses."""
         process = self.headrace(
-            place, "broker", "--run", place.run, "--bind", f"tcp://0.0.0.0:{PORT}",
-            "--ledger", str(place.ledger), "--insecure", *arguments,
-        )  # fmt: skip
+            place,
+            "broker",
+            "--run",
+            place.run,
+            "--bind",
+            f"tcp://0.0.0.0:{PORT}",
+            "--ledger",
+            str(place.ledger),
+            "--insecure",
+            *arguments,
+        )
         process.says("run small at")
         return process
 
     def learner(self, place: Place, *arguments: str) -> Process:
         return self.headrace(
-            place, "learner", "--run", place.run, "--broker", BROKER, "--out", str(place.out),
-            "--ledger", str(place.ledger), *arguments,
-        )  # fmt: skip
+            place,
+            "learner",
+            "--run",
+            place.run,
+            "--broker",
+            BROKER,
+            "--out",
+            str(place.out),
+            "--ledger",
+            str(place.ledger),
+            *arguments,
+        )
 
     def actor(self, place: Place, *arguments: str) -> Process:
         return self.headrace(
-            place, "actor", "--broker", BROKER, "--ledger", str(place.ledger), "--seed", "3",
+            place,
+            "actor",
+            "--broker",
+            BROKER,
+            "--ledger",
+            str(place.ledger),
+            "--seed",
+            "3",
             *arguments,
-        )  # fmt: skip
+        )
 
     def takes(self, address: str) -> None:
         """From now on what is sent there comes here; who had it has it no more."""

@@ -17,10 +17,7 @@ STREAMS = SAMPLERS * GROUPS
 AHEAD = 4  # unrolls that one stream may have under way
 LEARNER_STEP_S = 0.005  # of so small a network, more or less
 FAR = (
-    RUN.replace(
-        'id = "CartPole-v1"',
-        f'id = "headrace/Sleeper-v0"\nkwargs.step_s = {STEP_S}',
-    )
+    RUN.replace('id = "CartPole-v1"', f'id = "headrace/Sleeper-v0"\nkwargs.step_s = {STEP_S}')
     .replace("length = 8\nenvs = 4", f"length = {LENGTH}\nenvs = 1")
     .replace("beat_s = 0.2\nlease_s = 2.0", "beat_s = 1.0\nlease_s = 10.0")
     .replace("groups = 2", f'groups = {GROUPS}\nstepping = "threads"')
@@ -71,9 +68,13 @@ def test_throughput_over_a_long_line(
         foreseen = predicted(max_lag=max_lag, batch=batch, round_trip_s=round_trip_s)
         ratios[round_trip_s] = measured / foreseen
         say(
-            "long line", max_lag=max_lag, batch_unrolls=batch, round_trip_ms=1000 * round_trip_s,
-            unrolls_per_s=measured, predicted=foreseen,
-        )  # fmt: skip
+            "long line",
+            max_lag=max_lag,
+            batch_unrolls=batch,
+            round_trip_ms=1000 * round_trip_s,
+            unrolls_per_s=measured,
+            predicted=foreseen,
+        )
     assert all(0.8 <= ratio <= 1.2 for ratio in ratios.values()), ratios
 
 

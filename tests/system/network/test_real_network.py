@@ -23,10 +23,7 @@ MINUTES = pick(0.0, 10.0)
 BEAT_S, LEASE_S = pick((0.2, 1.0), (0.5, 3.0))
 # Steps that last 1 ms and burn nothing: the network is what is looked at here, not the machine.
 SLOW_STEPS = (
-    RUN.replace(
-        'id = "CartPole-v1"',
-        'id = "headrace/Sleeper-v0"\nkwargs = {step_s = 0.001}',
-    )
+    RUN.replace('id = "CartPole-v1"', 'id = "headrace/Sleeper-v0"\nkwargs = {step_s = 0.001}')
     .replace("beat_s = 0.2", f"beat_s = {BEAT_S}")
     .replace("lease_s = 2.0", f"lease_s = {LEASE_S}")
     .replace("drain_s = 2.0", "drain_s = 20.0")
@@ -68,13 +65,20 @@ def _drawn(random: Random) -> Iterator[Fault]:
             for line, way in zip(random.sample(_LINES, 3), _WAYS, strict=True)
         ]
         bad = [
-            Fault("bad", 10.0, line, condition=Condition(
-                delay_s=random.uniform(0.025, 0.15), loss=random.uniform(0.05, 0.3),
-                twice=random.uniform(0.0, 0.1), overtaken=random.uniform(0.0, 0.1),
-                kbit_s=random.choice((0.0, 1_000.0, 10_000.0)),
-            ))
+            Fault(
+                "bad",
+                10.0,
+                line,
+                condition=Condition(
+                    delay_s=random.uniform(0.025, 0.15),
+                    loss=random.uniform(0.05, 0.3),
+                    twice=random.uniform(0.0, 0.1),
+                    overtaken=random.uniform(0.0, 0.1),
+                    kbit_s=random.choice((0.0, 1_000.0, 10_000.0)),
+                ),
+            )
             for line in random.sample(_LINES, 2)
-        ]  # fmt: skip
+        ]
         away_s = random.choice((1.0, 5.0, 15.0))
         moves = [Fault("moved", 0.0), Fault("vanished", away_s), Fault("taken over", away_s)]
         faults = [*cuts, *bad, *moves]
@@ -170,9 +174,11 @@ def test_a_real_network(net: Network, place: Place) -> None:  # noqa: F811
     site.trial.end("real network", brokers=len(site.brokers), fewest_in_bad=site.fewest)
     for kind, times in took.items():
         say(
-            f"real network, back after {kind}", times=len(times), median_s=median(times),
+            f"real network, back after {kind}",
+            times=len(times),
+            median_s=median(times),
             most_s=max(times),
-        )  # fmt: skip
+        )
     audit = place.headrace("audit", str(place.out))
     assert audit.ends() == 0, audit.text()
     assert site.fewest > 0

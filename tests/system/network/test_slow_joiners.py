@@ -40,11 +40,14 @@ class Joiners:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         ends = [
             ActorEnd(
-                self._endpoint, name=f"joiner-{n}", inc=1000 + n, context=context,
+                self._endpoint,
+                name=f"joiner-{n}",
+                inc=1000 + n,
+                context=context,
                 journal=Journal(None, ""),
             )
             for n in range(JOINERS)
-        ]  # fmt: skip
+        ]
         for end in ends:
             end.open(streams=1, spaces=self._spaces)
         tasks = [asyncio.create_task(end.serve()) for end in ends]
@@ -91,9 +94,14 @@ def test_they_take_no_credit_before_they_have_weights(place: Place, tcp: str) ->
                 time.sleep(0.1)
             beside = (place.trained() - before) / (time.monotonic() - began)
     say(
-        "slow joiners", joiners=JOINERS, weights_mb=4e-6 * HIDDEN**2, line_kb_s=LINE_KB_S,
-        alone_unrolls_s=alone, beside_unrolls_s=beside, seconds=SECONDS,
-    )  # fmt: skip
+        "slow joiners",
+        joiners=JOINERS,
+        weights_mb=4e-6 * HIDDEN**2,
+        line_kb_s=LINE_KB_S,
+        alone_unrolls_s=alone,
+        beside_unrolls_s=beside,
+        seconds=SECONDS,
+    )
     assert joiners.acting == 0, "the line was not slow"
     assert beside > 0.3 * alone
     assert fast.term() == learner.term() == broker.term() == 0

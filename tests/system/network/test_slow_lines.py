@@ -71,16 +71,25 @@ def carried(
             ends = {"samplers": stage.address, "learner": stage.address, far: line.endpoint}
             learner = stage.start(
                 Learner(
-                    ends["learner"], stage.run, str(stage.folder / "learner.json"), bytes=size,
-                    weights_bytes=weights, every_s=0.05,
+                    ends["learner"],
+                    stage.run,
+                    str(stage.folder / "learner.json"),
+                    bytes=size,
+                    weights_bytes=weights,
+                    every_s=0.05,
                 )
-            )  # fmt: skip
+            )
             acting = stage.start(
                 Samplers(
-                    ends["samplers"], str(stage.folder / "samplers.json"), count=samplers,
-                    bytes=size, weights=weights > 0, every_s=0.05, drain_s=0.0,
+                    ends["samplers"],
+                    str(stage.folder / "samplers.json"),
+                    count=samplers,
+                    bytes=size,
+                    weights=weights > 0,
+                    every_s=0.05,
+                    drain_s=0.0,
                 )
-            )  # fmt: skip
+            )
 
             def trained(goal: int) -> tuple[dict[str, Any], int]:
                 def look() -> dict[str, Any] | None:
@@ -95,10 +104,14 @@ def carried(
             count = last["trained"] - first["trained"]
             way_mbit = up_mbit if up_mbit and far == "samplers" else mbit
             return Carried(
-                count, last["at"] - first["at"], count * size / (1e6 / 8 * way_mbit),
-                ended - began, size, max(s["pong_s"] for s in seen["samplers"]),
+                count,
+                last["at"] - first["at"],
+                count * size / (1e6 / 8 * way_mbit),
+                ended - began,
+                size,
+                max(s["pong_s"] for s in seen["samplers"]),
                 seen["reconnects"] + last["reconnects"],
-            )  # fmt: skip
+            )
 
 
 @contextlib.contextmanager
@@ -128,9 +141,14 @@ def test_an_unroll_takes_longer_than_a_lease(far: str) -> None:
     size = int(3 * lease_s * mbit * 1e6 / 8) // pick(2, 1)
     done = carried(size, mbit, unrolls=pick(1, 4), far=far, lease_s=lease_s)
     say(
-        f"slow line before the {far}", size=size, mbit=mbit, rate=done.rate, useful=done.useful,
-        pong_s=done.pong_s, reconnects=done.reconnects,
-    )  # fmt: skip
+        f"slow line before the {far}",
+        size=size,
+        mbit=mbit,
+        rate=done.rate,
+        useful=done.useful,
+        pong_s=done.pong_s,
+        reconnects=done.reconnects,
+    )
     assert done.useful > 0.9
 
 
@@ -143,9 +161,13 @@ def test_a_line_never_stands_as_long_as_an_unroll_takes(far: str) -> None:
         size, mbit, unrolls=pick(1, 3), far=far, lease_s=pick(2.0, 10.0), stands_s=stands_s
     )
     say(
-        f"broken line before the {far}", size=size, mbit=mbit, stands_s=stands_s, rate=done.rate,
+        f"broken line before the {far}",
+        size=size,
+        mbit=mbit,
+        stands_s=stands_s,
+        rate=done.rate,
         useful=done.useful,
-    )  # fmt: skip
+    )
     assert done.unrolls >= 1
 
 
@@ -188,9 +210,14 @@ def test_the_table_of_sizes_and_rates() -> None:
     done += [_cell(size, mbit, **more) for size, mbit, more in fast]
     for name, one in done:
         say(
-            name, rate=one.rate, useful=one.useful, pong_s=one.pong_s, reconnects=one.reconnects,
-            unrolls=one.unrolls, seconds=one.seconds,
-        )  # fmt: skip
+            name,
+            rate=one.rate,
+            useful=one.useful,
+            pong_s=one.pong_s,
+            reconnects=one.reconnects,
+            unrolls=one.unrolls,
+            seconds=one.seconds,
+        )
     assert all(one.reconnects == 0 for _, one in done)
     assert all(one.pong_s < 5.0 for _, one in done), "beats were behind bulk"
     assert all(one.rate > 0.9 for _, one in done)

@@ -190,18 +190,30 @@ def ends_in_one_line(train: Process, place: Place, *words: str, at: str = "") ->
 )
 def test_a_broken_environment(place: Place, env: str, words: tuple[str, ...], at: str) -> None:
     train = place.train(
-        "--actors", "1", "--set", f"env.id=broken_envs:{env}", "--quiet",
-        "--set", "actor.stepping=inline", env=ENVS,
-    )  # fmt: skip
+        "--actors",
+        "1",
+        "--set",
+        f"env.id=broken_envs:{env}",
+        "--quiet",
+        "--set",
+        "actor.stepping=inline",
+        env=ENVS,
+    )
     ends_in_one_line(train, place, *words, at=at)
 
 
 @pytest.mark.parametrize("stepping", ["auto", "threads", "processes"])
 def test_a_first_reset_that_fails_is_one_line_in_all_ways(place: Place, stepping: str) -> None:
     train = place.train(
-        "--actors", "1", "--set", "env.id=broken_envs:RaisesInReset", "--quiet",
-        "--set", f"actor.stepping={stepping}", env=ENVS,
-    )  # fmt: skip
+        "--actors",
+        "1",
+        "--set",
+        "env.id=broken_envs:RaisesInReset",
+        "--quiet",
+        "--set",
+        f"actor.stepping={stepping}",
+        env=ENVS,
+    )
     words = ("RaisesInReset failed", "the simulator has no licence")
     ends_in_one_line(train, place, *words, at="in reset")
 
@@ -224,9 +236,17 @@ def test_an_environment_that_fails_again_and_again(
 ) -> None:
     """It is forgiven as often as the budget says."""
     train = place.train(
-        "--actors", "1", "--set", f"env.id=broken_envs:{env}", "--quiet",
-        "--set", f"actor.stepping={stepping}", "--set", "actor.crashes_per_hour=3", env=ENVS,
-    )  # fmt: skip
+        "--actors",
+        "1",
+        "--set",
+        f"env.id=broken_envs:{env}",
+        "--quiet",
+        "--set",
+        f"actor.stepping={stepping}",
+        "--set",
+        "actor.crashes_per_hour=3",
+        env=ENVS,
+    )
     assert train.ends() == BAD, train.text()
     assert "Warning" not in train.text(), train.text()
     *said, end, last = [line for line in train.lines() if " ERROR " in line]
@@ -285,9 +305,20 @@ def test_more_workers_than_the_system_gives_descriptors(place: Place) -> None:
         " resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); sys.exit(main())"
     )
     train = place.python(
-        "-c", few, "train", place.run, "--out", str(place.out), "--actors", "1", "--quiet",
-        "--set", "actor.stepping=processes", "--set", "actor.groups=200",
-    )  # fmt: skip
+        "-c",
+        few,
+        "train",
+        place.run,
+        "--out",
+        str(place.out),
+        "--actors",
+        "1",
+        "--quiet",
+        "--set",
+        "actor.stepping=processes",
+        "--set",
+        "actor.groups=200",
+    )
     ends_in_one_line(train, place, "200 workers need", "the limit here is 100", "ulimit -n")
 
 
@@ -301,9 +332,17 @@ def test_an_environment_whose_spaces_differ_from_the_runs(place: Place, first: s
 
     def learner() -> Process:
         return place.headrace(
-            "learner", "--run", place.run, "--broker", place.ipc, "--out", str(place.out),
-            "--ledger", str(place.ledger), env=ENVS,
-        )  # fmt: skip
+            "learner",
+            "--run",
+            place.run,
+            "--broker",
+            place.ipc,
+            "--out",
+            str(place.out),
+            "--ledger",
+            str(place.ledger),
+            env=ENVS,
+        )
 
     def other() -> Process:
         return place.actor("--name", "other", "--allow", "broken_envs", env={**ENVS, "WIDER": "1"})

@@ -26,10 +26,17 @@ def test_every_role_ends_cleanly_and_loses_nothing(place: Place, tcp: str) -> No
     found, account = tally(place.ledger), place.account()
     given_up = sum(found.generated[key] in left for key in found.given_up)
     say(
-        "SIGTERM", faults=3 * TIMES, generated=len(found.generated), **found.outcomes(),
-        lost=len(lost), twice=found.twice(), given_up=given_up,
-        sampler_s=longest["actor-0"], learner_s=longest["learner"], broker_s=longest["broker"],
-    )  # fmt: skip
+        "SIGTERM",
+        faults=3 * TIMES,
+        generated=len(found.generated),
+        **found.outcomes(),
+        lost=len(lost),
+        twice=found.twice(),
+        given_up=given_up,
+        sampler_s=longest["actor-0"],
+        learner_s=longest["learner"],
+        broker_s=longest["broker"],
+    )
     assert found.journals() <= survivors | left
     assert lost == set()
     assert found.lost(found.journals()) == []

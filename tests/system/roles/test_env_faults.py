@@ -164,9 +164,16 @@ def test_a_spent_budget_ends_the_run(place: Place, stepping: str, fault: str, la
 def test_a_reward_that_is_no_number_costs_its_unroll_and_nothing_else(place: Place) -> None:
     faulty(place, "crash", 0.0, stepping="inline")
     train = place.train(
-        "--actors", "1", "--stop-steps", "1200", "--set", "env.id=broken_envs:NonFiniteOnce",
-        "--set", "env.kwargs={}", env={"PYTHONPATH": str(Path(__file__).parent)},
-    )  # fmt: skip
+        "--actors",
+        "1",
+        "--stop-steps",
+        "1200",
+        "--set",
+        "env.id=broken_envs:NonFiniteOnce",
+        "--set",
+        "env.kwargs={}",
+        env={"PYTHONPATH": str(Path(__file__).parent)},
+    )
     assert train.ends() == 0, train.text()
     reached_its_limit(place, 1200)
     assert "reward is not finite" in train.text()

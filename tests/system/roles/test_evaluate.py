@@ -126,9 +126,18 @@ def test_one_that_cannot_work_does_not_end_the_run(place: Place) -> None:
 def test_by_hand_from_nothing_but_an_address(place: Place) -> None:
     broker = place.broker("--metrics-port", "0")
     alone = place.headrace(
-        "evaluate", "--broker", place.ipc, "--out", str(place.folder / "scores"),
-        "--episodes", "3", "--every-s", "0", "--metrics-port", "0",
-    )  # fmt: skip
+        "evaluate",
+        "--broker",
+        place.ipc,
+        "--out",
+        str(place.folder / "scores"),
+        "--episodes",
+        "3",
+        "--every-s",
+        "0",
+        "--metrics-port",
+        "0",
+    )
     broker.says("evaluator .* joins")
     learner, actor = place.learner(), place.actor()
     place.trains(50)
@@ -140,8 +149,12 @@ def test_by_hand_from_nothing_but_an_address(place: Place) -> None:
     assert value(families["headrace_evaluator_return_mean"]) > 0
     at_broker = scrape(port_of(broker))
     assert by(at_broker["headrace_broker_sessions"], "role") == {
-        "actor": 1, "learner": 1, "watcher": 0, "evaluator": 1, "node": 0,
-    }  # fmt: skip
+        "actor": 1,
+        "learner": 1,
+        "watcher": 0,
+        "evaluator": 1,
+        "node": 0,
+    }
 
     began = time.monotonic()
     assert alone.term() == 0, alone.text()

@@ -67,9 +67,19 @@ class Machine:
 
 def node(place: Place, *words: str, broker: str = "", env: Any = None) -> Process:
     return place.headrace(
-        "node", "--broker", broker or place.ipc, "--ledger", str(place.ledger), "--name", "n",
-        "--metrics-port", "0", *words, env=env, cold=True,
-    )  # fmt: skip
+        "node",
+        "--broker",
+        broker or place.ipc,
+        "--ledger",
+        str(place.ledger),
+        "--name",
+        "n",
+        "--metrics-port",
+        "0",
+        *words,
+        env=env,
+        cold=True,
+    )
 
 
 def children(process: Process) -> dict[int, str]:
@@ -128,9 +138,13 @@ def test_weights_cross_the_network_once_and_all_samplers_act_with_them(place: Pl
     machine.learner.signal(signal.SIGCONT)  # type: ignore[union-attr]
     cpu_s = cpu(machine.node.pid)
     say(
-        "a node of 4 samplers", each_sampler_mb=each_mb, all_mb=whole_mb, versions=chunks,
-        acting_each=acting / 5 / chunks, own_cpu=cpu_s / (time.monotonic() - machine.began),
-    )  # fmt: skip
+        "a node of 4 samplers",
+        each_sampler_mb=each_mb,
+        all_mb=whole_mb,
+        versions=chunks,
+        acting_each=acting / 5 / chunks,
+        own_cpu=cpu_s / (time.monotonic() - machine.began),
+    )
     assert each_mb <= 60
     assert acting <= 5 * chunks
     assert "other weights than version" not in machine.broker.text()

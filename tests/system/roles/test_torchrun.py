@@ -12,10 +12,22 @@ from tests.system.conftest import RUN, Place, Process, until
 
 def torchrun(place: Place, *arguments: str) -> Process:
     return place.python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
-        "headrace.launch.learner", place.run, "--broker", place.ipc, "--out", str(place.out),
-        "--ledger", str(place.ledger), *arguments,
-    )  # fmt: skip
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "headrace.launch.learner",
+        place.run,
+        "--broker",
+        place.ipc,
+        "--out",
+        str(place.out),
+        "--ledger",
+        str(place.ledger),
+        *arguments,
+    )
 
 
 def ranks(place: Place) -> list[int]:

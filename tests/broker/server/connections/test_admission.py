@@ -59,8 +59,7 @@ def test_an_answer_is_charged_to_who_asked() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 3), st.integers(0, 1000)), max_size=200),
-    st.floats(1.0, 100.0),
+    st.lists(st.tuples(st.floats(0, 3), st.integers(0, 1000)), max_size=200), st.floats(1.0, 100.0)
 )
 def test_never_more_than_the_rate_and_a_burst(steps: list[tuple[float, int]], rate: float) -> None:
     one, budget, passed = door(peer_messages_s=rate), Budget(), []

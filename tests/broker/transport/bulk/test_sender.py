@@ -23,10 +23,16 @@ def line(up_mbit: float, down_mbit: float, latency_s: float = 0.01) -> tuple[Wor
 @pytest.mark.parametrize(
     ("size", "mbit", "latency_s"),
     [
-        (LARGE, 2, 0.001), (LARGE, 0.25, 0.05), (60_000_000, 2, 0.01), (LARGE, 100, 0.05),
-        (20_000, 2, 0.001), (20_000, 0.064, 0.05), (262_144, 1, 0.25), (262_144, 20, 0.01),
+        (LARGE, 2, 0.001),
+        (LARGE, 0.25, 0.05),
+        (60_000_000, 2, 0.01),
+        (LARGE, 100, 0.05),
+        (20_000, 2, 0.001),
+        (20_000, 0.064, 0.05),
+        (262_144, 1, 0.25),
+        (262_144, 20, 0.01),
     ],
-)  # fmt: skip
+)
 def test_any_size_at_the_rate_of_any_line(size: int, mbit: float, latency_s: float) -> None:
     """A line of 64 kbit/s takes a second to find out; what is left of the first window then."""
     world, up, down = line(mbit, mbit, latency_s)

@@ -143,12 +143,14 @@ def test_connections_are_forgotten_when_there_are_too_many() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([b"a", b"b", b"c"]), st.booleans(), st.integers(1, 300 * KIB),
+            st.sampled_from([b"a", b"b", b"c"]),
+            st.booleans(),
+            st.integers(1, 300 * KIB),
             st.integers(0, 3),
         ),
         max_size=300,
     )
-)  # fmt: skip
+)
 def test_the_count_is_what_waits_and_it_never_sticks(
     steps: list[tuple[bytes, bool, int, int]],
 ) -> None:

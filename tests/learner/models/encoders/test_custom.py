@@ -119,9 +119,10 @@ def test_it_is_called_with_what_it_sees(core: str) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.convolutional is False
     obs = {
-        "obs": torch.randn(4, 6, 3), "item": torch.zeros(4, 6, dtype=torch.int64),
+        "obs": torch.randn(4, 6, 3),
+        "item": torch.zeros(4, 6, dtype=torch.int64),
         "allowed": torch.ones(4, 6, 2, dtype=torch.int8),
-    }  # fmt: skip
+    }
     output = model(obs)
     assert output.params.shape == (4, 6, 2) and output.value.shape == (4, 6)
     with precision.autocast("cpu", "bfloat16", model):
@@ -215,9 +216,10 @@ def test_a_failure_in_training_is_the_encoder_s_own(module: ModuleType) -> None:
     module.__dict__["make"] = lambda leaves, rng: Picky()  # noqa: ARG005
     model = model_of()
     obs = {
-        "obs": torch.ones(6, 3), "item": torch.zeros(6, dtype=torch.int64),
+        "obs": torch.ones(6, 3),
+        "item": torch.zeros(6, dtype=torch.int64),
         "allowed": torch.ones(6, 2, dtype=torch.int8),
-    }  # fmt: skip
+    }
     for call in (model, model.policy):
         with pytest.raises(RuntimeError) as caught:
             call(obs)

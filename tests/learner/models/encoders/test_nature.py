@@ -101,8 +101,10 @@ def test_it_is_the_paper_s_network() -> None:
     torch.testing.assert_close(output.params, model.policy_head(hidden))
     torch.testing.assert_close(output.value, model.value_head(hidden).squeeze(-1))
     assert [tuple(c.weight.shape) for c in (stack.conv1, stack.conv2, stack.conv3)] == [
-        (32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3),
-    ]  # fmt: skip
+        (32, 4, 8, 8),
+        (64, 32, 4, 4),
+        (64, 64, 3, 3),
+    ]
 
 
 def test_initial_layers() -> None:
@@ -131,8 +133,10 @@ def test_other_leaves_join_the_image() -> None:
     }
     before = model(obs).params
     for changed in (
-        {"speed": 2 * obs["speed"]}, {"gear": obs["gear"] + 2}, {"camera": 255 - obs["camera"]}
-    ):  # fmt: skip
+        {"speed": 2 * obs["speed"]},
+        {"gear": obs["gear"] + 2},
+        {"camera": 255 - obs["camera"]},
+    ):
         assert not torch.allclose(model({**obs, **changed}).params, before)
     assert full_of(model).in_features == 64 + 5
 

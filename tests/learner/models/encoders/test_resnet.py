@@ -58,10 +58,15 @@ def test_it_is_the_paper_s_network() -> None:
     assert model.encoder.units == 256
 
 
-@pytest.mark.parametrize("leaf", [
-    Leaf("obs", "uint8", (10, 10)), Leaf("obs", "uint8", (1, 1)), Leaf("obs", "uint8", (7, 3, 2)),
-    Leaf("obs", "uint8", (3, 15, 8), stack=2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        Leaf("obs", "uint8", (10, 10)),
+        Leaf("obs", "uint8", (1, 1)),
+        Leaf("obs", "uint8", (7, 3, 2)),
+        Leaf("obs", "uint8", (3, 15, 8), stack=2),
+    ],
+)
 @pytest.mark.parametrize("lead", [(), (2, 3)])
 def test_any_size(leaf: Leaf, lead: tuple[int, ...]) -> None:
     output = resnet(leaf)({"obs": images(*lead, *leaf.seen)})
@@ -85,11 +90,14 @@ def test_images_and_numbers_are_joined() -> None:
     model = resnet(*leaves)
     obs = {"a": images(4, 10, 12), "x": torch.randn(4, 2), "b": images(4, 9, 9, 3)}
     assert isinstance(model.encoder, ResNet)
-    rows = torch.cat([
-        by_hand(model, "encoder.stacks.0", obs["a"].unsqueeze(1).float() / 255),
-        by_hand(model, "encoder.stacks.1", obs["b"].movedim(-1, 1).float() / 255),
-        obs["x"],
-    ], dim=1)  # fmt: skip
+    rows = torch.cat(
+        [
+            by_hand(model, "encoder.stacks.0", obs["a"].unsqueeze(1).float() / 255),
+            by_hand(model, "encoder.stacks.1", obs["b"].movedim(-1, 1).float() / 255),
+            obs["x"],
+        ],
+        dim=1,
+    )
     expected = model.policy_head(model.encoder.full(rows).relu())
     torch.testing.assert_close(model(obs).params, expected)
 
