@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.broker.protocol import messages
+from headrace.broker.server import bulk_arrivals
 from headrace.broker.server import server as server_module
+from headrace.broker.server.connections import complaints, replies
 from tests.broker.liars.talk import Broker
 
 
@@ -16,8 +18,8 @@ def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broker, "now", 100.0)
     monkeypatch.setattr(server_module, "time", clock)
     monkeypatch.setattr(server_module, "Mailbox", lambda broker: broker)
-    for module in ("complaints", "post", "arrivals"):
-        monkeypatch.setattr(f"broker.{module}.time", clock)
+    for module in (complaints, replies, bulk_arrivals):
+        monkeypatch.setattr(module, "time", clock)
 
 
 @pytest.fixture
