@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.actors.envs.toys.registered import registered_id
 from headrace.launch.config import toml_text
 from headrace.launch.config.run_file import ConfigError
 
@@ -39,7 +40,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
     # Compared as text: Python takes 1, 1.0 and True for equal, a digest does not.
     there, here = (
         {
-            f"{name}.{key}": "not set" if held is None else toml_text.value(held)
+            f"{name}.{key}": "not set" if held is None else toml_text.value(_named_now(held))
             for name, table in side.items()
             for key, held in table.items()
         }
@@ -49,6 +50,11 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
         found = Difference(place, there.get(place, _MISSING), here.get(place, _MISSING))
         if found.there != found.here:
             yield found
+
+
+def _named_now(held: Any) -> Any:
+    """Returns what an older run calls one of our environments by its id; others as they are."""
+    return registered_id(held) if isinstance(held, str) else held
 
 
 def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
