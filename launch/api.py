@@ -1,7 +1,7 @@
 """Headrace from Python: `headrace.train("cartpole", stop_return=475)`.
 
-Runs are trained by processes of their own, as on the command line; this module starts them, waits,
-and returns what the run's summary says. `load_policy` then acts with what was learnt.
+Runs are trained in processes of their own, as on the command line; this module starts them, waits,
+and returns the run's summary. `load_policy` then acts with what was learnt.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ _STOPS_WITHIN_S = 60.0
 
 
 def Config(run: str, sets: Sequence[str] = ()) -> Run:  # noqa: N802  # the noun it returns
-    """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
+    """Loads a run from a TOML file, or a shipped run by name, changed by `section.key=value`
+    settings."""
     with _in_python({setting: setting for setting in sets}):
         return run_file.load(run, sets)
 
@@ -57,9 +58,9 @@ def train(
     """Trains a run on this machine and returns its summary; `folder` in it is the run's folder.
 
     Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
-    `stop_return=475`; None = not set. Wrong ones raise ConfigError, before anything starts or by
-    the run's first process; it says why in its own words. `evaluate` starts an evaluator beside it;
-    a table is its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
+    `stop_return=475`; None = not set. Wrong settings raise ConfigError with the reason, before
+    anything starts or from the run's first process. `evaluate` starts an evaluator beside it; a
+    dict gives its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
     ends the run as Ctrl-C does on the command line, with a checkpoint, and is raised again.
     """
     if isinstance(evaluate, dict):
@@ -97,11 +98,11 @@ def train(
 def load_policy(
     path: str | Path, which: str | None = None, *, seed: int | None = None
 ) -> TrainedPolicy:
-    """What a run has learnt: `policy.act(obs) -> (action, state)`.
+    """Loads what a run has learnt: `policy.act(obs) -> (action, state)`.
 
     path: the run's folder. which: "best", "newest", or None = the best where there is one. seed: of
-    actions that are drawn, act(..., greedy=False); None = different every time. ConfigError, which
-    is a ValueError, when there is nothing that could be loaded.
+    actions that are drawn, act(..., greedy=False); None = different every time. Raises ConfigError,
+    which is a ValueError, when nothing can be loaded.
     """
     from headrace.launch.results import loaded_run
 
@@ -112,10 +113,10 @@ def load_policy(
 
 
 def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
-    """Runs a `headrace` command. The exit status, and the reason it gave or the last line it said.
+    """Runs a `headrace` command; returns its exit status, and its error or its last output line.
 
-    Shown: it writes on the terminal itself. Else its lines go wherever Python's sys.stderr goes: a
-    notebook's is no file that a process could be given.
+    Shown: it writes to the terminal itself. Else its lines go to Python's sys.stderr, which in a
+    notebook is not a file that a process could inherit.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as kept:
         # Modules that we can import, such as an environment beside the script, it can import too.
@@ -170,8 +171,8 @@ def _stop(child: "subprocess.Popen[str]") -> None:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:
-    """learner={"lr": 1} and stop_return=2 as learner.lr=1 and stop.return=2, each with what was
-    typed for it."""
+    """Turns learner={"lr": 1} and stop_return=2 into learner.lr=1 and stop.return=2, each mapped to
+    what the caller typed."""
     typed: dict[str, str] = {}
     for name, value in given.items():
         if isinstance(value, dict):
@@ -194,7 +195,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy's as Python's own."""
+    """Turns numpy's numbers into Python's own."""
     match value:
         case dict():
             return {key: _plain(inner) for key, inner in value.items()}
@@ -216,7 +217,7 @@ _OPTIONS = {
 
 @contextlib.contextmanager
 def _in_python(typed: dict[str, str]) -> Iterator[None]:
-    """What is wrong with a run, in terms of what was typed here."""
+    """Rewrites a ConfigError of a run in terms of what the Python caller typed."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The command line: every command with its options. What a command does stands in cli.py."""
+"""The command line: every command with its options. What each command does is in cli.py."""
 
 import argparse
 import sys
@@ -31,13 +31,13 @@ _FOLDER = "the run's folder, as headrace train wrote it"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, not the whole usage."""
+        """Prints one line, not the whole usage."""
         print(f"{self.prog}: {message} (see: {self.prog} --help)", file=sys.stderr)  # noqa: T201
         raise SystemExit(runtime.YOUR_INPUT)
 
 
 def parser() -> argparse.ArgumentParser:
-    """`command` holds the name of the command."""
+    """Builds the parser; the parsed `command` is the name of the command."""
     whole = _Parser(
         prog="headrace",
         description="Asynchronous reinforcement learning.",

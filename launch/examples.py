@@ -1,4 +1,4 @@
-"""What each command's help ends with: lines to copy, and what they do."""
+"""The examples at the end of each command's help."""
 
 import textwrap
 
@@ -74,13 +74,13 @@ _ALL = {
 
 
 def of(command: str) -> str:
-    """The end of its help."""
+    """Returns the end of a command's help."""
     lines = [f"  {line}\n      {meaning}" for line, meaning in _ALL[command]]
     return "\n".join(("examples:", *lines))
 
 
 def of_all() -> str:
-    """The end of the help of `headrace` itself."""
+    """Returns the end of the help of `headrace` itself."""
     return (
         "examples:\n"
         "  headrace train cartpole\n"
@@ -95,5 +95,5 @@ def of_all() -> str:
 
 
 def lines(command: str) -> list[str]:
-    """Its examples alone."""
+    """Returns a command's examples, without their meanings."""
     return [line for line, _ in _ALL[command]]

@@ -1,4 +1,4 @@
-"""`headrace keygen FOLDER`: a broker's key, and one for each role or node; none written over."""
+"""`headrace keygen FOLDER`: a broker's key, and one for each role or node; never overwrites one."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ from headrace.launch.process import runtime
 
 
 def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
-    """`names`: role -> names of its keys; a role of a new folder that has none gets one key."""
+    """Makes keys; `names`: role -> names of its keys. In a new folder a role without names gets one
+    key."""
     try:
         made, kept = generate(folder, names)
     except KeyFileError as error:
@@ -27,7 +28,7 @@ def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
 
 
 def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Path], list[Path]]:
-    """What was made, and what was there before."""
+    """Makes the missing keys; returns the files made, and those that were there before."""
     wanted = [(role, keys.check_name(name)) for role in ROLES for name in names.get(role, ())]
     authorised = folder / AUTHORISED
     for place in (folder, authorised):
@@ -51,7 +52,8 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
 
 
 def _broker(folder: Path) -> tuple[str, list[Path], list[Path]]:
-    """The broker's public half, which is all that is needed here once its key was taken away."""
+    """Returns the broker's public key, and the files made and kept. The public half is enough here:
+    the secret one may be on the broker's machine only."""
     secret, shown = folder / f"{BROKER}.key", folder / f"{BROKER}.pub"
     if shown.exists():
         return keys.parse_public(keys.read_bounded(shown), str(shown)), [], [secret]

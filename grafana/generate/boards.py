@@ -1,4 +1,4 @@
-"""All dashboards, in the order in which one would open them, and what their expressions name."""
+"""All dashboards, in the order in which an operator opens them, and the metrics that they name."""
 
 import re
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ _RECORDED: Final = re.compile(r"\bjob:[a-z_0-9]+:[a-z_0-9]+")
 
 
 def named(text: str) -> set[str]:
-    """The metrics in expressions; recorded ones stand for themselves, not for what is in them."""
+    """Finds the metrics in expressions; recorded ones count as themselves, not as their parts."""
     return set(_NAME.findall(_RECORDED.sub("", text)))
 
 
@@ -43,7 +43,7 @@ def recorded(text: str) -> set[str]:
 
 
 def shown(metrics: Iterable[Described]) -> dict[str, tuple[str, ...]]:
-    """Metric -> the dashboards that name it."""
+    """Maps each metric to the dashboards that name it."""
     on = {
         board.name: named("\n".join(q for panel in board.panels for q in panel.queries.values()))
         for board in BOARDS

@@ -1,4 +1,4 @@
-"""The documentation's page of every metric, from the registries themselves."""
+"""The documentation page of every metric, generated from the registries themselves."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -32,7 +32,8 @@ question of the moment.
 
 
 def page(metrics: Sequence[Described]) -> str:
-    """In Markdown; a section a role, what several roles have at the end."""
+    """Renders the page in Markdown: a section per role, then the metrics that several roles
+    have."""
     boards = shown(metrics)
     sections: dict[str, list[str]] = {}
     for one in metrics:

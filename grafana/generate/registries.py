@@ -1,4 +1,4 @@
-"""Every role's metrics, put together as the role does it, with nothing that runs behind them."""
+"""Every role's metrics, registered as the role does it, with nothing running behind them."""
 
 import asyncio
 import tempfile
@@ -37,7 +37,7 @@ _NOBODY = "tcp://127.0.0.1:1"
 
 
 class Described(NamedTuple):
-    """One metric, as a scrape names it."""
+    """Describes one metric, as a scrape names it."""
 
     name: str  # of a histogram without _bucket, _sum and _count
     kind: str
@@ -47,14 +47,14 @@ class Described(NamedTuple):
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Names that an expression may hold."""
+        """Returns the series names that an expression may hold."""
         if self.kind != "histogram":
             return (self.name,)
         return tuple(f"{self.name}_{end}" for end in ("bucket", "sum", "count"))
 
 
 def described() -> list[Described]:
-    """The metrics of all roles, by name."""
+    """Returns the metrics of all roles, by name."""
     return asyncio.run(_described())  # a broker's sockets want a loop to be put together in
 
 
@@ -89,7 +89,7 @@ def _of(registry: CollectorRegistry, role: str) -> Iterator[Described]:
 
 
 def _labelnames(registry: CollectorRegistry) -> dict[str, tuple[str, ...]]:
-    """Of metrics whose label has no value yet: a scrape does not show it."""
+    """Returns label names from the collectors: a scrape does not show labels without a value."""
     collectors: dict[str, Collector] = registry._names_to_collectors
     return {name: getattr(made, "_labelnames", ()) for name, made in collectors.items()}
 
@@ -128,7 +128,8 @@ def _broker() -> Iterator[CollectorRegistry]:
 
 @contextmanager
 def _learner() -> Iterator[CollectorRegistry]:
-    """As if there was a GPU: the page shall not depend on the machine on which it was made."""
+    """Registers as if there were a GPU: the page must not depend on the machine that generates
+    it."""
     registry = http.registry("learner")
     http.says_run(registry, run="", algorithm="", env="")
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):

@@ -1,7 +1,7 @@
-"""Many simulated samplers at one real broker: do all get in and get their share, at what cost?
+"""Many simulated samplers at one real broker: do all connect, get equal shares, and at what cost?
 
-All samplers connect at one moment, while there is no learner: what the broker holds then is what a
-connection costs. Then a learner comes, and all send as fast as credit lets them.
+All samplers connect at once while there is no learner: the broker's memory then is the cost of a
+connection. Then a learner starts, and all send as fast as credit lets them.
 """
 
 import re
@@ -21,7 +21,7 @@ _MAX_LAG = 2
 
 
 def size_of(words: Sequence[str]) -> int:
-    """`headrace bench crowd [SAMPLERS]`."""
+    """Parses `headrace bench crowd [SAMPLERS]`."""
     if not words:
         return 1000
     if len(words) > 1 or not words[0].isdecimal() or not 10 <= int(words[0]) <= 20_000:
@@ -127,7 +127,7 @@ def measure(
 def _loaded(
     stage: Stage, broker: int, crowd: Sequence[int], learner: int, seconds: float
 ) -> dict[str, Any]:
-    """The crowd at work; the first seconds, in which the flow settles, are left out."""
+    """Measures the crowd at work; the first seconds, in which the flow settles, are left out."""
     time.sleep(min(3.0, seconds / 4))
     before, settled, latencies = Load.of(broker), _settled(stage, crowd), _latencies(stage, crowd)
     first, began, most = stage.report(learner), time.monotonic(), before
@@ -152,7 +152,7 @@ def _loaded(
 
 
 def _scrape_ms(stage: Stage, times: int = 9) -> float:
-    """How long /metrics takes; the median."""
+    """Returns the median time of a /metrics request."""
     port = re.findall(r"metrics at port (\d+)", (stage.folder / "broker.log").read_text())[-1]
     took = []
     for _ in range(times):
@@ -164,7 +164,7 @@ def _scrape_ms(stage: Stage, times: int = 9) -> float:
 
 
 def jain(shares: Sequence[float]) -> float:
-    """1 = all have the same, 1 / n = one has all."""
+    """Computes Jain's fairness index: 1 = all have the same share, 1 / n = one has all."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 

@@ -1,7 +1,7 @@
 """Learning gates: shipped runs that must reach a return within a number of steps, seed by seed.
 
-Each is `headrace train` as a user starts it. That a loss goes down proves little; this is what says
-that an algorithm, a network or an action space works.
+Each is `headrace train` as a user starts it. A falling loss proves little; these gates prove that
+an algorithm, a network or an action space works.
 """
 
 import json
@@ -18,7 +18,7 @@ SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A run, and the mean return of 100 training episodes that it reaches in so many steps."""
+    """Requires of a run a mean return over 100 training episodes within `steps`."""
 
     run: str
     goal: float
@@ -62,7 +62,7 @@ GATES: dict[str, Gate] = {
 
 
 def bench(names: Sequence[str] = ()) -> dict[str, Any]:
-    """Runs these gates, or all but the long ones; SystemExit when one is not passed."""
+    """Runs these gates, or all but the long ones; raises SystemExit if one fails."""
     unknown = [name for name in names if name not in GATES]
     if unknown:
         raise run_file.ConfigError(f"there is no gate {unknown[0]}; there are {', '.join(GATES)}")
@@ -86,8 +86,8 @@ def bench(names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def gate(name: str, *seeds: int) -> dict[str, Any]:
-    """One run for each seed (none given = the gate's own), one after another: two at once would
-    disturb each other's lag."""
+    """Runs one run per seed (none given = the gate's own), in turn: two at once would disturb each
+    other's lag."""
     told = GATES[name]
     seeds = seeds or told.seeds
     found: list[dict[str, Any]] = []
@@ -117,7 +117,7 @@ def gate(name: str, *seeds: int) -> dict[str, Any]:
 
 
 def _train(gate: Gate, seed: int) -> dict[str, Any]:
-    """The run's summary; one that left none was not solved."""
+    """Returns the run's summary; a run that left none counts as not solved."""
     options = [
         "--seed",
         str(seed),

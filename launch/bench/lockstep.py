@@ -14,12 +14,13 @@ RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
 
 
 def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
-    """Agent steps a second, as a fraction of what the environments could give.
+    """Compares agent steps a second with what the environments could reach.
 
     Ours: sampled and trained by `headrace train`, after the first quarter of the time. Gymnasium's:
     AsyncVectorEnv with random actions and nothing else, one process for each environment. The
-    machine's, where steps sleep: the same environments in bare threads, with the seeds of ours and
-    for as long; what ours lacks to that is ours, the rest of what the ideal lacks is the machine's.
+    machine's, where steps sleep: the same environments in bare threads, with our seeds and for the
+    same time. What ours lacks to that is our cost; the rest of what the ideal lacks is the
+    machine's.
     """
     loaded = run_file.load(run)
     count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs

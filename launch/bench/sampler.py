@@ -1,7 +1,7 @@
 """One sampler of a run, alone: where its time goes, step by step.
 
-The network has the weights it was born with, and a broker that always gives credit and
-acknowledges at once: what is measured is the sampler, with everything it does but the sockets.
+The network has its initial weights, and the broker is replaced by one that always gives credit and
+acknowledges at once: this measures everything that a sampler does except the sockets.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _FOREVER = 1 << 50
 
 
 class Alone:
-    """In place of the broker: credit without end, every unroll acknowledged as it comes."""
+    """Stands in for the broker: gives unlimited credit and acknowledges every unroll at once."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -64,7 +64,7 @@ class Alone:
 
 
 def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict[str, Any]:
-    """The first third is warm-up."""
+    """Measures one sampler; the first third of the time is warm-up."""
     run = run_file.load(name, sets)
     runtime.keep_memory()
     output.parameters(
@@ -112,8 +112,8 @@ async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict
 def figures(
     sampler: Sampler, spent: dict[str, float], cost: Cost | None, *, cores: int
 ) -> dict[str, Any]:
-    """Microseconds of this process per step, and the fraction of what the environments could give:
-    of the cost of one alone, or where that is not known, of what they took in here."""
+    """Returns microseconds of this process per step, and the fraction of what the environments
+    could reach by the cost of one alone, or where that is unknown by the time they took here."""
     steps = max(1.0, spent["steps"])
     stepper = sampler.stepper
     frame, beside = stepper.frame, stepper.beside > 0

@@ -1,4 +1,4 @@
-"""What the words in the templates of `headrace units` stand for: a run, and where it is to run."""
+"""The values of the words in the templates of `headrace units`, from a run and its machines."""
 
 import math
 import re
@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[\w./+@~-]+")
 
 
 def nodes_of(given: str) -> list[str]:
-    """--nodes: how many, or their names."""
+    """Parses --nodes: a number, or names."""
     if given.lstrip("-").isdigit():
         count = int(given)
         if not 1 <= count <= _MOST_NODES:
@@ -41,13 +41,13 @@ def nodes_of(given: str) -> list[str]:
 
 
 def headrace_bin() -> Path:
-    """Where `headrace` and `torchrun` lie on this machine."""
+    """Returns the folder that holds `headrace` and `torchrun` on this machine."""
     return Path(sys.executable).parent
 
 
 @dataclass(slots=True)
 class Site:
-    """One run on some machines."""
+    """Computes the values of all template words for one run on given machines."""
 
     run: run_file.Run
     kind: str
@@ -78,7 +78,7 @@ class Site:
             )
 
     def words(self, *, machine: str = "head", number: int = 0) -> dict[str, object]:
-        """All of them, as seen from one machine."""
+        """Returns the value of every word, as seen from one machine."""
         run, broker = self.run, str(self.broker)
         step_s = run.actor.step_timeout_s
         return {
@@ -138,12 +138,12 @@ class Site:
         return int(port) if port.isdigit() else 5755
 
     def _guarded(self) -> bool:
-        """With keys: whoever asked for them, or whoever is reached from other machines."""
+        """Says whether to use keys: when asked for, or when other machines reach the broker."""
         asked = self.keys is not None or self.run.security.curve
         return asked or self._away() or self.kind in ("slurm", "kubernetes")
 
     def _away(self) -> bool:
-        """Other machines reach the broker."""
+        """Says whether other machines reach the broker."""
         return str(self.broker).startswith("tcp://") and not is_loopback(self._host())
 
     def _learner_command(self) -> str:
@@ -167,18 +167,20 @@ class Site:
     # ---- numbers --------------------------------------------------------------------------------
 
     def _beyond(self, seconds: float) -> int:
-        """A watchdog's time: later than the role itself gives up, and than four beats."""
+        """Returns a watchdog's time: longer than the role's own time limit, and than four beats."""
         return math.ceil(max(60, seconds + _MARGIN_S, 4 * self.run.broker.beat_s))
 
     def _broker_mb(self) -> int:
-        """What a broker may hold: broker/server/memory_guard.py ends it at a little less."""
+        """Returns the memory of a broker in MiB; broker/server/memory_guard.py ends it a little
+        below."""
         peers = self.run.broker.peers * PEER_BYTES / 2**20
         return math.ceil(self.run.broker.queue_mb + peers + 1024)
 
     # ---- code -----------------------------------------------------------------------------------
 
     def _allow_words(self) -> dict[str, object]:
-        """The samplers' machines allow what this run names: whoever wrote it here may."""
+        """Returns the words that allow samplers the code which this run names: its author may name
+        it."""
         named = allowed_code.names(self.run)
         for name in named:
             if not re.fullmatch(r"[\w.:-]+", name):
@@ -241,8 +243,9 @@ class Site:
 
 
 def _credentials(folder: Path) -> dict[str, object]:
-    """systemd hands each service its own key, whoever it runs as. The folder of who may connect is
-    shown to the broker's alone: a key that is deleted there is out at once."""
+    """Returns the words by which systemd hands each service its own key, under any user. The
+    folder of authorised keys is bound into the broker's service alone: a key deleted there is
+    out at once."""
     words: dict[str, object] = {
         f"{role}_credentials": f"LoadCredential={role}.key:{folder}/{role}.key\n"
         for role in ("broker", "learner", "actor", "evaluator")

@@ -1,7 +1,7 @@
-"""`headrace units`: a run as files for whoever keeps its processes alive on a rack of machines.
+"""`headrace units`: a run as files for a process supervisor (systemd, Slurm, ..) on many machines.
 
-The files are templates with {{words}} in launch/systemd, launch/supervisor, launch/slurm and
-launch/kubernetes; headrace.launch.deploy.template_values says what the words stand for.
+The files are templates with {{words}} in launch/deploy/systemd, supervisor, slurm and kubernetes;
+headrace.launch.deploy.template_values gives the words their values.
 """
 
 import re
@@ -31,7 +31,7 @@ def units(
     bin_folder: Path | None,
     out: Path | None,
 ) -> int:
-    """Prints the files, or writes them into a folder; one line each is said of those."""
+    """Prints the files, or writes them into a folder and names each on standard error."""
     for option, number in (("--ranks", ranks), ("--learners", learners)):
         if number < 1:
             raise run_file.ConfigError(f"{option} {number}: it must be 1 or more")
@@ -63,7 +63,8 @@ def units(
 
 
 def fill(template: str, words: Mapping[str, object]) -> str:
-    """Each word in its place; a word that nobody knows is our bug, and a KeyError."""
+    """Fills each {{word}} of a template; a word without a value is a bug of ours, and a
+    KeyError."""
     return _WORD.sub(lambda found: str(words[found[1]]), (_LAUNCH / template).read_text())
 
 
@@ -89,7 +90,8 @@ def _systemd(site: Site) -> dict[str, str]:
 
 
 def _supervisor(site: Site) -> dict[str, str]:
-    """A file for each machine; the log folders must be there before supervisord is."""
+    """Fills a file for each machine, and creates the log folders, which supervisord needs at its
+    start."""
 
     def machine(template: str, name: str, number: int = 0) -> str:
         words = site.words(machine=name, number=number)
@@ -114,7 +116,8 @@ def _kubernetes(site: Site) -> dict[str, str]:
 
 
 def _run_file(site: Site) -> dict[str, str]:
-    """With every default spelt out: all machines have the same run, whatever their release."""
+    """Returns the run with every default spelt out, so that all machines run the same in any
+    release."""
     return {f"{site.run.run.name}.toml": run_file.effective(site.run)}
 
 

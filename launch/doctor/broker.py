@@ -1,4 +1,4 @@
-"""The broker: is it reached, does it let us in, do we speak one language, is it the same run?"""
+"""The doctor's checks of the broker: reached, authorised, same protocol, same run."""
 
 import contextlib
 import math
@@ -38,7 +38,7 @@ _ROLES = ("watcher", "actor", "evaluator")
 
 @dataclass(slots=True)
 class Visit:
-    """What came of one."""
+    """Collects what one connection to the broker found."""
 
     shaken: bool = False  # the handshake succeeded
     failed: str = ""  # why it did not
@@ -53,7 +53,7 @@ class Visit:
 
 
 def broker(subject: Subject) -> Iterator[Finding]:
-    """One question after another: each makes sense only after a yes to the one before."""
+    """Checks the broker step by step: each check needs the one before to succeed."""
     address = subject.broker
     if address is None:
         return
@@ -81,7 +81,7 @@ def broker(subject: Subject) -> Iterator[Finding]:
 
 
 def _key(subject: Subject) -> Key | None:
-    """The one that was given; else the run's for a watcher, if it is here."""
+    """Returns the given key, else the run's key for a watcher if its file is here."""
     if subject.key is not None:
         return keyring.from_file(subject.key, "")
     if subject.run is None or not keyring.path(subject.run, "watcher").exists():
@@ -90,7 +90,7 @@ def _key(subject: Subject) -> Key | None:
 
 
 def _reached(address: str) -> float:
-    """Seconds that a plain connection took, or OSError."""
+    """Returns the seconds that a plain connection took; raises OSError if there is none."""
     scheme, _, rest = address.partition("://")
     before = time.monotonic()
     if scheme == "ipc":
@@ -104,7 +104,7 @@ def _reached(address: str) -> float:
 
 
 def visited(address: str, key: Key | None) -> Visit:
-    """Says HELLO as a watcher and takes what comes; leaves with a goodbye."""
+    """Sends HELLO as a watcher, collects the answers, and leaves with a BYE."""
     visit, handshakes = Visit(), Handshakes(address, key)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -177,7 +177,8 @@ def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
 
 
 def _status(visit: Visit, status: Any) -> None:
-    """Its clock is compared with the middle of the time between our question and its answer."""
+    """Reads release and clock; the clock is compared with the middle between question and
+    answer."""
     found = status if isinstance(status, dict) else {}
     clock = found.get("clock")
     if isinstance(clock, float) and 0.0 < clock < _MOST_CLOCK:
@@ -186,7 +187,7 @@ def _status(visit: Visit, status: Any) -> None:
 
 
 def _language(visit: Visit) -> Iterator[Finding]:
-    """WELCOME names no release, and need not: the protocol's number is what must fit."""
+    """Compares the protocol numbers. WELCOME names no release, and the number alone must match."""
     if visit.foreign:
         yield Finding(BAD, "protocol", f"another release there: {visit.foreign}")
     elif visit.refused:
@@ -201,7 +202,7 @@ def _language(visit: Visit) -> Iterator[Finding]:
 
 
 def _both_ends(visit: Visit) -> Iterator[Finding]:
-    """What it said of itself."""
+    """Compares the broker's release and clock with ours."""
     if visit.release == release():
         yield Finding(OK, "release", f"headrace {release()} on both ends")
     elif visit.release:

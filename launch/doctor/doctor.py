@@ -1,6 +1,6 @@
-"""`headrace doctor`: looks at this machine, a run and its broker, and says what to mend.
+"""`headrace doctor`: checks this machine, a run and its broker, and says what to repair.
 
-One line for each question: ok, warn or bad. Each check has its own time; none leaves anything
+One line for each check: ok, warn or bad. Each check has its own time limit; none leaves anything
 behind.
 """
 
@@ -21,7 +21,7 @@ _CHECKS = (*machine.CHECKS, *torch.CHECKS, *run.CHECKS, *broker.CHECKS)
 def doctor(
     source: str | None, sets: Sequence[str], *, address: str | None, key: Path | None
 ) -> int:
-    """0 = nothing is bad."""
+    """Runs all checks and prints their findings; returns 0 if nothing is bad."""
     loaded, first = _load(source, sets)
     subject = Subject(loaded, (source, *sets) if source else (), address, key)
     levels = [_say(finding) for finding in first]

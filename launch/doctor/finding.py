@@ -1,4 +1,4 @@
-"""What a check found, what it is told, and how none of them takes for ever."""
+"""Findings and subjects of the doctor's checks, and the time limits of checks and programs."""
 
 import json
 import os
@@ -17,7 +17,7 @@ OK, WARN, BAD = "ok", "warn", "bad"
 
 
 class Finding(NamedTuple):
-    """One line."""
+    """Holds one line of the doctor's output."""
 
     level: str
     what: str  # the check's name
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be checked beside the machine itself."""
+    """Holds what is checked besides the machine itself."""
 
     run: run_file.Run | None = None
     source: tuple[str, ...] = ()  # what the run was loaded from: its name, then its settings
@@ -38,11 +38,11 @@ Check: TypeAlias = Callable[[Subject], Iterator[Finding]]
 
 
 class SlowError(Exception):
-    """No answer in time."""
+    """Signals that a program did not end in time."""
 
 
 def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
-    """Its findings; a check that hangs or fails is a finding, too."""
+    """Returns a check's findings; a check that hangs or fails becomes a finding, too."""
     name = check.__name__.replace("_", " ")
     found: list[Finding] = []
 
@@ -63,7 +63,8 @@ def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
 
 
 def program(*arguments: str, seconds: float) -> tuple[int, str]:
-    """Status and output of a Python program, which is gone afterwards with all that it started."""
+    """Runs a Python program; returns its status and output. Afterwards all its processes are
+    killed."""
     child = subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
@@ -95,6 +96,6 @@ def last_line(said: str) -> str:
 
 
 def facts_of(said: str) -> dict[str, Any]:
-    """The JSON object of a program's last line."""
+    """Parses the JSON object in a program's last line."""
     facts = json.loads(last_line(said))
     return facts if isinstance(facts, dict) else {}

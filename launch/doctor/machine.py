@@ -35,7 +35,7 @@ def python(_: Subject) -> Iterator[Finding]:
 
 
 def packages(_: Subject) -> Iterator[Finding]:
-    """What pyproject.toml asks for, extras left out."""
+    """Compares the installed packages with pyproject.toml, extras left out."""
     wrong = []
     for wanted in importlib.metadata.requires("headrace") or []:
         if "extra ==" in wanted:
@@ -93,7 +93,8 @@ def memory(subject: Subject) -> Iterator[Finding]:
 
 
 def shared_memory(_: Subject) -> Iterator[Finding]:
-    """actor.stepping = processes works in a memfd; several GPUs' NCCL works in /dev/shm."""
+    """Checks memfd (used by actor.stepping = processes) and /dev/shm (used by NCCL with several
+    GPUs)."""
     try:
         descriptor = os.memfd_create("doctor")
         try:
@@ -132,7 +133,7 @@ def descriptors(subject: Subject) -> Iterator[Finding]:
 
 
 def clock(_: Subject) -> Iterator[Finding]:
-    """Nothing of ours decides by the wall clock; logs and metrics are easier to read with it."""
+    """Checks the clocks. No decision of ours uses the wall clock; logs and metrics show it."""
     before, wall = time.monotonic(), time.time()
     time.sleep(0.05)
     passed, ticked = time.monotonic() - before, time.time() - wall
@@ -150,7 +151,7 @@ def clock(_: Subject) -> Iterator[Finding]:
 
 
 def disk(subject: Subject) -> Iterator[Finding]:
-    """Where runs are written, and where sockets lie."""
+    """Checks the folders of runs and of sockets."""
     run = subject.run
     out = Path("headrace-runs") / (run.run.name if run is not None else "")
     folders = {"disk": _nearest(out.absolute()), "temporary files": Path(tempfile.gettempdir())}
@@ -177,7 +178,7 @@ def _enough(what: str, folder: Path, room: float) -> Finding:
 
 
 def _nearest(path: Path) -> Path:
-    """The folder itself, or the first above it that is there."""
+    """Returns the folder itself, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
@@ -190,7 +191,7 @@ def _room_mb(folder: Path) -> float | None:
 
 
 def _quota(cpu_max: Path) -> float | None:
-    """Cores that the control group may use; None = all."""
+    """Returns the cores that the control group may use; None = all."""
     try:
         quota, period = cpu_max.read_text().split()
         return int(quota) / int(period)
@@ -199,7 +200,7 @@ def _quota(cpu_max: Path) -> float | None:
 
 
 def _free_mb(meminfo: Path, cgroup: Path) -> float | None:
-    """By the kernel, and by the control group where that allows less."""
+    """Returns the free memory by the kernel, or by the control group's limit if that is less."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     except OSError:
@@ -216,7 +217,7 @@ def _free_mb(meminfo: Path, cgroup: Path) -> float | None:
 
 
 def _requirement(wanted: str) -> tuple[str, str]:
-    """`pyzmq>=26; marker` -> pyzmq, 26."""
+    """Splits a requirement: `pyzmq>=26; marker` -> pyzmq, 26."""
     plain = wanted.partition(";")[0]
     name = re.match(r"[A-Za-z0-9._-]+", plain)
     least = re.search(r">=\s*([0-9.]+)", plain)

@@ -1,4 +1,4 @@
-"""The run: its environment, its addresses, its keys."""
+"""The doctor's checks of a run: its environment, its addresses, its keys."""
 
 import contextlib
 import logging
@@ -41,7 +41,7 @@ def keys_that_do_nothing(subject: Subject) -> Iterator[Finding]:
 
 
 def environment(subject: Subject) -> Iterator[Finding]:
-    """In a process of its own: it is somebody else's code."""
+    """Probes the environment in a process of its own, because it is foreign code."""
     if subject.run is None:
         return
     status, said = program("-c", _PROBE, *subject.source, seconds=_SECONDS)
@@ -50,7 +50,7 @@ def environment(subject: Subject) -> Iterator[Finding]:
 
 
 def addresses(subject: Subject) -> Iterator[Finding]:
-    """Could a broker listen here?"""
+    """Checks that a broker can listen at the run's addresses."""
     if subject.run is None:
         return
     run = subject.run
@@ -66,7 +66,7 @@ def addresses(subject: Subject) -> Iterator[Finding]:
 
 
 def _bindable(endpoint: str, *, expected: bool) -> Finding:
-    """`expected`: a broker is said to run there already."""
+    """Tries to listen at the endpoint; `expected`: a broker should be running there already."""
     scheme, _, rest = endpoint.partition("://")
     if scheme == "ipc":
         folder = Path(rest).parent
@@ -94,7 +94,7 @@ def _bindable(endpoint: str, *, expected: bool) -> Finding:
 
 
 def key(subject: Subject) -> Iterator[Finding]:
-    """The one that was given, whatever its role."""
+    """Checks the given key, of any role."""
     if subject.key is None:
         return
     try:
@@ -107,7 +107,7 @@ def key(subject: Subject) -> Iterator[Finding]:
 
 
 def key_folder(subject: Subject) -> Iterator[Finding]:
-    """The broker's, where the run works with keys."""
+    """Checks the broker's key folder, if the run uses keys."""
     if subject.run is None or not subject.run.security.curve:
         return
     run, folder = subject.run, Path(subject.run.security.keys)
@@ -165,7 +165,7 @@ def _authorised(run: Run) -> Iterator[Finding]:
 
 @contextlib.contextmanager
 def _said(name: str) -> Iterator[list[str]]:
-    """What a logger says meanwhile, and nobody else hears."""
+    """Collects a logger's messages meanwhile, and keeps them from all other handlers."""
     lines: list[str] = []
     logger, handler = logging.getLogger(name), logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

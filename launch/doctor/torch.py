@@ -1,4 +1,4 @@
-"""torch and the GPUs, looked at in a process of their own: a bad driver may hang or crash it."""
+"""The doctor's check of torch and the GPUs, in a process of its own: a bad driver may crash it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def torch(subject: Subject) -> Iterator[Finding]:
 
 
 def judged(facts: dict[str, Any], *, wanted: bool, driver: bool) -> Finding:
-    """`wanted`: the run says cuda. `driver`: NVIDIA's is loaded."""
+    """Judges what torch reports. `wanted`: the run says cuda. `driver`: NVIDIA's is loaded."""
     version, cuda, names = facts["version"], facts["cuda"], facts["names"]
     if names:
         kinds = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))

@@ -1,6 +1,6 @@
-"""`headrace export`: the trained policy as an ONNX file, checked against the network it comes from.
+"""`headrace export`: the trained policy as an ONNX file, checked against its torch network.
 
-Nothing is left of a file that does not compute what the network computes.
+A file that computes something else than the network is deleted.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _EXAMPLE_ROWS = 2
 
 
 class ExportError(run_file.ConfigError):
-    """This policy cannot be exported here; one line."""
+    """Signals that the policy cannot be exported here; its text is one line."""
 
 
 def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
@@ -64,7 +64,7 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
 
 
 def _put(part: Path, path: Path, described_part: Path, described: Path) -> None:
-    """Both take their names. The description that was there comes back when the file fails."""
+    """Renames both files into place. If the model's fails, the previous description is restored."""
     with _writing(described):
         before = described.read_bytes() if described.exists() else None
         durable.commit(described_part, described)
@@ -136,7 +136,8 @@ def _checked(found: loaded_run.Trained, module: Exported, path: Path) -> float:
 
 
 def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
-    """With any number of rows. Networks that ask for len() of a tensor must be read as Python."""
+    """Traces the module for any number of rows. Networks that call len() of a tensor need strict
+    mode."""
     batch = torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in example),)
     module.eval()
@@ -147,7 +148,7 @@ def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export
 
 
 def _facts(found: loaded_run.Trained, module: Exported) -> dict[str, Any]:
-    """What a program needs to know that runs the file."""
+    """Returns what a program that runs the file needs to know."""
     return {
         "run": found.run.run.name,
         "env": found.run.env.id,
@@ -199,7 +200,7 @@ def _words(found: loaded_run.Trained, module: Exported, path: Path, difference: 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks about itself and about torchvision."""
+    """Silences the exporter's remarks about itself and about torchvision."""
     log = logging.getLogger("torch")
     before = log.level
     log.setLevel(logging.CRITICAL)

@@ -23,7 +23,7 @@ _LARGEST_REWARD, _LARGEST_NUMBER = 1.0, 10.0
 
 
 class Port(NamedTuple):
-    """One input or output; its first axis is the batch."""
+    """Describes one input or output; its first axis is the batch."""
 
     name: str
     dtype: str
@@ -32,7 +32,7 @@ class Port(NamedTuple):
 
 
 class Exported(nn.Module):
-    """forward(*inputs) -> outputs, in the order of `inputs` and `outputs`."""
+    """Computes forward(*inputs) -> outputs, in the order of `inputs` and `outputs`."""
 
     def __init__(self, model: Model, spaces: Spaces) -> None:
         super().__init__()
@@ -100,18 +100,19 @@ class Exported(nn.Module):
 
 
 def leaves_of(model: Model, spaces: Spaces) -> tuple[Leaf, ...]:
-    """Everything that the model reads, the mask among it."""
+    """Returns all leaves that the model reads, the mask included."""
     known = {leaf.name: leaf for leaf in (*spaces.observation, *previous_leaves(spaces))}
     return tuple(known[name] for name in model.reads)
 
 
 def part_name(part: Part) -> str:
-    """action, action.left.grip, action.0"""
+    """Returns the name of a part of the action: action, action.left.grip, action.0"""
     return ".".join(map(str, ("action", *part.path)))
 
 
 class _Greedy(nn.Module):
-    """The likeliest choices and the means, as actors/actions.py turns them into actions."""
+    """Computes the likeliest choices and the means, as actors/actions.py turns them into
+    actions."""
 
     low: Tensor
     high: Tensor
@@ -138,8 +139,8 @@ class _Greedy(nn.Module):
         self.register_buffer("bounded", torch.from_numpy(bounded), persistent=False)
 
     def forward(self, params: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The parts of the action; choices [N, C] from 0; numbers [N, D] as the network is shown
-        them at the next step."""
+        """Returns the parts of the action; choices [N, C] from 0; numbers [N, D] as the network is
+        shown them at the next step."""
         sizes = self._action.categories
         logits = torch.split(params[:, : sum(sizes)], list(sizes), dim=-1) if sizes else ()
         picked = [one.argmax(dim=-1) for one in logits]

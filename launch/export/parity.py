@@ -1,4 +1,4 @@
-"""An exported file against the network it comes from, on random observations."""
+"""Compares an exported file with its torch network, on random observations."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Parity:
-    """Draws what the network is given, and compares what comes out."""
+    """Draws random inputs, runs both sides and compares their outputs."""
 
     def __init__(self, found: Trained, module: Exported) -> None:
         self._found, self._module = found, module
@@ -31,7 +31,7 @@ class Parity:
         self._norms = _norms(found)
 
     def check(self, path: Path) -> float:
-        """The largest difference; infinity where one side has no number."""
+        """Returns the largest difference; infinity = one side has a NaN."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -48,7 +48,7 @@ class Parity:
         return max(largest, self._episode(session)) if self._found.model.memory else largest
 
     def _episode(self, session: Any) -> float:
-        """As many steps, one after another: each side goes on from its own memory."""
+        """Compares as many steps in sequence, where each side continues from its own memory."""
         largest = 0.0
         zeros = np.zeros((1, self._found.model.memory), np.float32)
         memories = zeros, zeros
@@ -64,7 +64,7 @@ class Parity:
         inputs: Arrays,
         memories: tuple[NDArray[Any], NDArray[Any]] | None = None,
     ) -> tuple[float, tuple[NDArray[Any], NDArray[Any]]]:
-        """The largest difference, and the memories of both sides."""
+        """Returns the largest difference, and the memories of both sides."""
         ours, theirs = (
             inputs if memories is None else inputs | {"memory": memory}
             for memory in (memories or (None, None))
@@ -82,7 +82,7 @@ class Parity:
         return largest, (here.get("next.memory", none), there.get("next.memory", none))
 
     def _wrong_action(self, there: Arrays) -> float:
-        """The file's actions against those that samplers make of the very same parameters."""
+        """Compares the file's actions with those that samplers make of the same parameters."""
         rows = self._found.model.distribution.mode(there["params"])
         expected = self._actions.many(rows)
         largest = 0.0
@@ -115,7 +115,7 @@ class Parity:
         return (mean + std * rng.standard_normal(shape)).astype(dtype)
 
     def _mask(self, rows: int) -> NDArray[np.bool_]:
-        """Half of the values, and at least one of each choice."""
+        """Draws a mask that allows half of the values, and at least one of each choice."""
         parts = []
         for n in self._found.spaces.action.categories:
             part = self._rng.random((rows, n)) < 0.5
@@ -125,7 +125,8 @@ class Parity:
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> float:
-    """The largest, of numbers above 1 as a share of them; infinity beside a missing number."""
+    """Returns the largest difference, relative for numbers above 1; infinity = one side has a
+    NaN."""
     if here.shape != there.shape:
         return float("inf")
     a, b = here.astype(np.float64), there.astype(np.float64)
@@ -136,7 +137,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> float:
 
 
 def _norms(found: Trained) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-    """Where observations lay in training: elsewhere a normaliser cuts all of them off."""
+    """Returns mean and deviation of observations in training: a normaliser clips all others."""
     normaliser = found.model.normaliser
     if normaliser is None:
         return {}

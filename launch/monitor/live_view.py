@@ -15,7 +15,7 @@ from headrace.launch.monitor.terminal import Terminal
 
 
 class View:
-    """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
+    """Shows a status: on a terminal as a table in place, elsewhere as a line every few seconds."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class View:
         quiet: bool,
         terminal: Terminal | None = None,
     ) -> None:
-        """`terminal`: to move on; None = there is none, and lines are printed."""
+        """Starts the view on `terminal`; None = there is none, and lines are printed instead."""
         self._run = run
         self._goal = goal
         self._began = began  # the run's clock at 0, by time.monotonic
@@ -81,7 +81,7 @@ class View:
         )
 
     def _rate(self) -> float:
-        """Sampled steps a second; a total that falls began anew."""
+        """Returns the sampled steps a second; 0 = not known yet."""
         return self._rates("env_steps") or 0.0
 
     def _table(self, status: dict[str, Any]) -> Table:
@@ -113,7 +113,7 @@ class View:
 
 
 def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """The last evaluation, once there is one."""
+    """Returns the last evaluation as one row of the table; empty = there is none yet."""
     for said in status.get("evaluators", ()):
         if "mean" in said:
             spread = f" ({said['low']:.1f} to {said['high']:.1f})" if "low" in said else ""
@@ -122,7 +122,7 @@ def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _wanting(status: dict[str, Any]) -> str:
-    """Who has to come before anything is trained; "" = nobody."""
+    """Says what must start before anything is trained; "" = nothing is missing."""
     if not status:
         return "the broker is starting"
     if not status.get("learners"):

@@ -1,6 +1,6 @@
-"""What `headrace top` shows of a broker's status: whole screens, and plain lines.
+"""The screens and plain lines of `headrace top`, made from a broker's status.
 
-Names and errors come from strangers: they are made one line of printable text, and never markup.
+Names and errors come from untrusted peers: each becomes one line of printable text, never markup.
 """
 
 import math
@@ -28,9 +28,10 @@ _NONE: Final = "-"
 def screen(
     status: Status, rates: Rates, *, size: ConsoleDimensions, news: str, wrong: str
 ) -> RenderableType:
-    """All of it. `news`: what an operator may want to know; `wrong`: nobody answers, since when.
+    """Draws the whole screen. `news`: a remark for the operator; `wrong`: why the status is out of
+    date.
 
-    What matters most stands above: a small terminal shows no more.
+    What matters most is at the top, because a small terminal cuts off the rest.
     """
     alarms = [*_late(status), *_troubles(status)]
     parts: list[RenderableType] = [
@@ -47,7 +48,7 @@ def screen(
 
 
 def lines(status: Status, rates: Rates) -> list[str]:
-    """The same, for who reads no screen."""
+    """Returns the same as plain lines, for a file or a pipe."""
     actors = status.get("actors") or {}
     rows = [
         ("run", sanitise.words(str(status.get("run", _NONE)))),
@@ -63,7 +64,7 @@ def lines(status: Status, rates: Rates) -> list[str]:
 
 
 def state(status: Status, rates: Rates) -> tuple[str, str]:
-    """In words, and in which colour."""
+    """Returns the run's state in words, and its colour."""
     if status.get("over"):
         return "the run is over", _QUIET
     if not status.get("learners"):
@@ -77,7 +78,8 @@ def state(status: Status, rates: Rates) -> tuple[str, str]:
 
 
 def unaccounted(status: Status) -> int | None:
-    """Received is what was settled and what is here; the broker's own word counts more."""
+    """Returns received minus settled minus held unrolls; the broker's own count goes first. None =
+    not known."""
     if "unaccounted" in status:
         return int(status["unaccounted"])
     try:
@@ -151,7 +153,7 @@ def _back(status: Status, rates: Rates) -> Text:
 
 
 def _figures(status: Status) -> Iterable[tuple[str, str, bool]]:
-    """(name, value, is it bad)."""
+    """Yields (name, value, whether it is a problem)."""
     learner: Mapping[str, Any] = next(iter(status.get("learners") or ()), {})
     score: Mapping[str, Any] = next(
         (one for one in status.get("evaluators") or () if isinstance(one, dict) and "mean" in one),
@@ -228,7 +230,7 @@ def _points(status: Status) -> list[float]:
 
 
 def _curve(points: Sequence[float], width: int) -> list[Text]:
-    """Blocks, an eighth of a row exact."""
+    """Draws the curve in block characters, exact to an eighth of a row."""
     columns = max(10, min(width - 14, len(points)))
     at = [points[n * (len(points) - 1) // (columns - 1)] for n in range(columns)]
     low, high = min(at), max(at)

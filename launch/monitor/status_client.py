@@ -1,4 +1,4 @@
-"""Asks a broker for its status over the wire: a read-only peer that never waits unasked."""
+"""A read-only peer that asks a broker for its status over the wire, without blocking."""
 
 import contextlib
 import time
@@ -17,7 +17,8 @@ _AGAIN_S: Final = 0.5
 
 
 class Watcher:
-    """A broker's read-only peer, without waiting: ask, and look later."""
+    """Asks a broker for its status as a read-only peer: `ask` sends, `look` receives, neither
+    blocks."""
 
     def __init__(self, endpoint: str, key: Key | None = None) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -32,7 +33,7 @@ class Watcher:
         self._send(messages.encode(messages.Watch()))
 
     def look(self) -> None:
-        """Take what has come in; greet a broker that does not know us."""
+        """Receives all that has come; sends HELLO to a broker that does not know this peer."""
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT)
@@ -46,14 +47,15 @@ class Watcher:
                 continue  # whatever it is, it is no broker's answer
 
     def wait(self, seconds: float, *files: int) -> list[int]:
-        """Until news may have come or one of these files can be read; says which."""
+        """Waits until a message may have come or one of these files can be read; returns those
+        files."""
         poller = zmq.Poller()
         for readable in (self._socket, *files):
             poller.register(readable, zmq.POLLIN)
         return [fd for fd, _ in poller.poll(int(1000 * seconds)) if isinstance(fd, int)]
 
     def silent_s(self) -> float:
-        """Since the last answer; endless when there was none."""
+        """Returns the seconds since the last status; infinity = there was none."""
         return float("inf") if self.heard is None else time.monotonic() - self.heard
 
     def close(self) -> None:
@@ -81,7 +83,7 @@ class Watcher:
 
 
 class FromBroker:
-    """A broker's numbers by way of its wire, for who may not look at its HTTP port.
+    """Fetches a broker's status over its wire, for users who cannot reach its HTTP port.
 
     Called by one thread at a time; it asks the broker only then.
     """
@@ -90,7 +92,8 @@ class FromBroker:
         self._watcher = watcher
 
     def __call__(self) -> Mapping[str, Any]:
-        """Without an answer: the last one, and for how long there was none."""
+        """Returns a new status; without an answer the last one, with the seconds of silence as
+        `silent_s`."""
         watcher, began = self._watcher, time.monotonic()
         watcher.look()  # what came after our patience is old
         before, asked = watcher.heard, float("-inf")

@@ -1,4 +1,4 @@
-"""`headrace top`: a run as its broker sees it, in the terminal or as a page of its own."""
+"""`headrace top`: a run's status from its broker, in the terminal or as a web page of its own."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ _SILENT_S = 3.0
 def top(
     address: str, *, key: Path | None, port: int | None, host: str, names: Sequence[str] = ()
 ) -> int:
-    """Until q or a signal; `port`: serve the page there instead."""
+    """Shows the run until q or a signal; `port`: serve the page there instead."""
     try:
         watcher = Watcher(endpoints.check(address), keyring.from_file(key, ""))
     except endpoints.EndpointError as error:
@@ -51,7 +51,8 @@ def top(
 
 
 def _answers(watcher: Watcher, address: str, asked: runtime.Asked) -> bool:
-    """False: asked to stop before. Nobody there, or nobody who wants us, is the user's to mend."""
+    """Waits for the first status; returns False if asked to stop before. Raises ConfigError if no
+    broker answers or it refuses us."""
     deadline = time.monotonic() + _ANSWERS_S
     while not asked and watcher.heard is None:
         if watcher.refused:
@@ -68,7 +69,7 @@ def _answers(watcher: Watcher, address: str, asked: runtime.Asked) -> bool:
 
 
 def _once(watcher: Watcher, asked: runtime.Asked) -> int:
-    """A moment of it, for a file or a pipe."""
+    """Prints one status with rates over 2 seconds, for a file or a pipe."""
     rates, until = Rates(), time.monotonic() + _ONCE_S
     rates.see(watcher.status, watcher.heard or 0.0)
     _wait(watcher, asked, None, until=until)
@@ -109,7 +110,7 @@ def _wrong(watcher: Watcher) -> str:
 
 
 def _hear(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> bool:
-    """Asks and waits for the answer, but no longer than until the next look; True = end."""
+    """Asks, and waits for the answer until the next refresh at the latest; returns True to end."""
     before = watcher.heard
     watcher.ask()
     until = time.monotonic() + _EVERY_S
@@ -124,7 +125,7 @@ def _wait(
     until: float,
     heard: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Takes what comes; True = somebody wants it to end."""
+    """Receives until `until` or `heard`; returns True if a key or a signal asks to end."""
     files = [] if keys is None else [keys]
     while not asked and not heard() and (left := until - time.monotonic()) > 0:
         for typed in watcher.wait(min(left, _TURN_S), *files):
@@ -136,7 +137,7 @@ def _wait(
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int | None]:
-    """Single keys from the terminal; None = nobody can type."""
+    """Yields the terminal in single-key mode; None = standard input is not a terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -153,7 +154,8 @@ def _keys() -> Iterator[int | None]:
 
 
 def _serve(watcher: Watcher, address: str, *, host: str, port: int, names: Sequence[str]) -> int:
-    """The page, for who may not look at the broker's own; asks only while somebody looks."""
+    """Serves the page for users who cannot reach the broker's own; asks only while the page is
+    open."""
     stops = (signal.SIGTERM, signal.SIGINT)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads shall not take them
     try:

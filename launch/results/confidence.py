@@ -1,4 +1,4 @@
-"""How well a mean is known: its 95 % confidence interval by Student's t."""
+"""The 95 % confidence interval of a mean, by Student's t."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ _MANY = 200
 
 
 class Interval(NamedTuple):
-    """Of a mean; None = one value alone says nothing about its spread."""
+    """Holds a mean and its interval; None = a single value has no spread."""
 
     mean: float
     low: float | None
@@ -30,7 +30,7 @@ def of(values: Sequence[float]) -> Interval:
 
 @functools.cache
 def quantile(df: int, inside: float = 0.95) -> float:
-    """t with the share `inside` between -t and t, for df degrees of freedom."""
+    """Returns t such that the share `inside` lies between -t and t, for df degrees of freedom."""
     if df >= _MANY:
         return _series(statistics.NormalDist().inv_cdf((1 + inside) / 2), df)
     low, high = 0.0, math.pi / 2
@@ -41,7 +41,8 @@ def quantile(df: int, inside: float = 0.95) -> float:
 
 
 def _share(angle: float, df: int) -> float:
-    """Between -t and t, where t = sqrt(df) * tan(angle): Abramowitz and Stegun, 26.7.3 and 4."""
+    """Returns the share between -t and t, t = sqrt(df) * tan(angle): Abramowitz and Stegun, 26.7.3
+    and 4."""
     odd = df % 2
     term = math.cos(angle) if odd else 1.0
     total = term if df > 1 else 0.0
@@ -53,7 +54,7 @@ def _share(angle: float, df: int) -> float:
 
 
 def _series(z: float, df: int) -> float:
-    """From the normal distribution's z: Abramowitz and Stegun, 26.7.5."""
+    """Approximates t from the normal distribution's z: Abramowitz and Stegun, 26.7.5."""
     return (
         z
         + (z**3 + z) / (4 * df)

@@ -28,12 +28,12 @@ _NOTHING_LEFT = "put back a copy of the folder, or train again"
 
 
 class TrainedError(run_file.ConfigError):
-    """There is nothing trained that could be used; one line."""
+    """Signals that the folder holds no usable checkpoint; its text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One checkpoint of a run, ready to act."""
+    """Holds one checkpoint of a run, ready to act."""
 
     run: run_file.Run
     spaces: Spaces
@@ -43,7 +43,7 @@ class Trained:
 
 
 def load(run_dir: Path, which: str | None = None) -> Trained:
-    """The best checkpoint, or the newest whole one; None = the best where there is one."""
+    """Loads the best checkpoint or the newest whole one; None = the best where there is one."""
     run = _run(run_dir)
     found = _checkpoint(run_dir, which)
     _check(found, run)
@@ -94,7 +94,7 @@ def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
 
 
 def _check(found: checkpoint.Checkpoint, run: run_file.Run) -> None:
-    """What lies in the folder was trained by this very run."""
+    """Raises TrainedError unless the checkpoint was trained by this very run."""
     try:
         there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
         found.entry(str, "identity", "spaces")
@@ -122,13 +122,14 @@ def _spaces(found: checkpoint.Checkpoint) -> Spaces:
 
 
 def _first_difference(error: Exception) -> str:
-    """torch lists every tensor; the first one says enough."""
+    """Returns the first difference of torch's error, which lists every tensor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[1] if isinstance(error, RuntimeError) and len(lines) > 1 else lines[0]
 
 
 def policy_of(trained: Trained, *, seed: int) -> Policy:
-    """As samplers and evaluators act, in float32: all that was learnt."""
+    """Returns a policy that acts as samplers and evaluators do, in float32 (no precision is
+    lost)."""
     if seed < 0:
         raise TrainedError(f"seed {seed}: it must be 0 or above")
     made = Policy(trained.run.model, trained.spaces, seed=seed, precision="float32")

@@ -1,4 +1,4 @@
-"""`headrace play`: episodes with what a run has learnt, their returns, and a video of them."""
+"""`headrace play`: episodes with a run's trained policy, their returns, and a video of them."""
 
 import contextlib
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def play(
     video: Path | None,
     sets: Sequence[str],
 ) -> int:
-    """Prints what was reached; returns the exit status."""
+    """Plays episodes and prints their returns; returns the exit status."""
     if episodes < 1:
         raise run_file.ConfigError(f"--episodes {episodes}: play at least one")
     if seed is not None and not 0 <= seed <= _LAST_SEED:
@@ -78,7 +78,7 @@ def _played(
 
 
 def words(found: loaded_run.Trained, scores: evaluator.Scores, how: str) -> str:
-    """What a user sees."""
+    """Returns the lines that the user sees."""
     returns, lengths = confidence.of(scores.returns), scores.lengths
     known = (
         "" if returns.low is None else f", 95 % interval {returns.low:.2f} to {returns.high:.2f}"

@@ -1,7 +1,7 @@
 """`headrace replay RUN_DIR`: trains again on what a run recorded, and compares the weights.
 
 On a CPU of the same kind, with the same packages, they are equal to the last bit. Where they are
-not, the recording says that training itself has changed: nothing else is different.
+not, training itself has changed: nothing else differs.
 """
 
 import contextlib
@@ -37,7 +37,8 @@ _COMPARED = ("model", "target", "optimiser")
 
 
 def replay(run_dir: Path) -> int:
-    """0 = the same weights, 1 = others; ConfigError where there is nothing to go through."""
+    """Returns 0 if the weights are the same, 1 if not; ConfigError if there is nothing to
+    replay."""
     final = _final(run_dir)
     newer = _newest(run_dir) > final.version
     log.info(
@@ -87,7 +88,7 @@ def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
 
 
 def first_difference(there: TensorGroups, here: TensorGroups) -> str:
-    """The first tensor that is another, and by how much; "" = every bit is the same."""
+    """Finds the first tensor that differs, and by how much; "" = every bit is the same."""
     pairs = [
         (f"{group}.{name}", tensor, here.get(group, {}).get(name))
         for group in _COMPARED
@@ -105,7 +106,7 @@ def first_difference(there: TensorGroups, here: TensorGroups) -> str:
 
 
 def _same(there: Tensor, here: Tensor | None) -> bool:
-    """To the last bit: 0.0 is not -0.0, and NaN is itself."""
+    """Compares bit by bit: 0.0 differs from -0.0, and NaN equals itself."""
     if here is None or there.shape != here.shape or there.dtype != here.dtype:
         return False
     return there.numpy().tobytes() == here.numpy().tobytes()
@@ -121,7 +122,8 @@ def _pieces(
     until: int,
     cuda: bool,
 ) -> tuple[Pieces, Recorded]:
-    """As headrace.launch.learner puts them together, without a broker."""
+    """Builds the parts of training as the learner does, but with a recording instead of a
+    broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -180,7 +182,7 @@ def _final(run_dir: Path) -> Checkpoint:
 
 
 def _newest(run_dir: Path) -> int:
-    """The highest version that has a checkpoint, whole or not."""
+    """Returns the highest version that has a checkpoint, whole or not."""
     names = [path.name[:12] for path in (run_dir / "checkpoints").iterdir()]
     return max(int(name) for name in names if name.isdigit())
 
@@ -190,7 +192,7 @@ def _steps(final: Checkpoint) -> int:
 
 
 def _run(opened: Opened, folder: Path) -> run_file.Run:
-    """The run as it was, whatever became of its file."""
+    """Loads the run as it was recorded, even if its own file has changed since."""
     toml = folder / "run.toml"
     toml.write_text(opened.run)
     return run_file.load(str(toml))

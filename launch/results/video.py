@@ -1,4 +1,4 @@
-"""What an environment shows, as a GIF or MP4 file that is whole or not there."""
+"""A video of an environment as a GIF or MP4 file that is either whole or absent."""
 
 import contextlib
 import importlib
@@ -25,11 +25,11 @@ _PACKAGES = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 
 
 class VideoError(run_file.ConfigError):
-    """It cannot be made; one line."""
+    """Signals that the video cannot be made; its text is one line."""
 
 
 class Video:
-    """Frames go to a file beside the wanted one, which takes its name at the end."""
+    """Writes frames to a temporary file beside the wanted one and renames it at the end."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._kind = path.suffix.lower()
@@ -53,7 +53,7 @@ class Video:
         self._writer: Any = None
 
     def watch(self, env: Any) -> None:
-        """Takes what it shows now."""
+        """Adds the environment's present picture to the video."""
         frame = self._rendered(env)
         if not _is_picture(frame):
             raise VideoError(
@@ -71,7 +71,7 @@ class Video:
         self.frames += 1
 
     def __enter__(self) -> "Video":
-        """The place is tried before anything is played."""
+        """Checks that the place is writable before anything is played."""
         with self._writing():
             runtime.make_room(self._path)
             runtime.discard(self._part)
@@ -79,7 +79,7 @@ class Video:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Unless it is whole, nothing is left of it."""
+        """Finishes the video, or deletes it after an error."""
         try:
             if self._writer is None:
                 return
@@ -123,7 +123,7 @@ class Video:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Whatever a disk, a codec or its process comes up with."""
+        """Turns every error of the disk, the codec or its process into a VideoError."""
         try:
             yield
         except VideoError:
@@ -137,9 +137,9 @@ class Video:
 
 
 class Gif:
-    """Writes a GIF as its pictures come, so that a long film needs no memory.
+    """Writes a GIF picture by picture, so that a long video needs no memory.
 
-    Every picture has its own colours and lasts as long; it begins again for ever.
+    Every picture has its own palette and the same duration; the video repeats for ever.
     """
 
     def __init__(self, file: IO[bytes], fps: float) -> None:
@@ -148,7 +148,7 @@ class Gif:
         self._before: Any = None  # the picture written last
 
     def append_data(self, frame: NDArray[np.uint8]) -> None:
-        """Writes the next picture: what changed since the one before."""
+        """Writes the next picture: only the rectangle that changed since the one before."""
         from PIL import Image, ImageChops
         from PIL.GifImagePlugin import getdata, getheader
 
@@ -180,7 +180,8 @@ def _is_picture(frame: Any) -> bool:
 
 
 def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """MP4's colours belong to squares of four: an odd last row or column is doubled."""
+    """Pads to even height and width by doubling the last row or column: MP4 shares colours by 2 x
+    2."""
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 

@@ -1,4 +1,4 @@
-"""One simulated sampler, a real broker, one simulated learner: what goes through, at what cost."""
+"""The throughput and CPU cost of one simulated sampler, a real broker and one simulated learner."""
 
 import time
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What went through in the time it was looked at."""
+    """Holds what went through during the measurement."""
 
     unrolls: int  # acknowledged
     seconds: float
@@ -25,7 +25,7 @@ class Flow:
 
 
 def measure(*, size: int, seconds: float, tcp: bool = False, keys: bool = False) -> Flow:
-    """Unrolls of that size as fast as credit comes, no weights."""
+    """Measures unrolls of that size, sent as fast as credit comes, without weights."""
     with Stage(
         tcp=tcp,
         keys=keys,

@@ -1,4 +1,4 @@
-"""A process of one learner: a real end that says of each batch that it trained on it."""
+"""A process with one simulated learner: a real end that reports each batch as trained."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ from headrace.launch.process import runtime
 
 
 class Trainee(LearnerEnd):
-    """Its batch, its steps and its weights."""
+    """Simulates a learner: it collects batches, counts steps and publishes weights."""
 
     def __init__(
         self, spec: processes.Learner, context: "zmq.Context[zmq.Socket[bytes]]", journal: Journal
@@ -50,7 +50,7 @@ class Trainee(LearnerEnd):
         self.begins(0)
 
     async def train(self) -> None:
-        """Until cancelled."""
+        """Trains until cancelled."""
         while True:
             self._full.clear()
             if len(self._batch) < self._size:

@@ -1,4 +1,4 @@
-"""A process of many samplers: real ends and sockets, no environments, no network."""
+"""A process of many simulated samplers: real ends and sockets, no environments, no network."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ _MOST_LIVES = 4096  # brokers that one sampler writes down
 
 
 class Sampler(ActorEnd):
-    """A real end that writes down when things happen, by the clock that all processes share."""
+    """Wraps a real end and records times of events, by the clock that all processes share."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Sampler(ActorEnd):
 
     @property
     def acting(self) -> int:
-        """The version it says that it acts with: without weights, the newest it was told of."""
+        """Returns the version it reports to act with: without weights, the newest it heard of."""
         return super().acting if self.spec.weights else self._told
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -131,7 +131,8 @@ class Sampler(ActorEnd):
                 await self._rest(wait_s if ready else 0.0)
 
     async def drain(self, until: float) -> None:
-        """All that is open is acknowledged, or it is too late: then it is abandoned and said so."""
+        """Waits until all open unrolls are acknowledged or time is up, then leaves and abandons the
+        rest."""
         while len(self.outbox) and time.monotonic() < until:
             await self._rest(until - time.monotonic())
         self.leave("the simulation ends")
@@ -147,7 +148,7 @@ class Sampler(ActorEnd):
         }
 
     def _says(self) -> dict[str, float]:
-        """As many figures as a real one has."""
+        """Reports as many figures as a real sampler does."""
         made = float(self.outbox.generated)
         return dict.fromkeys(_SAID, made) if made else {}
 
@@ -165,7 +166,7 @@ class Sampler(ActorEnd):
         )
 
     async def _rest(self, most_s: float) -> None:
-        """Until there is news, or so long; 0 = however long that takes."""
+        """Waits for news for at most this long; 0 = without a limit."""
         self.news.clear()
         timer = None
         if most_s > 0:
