@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from grafana.generate import reference
-from grafana.generate.registries import described
+from grafana.generate.registries import all_metrics
 from headrace.launch import arguments, examples
 from headrace.launch.config import run_file, toml_text
 
@@ -128,5 +128,5 @@ def _sentence(words: str) -> str:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/settings.md": settings,
     "reference/commands.md": commands,
-    "reference/metrics.md": lambda: reference.page(described()),
+    "reference/metrics.md": lambda: reference.page(all_metrics()),
 }

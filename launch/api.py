@@ -40,7 +40,7 @@ _STOPS_WITHIN_S = 60.0
 def Config(run: str, sets: Sequence[str] = ()) -> Run:  # noqa: N802  # the noun it returns
     """Loads a run from a TOML file, or a shipped run by name, changed by `section.key=value`
     settings."""
-    with _in_python({setting: setting for setting in sets}):
+    with _in_callers_words({setting: setting for setting in sets}):
         return run_file.load(run, sets)
 
 
@@ -68,7 +68,7 @@ def train(
     if isinstance(settings.get("run"), str):  # train(run="pong"), not the section
         run = settings.pop("run")
     typed = _settings(settings)
-    with _in_python(typed):
+    with _in_callers_words(typed):
         name = run_file.load(run, list(typed)).run.name
     folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
     command = ["train", run, "--out", str(folder)]
@@ -83,7 +83,7 @@ def train(
             " continues it"
         )
         raise
-    with _in_python(typed):
+    with _in_callers_words(typed):
         if status == runtime.YOUR_INPUT:
             raise ConfigError(said or "headrace train refused the run; its lines say why")
     if status not in (runtime.OK, runtime.LIMIT):
@@ -106,7 +106,7 @@ def load_policy(
     """
     from headrace.launch.results import loaded_run
 
-    with _in_python({}):
+    with _in_callers_words({}):
         found = loaded_run.load(Path(path), which)
     dice = runtime.incarnation() if seed is None else seed
     return TrainedPolicy(loaded_run.policy_of(found, seed=dice), found.spaces)
@@ -216,7 +216,7 @@ _OPTIONS = {
 
 
 @contextlib.contextmanager
-def _in_python(typed: dict[str, str]) -> Iterator[None]:
+def _in_callers_words(typed: dict[str, str]) -> Iterator[None]:
     """Rewrites a ConfigError of a run in terms of what the Python caller typed."""
     try:
         yield

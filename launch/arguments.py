@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     whole = _Parser(
         prog="headrace",
         description="Asynchronous reinforcement learning.",
-        epilog=examples.of_all(),
+        epilog=examples.main_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"headrace {release()}")
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("run", help=_LISTED)
     options.sets(shown)
     for name, command in commands.choices.items():
-        command.epilog = examples.of(name)
+        command.epilog = examples.epilog(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
     return whole
 

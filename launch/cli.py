@@ -184,7 +184,7 @@ def _replay(given: argparse.Namespace) -> int:
 def _audit(given: argparse.Namespace) -> int:
     from headrace.launch.results import audit_table
 
-    return audit_table.balance(given.folder)
+    return audit_table.audit_table(given.folder)
 
 
 def _top(given: argparse.Namespace) -> int:

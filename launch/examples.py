@@ -73,13 +73,13 @@ _ALL = {
 }
 
 
-def of(command: str) -> str:
+def epilog(command: str) -> str:
     """Returns the end of a command's help."""
     lines = [f"  {line}\n      {meaning}" for line, meaning in _ALL[command]]
     return "\n".join(("examples:", *lines))
 
 
-def of_all() -> str:
+def main_epilog() -> str:
     """Returns the end of the help of `headrace` itself."""
     return (
         "examples:\n"

@@ -15,7 +15,7 @@ from grafana.generate.dashboards import (
     weights,
 )
 from grafana.generate.grafana_json import Board
-from grafana.generate.registries import Described
+from grafana.generate.registries import MetricDescription
 
 BOARDS: Final[tuple[Board, ...]] = (
     overview.BOARD,
@@ -42,7 +42,7 @@ def recorded(text: str) -> set[str]:
     return set(_RECORDED.findall(text))
 
 
-def shown(metrics: Iterable[Described]) -> dict[str, tuple[str, ...]]:
+def shown(metrics: Iterable[MetricDescription]) -> dict[str, tuple[str, ...]]:
     """Maps each metric to the dashboards that name it."""
     on = {
         board.name: named("\n".join(q for panel in board.panels for q in panel.queries.values()))

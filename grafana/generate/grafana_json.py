@@ -72,7 +72,7 @@ def number(title: str, unit: str, words: str, query: str, *, width: int = 4) -> 
     return Panel("stat", title, unit, words, {"": query}, width=width, height=4)
 
 
-def heat(title: str, unit: str, words: str, buckets: str, *, width: int = 8) -> Panel:
+def heatmap(title: str, unit: str, words: str, buckets: str, *, width: int = 8) -> Panel:
     """Describes a histogram over time; `buckets` is the name of its bucket series."""
     query = f'sum by (le) (increase({buckets}{{job="$job"}}[$__rate_interval]))'
     return Panel("heatmap", title, unit, words, {"{{le}}": query}, width=width)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from grafana.generate.boards import shown
-from grafana.generate.registries import Described
+from grafana.generate.registries import MetricDescription
 
 _EACH: Final = "of one sampler; headrace_samplers_* has all of them"
 # On no panel, on purpose. A test fails when a metric is neither on a panel nor here.
@@ -31,7 +31,7 @@ question of the moment.
 """  # noqa: E501
 
 
-def page(metrics: Sequence[Described]) -> str:
+def page(metrics: Sequence[MetricDescription]) -> str:
     """Renders the page in Markdown: a section per role, then the metrics that several roles
     have."""
     boards = shown(metrics)
@@ -50,7 +50,7 @@ def page(metrics: Sequence[Described]) -> str:
 _RULE = "|---|---|---|---|---|"
 
 
-def _line(one: Described, boards: Sequence[str]) -> str:
+def _line(one: MetricDescription, boards: Sequence[str]) -> str:
     labels = "; ".join(
         f"`{label}`" + (f" = {', '.join(values)}" if values else "")
         for label, values in one.labels.items()

@@ -36,7 +36,7 @@ from headrace.learner.metrics import LearnerMetrics
 _NOBODY = "tcp://127.0.0.1:1"
 
 
-class Described(NamedTuple):
+class MetricDescription(NamedTuple):
     """Describes one metric, as a scrape names it."""
 
     name: str  # of a histogram without _bucket, _sum and _count
@@ -53,16 +53,16 @@ class Described(NamedTuple):
         return tuple(f"{self.name}_{end}" for end in ("bucket", "sum", "count"))
 
 
-def described() -> list[Described]:
+def all_metrics() -> list[MetricDescription]:
     """Returns the metrics of all roles, by name."""
-    return asyncio.run(_described())  # a broker's sockets want a loop to be put together in
+    return asyncio.run(_all_metrics())  # a broker's sockets want a loop to be put together in
 
 
 _ENDS = {"counter": "_total", "info": "_info"}  # what a scrape adds to the names of a kind
 
 
-async def _described() -> list[Described]:
-    found: dict[str, Described] = {}
+async def _all_metrics() -> list[MetricDescription]:
+    found: dict[str, MetricDescription] = {}
     for role, make in _ROLES.items():
         with make() as registry:
             for one in _of(registry, role):
@@ -72,7 +72,7 @@ async def _described() -> list[Described]:
     return [found[name] for name in sorted(found)]
 
 
-def _of(registry: CollectorRegistry, role: str) -> Iterator[Described]:
+def _of(registry: CollectorRegistry, role: str) -> Iterator[MetricDescription]:
     labelnames = _labelnames(registry)
     for family in registry.collect():
         name = family.name + _ENDS.get(family.type, "")
@@ -85,7 +85,7 @@ def _of(registry: CollectorRegistry, role: str) -> Iterator[Described]:
         if name.endswith("_info"):  # its labels say what there is on one machine
             labels = {label: {} for label in labels}
         values = {label: tuple(known) for label, known in labels.items()}
-        yield Described(name, family.type, values, family.documentation, (role,))
+        yield MetricDescription(name, family.type, values, family.documentation, (role,))
 
 
 def _labelnames(registry: CollectorRegistry) -> dict[str, tuple[str, ...]]:

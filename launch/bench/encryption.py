@@ -18,10 +18,10 @@ def bench(
     *, sizes: Sequence[int] = SIZES, seconds: float = 3.0, pairs: int = 5
 ) -> list[dict[str, Any]]:
     output.parameters(sizes=list(sizes), seconds=seconds, pairs=pairs, batch=flow.BATCH)
-    return [_of(size, seconds, pairs) for size in sizes]
+    return [_compare(size, seconds, pairs) for size in sizes]
 
 
-def _of(size: int, seconds: float, pairs: int) -> dict[str, Any]:
+def _compare(size: int, seconds: float, pairs: int) -> dict[str, Any]:
     plain, curve = [], []
     for pair in range(pairs):
         plain.append(flow.measure(size=size, seconds=seconds, tcp=True))

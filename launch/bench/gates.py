@@ -68,16 +68,16 @@ def bench(names: Sequence[str] = ()) -> dict[str, Any]:
         raise run_file.ConfigError(f"there is no gate {unknown[0]}; there are {', '.join(GATES)}")
     chosen = list(names) or [name for name, gate in GATES.items() if not gate.long]
     for name in chosen:
-        told = GATES[name]
+        gate = GATES[name]
         output.parameters(
             gate=name,
-            run=told.run,
-            goal=told.goal,
-            within=told.steps,
-            seeds=list(told.seeds),
-            sets=" ".join(told.sets) or "none",
+            run=gate.run,
+            goal=gate.goal,
+            within=gate.steps,
+            seeds=list(gate.seeds),
+            sets=" ".join(gate.sets) or "none",
         )
-    figures = {name: gate(name) for name in chosen}
+    figures = {name: run_gate(name) for name in chosen}
     output.result("learn", figures)
     failed = [name for name, found in figures.items() if found["passed"] != found["seeds"]]
     if failed:
@@ -85,14 +85,14 @@ def bench(names: Sequence[str] = ()) -> dict[str, Any]:
     return figures
 
 
-def gate(name: str, *seeds: int) -> dict[str, Any]:
+def run_gate(name: str, *seeds: int) -> dict[str, Any]:
     """Runs one run per seed (none given = the gate's own), in turn: two at once would disturb each
     other's lag."""
-    told = GATES[name]
-    seeds = seeds or told.seeds
+    gate = GATES[name]
+    seeds = seeds or gate.seeds
     found: list[dict[str, Any]] = []
     for seed in seeds:
-        summary = _train(told, seed)
+        summary = _train(gate, seed)
         found.append(summary)
         output.parameters(
             gate=name,
@@ -102,13 +102,13 @@ def gate(name: str, *seeds: int) -> dict[str, Any]:
             mean_return=summary["mean_return"],
         )
     return {
-        "goal": told.goal,
-        "within": told.steps,
+        "goal": gate.goal,
+        "within": gate.steps,
         "seeds": list(seeds),
         "passed": [
             seed
             for seed, one in zip(seeds, found, strict=True)
-            if one["solved_at_steps"] is not None and one["solved_at_steps"] <= told.steps
+            if one["solved_at_steps"] is not None and one["solved_at_steps"] <= gate.steps
         ],
         "solved_at_steps": [one["solved_at_steps"] for one in found],
         "wall_s": [one["wall_s"] for one in found],

@@ -38,7 +38,7 @@ def cores_of(run: run_file.Run) -> int:
     return max(1, runtime.cores() // run.actor.count)
 
 
-def cost(env: EnvConfig, seed: int) -> Cost | None:
+def env_cost(env: EnvConfig, seed: int) -> Cost | None:
     """Measures one environment alone; None = only native code steps it, many at once."""
     if env.id == "headrace/Sleeper-v0":
         return Cost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))

@@ -24,7 +24,7 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     """
     loaded = run_file.load(run)
     count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs
-    cost, cores = ideals.cost(loaded.env, seed=1), runtime.cores()
+    cost, cores = ideals.env_cost(loaded.env, seed=1), runtime.cores()
     assert cost is not None
     mean_s = cost.seconds
     ideal = ideals.steps_per_s(count, step_s=mean_s, computes=cost.computes, cores=cores)

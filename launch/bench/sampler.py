@@ -30,7 +30,7 @@ from headrace.learner.weights import FlatWeights, layout_digest
 _FOREVER = 1 << 50
 
 
-class Alone:
+class LocalBroker:
     """Stands in for the broker: gives unlimited credit and acknowledges every unroll at once."""
 
     def __init__(self) -> None:
@@ -78,25 +78,25 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict
         sets=" ".join(sets),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(_measure(run, seconds, ideal.cost(run.env, run.run.seed)))
+        figures = runner.run(_measure(run, seconds, ideal.env_cost(run.env, run.run.seed)))
     output.result("sampler", {"run": name, **figures})
     return figures
 
 
 async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict[str, Any]:
-    alone = Alone()
+    local = LocalBroker()
     metrics = ActorMetrics(CollectorRegistry())
-    sampler = actor.build(cast(ActorEnd, alone), run, seed=run.run.seed, metrics=metrics)
+    sampler = actor.build(cast(ActorEnd, local), run, seed=run.run.seed, metrics=metrics)
     model = build(run.model, sampler.stepper.spaces, seed=run.run.seed)
-    alone.blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
+    local.blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
     marks: list[dict[str, float]] = []
 
     async def watch() -> None:
         for pause in (seconds / 3, seconds * 2 / 3):
             await asyncio.sleep(pause)
-            marks.append(_mark(alone, metrics))
-        alone.over = "the time is up"
-        alone.news.set()
+            marks.append(_mark(local, metrics))
+        local.over = "the time is up"
+        local.news.set()
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -149,10 +149,10 @@ def figures(
     }
 
 
-def _mark(alone: Alone, metrics: ActorMetrics) -> dict[str, float]:
+def _mark(local: LocalBroker, metrics: ActorMetrics) -> dict[str, float]:
     return {
         **metrics.costs(),
         "wall_s": time.monotonic(),
-        "steps": float(alone.steps),
-        "bytes": float(alone.bytes_sent),
+        "steps": float(local.steps),
+        "bytes": float(local.bytes_sent),
     }

@@ -27,7 +27,7 @@ _RENDEZVOUS_PORT = 29400
 _PLAIN = re.compile(r"[\w./+@~-]+")
 
 
-def nodes_of(given: str) -> list[str]:
+def parse_nodes(given: str) -> list[str]:
     """Parses --nodes: a number, or names."""
     if given.lstrip("-").isdigit():
         count = int(given)
@@ -46,7 +46,7 @@ def headrace_bin() -> Path:
 
 
 @dataclass(slots=True)
-class Site:
+class TemplateValues:
     """Computes the values of all template words for one run on given machines."""
 
     run: run_file.Run
@@ -90,8 +90,10 @@ class Site:
             "bin": self.bin,
             "runs": "/etc/headrace",
             "home": "read-only" if self.bin.is_relative_to("/home") else "yes",
-            "metrics_host": "0.0.0.0" if self._away() else "127.0.0.1",
-            "node_port": 9101 if self._away() else 9120 + number,  # all nodes are one machine
+            "metrics_host": "0.0.0.0" if self._reached_remotely() else "127.0.0.1",
+            "node_port": 9101
+            if self._reached_remotely()
+            else 9120 + number,  # all nodes are one machine
             "ranks": self.ranks,
             "learners": self.learners,
             "count": len(self.nodes),
@@ -109,8 +111,8 @@ class Site:
             "step_timeout": f"{step_s:g}",
             "rank_timeout": f"{run.learner.rank_timeout_s:g}",
             "broker_watchdog": max(30, math.ceil(4 * run.broker.beat_s)),
-            "actor_watchdog": self._beyond(step_s),
-            "learner_watchdog": self._beyond(run.learner.rank_timeout_s),
+            "actor_watchdog": self._watchdog_s(step_s),
+            "learner_watchdog": self._watchdog_s(run.learner.rank_timeout_s),
             "learner_stop": math.ceil(run.learner.rank_timeout_s) + _LEARNER_STOP_S,
             "actor_stop": math.ceil(run.actor.drain_s) + _CLOSE_S,
             "node_stop": math.ceil(run.actor.drain_s) + _CLOSE_S + _NODE_S,
@@ -137,12 +139,12 @@ class Site:
         port = str(self.broker).rpartition(":")[2]
         return int(port) if port.isdigit() else 5755
 
-    def _guarded(self) -> bool:
+    def _uses_keys(self) -> bool:
         """Says whether to use keys: when asked for, or when other machines reach the broker."""
         asked = self.keys is not None or self.run.security.curve
-        return asked or self._away() or self.kind in ("slurm", "kubernetes")
+        return asked or self._reached_remotely() or self.kind in ("slurm", "kubernetes")
 
-    def _away(self) -> bool:
+    def _reached_remotely(self) -> bool:
         """Says whether other machines reach the broker."""
         return str(self.broker).startswith("tcp://") and not is_loopback(self._host())
 
@@ -166,7 +168,7 @@ class Site:
 
     # ---- numbers --------------------------------------------------------------------------------
 
-    def _beyond(self, seconds: float) -> int:
+    def _watchdog_s(self, seconds: float) -> int:
         """Returns a watchdog's time: longer than the role's own time limit, and than four beats."""
         return math.ceil(max(60, seconds + _MARGIN_S, 4 * self.run.broker.beat_s))
 
@@ -203,7 +205,7 @@ class Site:
         if self.kind == "slurm":
             return {"keys": folder}
         folder = folder.absolute()
-        if not self._guarded():
+        if not self._uses_keys():
             roles = ("learner", "actor", "evaluator")
             none = {f"{role}_{word}": "" for role in roles for word in ("key", "credentials")}
             return {"keys": folder, "broker_keys": "", "broker_credentials": "", **none}

@@ -37,7 +37,7 @@ _ROLES = ("watcher", "actor", "evaluator")
 
 
 @dataclass(slots=True)
-class Visit:
+class BrokerVisit:
     """Collects what one connection to the broker found."""
 
     shaken: bool = False  # the handshake succeeded
@@ -66,7 +66,7 @@ def broker(subject: Subject) -> Iterator[Finding]:
         yield Finding(BAD, "broker", f"{address} is not reached: {words}; {mend}")
         return
     yield Finding(OK, "broker", f"{address} is reached in {1000 * reached:.1f} ms")
-    visit = visited(address, _key(subject))
+    visit = visit_broker(address, _key(subject))
     if visit.failed:
         yield Finding(BAD, "handshake", visit.failed)
     elif not visit.shaken:
@@ -74,9 +74,9 @@ def broker(subject: Subject) -> Iterator[Finding]:
         yield Finding(BAD, "handshake", f"{words} within {_ANSWERS_S:g} s")
     else:
         yield Finding(OK, "handshake", "done" + (", encrypted" if _key(subject) else ""))
-        yield from _language(visit)
+        yield from _protocol(visit)
         if visit.welcome is not None:
-            yield from _both_ends(visit)
+            yield from _release_and_clock(visit)
             yield from _same_run(visit, subject)
 
 
@@ -103,9 +103,9 @@ def _reached(address: str) -> float:
     return time.monotonic() - before
 
 
-def visited(address: str, key: Key | None) -> Visit:
+def visit_broker(address: str, key: Key | None) -> BrokerVisit:
     """Sends HELLO as a watcher, collects the answers, and leaves with a BYE."""
-    visit, handshakes = Visit(), Handshakes(address, key)
+    visit, handshakes = BrokerVisit(), Handshakes(address, key)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         client = endpoints.dealer(context, key)
@@ -132,7 +132,7 @@ def visited(address: str, key: Key | None) -> Visit:
                     client.send_multipart(hello, zmq.DONTWAIT)
             for ready, _ in poller.poll(_AGAIN_MS):
                 if ready is client:
-                    _hear(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
+                    _receive(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
                 else:
                     _handshake(visit, monitor, handshakes)
         if not visit.shaken and not visit.failed:
@@ -148,11 +148,11 @@ def visited(address: str, key: Key | None) -> Visit:
     return visit
 
 
-def _answered(visit: Visit) -> bool:
+def _answered(visit: BrokerVisit) -> bool:
     return bool(visit.failed or visit.refused or visit.foreign or visit.release)
 
 
-def _handshake(visit: Visit, monitor: Any, handshakes: Handshakes) -> None:
+def _handshake(visit: BrokerVisit, monitor: Any, handshakes: Handshakes) -> None:
     event = parse_monitor_message(monitor.recv_multipart())
     if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
         visit.shaken = True
@@ -161,7 +161,7 @@ def _handshake(visit: Visit, monitor: Any, handshakes: Handshakes) -> None:
         visit.failed = handshakes.fatal()
 
 
-def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
+def _receive(visit: BrokerVisit, frames: list[bytes], said_at: float) -> None:
     try:
         message, buffers = messages.decode(frames)
         if isinstance(message, messages.Welcome):
@@ -176,7 +176,7 @@ def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
         visit.foreign = str(error)
 
 
-def _status(visit: Visit, status: Any) -> None:
+def _status(visit: BrokerVisit, status: Any) -> None:
     """Reads release and clock; the clock is compared with the middle between question and
     answer."""
     found = status if isinstance(status, dict) else {}
@@ -186,7 +186,7 @@ def _status(visit: Visit, status: Any) -> None:
     visit.release = sanitise.words(str(found.get("release", "an older one")))
 
 
-def _language(visit: Visit) -> Iterator[Finding]:
+def _protocol(visit: BrokerVisit) -> Iterator[Finding]:
     """Compares the protocol numbers. WELCOME names no release, and the number alone must match."""
     if visit.foreign:
         yield Finding(BAD, "protocol", f"another release there: {visit.foreign}")
@@ -201,7 +201,7 @@ def _language(visit: Visit) -> Iterator[Finding]:
         yield Finding(level, "protocol", words)
 
 
-def _both_ends(visit: Visit) -> Iterator[Finding]:
+def _release_and_clock(visit: BrokerVisit) -> Iterator[Finding]:
     """Compares the broker's release and clock with ours."""
     if visit.release == release():
         yield Finding(OK, "release", f"headrace {release()} on both ends")
@@ -220,7 +220,7 @@ def _both_ends(visit: Visit) -> Iterator[Finding]:
         yield Finding(WARN, "its clock", words)
 
 
-def _same_run(visit: Visit, subject: Subject) -> Iterator[Finding]:
+def _same_run(visit: BrokerVisit, subject: Subject) -> Iterator[Finding]:
     assert visit.welcome is not None
     words = f"the broker runs {visit.welcome.run}"
     if subject.run is None:

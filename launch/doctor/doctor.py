@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.launch.config import run_file
 from headrace.launch.doctor import broker, machine, run, torch
-from headrace.launch.doctor.finding import BAD, WARN, Finding, Subject, bounded
+from headrace.launch.doctor.finding import BAD, WARN, Finding, Subject, run_check
 from headrace.launch.process import runtime
 
 # Each has shorter times of its own: this one is for what none of them foresaw.
@@ -26,7 +26,7 @@ def doctor(
     subject = Subject(loaded, (source, *sets) if source else (), address, key)
     levels = [_say(finding) for finding in first]
     for check in _CHECKS:
-        levels += [_say(finding) for finding in bounded(check, subject, _SECONDS)]
+        levels += [_say(finding) for finding in run_check(check, subject, _SECONDS)]
     bad, warned = levels.count(BAD), levels.count(WARN)
     print(f"{len(levels)} checks, {bad} bad, {warned} to think about")  # noqa: T201
     sys.stdout.flush()

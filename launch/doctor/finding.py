@@ -41,7 +41,7 @@ class SlowError(Exception):
     """Signals that a program did not end in time."""
 
 
-def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
+def run_check(check: Check, subject: Subject, seconds: float) -> list[Finding]:
     """Returns a check's findings; a check that hangs or fails becomes a finding, too."""
     name = check.__name__.replace("_", " ")
     found: list[Finding] = []
@@ -62,7 +62,7 @@ def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
     return found
 
 
-def program(*arguments: str, seconds: float) -> tuple[int, str]:
+def run_program(*arguments: str, seconds: float) -> tuple[int, str]:
     """Runs a Python program; returns its status and output. Afterwards all its processes are
     killed."""
     child = subprocess.Popen(
@@ -95,7 +95,7 @@ def last_line(said: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def facts_of(said: str) -> dict[str, Any]:
+def json_of(said: str) -> dict[str, Any]:
     """Parses the JSON object in a program's last line."""
     facts = json.loads(last_line(said))
     return facts if isinstance(facts, dict) else {}

@@ -15,7 +15,7 @@ from headrace.broker.transport import endpoints
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.launch.config import keyring, unused_keys
 from headrace.launch.config.run_file import Run
-from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject, last_line, program
+from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject, last_line, run_program
 
 _SECONDS = 60.0
 _PROBE = """
@@ -44,7 +44,7 @@ def environment(subject: Subject) -> Iterator[Finding]:
     """Probes the environment in a process of its own, because it is foreign code."""
     if subject.run is None:
         return
-    status, said = program("-c", _PROBE, *subject.source, seconds=_SECONDS)
+    status, said = run_program("-c", _PROBE, *subject.source, seconds=_SECONDS)
     words = last_line(said)
     yield Finding(BAD if status else OK, "environment", words[:500])
 
@@ -149,7 +149,7 @@ def _authorised(run: Run) -> Iterator[Finding]:
     if not folder.is_dir():
         return
     known = Authorised(folder, time.monotonic)
-    with _said("headrace.broker.security.authorised") as lines:
+    with _captured_log("headrace.broker.security.authorised") as lines:
         known.look()
     for line in lines:
         yield Finding(WARN, "keys", line)
@@ -164,7 +164,7 @@ def _authorised(run: Run) -> Iterator[Finding]:
 
 
 @contextlib.contextmanager
-def _said(name: str) -> Iterator[list[str]]:
+def _captured_log(name: str) -> Iterator[list[str]]:
     """Collects a logger's messages meanwhile, and keeps them from all other handlers."""
     lines: list[str] = []
     logger, handler = logging.getLogger(name), logging.Handler()

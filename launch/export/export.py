@@ -16,7 +16,7 @@ import torch
 
 from headrace.broker import durable
 from headrace.launch.config import run_file
-from headrace.launch.export.onnx_module import Exported, Port
+from headrace.launch.export.onnx_module import OnnxModule, TensorPort
 from headrace.launch.export.parity import DIFFERENCE, OBSERVATIONS, Parity
 from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
@@ -41,13 +41,13 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
     for file in (path, described):
         with _writing(file):
             runtime.make_room(file)
-    module = Exported(found.model, found.spaces)
+    module = OnnxModule(found.model, found.spaces)
     facts = _facts(found, module)
     part, described_part = (file.with_name(f".{file.name}.part") for file in (path, described))
     try:
         with _writing(path):
             _write(module, facts, part)
-        difference = _checked(found, module, part)
+        difference = _difference(found, module, part)
         if not difference <= DIFFERENCE:
             raise ExportError(
                 f"onnxruntime and torch differ by {difference:.1e} on {found.path}, more than"
@@ -55,7 +55,7 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
             )
         with _writing(described):
             durable.write(described_part, json.dumps(facts, indent=2) + "\n")
-        _put(part, path, described_part, described)
+        _rename_both(part, path, described_part, described)
     finally:
         runtime.discard(part)
         runtime.discard(described_part)
@@ -63,7 +63,7 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
     return runtime.OK
 
 
-def _put(part: Path, path: Path, described_part: Path, described: Path) -> None:
+def _rename_both(part: Path, path: Path, described_part: Path, described: Path) -> None:
     """Renames both files into place. If the model's fails, the previous description is restored."""
     with _writing(described):
         before = described.read_bytes() if described.exists() else None
@@ -100,7 +100,7 @@ def _need_packages() -> None:
             ) from error
 
 
-def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
+def _write(module: OnnxModule, facts: dict[str, Any], path: Path) -> None:
     example = tuple(
         torch.zeros(_EXAMPLE_ROWS, *port.shape, dtype=getattr(torch, port.dtype))
         for port in module.inputs
@@ -108,7 +108,7 @@ def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
     with _quiet():
         try:
             program = torch.onnx.export(
-                _traced(module, example),
+                _trace(module, example),
                 (),
                 dynamo=True,
                 opset_version=_OPSET,
@@ -127,7 +127,7 @@ def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
         program.save(str(path), external_data=False)
 
 
-def _checked(found: loaded_run.Trained, module: Exported, path: Path) -> float:
+def _difference(found: loaded_run.LoadedRun, module: OnnxModule, path: Path) -> float:
     try:
         return Parity(found, module).check(path)
     except Exception as error:
@@ -135,7 +135,7 @@ def _checked(found: loaded_run.Trained, module: Exported, path: Path) -> float:
         raise ExportError(f"onnxruntime cannot run what torch exported: {line}") from error
 
 
-def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+def _trace(module: OnnxModule, example: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
     """Traces the module for any number of rows. Networks that call len() of a tensor need strict
     mode."""
     batch = torch.export.Dim("batch")
@@ -147,7 +147,7 @@ def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export
         return torch.export.export(module, example, dynamic_shapes=shapes, strict=True)
 
 
-def _facts(found: loaded_run.Trained, module: Exported) -> dict[str, Any]:
+def _facts(found: loaded_run.LoadedRun, module: OnnxModule) -> dict[str, Any]:
     """Returns what a program that runs the file needs to know."""
     return {
         "run": found.run.run.name,
@@ -162,7 +162,7 @@ def _facts(found: loaded_run.Trained, module: Exported) -> dict[str, Any]:
     }
 
 
-def _port(port: Port) -> dict[str, Any]:
+def _port(port: TensorPort) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": port.name,
         "dtype": port.dtype,
@@ -181,8 +181,8 @@ def _port(port: Port) -> dict[str, Any]:
     return facts
 
 
-def _words(found: loaded_run.Trained, module: Exported, path: Path, difference: float) -> str:
-    def listed(ports: tuple[Port, ...]) -> str:
+def _words(found: loaded_run.LoadedRun, module: OnnxModule, path: Path, difference: float) -> str:
+    def listed(ports: tuple[TensorPort, ...]) -> str:
         return ", ".join(f"{port.name} {port.dtype}{['batch', *port.shape]}" for port in ports)
 
     return "\n".join(

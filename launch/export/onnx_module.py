@@ -22,7 +22,7 @@ _REWARD = "previous.reward"
 _LARGEST_REWARD, _LARGEST_NUMBER = 1.0, 10.0
 
 
-class Port(NamedTuple):
+class TensorPort(NamedTuple):
     """Describes one input or output; its first axis is the batch."""
 
     name: str
@@ -31,7 +31,7 @@ class Port(NamedTuple):
     leaf: Leaf | None = None  # of the observation
 
 
-class Exported(nn.Module):
+class OnnxModule(nn.Module):
     """Computes forward(*inputs) -> outputs, in the order of `inputs` and `outputs`."""
 
     def __init__(self, model: Model, spaces: Spaces) -> None:
@@ -43,7 +43,7 @@ class Exported(nn.Module):
         self.outputs = self._outputs(spaces.action)
         taken = {_MEMORY, *(port.name for port in self.outputs)}
         self.inputs = tuple(
-            Port(
+            TensorPort(
                 f"obs.{leaf.name}" if leaf.name in taken else leaf.name,
                 np.dtype(leaf.dtype).name,
                 leaf.seen,
@@ -52,7 +52,7 @@ class Exported(nn.Module):
             for leaf in self._leaves
         )
         if model.memory:
-            self.inputs += (Port(_MEMORY, "float32", (model.memory,)),)
+            self.inputs += (TensorPort(_MEMORY, "float32", (model.memory,)),)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         obs = {
@@ -79,20 +79,20 @@ class Exported(nn.Module):
             outputs.append(numbers)
         return tuple(outputs)
 
-    def _outputs(self, action: Action) -> tuple[Port, ...]:
+    def _outputs(self, action: Action) -> tuple[TensorPort, ...]:
         model = self.model
         ports = [
-            Port(part_name(part), "int64" if part.categories else "float32", part.shape)
+            TensorPort(part_name(part), "int64" if part.categories else "float32", part.shape)
             for part in action.parts
         ]
         ports += [
-            Port("params", "float32", (model.distribution.params,)),
-            Port("value", "float32", ()),
+            TensorPort("params", "float32", (model.distribution.params,)),
+            TensorPort("value", "float32", ()),
         ]
         if model.memory:
-            ports.append(Port(f"next.{_MEMORY}", "float32", (model.memory,)))
+            ports.append(TensorPort(f"next.{_MEMORY}", "float32", (model.memory,)))
         ports += [
-            Port(f"next.{leaf.name}", np.dtype(leaf.dtype).name, leaf.shape)
+            TensorPort(f"next.{leaf.name}", np.dtype(leaf.dtype).name, leaf.shape)
             for leaf in self._leaves
             if leaf.name in self._previous and leaf.name != _REWARD
         ]

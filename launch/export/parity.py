@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.actors.actions import Actions
-from headrace.launch.export.onnx_module import Exported, Port, part_name
-from headrace.launch.results.loaded_run import Trained
+from headrace.launch.export.onnx_module import OnnxModule, TensorPort, part_name
+from headrace.launch.results.loaded_run import LoadedRun
 from headrace.learner.models.normalise import is_number
 from headrace.learner.spaces import Leaf
 
@@ -24,7 +24,7 @@ Arrays = dict[str, NDArray[Any]]
 class Parity:
     """Draws random inputs, runs both sides and compares their outputs."""
 
-    def __init__(self, found: Trained, module: Exported) -> None:
+    def __init__(self, found: LoadedRun, module: OnnxModule) -> None:
         self._found, self._module = found, module
         self._actions = Actions(found.spaces.action)
         self._rng = np.random.default_rng(0)
@@ -96,7 +96,7 @@ class Parity:
     def _inputs(self, rows: int) -> Arrays:
         return {port.name: self._draw(port, rows) for port in self._module.inputs}
 
-    def _draw(self, port: Port, rows: int) -> NDArray[Any]:
+    def _draw(self, port: TensorPort, rows: int) -> NDArray[Any]:
         rng, leaf = self._rng, port.leaf
         shape = (rows, *port.shape)
         if leaf is None:  # the memory: within what tanh leaves
@@ -136,7 +136,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> float:
     return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
 
 
-def _norms(found: Trained) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+def _norms(found: LoadedRun) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
     """Returns mean and deviation of observations in training: a normaliser clips all others."""
     normaliser = found.model.normaliser
     if normaliser is None:

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.launch.monitor.rates import Rates
-from headrace.launch.monitor.terminal import Terminal
+from headrace.launch.monitor.terminal import CapturedTerminal
 
 
-class View:
+class LiveView:
     """Shows a status: on a terminal as a table in place, elsewhere as a line every few seconds."""
 
     def __init__(
@@ -24,7 +24,7 @@ class View:
         goal: float | None,
         began: float,
         quiet: bool,
-        terminal: Terminal | None = None,
+        terminal: CapturedTerminal | None = None,
     ) -> None:
         """Starts the view on `terminal`; None = there is none, and lines are printed instead."""
         self._run = run
@@ -53,7 +53,7 @@ class View:
         if self._quiet:
             return
         if status:
-            self._rates.see(status, time.monotonic())
+            self._rates.update(status, time.monotonic())
         if self._live is not None:
             with self._writing:
                 self._live.update(self._table(status), refresh=True)
@@ -69,8 +69,8 @@ class View:
 
     def _line(self, status: dict[str, Any]) -> str:
         seconds = f"{time.monotonic() - self._began:6.1f} s"
-        if wanting := _wanting(status):
-            return f"{seconds}  {wanting}"
+        if missing := _waiting_for(status):
+            return f"{seconds}  {missing}"
         learner = status["learners"][0]
         mean, steps = learner.get("mean_return"), status["actors"].get("env_steps", 0.0)
         return (
@@ -86,9 +86,9 @@ class View:
 
     def _table(self, status: dict[str, Any]) -> Table:
         table = Table(title=f"headrace {self._run}", show_header=False, title_justify="left")
-        if wanting := _wanting(status):
+        if missing := _waiting_for(status):
             table.add_row("time", f"{time.monotonic() - self._began:.1f} s")
-            table.add_row("starting", wanting)
+            table.add_row("starting", missing)
         if not status:
             return table
         learner = (status.get("learners") or [{}])[0]
@@ -121,7 +121,7 @@ def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-def _wanting(status: dict[str, Any]) -> str:
+def _waiting_for(status: dict[str, Any]) -> str:
     """Says what must start before anything is trained; "" = nothing is missing."""
     if not status:
         return "the broker is starting"

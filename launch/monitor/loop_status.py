@@ -14,7 +14,7 @@ from typing import Any, Final
 _PATIENCE_S: Final = 2.0
 
 
-class OnLoop:
+class LoopStatus:
     """Fetches a status from an event loop. Made in the loop's thread, called from any other."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class OnLoop:
         self._status: Callable[[], Mapping[str, Any]] | None = None
         self._silent: float | None = None  # since when nothing is answered
 
-    def watch(self, status: Callable[[], Mapping[str, Any]]) -> None:
+    def set_source(self, status: Callable[[], Mapping[str, Any]]) -> None:
         """Sets the source of the status later, because the port opens before its server exists."""
         self._status = status
 

@@ -35,7 +35,7 @@ class Rates:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, float]]] = deque(maxlen=_MOST)
 
-    def see(self, status: Mapping[str, Any], at: float) -> bool:
+    def update(self, status: Mapping[str, Any], at: float) -> bool:
         """Adds the newest totals; returns True if the broker was restarted since the last ones.
         `at`: when they came, used where the broker does not report its uptime."""
         now, values = float(status.get("uptime_s", at)), totals(status)

@@ -16,9 +16,9 @@ _PATIENCE_S: Final = 2.0
 _AGAIN_S: Final = 0.5
 
 
-class Watcher:
-    """Asks a broker for its status as a read-only peer: `ask` sends, `look` receives, neither
-    blocks."""
+class StatusClient:
+    """Asks a broker for its status as a read-only peer. `ask` sends and `receive` takes in what
+    came; neither blocks."""
 
     def __init__(self, endpoint: str, key: Key | None = None) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -26,13 +26,13 @@ class Watcher:
         self._socket.connect(endpoint)
         self._inc = runtime.incarnation()
         self.status: dict[str, Any] = {}
-        self.heard: float | None = None  # when the last status came, by time.monotonic
+        self.last_status_at: float | None = None  # when the last status came, by time.monotonic
         self.refused = ""  # why the broker will not have us, in its words
 
     def ask(self) -> None:
         self._send(messages.encode(messages.Watch()))
 
-    def look(self) -> None:
+    def receive(self) -> None:
         """Receives all that has come; sends HELLO to a broker that does not know this peer."""
         while True:
             try:
@@ -56,7 +56,9 @@ class Watcher:
 
     def silent_s(self) -> float:
         """Returns the seconds since the last status; infinity = there was none."""
-        return float("inf") if self.heard is None else time.monotonic() - self.heard
+        return (
+            float("inf") if self.last_status_at is None else time.monotonic() - self.last_status_at
+        )
 
     def close(self) -> None:
         self._socket.close(0)
@@ -73,7 +75,7 @@ class Watcher:
             case messages.Status() if buffers:
                 status = hello_payload.unpack(buffers[0])
                 self.status = status if isinstance(status, dict) else {}
-                self.heard, self.refused = time.monotonic(), ""
+                self.last_status_at, self.refused = time.monotonic(), ""
             case messages.Refuse():
                 self.refused = message.text
 
@@ -82,27 +84,27 @@ class Watcher:
             self._socket.send_multipart(frames, zmq.DONTWAIT)
 
 
-class FromBroker:
+class PolledStatus:
     """Fetches a broker's status over its wire, for users who cannot reach its HTTP port.
 
     Called by one thread at a time; it asks the broker only then.
     """
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, client: StatusClient) -> None:
+        self._client = client
 
     def __call__(self) -> Mapping[str, Any]:
         """Returns a new status; without an answer the last one, with the seconds of silence as
         `silent_s`."""
-        watcher, began = self._watcher, time.monotonic()
-        watcher.look()  # what came after our patience is old
-        before, asked = watcher.heard, float("-inf")
+        client, began = self._client, time.monotonic()
+        client.receive()  # what came after our patience is old
+        before, asked = client.last_status_at, float("-inf")
         while (now := time.monotonic()) < began + _PATIENCE_S:
             if now >= asked + _AGAIN_S:
-                watcher.ask()
+                client.ask()
                 asked = now
-            watcher.wait(_AGAIN_S)
-            watcher.look()
-            if watcher.heard != before:
-                return watcher.status
-        return {**watcher.status, "silent_s": watcher.silent_s()}
+            client.wait(_AGAIN_S)
+            client.receive()
+            if client.last_status_at != before:
+                return client.status
+        return {**client.status, "silent_s": client.silent_s()}

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 
-class Terminal:
+class CapturedTerminal:
     """Captures standard error of this process and its children, from now until `close`."""
 
     def __init__(self) -> None:

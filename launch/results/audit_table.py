@@ -14,7 +14,7 @@ _COLUMNS = ("sampler", "incarnation", "ended", "generated", *OUTCOMES, "in fligh
 _WORDS = 3  # columns of words; the others are numbers
 
 
-def balance(folder: Path) -> int:
+def audit_table(folder: Path) -> int:
     """Prints the table; returns 0 if it is exact to the last unroll, 1 if there is a gap."""
     try:
         account = audit.read(_ledger(folder))

@@ -19,7 +19,7 @@ class Interval(NamedTuple):
     std: float | None
 
 
-def of(values: Sequence[float]) -> Interval:
+def interval_of(values: Sequence[float]) -> Interval:
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return Interval(mean, None, None, None)

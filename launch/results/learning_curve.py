@@ -74,7 +74,7 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
         linewidth=1.5,
         label="training, mean of the latest episodes",
     )
-    steps, means, spans = marks(history, evaluations)
+    steps, means, spans = evaluation_marks(history, evaluations)
     if steps:
         axes.errorbar(
             steps,
@@ -96,7 +96,7 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
     axes.set(xlabel="agent steps trained on", ylabel=label)
 
 
-def marks(
+def evaluation_marks(
     history: Lines, evaluations: Lines
 ) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
     """Returns the steps of evaluations, their means, and how far their intervals reach down and up.

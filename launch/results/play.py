@@ -44,14 +44,14 @@ def play(
     with film or contextlib.nullcontext():
         scores = _played(found, env, evaluate, episodes, first, greedy, film)
     how = "greedy" if greedy else "sampled"
-    print(words(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
+    print(result_text(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
     if video is not None:
         print(f"video       {video}")  # noqa: T201
     return runtime.OK
 
 
 def _played(
-    found: loaded_run.Trained,
+    found: loaded_run.LoadedRun,
     env: EnvConfig,
     evaluate: EvaluateConfig,
     episodes: int,
@@ -69,7 +69,7 @@ def _played(
             1 if film else evaluate.envs,
             seed,
             greedy,
-            watch=film.watch if film else None,
+            watch=film.add_frame if film else None,
         )
     except EnvError as error:
         if film is not None and "render_mode" in str(error):
@@ -77,9 +77,9 @@ def _played(
         raise run_file.ConfigError(str(error)) from error
 
 
-def words(found: loaded_run.Trained, scores: evaluator.Scores, how: str) -> str:
+def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str) -> str:
     """Returns the lines that the user sees."""
-    returns, lengths = confidence.of(scores.returns), scores.lengths
+    returns, lengths = confidence.interval_of(scores.returns), scores.lengths
     known = (
         "" if returns.low is None else f", 95 % interval {returns.low:.2f} to {returns.high:.2f}"
     )

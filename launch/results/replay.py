@@ -76,12 +76,14 @@ def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
         done = pieces.progress.learner_steps
     if done != _steps(final):
         why = "the run went on without it" if feed.closed else "it was cut short"
-        return _say(f"the recording ends at optimiser step {done} of {_steps(final)}: {why}")
+        return _not_identical(
+            f"the recording ends at optimiser step {done} of {_steps(final)}: {why}"
+        )
     own = checkpoint.load_latest(folder / "checkpoints")
     assert own is not None
     difference = first_difference(final.tensors, own.tensors)
     if difference:
-        return _say(f"after {done} optimiser steps {difference}")
+        return _not_identical(f"after {done} optimiser steps {difference}")
     count = sum(len(group) for name, group in own.tensors.items() if name in _COMPARED)
     print(f"identical: {count} tensors after {done} optimiser steps")  # noqa: T201
     return runtime.OK
@@ -198,6 +200,6 @@ def _run(opened: Opened, folder: Path) -> run_file.Run:
     return run_file.load(str(toml))
 
 
-def _say(difference: str) -> int:
+def _not_identical(difference: str) -> int:
     print(f"not identical: {difference}")  # noqa: T201
     return runtime.OUR_FAULT

@@ -52,7 +52,7 @@ class Video:
         self._shape: tuple[int, ...] = ()
         self._writer: Any = None
 
-    def watch(self, env: Any) -> None:
+    def add_frame(self, env: Any) -> None:
         """Adds the environment's present picture to the video."""
         frame = self._rendered(env)
         if not _is_picture(frame):

@@ -11,7 +11,7 @@ from grafana.generate.__main__ import GRAFANA, files
 from grafana.generate.boards import BOARDS, named, recorded, shown
 from grafana.generate.grafana_json import SCHEMA_VERSION, WIDTH
 from grafana.generate.reference import AD_HOC
-from grafana.generate.registries import Described, described
+from grafana.generate.registries import MetricDescription, all_metrics
 
 NAMES = [board.name for board in BOARDS]
 # Grafana's own names of units.
@@ -19,8 +19,8 @@ UNITS = {"none", "cps", "s", "bytes", "Bps", "percentunit"}
 
 
 @pytest.fixture(scope="module")
-def metrics() -> list[Described]:
-    return described()
+def metrics() -> list[MetricDescription]:
+    return all_metrics()
 
 
 def committed(name: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_what_is_committed_is_what_is_generated() -> None:
     assert dashboards == {path for path in made if path.endswith(".json")}
 
 
-def test_nobody_asks_for_a_metric_that_is_not_there(metrics: list[Described]) -> None:
+def test_nobody_asks_for_a_metric_that_is_not_there(metrics: list[MetricDescription]) -> None:
     there = {name for one in metrics for name in one.series}
     rules = set(re.findall(r"record: (\S+)", (GRAFANA / "recording.yaml").read_text()))
     for where, text in expressions().items():
@@ -58,7 +58,9 @@ def test_nobody_asks_for_a_metric_that_is_not_there(metrics: list[Described]) ->
         assert recorded(text) <= rules, f"{where}: {recorded(text) - rules}"
 
 
-def test_every_metric_is_on_a_panel_or_said_to_be_for_ad_hoc_use(metrics: list[Described]) -> None:
+def test_every_metric_is_on_a_panel_or_said_to_be_for_ad_hoc_use(
+    metrics: list[MetricDescription],
+) -> None:
     boards = shown(metrics)
     nowhere = {name for name, on in boards.items() if not on}
     assert nowhere == set(AD_HOC)
@@ -70,7 +72,7 @@ def test_every_recorded_value_is_asked_for() -> None:
     assert rules == recorded(asked)
 
 
-def test_every_metric_is_explained(metrics: list[Described]) -> None:
+def test_every_metric_is_explained(metrics: list[MetricDescription]) -> None:
     assert [one.name for one in metrics if not one.words] == []
 
 

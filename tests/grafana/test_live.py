@@ -14,7 +14,7 @@ import pytest
 
 from grafana.generate.__main__ import GRAFANA
 from grafana.generate.boards import BOARDS, named, recorded
-from grafana.generate.registries import described
+from grafana.generate.registries import all_metrics
 from tests import ports
 from tests.needs import missing
 from tests.system.commands.test_metrics import port_of, scrape
@@ -171,7 +171,7 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
 
     # The metrics reference says what the processes say: its registries are put together as the
     # roles do it.
-    described_now = described()
+    described_now = all_metrics()
     for role, port in ports.items():
         page = {one.name for one in described_now if role in one.roles}
         families = scrape(port).values()

@@ -18,11 +18,14 @@ from headrace.launch.config import run_file, shared_run
 from headrace.launch.process import runtime
 
 
-class Trainee(LearnerEnd):
+class SimulatedLearner(LearnerEnd):
     """Simulates a learner: it collects batches, counts steps and publishes weights."""
 
     def __init__(
-        self, spec: processes.Learner, context: "zmq.Context[zmq.Socket[bytes]]", journal: Journal
+        self,
+        spec: processes.LearnerSpec,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        journal: Journal,
     ) -> None:
         run = run_file.load(spec.run)
         pacing = run.pacing
@@ -90,12 +93,12 @@ class Trainee(LearnerEnd):
             self.publish(Blob.of(self.version, "simulated", body))
 
 
-async def _learn(spec: processes.Learner) -> int:
+async def _learn(spec: processes.LearnerSpec) -> int:
     stop = processes.stop()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     journal = processes.journal(spec.ledger, "learner")
     try:
-        end = Trainee(spec, context, journal)
+        end = SimulatedLearner(spec, context, journal)
         async with asyncio.TaskGroup() as group:
             link = group.create_task(end.link.run(), name="link")
             steps = group.create_task(end.train(), name="steps")
@@ -113,7 +116,7 @@ async def _learn(spec: processes.Learner) -> int:
 
 
 def main(text: str) -> int:
-    spec = msgspec.json.decode(text, type=processes.Learner)
+    spec = msgspec.json.decode(text, type=processes.LearnerSpec)
     return processes.run("learner", lambda: _learn(spec))
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 SPACES = ("simulated", "bytes")  # digest, words
 
 
-class Samplers(msgspec.Struct, forbid_unknown_fields=True):
+class SamplersSpec(msgspec.Struct, forbid_unknown_fields=True):
     """Describes a process of `count` samplers."""
 
     broker: str
@@ -50,7 +50,7 @@ class Samplers(msgspec.Struct, forbid_unknown_fields=True):
         return not self.gate or Path(self.gate).exists()
 
 
-class Learner(msgspec.Struct, forbid_unknown_fields=True):
+class LearnerSpec(msgspec.Struct, forbid_unknown_fields=True):
     """Describes a process that reports each batch as trained."""
 
     broker: str
@@ -64,12 +64,12 @@ class Learner(msgspec.Struct, forbid_unknown_fields=True):
     every_s: float = 0.2
 
 
-Role: TypeAlias = Samplers | Learner
+Role: TypeAlias = SamplersSpec | LearnerSpec
 
 
 def arguments(role: Role) -> list[str]:
     """Returns the arguments for a Python process of this role."""
-    module = "samplers" if isinstance(role, Samplers) else "learner"
+    module = "samplers" if isinstance(role, SamplersSpec) else "learner"
     return ["-m", f"headrace.launch.bench.simulated.{module}", msgspec.json.encode(role).decode()]
 
 

@@ -26,21 +26,21 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.sampler_figures import GROWING
 from headrace.launch.bench.simulated import processes
 from headrace.launch.bench.simulated.latency import Latencies
-from headrace.launch.bench.simulated.processes import Samplers
+from headrace.launch.bench.simulated.processes import SamplersSpec
 from headrace.launch.process import runtime
 
 _ANY_VERSION = 2**62  # without weights none need be waited for
 # Of all that a sampler may say. Failures and most buckets are 0, and what is 0 is not said.
-_SAID = (*GROWING[:20], *GROWING[30:46])
+_FIGURES = (*GROWING[:20], *GROWING[30:46])
 _MOST_LIVES = 4096  # brokers that one sampler writes down
 
 
-class Sampler(ActorEnd):
+class SimulatedSampler(ActorEnd):
     """Wraps a real end and records times of events, by the clock that all processes share."""
 
     def __init__(
         self,
-        spec: Samplers,
+        spec: SamplersSpec,
         name: str,
         context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal,
@@ -150,7 +150,7 @@ class Sampler(ActorEnd):
     def _says(self) -> dict[str, float]:
         """Reports as many figures as a real sampler does."""
         made = float(self.outbox.generated)
-        return dict.fromkeys(_SAID, made) if made else {}
+        return dict.fromkeys(_FIGURES, made) if made else {}
 
     def _put(self, stream: int, version: int, body: bytes) -> None:
         self.outbox.start(stream)
@@ -176,13 +176,13 @@ class Sampler(ActorEnd):
             timer.cancel()
 
 
-async def _sample(spec: Samplers) -> int:
+async def _sample(spec: SamplersSpec) -> int:
     began, stop, latencies = 0.0, processes.stop(), Latencies()
     journal = processes.journal(spec.ledger, "actor")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 8 * spec.count + 64)  # far above what links use
     samplers = [
-        Sampler(spec, f"simulated-{os.getpid()}-{n}", context, journal, latencies)
+        SimulatedSampler(spec, f"simulated-{os.getpid()}-{n}", context, journal, latencies)
         for n in range(spec.count)
     ]
 
@@ -230,7 +230,7 @@ async def _sample(spec: Samplers) -> int:
 
 
 def main(text: str) -> int:
-    spec = msgspec.json.decode(text, type=Samplers)
+    spec = msgspec.json.decode(text, type=SamplersSpec)
     return processes.run("samplers", lambda: _sample(spec))
 
 

@@ -19,14 +19,14 @@ Status = Callable[[], Mapping[str, Any]]
 
 _FOLDER: Final = Path(__file__).parent
 # In the order in which they need each other.
-_SCRIPTS: Final = ("words", "totals", "draw", "pipeline", "curve", "tables", "page")
+_SCRIPTS: Final = ("format", "totals", "draw", "pipeline", "curve", "tables", "page")
 # However many look, the numbers are made no more often.
 _EVERY_S: Final = 0.25
 
 
 def pages(status: Status) -> dict[str, Page]:
     """Returns what an HTTP server adds to show the page; one of its threads calls `status`."""
-    page, fresh = document().encode(), Fresh(status)
+    page, fresh = document().encode(), CachedStatus(status)
     return {
         "/": lambda: ("text/html; charset=utf-8", page),
         "/status.json": lambda: ("application/json", fresh()),
@@ -47,7 +47,7 @@ def document() -> str:
     return page
 
 
-class Fresh:
+class CachedStatus:
     """Caches the status as JSON for a quarter second, however many readers ask."""
 
     def __init__(self, status: Status) -> None:

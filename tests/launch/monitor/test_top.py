@@ -23,7 +23,7 @@ def drawn(said: dict[str, object], rates: Rates, *, width: int, wrong: str = "")
 def after(seconds: int) -> Rates:
     rates = Rates()
     for second in range(seconds + 1):
-        rates.see(status(second), 0.0)
+        rates.update(status(second), 0.0)
     return rates
 
 
@@ -63,7 +63,7 @@ def test_a_broker_that_is_silent_is_the_first_thing_said() -> None:
 @pytest.mark.parametrize("width", [40, 110])
 def test_words_of_strangers_stay_words(width: int) -> None:
     rates = Rates()
-    rates.see(hostile(), 0.0)
+    rates.update(hostile(), 0.0)
     for text in (drawn(hostile(), rates, width=width), "\n".join(screens.lines(hostile(), rates))):
         assert not {c for c in text if not c.isprintable()} - {"\n"}
         assert LONG[:2500] not in text
@@ -74,7 +74,7 @@ def test_words_of_strangers_stay_words(width: int) -> None:
 
 def test_a_broker_of_before_says_less() -> None:
     rates = Rates()
-    rates.see(BARE, 0.0)
+    rates.update(BARE, 0.0)
     assert "no learner is here" in drawn(BARE, rates, width=80)
     assert "samplers    0, 0 behind" in screens.lines(BARE, rates)
     assert screens.lines({}, Rates())
@@ -94,7 +94,7 @@ def test_rates_are_differences_over_the_last_seconds() -> None:
     assert rates("nothing") is None
     # It stands still: after the window the rate is none.
     for second in range(31, 45):
-        rates.see({**status(30), "uptime_s": 4000.0 + second}, 0.0)
+        rates.update({**status(30), "uptime_s": 4000.0 + second}, 0.0)
     assert rates("env_steps") == 0
 
 
@@ -102,15 +102,15 @@ def test_a_total_that_falls_began_anew() -> None:
     rates = after(5)
     back = status(6)
     back["samplers"]["env_steps"] = 10.0  # as when sums over samplers lose one
-    assert not rates.see(back, 0.0)
+    assert not rates.update(back, 0.0)
     assert rates("env_steps") is None
     assert rates("received") == pytest.approx(1205)
-    assert rates.see(status(2), 0.0), "the broker was up for longer before: it is another"
+    assert rates.update(status(2), 0.0), "the broker was up for longer before: it is another"
     assert rates("received") is None
 
 
 def test_without_a_clock_of_the_brokers_ours_will_do() -> None:
     rates = Rates()
     for at in range(3):
-        rates.see({"received": 10 * at}, float(at))
+        rates.update({"received": 10 * at}, float(at))
     assert rates("received") == pytest.approx(10)

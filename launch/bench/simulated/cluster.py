@@ -23,7 +23,7 @@ _PATIENCE_S = 300.0  # far above what anything here takes
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ProcessLoad:
     """Holds the resources that a process used up to one moment."""
 
     cpu_s: float
@@ -32,7 +32,7 @@ class Load:
     descriptors: int
 
     @classmethod
-    def of(cls, pid: int) -> "Load":
+    def of(cls, pid: int) -> "ProcessLoad":
         place = Path(f"/proc/{pid}")
         words = (place / "stat").read_text().rpartition(")")[2].split()
         lines = (place / "smaps_rollup").read_text().splitlines()
@@ -45,7 +45,7 @@ class Load:
         )
 
 
-class Stage:
+class SimulatedCluster:
     """Runs the processes in one temporary folder; closing it kills them and deletes the folder."""
 
     def __init__(self, *, tcp: bool = False, keys: bool = False, **sections: Any) -> None:
@@ -131,7 +131,7 @@ class Stage:
         self._started.append(popen)
         return popen.pid
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> "SimulatedCluster":
         return self
 
     def __exit__(
