@@ -24,7 +24,7 @@ from headrace.launch.process import last_errors, runtime
 
 __all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
 
-# Its parent may be killed, as a notebook's kernel is: then it ends, too.
+# Ends with its parent, which may be killed as a notebook's kernel is.
 _PROGRAM = """
 import sys
 from headrace.launch import cli
@@ -90,7 +90,7 @@ def train(
         raise RuntimeError(f"headrace train ended with status {status}: {said or 'see its lines'}")
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:  # a full disk: its lines have said so
+    except (OSError, json.JSONDecodeError) as error:  # a full disk: its output has said so
         raise RuntimeError(f"the run has ended, but {folder} holds no summary: {error}") from error
     return {**summary, "folder": str(folder)}
 
@@ -145,7 +145,7 @@ def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
             raise
         finally:
             if not shown:
-                # What outlives it and still holds the pipe is not waited for.
+                # Processes that outlive it and hold the pipe are not waited for.
                 reader.join(timeout=1.0)
         said = _STAMP.sub("", lines[-1]) if lines else ""
         return child.returncode, last_errors.reason(Path(kept)) or said
@@ -176,7 +176,7 @@ def _settings(given: dict[str, Any]) -> dict[str, str]:
     typed: dict[str, str] = {}
     for name, value in given.items():
         if isinstance(value, dict):
-            if name not in SECTIONS:  # an empty one would set nothing, and never be missed
+            if name not in SECTIONS:  # an empty dict would set nothing, unnoticed
                 raise ConfigError(no_section(name, value))
             for key, inner in value.items():
                 typed[f"{name}.{key}={_text(inner)}"] = f"{name}={{{key!r}: {inner!r}}}"
@@ -205,7 +205,7 @@ def _plain(value: Any) -> Any:
             return value.item() if getattr(value, "shape", None) == () else value
 
 
-# What messages call options, as a caller from Python has them.
+# Command-line options in messages, and what a Python caller types instead.
 _OPTIONS = {
     r"headrace train --evaluate\b": "headrace.train(..., evaluate=True)",
     r"--checkpoint (best|newest)\b": r'which="\1"',

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"headrace {release()}")
-    # For what `headrace train` starts again.
+    # For the processes that `headrace train` restarts.
     whole.add_argument(
         "--log-level", choices=("info", "warning"), default="info", help=argparse.SUPPRESS
     )

@@ -32,7 +32,7 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
     wanted = [(role, keys.check_name(name)) for role in ROLES for name in names.get(role, ())]
     authorised = folder / AUTHORISED
     for place in (folder, authorised):
-        # Not stricter afterwards: who has a folder already has given it the rights he wants.
+        # The mode of an existing folder stays as its owner set it.
         place.mkdir(mode=0o700, exist_ok=True, parents=True)
     public, made, kept = _broker(folder)
     if made or not wanted:
@@ -40,7 +40,7 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
     for role, name in wanted:
         stem = keys.stem(role, name)
         secret, shown = folder / f"{stem}.key", authorised / f"{stem}.pub"
-        # Either half is there: it was handed out, or it was withdrawn. Neither must come back.
+        # If either half exists, the key was handed out or withdrawn: it must not be made again.
         if secret.exists() or shown.exists():
             kept.append(secret)
             continue

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-# What @grafana/schema 13.2.3, against which the tests check the types, calls its newest.
+# The newest version in @grafana/schema 13.2.3, against which the tests check the types.
 SCHEMA_VERSION: Final = 42
 WIDTH: Final = 24  # columns of a dashboard
 # The variable at the top of every dashboard: it works in a Grafana with any number of Prometheis.
@@ -39,7 +39,7 @@ class Row:
 class Board:
     """Describes one dashboard."""
 
-    name: str  # of its file, and the end of its uid: both stay for ever
+    name: str  # of its file, and the end of its uid: never change it
     title: str
     words: str
     rows: tuple[Row, ...]

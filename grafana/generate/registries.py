@@ -55,7 +55,7 @@ class MetricDescription(NamedTuple):
 
 def all_metrics() -> list[MetricDescription]:
     """Returns the metrics of all roles, by name."""
-    return asyncio.run(_all_metrics())  # a broker's sockets want a loop to be put together in
+    return asyncio.run(_all_metrics())  # a broker's sockets must be made in a loop
 
 
 _ENDS = {"counter": "_total", "info": "_info"}  # what a scrape adds to the names of a kind
@@ -82,7 +82,7 @@ def _of(registry: CollectorRegistry, role: str) -> Iterator[MetricDescription]:
             for label, value in sample.labels.items():
                 if label != "le":
                     labels.setdefault(label, {})[value] = None
-        if name.endswith("_info"):  # its labels say what there is on one machine
+        if name.endswith("_info"):  # its label values describe one machine
             labels = {label: {} for label in labels}
         values = {label: tuple(known) for label, known in labels.items()}
         yield MetricDescription(name, family.type, values, family.documentation, (role,))
@@ -100,7 +100,7 @@ def _broker() -> Iterator[CollectorRegistry]:
     registry = http.registry("broker")
     http.says_run(registry, run="", algorithm="", env="")
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
-        gate = Gate(context, Path(folder))  # with keys: there is a metric that nobody else has
+        gate = Gate(context, Path(folder))  # with keys, which add a metric
         router, publisher = endpoints.router(context, None), endpoints.publisher(context, None)
         BrokerMetrics(
             registry,
@@ -148,7 +148,7 @@ def _learner() -> Iterator[CollectorRegistry]:
             journal=Journal(None, ""),
             context=context,
         )
-        # All that they ask a feed for is its end.
+        # The metrics use nothing of a feed but its end.
         LearnerMetrics(registry).watch(cast(Feed, SimpleNamespace(end=end)))
         yield registry
         context.destroy(linger=0)

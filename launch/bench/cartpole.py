@@ -38,7 +38,7 @@ def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> d
     return figures
 
 
-# Larger batches than for learning: what is measured is how much of the machine reaches the goal.
+# Larger batches than for learning: this measures how much of the machine is used.
 THROUGHPUT = {
     "make": ("cartpole", ("unroll.envs=64", "unroll.length=32", "pacing.batch_unrolls=2")),
     "vector": (

@@ -58,7 +58,7 @@ def bench(
 def measure(
     *, samplers: int, processes: int, size: int, seconds: float, weights: int
 ) -> dict[str, Any]:
-    # One unroll of each sampler to a step: weights go out to all of them as often.
+    # One unroll of each sampler per step, and weights go out to all of them once per step.
     with SimulatedCluster(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as cluster:
         broker = cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0")
         base = ProcessLoad.of(broker)
@@ -85,7 +85,7 @@ def measure(
         gate.touch()
         cluster.until(lambda: _welcomed(cluster, crowd) == samplers, "every sampler is welcomed")
         connected = max(one["welcomed"] for one in _all(cluster, crowd)) - began
-        time.sleep(2.0)  # whatever it allocates comes to rest
+        time.sleep(2.0)  # lets its memory settle
         idle, scrape = ProcessLoad.of(broker), _scrape_ms(cluster)
         learner = cluster.start(
             LearnerSpec(

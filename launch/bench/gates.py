@@ -25,21 +25,21 @@ class Gate:
     steps: int
     sets: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
-    long: bool = False  # only when it is asked for by name
+    long: bool = False  # runs only when named
 
 
 def _memory(core: str, algorithm: str) -> Gate:
     sets = [f"model.core={core}", f"algorithm.name={algorithm}"]
     if algorithm == "impala":
-        # Without a clip it needs smaller steps, and a reason not to be sure too early.
+        # Without a clip it needs smaller steps, and an entropy bonus against early certainty.
         sets += ["learner.lr=[[0, 1e-3], [1500000, 0]]", "algorithm.entropy_coef=0.01"]
     return Gate("memory", 400, 1_500_000, tuple(sets))
 
 
 # CartPole pays 1 a step, 500 at most. Without velocities a network that remembers nothing stays
-# below 100. Pendulum costs up to 16 a step for 200 steps; nobody does better than about -150.
+# below 100. Pendulum costs up to 16 a step for 200 steps; the best possible is about -150.
 # Catch pays 1 or -1. The other tasks of headrace.actors.envs.toys.tasks pay at most 1;
-# what draws its actions loses a little of that, so 5 % are allowed to be missing.
+# drawn actions lose a little of that, so a gate allows 5 % less.
 GATES: dict[str, Gate] = {
     "cartpole-impala": Gate("cartpole-impala", 475, 500_000),
     "cartpole-appo": Gate("cartpole", 475, 400_000),

@@ -17,8 +17,8 @@ from headrace.actors.stepping.step_cost import Cost, cost_of
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
-_STEPS, _LONGEST_S = 100_000, 3.0  # of the measurement
-_BEGINS_S = 60.0  # environments are made within
+_STEPS, _LONGEST_S = 100_000, 3.0  # limits of a measurement
+_BEGINS_S = 60.0  # within which all environments must be made
 
 
 def steps_per_s(

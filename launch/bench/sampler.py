@@ -127,7 +127,7 @@ def figures(
         inference_s=spent["inference_s"] / steps,
     )
     waits = {name: spent[f"wait_{name}_s"] for name in ("env", "gather", "credit", "weights")}
-    # What this process's main thread did; environments beside it, and their replies, are not in it.
+    # The main thread's share; environments in other threads, and their replies, are left out.
     own = spent["inference_s"] - spent["replies_s"]
     known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
     handover = spent["wall_s"] - known

@@ -14,14 +14,14 @@ from headrace.broker.transport.endpoints import is_loopback
 from headrace.launch.config import allowed_code, run_file
 from headrace.launch.process import descriptors
 
-# Beyond what a role needs to notice by itself that something hangs.
+# Added to the time in which a role notices by itself that it hangs.
 _MARGIN_S = 30
-# A checkpoint (torchrun lets its ranks no longer), the last weights, the files of the run.
+# A checkpoint (torchrun gives its ranks no longer), the last weights, the run's files.
 _LEARNER_STOP_S = 30 + 5 + 10
-# Environments and worker processes close; and what a node does after its samplers.
+# To close environments and worker processes; and for a node after its samplers have ended.
 _CLOSE_S, _NODE_S = 10, 5
 _MOST_NODES = 10_000
-# Of a pod, or beside the ranks of a Slurm node: nobody can know it from here.
+# CPUs of a pod, or besides the ranks of a Slurm node: a guess, unknown on this machine.
 _CPUS = 4
 _RENDEZVOUS_PORT = 29400
 _PLAIN = re.compile(r"[\w./+@~-]+")
@@ -158,7 +158,7 @@ class TemplateValues:
                 f"--nnodes {self.learners} --rdzv-backend c10d --rdzv-id {self.run.run.name}"
                 f" --rdzv-endpoint {self._host()}:{_RENDEZVOUS_PORT}"
             )
-        # torchrun on Python 3.11 takes --run for one of its own.
+        # torchrun on Python 3.11 takes --run as an option of its own.
         ranks = f"--nproc-per-node {self.ranks} -m headrace.launch.learner {run}"
         return f"{self.bin}/torchrun {rendezvous} {ranks}"
 

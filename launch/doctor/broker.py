@@ -27,7 +27,7 @@ _ANSWERS_S = 5.0
 _STATUS_S = 2.0
 _AGAIN_MS = 200
 _MOST_SKEW_S = 1.0
-_MOST_CLOCK = 1e11  # seconds since 1970; what is above is no time
+_MOST_CLOCK = 1e11  # seconds since 1970; larger values are not a time
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -43,12 +43,12 @@ class BrokerVisit:
     shaken: bool = False  # the handshake succeeded
     failed: str = ""  # why it did not
     refused: str = ""  # the broker's words
-    foreign: str = ""  # what it speaks is not ours
+    foreign: str = ""  # why its messages cannot be read
     welcome: messages.Welcome | None = None
-    run: dict[str, Any] = field(default_factory=dict)  # as its peers must see it
+    run: dict[str, Any] = field(default_factory=dict)  # the keys that all peers share
     took_s: float = 0.0  # from HELLO to WELCOME
     asked_at: float = 0.0  # for its status, by our wall clock; 0 = not yet
-    ahead_s: float = math.nan  # its wall clock, of ours; not a number = it did not say
+    ahead_s: float = math.nan  # its wall clock minus ours; NaN = it did not say
     release: str = ""  # that runs there; "" = it did not say
 
 

@@ -13,7 +13,7 @@ from headrace.launch.doctor import broker, machine, run, torch
 from headrace.launch.doctor.finding import BAD, WARN, Finding, Subject, run_check
 from headrace.launch.process import runtime
 
-# Each has shorter times of its own: this one is for what none of them foresaw.
+# Each check has shorter limits of its own: this one is for unforeseen hangs.
 _SECONDS = 90.0
 _CHECKS = (*machine.CHECKS, *torch.CHECKS, *run.CHECKS, *broker.CHECKS)
 

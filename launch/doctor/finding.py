@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 
     level: str
     what: str  # the check's name
-    words: str  # what was found, and what to mend
+    words: str  # what was found, and what to repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ def run_check(check: Check, subject: Subject, seconds: float) -> list[Finding]:
     def run() -> None:
         try:
             found.extend(check(subject))
-        except Exception as error:  # noqa: BLE001  # the others are still to be heard
+        except Exception as error:  # noqa: BLE001  # the other checks must still run
             line = " ".join(str(error).split())
             found.append(Finding(BAD, name, f"cannot be checked: {type(error).__name__}: {line}"))
 
-    # A daemon: what hangs must not keep the process.
+    # A daemon: a check that hangs must not keep the process alive.
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     thread.join(seconds)

@@ -18,7 +18,7 @@ from headrace.launch.process import descriptors as limits
 from headrace.launch.process import runtime
 
 _MB = 2**20
-# Of one learner, sampler or evaluator: torch takes most of it.
+# Memory of one learner, sampler or evaluator: torch takes most of it.
 _PROCESS_MB = 300
 _SHM_MB = 64
 _ROOM_MB, _LITTLE_ROOM_MB = 100, 1024
@@ -120,7 +120,7 @@ def descriptors(subject: Subject) -> Iterator[Finding]:
     fitting = limits.fitting_peers()
     words = f"{soft} (at most {hard}), enough for a broker of {fitting:,} peers"
     peers = 0 if subject.run is None else subject.run.broker.peers
-    if peers == BrokerConfig().peers:  # a limit that nobody has set
+    if peers == BrokerConfig().peers:  # the default: the user has not set it
         peers = 0
     if fitting < 1:
         yield Finding(BAD, "descriptors", f"{words}; raise it: ulimit -n 4096, or LimitNOFILE=4096")

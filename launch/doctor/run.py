@@ -78,7 +78,7 @@ def _bindable(endpoint: str, *, expected: bool) -> Finding:
         return Finding(OK, "address", f"{endpoint} takes any free port")
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family) as trial:
-        # As libzmq does, so that connections of a broker that has just ended do not count.
+        # As libzmq does: connections of a broker that has just ended do not block the address.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("" if host == "*" else host.strip("[]"), int(port)))

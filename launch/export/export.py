@@ -117,7 +117,7 @@ def _write(module: OnnxModule, facts: dict[str, Any], path: Path) -> None:
                 output_names=[port.name for port in module.outputs],
             )
         except Exception as error:
-            # Whatever a network of somebody's own does that ONNX has no word for.
+            # A user's own network may do anything that ONNX cannot express.
             line = " ".join(str(error.__cause__ or error).split())[:_LONGEST_LINE]
             raise ExportError(f"torch cannot export this network: {line}") from error
         assert program is not None

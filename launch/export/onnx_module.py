@@ -18,7 +18,7 @@ from headrace.learner.spaces import Action, Leaf, Part, Spaces, previous_leaves
 
 _MEMORY = "memory"
 _REWARD = "previous.reward"
-# What the network is shown of the step before is never larger.
+# Bounds of the previous reward and numbers that the network is shown.
 _LARGEST_REWARD, _LARGEST_NUMBER = 1.0, 10.0
 
 

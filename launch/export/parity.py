@@ -15,7 +15,7 @@ from headrace.learner.spaces import Leaf
 
 OBSERVATIONS = 1000
 DIFFERENCE = 1e-4  # the largest allowed; of numbers above 1 as a share of them
-# Sizes of the batches: any size must do.
+# Sizes of the batches: every size must work.
 _BATCHES = (1, 3, 96, 100)
 
 Arrays = dict[str, NDArray[Any]]
@@ -99,7 +99,7 @@ class Parity:
     def _draw(self, port: TensorPort, rows: int) -> NDArray[Any]:
         rng, leaf = self._rng, port.leaf
         shape = (rows, *port.shape)
-        if leaf is None:  # the memory: within what tanh leaves
+        if leaf is None:  # the memory: within tanh's range
             return rng.uniform(-1, 1, shape).astype(np.float32)
         if leaf.mask:
             return self._mask(rows).astype(port.dtype)
@@ -131,7 +131,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> float:
         return float("inf")
     a, b = here.astype(np.float64), there.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        # The same infinity on both sides is no difference.
+        # The same infinity on both sides counts as equal.
         apart = np.where(a == b, 0.0, np.abs(a - b) / np.maximum(1.0, np.abs(a)))
     return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
 

@@ -34,12 +34,12 @@ class LiveView:
         self._quiet = quiet
         self._next_line = 0.0
         self._live: Live | None = None
-        # One writes at a time: each moves up by the lines that the view had when it was written
-        # last, and two that move at once write over each other.
+        # One writer at a time: each moves the cursor up by the height that the view had when it
+        # was last written, so two at once would overwrite each other.
         self._writing = threading.Lock()
         if terminal is not None:
             console = Console(file=terminal.file, force_terminal=True)
-            # Refreshed by us: a refresh thread of its own would be one more thing to fork around.
+            # We refresh it: a refresh thread would be one more thread to fork around.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
 

@@ -20,7 +20,7 @@ class LoopStatus:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._status: Callable[[], Mapping[str, Any]] | None = None
-        self._silent: float | None = None  # since when nothing is answered
+        self._silent: float | None = None  # since when there is no answer; None = there is one
 
     def set_source(self, status: Callable[[], Mapping[str, Any]]) -> None:
         """Sets the source of the status later, because the port opens before its server exists."""

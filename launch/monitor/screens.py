@@ -71,7 +71,7 @@ def state(status: Status, rates: Rates) -> tuple[str, str]:
         return "no learner is here", _ALARM
     if not (status.get("actors") or {}).get("count"):
         return "no sampler is here", _ALARM
-    speed = rates("outcome_trained")  # the broker's own count: learners tell theirs later
+    speed = rates("outcome_trained")  # the broker's own count: learners report theirs later
     if speed is None:
         return "starting", _QUIET
     return ("training", _ACCENT) if speed > 0 else ("nothing is being trained", _ALARM)

@@ -27,7 +27,7 @@ class StatusClient:
         self._inc = runtime.incarnation()
         self.status: dict[str, Any] = {}
         self.last_status_at: float | None = None  # when the last status came, by time.monotonic
-        self.refused = ""  # why the broker will not have us, in its words
+        self.refused = ""  # the broker's reason for refusing us; "" = it did not
 
     def ask(self) -> None:
         self._send(messages.encode(messages.Watch()))
@@ -44,7 +44,7 @@ class StatusClient:
             except messages.OtherProtocol as error:
                 self.refused = str(error)
             except messages.WireError:
-                continue  # whatever it is, it is no broker's answer
+                continue  # whatever it is, a broker did not send it
 
     def wait(self, seconds: float, *files: int) -> list[int]:
         """Waits until a message may have come or one of these files can be read; returns those
@@ -71,7 +71,7 @@ class StatusClient:
                 self._send(
                     messages.encode(hello, hello_payload.encode(hello_payload.Introduction()))
                 )
-                self.ask()  # what was asked before was not answered
+                self.ask()  # the question before HELLO was not answered
             case messages.Status() if buffers:
                 status = hello_payload.unpack(buffers[0])
                 self.status = status if isinstance(status, dict) else {}
@@ -97,7 +97,7 @@ class PolledStatus:
         """Returns a new status; without an answer the last one, with the seconds of silence as
         `silent_s`."""
         client, began = self._client, time.monotonic()
-        client.receive()  # what came after our patience is old
+        client.receive()  # drops answers to earlier calls that gave up
         before, asked = client.last_status_at, float("-inf")
         while (now := time.monotonic()) < began + _PATIENCE_S:
             if now >= asked + _AGAIN_S:

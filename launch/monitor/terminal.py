@@ -19,7 +19,7 @@ class CapturedTerminal:
         self._pipe, write = os.pipe()
         os.dup2(write, 2)
         os.close(write)
-        self._reader: threading.Thread | None = None  # None = nobody shows the lines yet
+        self._reader: threading.Thread | None = None  # None = the lines are not shown yet
 
     def pass_on(self, show: Callable[[str], object]) -> None:
         """Shows every line from here on in a thread, and the lines written before, too. Call it
@@ -34,7 +34,7 @@ class CapturedTerminal:
         if self._reader is None:
             self.pass_on(self._plain)
         assert self._reader is not None
-        # Until nobody holds the pipe any more; who outlives his children is not waited for.
+        # Ends when no process holds the pipe; it does not wait for children that outlive this one.
         self._reader.join(timeout=1.0)
 
     def _read(self, show: Callable[[str], object]) -> None:

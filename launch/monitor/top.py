@@ -82,7 +82,7 @@ def _once(client: StatusClient, asked: runtime.Asked) -> int:
 def _live(client: StatusClient, asked: runtime.Asked, keys: int | None) -> int:
     rates, news = Rates(), ""
     console = Console()
-    # Refreshed by us: a thread of its own would draw while we wait.
+    # We refresh it: a refresh thread would draw while we wait.
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while not asked:
             began = time.monotonic()
@@ -159,7 +159,7 @@ def _serve(
     """Serves the page for users who cannot reach the broker's own; asks only while the page is
     open."""
     stops = (signal.SIGTERM, signal.SIGINT)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads shall not take them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads must not receive them
     try:
         _wait_for_first_status(client, address, runtime.Asked())
         logs.start("top")

@@ -85,7 +85,7 @@ def gaps(account: Account) -> Iterator[str]:
 
 
 def _row(sampler: Sampler) -> tuple[str, ...]:
-    # Nothing tells the two apart from here, and the same may be in flight.
+    # The ledger cannot tell the two apart, and both may have the same unrolls in flight.
     ended = "in order" if sampler.ended else "runs or killed"
     numbers = (sampler.generated, *sampler.fates)
     return (sampler.name, str(sampler.inc), ended, *(f"{number:,}" for number in numbers))

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# From here on a series in 1/df is exact to more digits than anybody prints.
+# From this df on a series in 1/df is exact to more digits than are ever printed.
 _MANY = 200
 
 

@@ -77,7 +77,7 @@ def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
         try:
             found = checkpoint.load_latest(folder)
         except checkpoint.CheckpointError as error:
-            # It says what to do about training; here it is another matter.
+            # Its text advises how to go on training, which does not apply here.
             if which is None and name == "best":
                 log.warning("every checkpoint in %s is damaged; the newest is taken", folder)
                 continue

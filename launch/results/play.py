@@ -15,7 +15,7 @@ from headrace.launch.process import runtime
 from headrace.launch.results import confidence, loaded_run
 from headrace.launch.results.video import Video, VideoError
 
-# What may be set: the rest is part of what was trained.
+# The sections that may be changed: the rest is part of what was trained.
 _SETTABLE = ("env", "evaluate")
 _LAST_SEED = 2**31 - 1
 
@@ -37,7 +37,7 @@ def play(
         raise run_file.ConfigError(f"--seed {seed}: it must be 0 to {_LAST_SEED}")
     found = loaded_run.load(run_dir, which)
     env, evaluate = _sections(run_dir, sets)
-    # One thread: a single row at a time is no work for more.
+    # One thread: a single row at a time gives more threads nothing to do.
     torch.set_num_threads(1)
     first = evaluate.seed if seed is None else seed
     film = None if video is None else Video(video, env.id)

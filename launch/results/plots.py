@@ -10,9 +10,9 @@ from headrace.broker import durable
 
 Lines = Sequence[Mapping[str, Any]]
 
-# Readable on white and on black.
+# Readable on white and on black backgrounds.
 _GREY, _BLUE, _ORANGE = "#808890", "#3b82c4", "#d9822b"
-# Parts of the loss and what belongs to them, in the order in which people look.
+# Parts of the loss and what belongs to them, in the order in which readers look.
 _PARTS = (
     "policy_loss",
     "value_loss",
@@ -121,7 +121,7 @@ def _plot(
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
 
-    # Letters stay letters, so that they can be searched, and ids do not change from run to run.
+    # Text stays text, so that it can be searched, and ids do not change from run to run.
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,

@@ -32,7 +32,7 @@ from headrace.learner.train import train
 
 log = logging.getLogger(__name__)
 
-# What training makes; beside it a checkpoint holds the state of the dice.
+# The results of training; a checkpoint also holds the states of random generators.
 _COMPARED = ("model", "target", "optimiser")
 
 
@@ -173,7 +173,7 @@ def _final(run_dir: Path) -> Checkpoint:
     try:
         final = checkpoint.load_latest(run_dir / "checkpoints", _steps)
     except checkpoint.CheckpointError as error:
-        # It says what to do about training; here it is another matter.
+        # Its text advises how to go on training, which does not apply here.
         raise run_file.ConfigError(
             f"every checkpoint in {run_dir / 'checkpoints'} is damaged: there is none to compare"
             " with"

@@ -15,11 +15,11 @@ from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
-# pygame draws without a window and without a greeting.
+# Makes pygame draw without a window and without a greeting.
 _UNSEEN = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-_FPS = 30  # of an environment that does not say
+_FPS = 30  # of an environment that does not declare one
 _LONGEST_LINE = 200
-# Of a GIF: of two pictures that are equal, a corner is written again.
+# The rectangle of a GIF that is rewritten when two pictures in a row are equal.
 _CORNER = (0, 0, 1, 1)
 _PACKAGES = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 
@@ -87,7 +87,7 @@ class Video:
                 with self._writing():
                     self._finish()
             else:
-                with contextlib.suppress(Exception):  # what went wrong first is what counts
+                with contextlib.suppress(Exception):  # the first error is the one to report
                     self._writer.close()
         finally:
             runtime.discard(self._part)
@@ -110,14 +110,14 @@ class Video:
             return Gif(self._part.open("wb"), fps)
         from imageio import v2 as imageio
 
-        # imageio would resize for old players, with a warning.
+        # imageio would warn of sizes that only old players reject, and resize without the 1 below.
         logging.getLogger("imageio_ffmpeg").setLevel(logging.ERROR)
         return imageio.get_writer(self._part, mode="I", fps=fps, macro_block_size=1)
 
     def _finish(self) -> None:
         self._writer.close()
         if self._kind == ".mp4":
-            # ffmpeg is a process of its own: how it ended shows only in what it left.
+            # ffmpeg is a separate process: only its output file shows whether it succeeded.
             importlib.import_module("imageio_ffmpeg").count_frames_and_secs(str(self._part))
         durable.commit(self._part, self._path)
 

@@ -49,7 +49,7 @@ class SimulatedLearner(LearnerEnd):
         self.steps = 0
         self._size = pacing.batch_unrolls
         self._batch: list[Key] = []  # unrolls held, the oldest first
-        self._full = asyncio.Event()  # there may be a whole batch
+        self._full = asyncio.Event()  # set when a whole batch is there
         self.begins(0)
 
     async def train(self) -> None:

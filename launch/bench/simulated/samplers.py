@@ -29,10 +29,10 @@ from headrace.launch.bench.simulated.latency import Latencies
 from headrace.launch.bench.simulated.processes import SamplersSpec
 from headrace.launch.process import runtime
 
-_ANY_VERSION = 2**62  # without weights none need be waited for
-# Of all that a sampler may say. Failures and most buckets are 0, and what is 0 is not said.
+_ANY_VERSION = 2**62  # without weights no version is waited for
+# A real sampler's usual figures. Failures and most buckets are 0, and zeros are not sent.
 _FIGURES = (*GROWING[:20], *GROWING[30:46])
-_MOST_LIVES = 4096  # brokers that one sampler writes down
+_MOST_LIVES = 4096  # broker incarnations that one sampler records
 
 
 class SimulatedSampler(ActorEnd):
@@ -60,8 +60,8 @@ class SimulatedSampler(ActorEnd):
         self.lives: list[tuple[float, float | None]] = []
         self.acknowledged_at = 0.0  # the last time
         self.pong_s = 0.0  # the longest from a PING to its PONG
-        self._pings: deque[float] = deque()  # when those went that were not answered
-        self._of = 0  # incarnation of the last of these
+        self._pings: deque[float] = deque()  # when the unanswered ones were sent
+        self._of = 0  # broker incarnation of the latest entry in lives
         self._told = 0  # the newest version that the broker spoke of
         self._latencies = latencies
         self.say = self._says

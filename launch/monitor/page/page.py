@@ -18,9 +18,9 @@ from headrace.launch.process.http import Page
 Status = Callable[[], Mapping[str, Any]]
 
 _FOLDER: Final = Path(__file__).parent
-# In the order in which they need each other.
+# In the order of their dependencies.
 _SCRIPTS: Final = ("format", "totals", "draw", "pipeline", "curve", "tables", "page")
-# However many look, the numbers are made no more often.
+# The status is built at most this often, however many pages are open.
 _EVERY_S: Final = 0.25
 
 
@@ -54,7 +54,7 @@ class CachedStatus:
         self._status = status
         self._lock = threading.Lock()
         self._made = b""
-        self._until = float("-inf")  # what was made is fresh before
+        self._until = float("-inf")  # when the cached status expires, by time.monotonic
 
     def __call__(self) -> bytes:
         with self._lock:
