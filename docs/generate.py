@@ -54,7 +54,7 @@ def commands() -> str:
     """Returns the page of all commands with their options and examples."""
     parts = [_COMMANDS]
     for name, command, words in _commands(arguments.parser()):
-        lines = "\n".join(line for line in examples.lines(name))
+        lines = "\n".join(line for line in examples.command_lines(name))
         rows = [_option(action) for action in command._actions if _is_shown(action)]
         table = _table(("option", "meaning"), rows)
         parts.append(f"## headrace {name}\n\n{_sentence(words)}\n\n```\n{lines}\n```\n\n{table}")

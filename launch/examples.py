@@ -94,6 +94,6 @@ def main_epilog() -> str:
     )
 
 
-def lines(command: str) -> list[str]:
+def command_lines(command: str) -> list[str]:
     """Returns a command's examples, without their meanings."""
     return [line for line, _ in _ALL[command]]

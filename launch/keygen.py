@@ -34,7 +34,7 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
     for place in (folder, authorised):
         # The mode of an existing folder stays as its owner set it.
         place.mkdir(mode=0o700, exist_ok=True, parents=True)
-    public, made, kept = _broker(folder)
+    public, made, kept = _broker_key(folder)
     if made or not wanted:
         wanted = [(role, "") for role in ROLES if not names.get(role)] + wanted
     for role, name in wanted:
@@ -51,7 +51,7 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
     return made, kept
 
 
-def _broker(folder: Path) -> tuple[str, list[Path], list[Path]]:
+def _broker_key(folder: Path) -> tuple[str, list[Path], list[Path]]:
     """Returns the broker's public key, and the files made and kept. The public half is enough here:
     the secret one may be on the broker's machine only."""
     secret, shown = folder / f"{BROKER}.key", folder / f"{BROKER}.pub"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from grafana.generate.boards import shown
+from grafana.generate.boards import dashboards_of
 from grafana.generate.registries import MetricDescription
 
 _EACH: Final = "of one sampler; headrace_samplers_* has all of them"
@@ -34,7 +34,7 @@ question of the moment.
 def page(metrics: Sequence[MetricDescription]) -> str:
     """Renders the page in Markdown: a section per role, then the metrics that several roles
     have."""
-    boards = shown(metrics)
+    boards = dashboards_of(metrics)
     sections: dict[str, list[str]] = {}
     for one in metrics:
         title = one.roles[0].capitalize() if len(one.roles) == 1 else "Every process"

@@ -84,7 +84,7 @@ def measure(
         began = time.monotonic()
         gate.touch()
         cluster.until(lambda: _welcomed(cluster, crowd) == samplers, "every sampler is welcomed")
-        connected = max(one["welcomed"] for one in _all(cluster, crowd)) - began
+        connected = max(one["welcomed"] for one in _sampler_reports(cluster, crowd)) - began
         time.sleep(2.0)  # lets its memory settle
         idle, scrape = ProcessLoad.of(broker), _scrape_ms(cluster)
         learner = cluster.start(
@@ -98,9 +98,10 @@ def measure(
             )
         )
         cluster.until(
-            lambda: all(one["settled"] for one in _all(cluster, crowd)), "every sampler is answered"
+            lambda: all(one["settled"] for one in _sampler_reports(cluster, crowd)),
+            "every sampler is answered",
         )
-        loaded = _loaded(cluster, broker, crowd, learner, seconds)
+        loaded = _measure_load(cluster, broker, crowd, learner, seconds)
         cluster.end(crowd)
         cluster.end([learner])
         hellos = sum(cluster.report(pid)["hellos"] for pid in crowd)
@@ -110,8 +111,8 @@ def measure(
             "samplers": samplers,
             "connected_s": round(connected, 2),
             "metrics_idle_ms": scrape,
-            "idle_kb_each": _each(idle, base, samplers),
-            "loaded_kb_each": _each(loaded.pop("load"), base, samplers),
+            "idle_kb_each": _kb_each(idle, base, samplers),
+            "loaded_kb_each": _kb_each(loaded.pop("load"), base, samplers),
             "descriptors": loaded.pop("descriptors"),
             **loaded,
             "hellos_each": round(hellos / samplers, 2),
@@ -124,7 +125,7 @@ def measure(
         }
 
 
-def _loaded(
+def _measure_load(
     cluster: SimulatedCluster, broker: int, crowd: Sequence[int], learner: int, seconds: float
 ) -> dict[str, Any]:
     """Measures the crowd at work; the first seconds, in which the flow settles, are left out."""
@@ -173,20 +174,20 @@ def jain_fairness(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
-def _each(load: ProcessLoad, base: ProcessLoad, samplers: int) -> float:
+def _kb_each(load: ProcessLoad, base: ProcessLoad, samplers: int) -> float:
     return round((load.pss_kb - base.pss_kb) / samplers, 1)
 
 
-def _all(cluster: SimulatedCluster, crowd: Sequence[int]) -> list[dict[str, Any]]:
+def _sampler_reports(cluster: SimulatedCluster, crowd: Sequence[int]) -> list[dict[str, Any]]:
     return [one for pid in crowd for one in cluster.report(pid).get("samplers", [])]
 
 
 def _welcomed(cluster: SimulatedCluster, crowd: Sequence[int]) -> int:
-    return sum(1 for one in _all(cluster, crowd) if one["welcomed"] is not None)
+    return sum(1 for one in _sampler_reports(cluster, crowd) if one["welcomed"] is not None)
 
 
 def _settled(cluster: SimulatedCluster, crowd: Sequence[int]) -> list[int]:
-    return [one["settled"] for one in _all(cluster, crowd)]
+    return [one["settled"] for one in _sampler_reports(cluster, crowd)]
 
 
 def _latencies(cluster: SimulatedCluster, crowd: Sequence[int]) -> Latencies:

@@ -28,7 +28,7 @@ class Gate:
     long: bool = False  # runs only when named
 
 
-def _memory(core: str, algorithm: str) -> Gate:
+def _memory_gate(core: str, algorithm: str) -> Gate:
     sets = [f"model.core={core}", f"algorithm.name={algorithm}"]
     if algorithm == "impala":
         # Without a clip it needs smaller steps, and an entropy bonus against early certainty.
@@ -44,10 +44,10 @@ GATES: dict[str, Gate] = {
     "cartpole-impala": Gate("cartpole-impala", 475, 500_000),
     "cartpole-appo": Gate("cartpole", 475, 400_000),
     "cartpole-ppo": Gate("cartpole-ppo", 475, 200_000),
-    "memory-lstm-impala": _memory("lstm", "impala"),
-    "memory-lstm-appo": _memory("lstm", "appo"),
-    "memory-gru-impala": _memory("gru", "impala"),
-    "memory-gru-appo": _memory("gru", "appo"),
+    "memory-lstm-impala": _memory_gate("lstm", "impala"),
+    "memory-lstm-appo": _memory_gate("lstm", "appo"),
+    "memory-gru-impala": _memory_gate("gru", "impala"),
+    "memory-gru-appo": _memory_gate("gru", "appo"),
     "acrobot": Gate("acrobot", -100, 500_000),
     "pendulum-appo": Gate("pendulum", -250, 1_000_000),
     "pendulum-ppo": Gate("pendulum-ppo", -250, 1_000_000),

@@ -40,7 +40,7 @@ _ROLES = ("watcher", "actor", "evaluator")
 class BrokerVisit:
     """Collects what one connection to the broker found."""
 
-    shaken: bool = False  # the handshake succeeded
+    handshake_done: bool = False  # the handshake succeeded
     failed: str = ""  # why it did not
     refused: str = ""  # the broker's words
     foreign: str = ""  # why its messages cannot be read
@@ -59,7 +59,7 @@ def broker(subject: Subject) -> Iterator[Finding]:
         return
     try:
         endpoints.check(address)
-        reached = _reached(address)
+        reached = _connect_s(address)
     except (EndpointError, OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
         mend = "is a broker running there, and may this machine connect to it?"
@@ -69,7 +69,7 @@ def broker(subject: Subject) -> Iterator[Finding]:
     visit = visit_broker(address, _key(subject))
     if visit.failed:
         yield Finding(BAD, "handshake", visit.failed)
-    elif not visit.shaken:
+    elif not visit.handshake_done:
         words = f"what listens at {address} is no broker: no ZeroMQ handshake"
         yield Finding(BAD, "handshake", f"{words} within {_ANSWERS_S:g} s")
     else:
@@ -89,7 +89,7 @@ def _key(subject: Subject) -> Key | None:
     return keyring.key(subject.run, "watcher", None)
 
 
-def _reached(address: str) -> float:
+def _connect_s(address: str) -> float:
     """Returns the seconds that a plain connection took; raises OSError if there is none."""
     scheme, _, rest = address.partition("://")
     before = time.monotonic()
@@ -126,7 +126,7 @@ def visit_broker(address: str, key: Key | None) -> BrokerVisit:
                 deadline = time.monotonic() + _STATUS_S
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(messages.encode(messages.Watch()), zmq.DONTWAIT)
-            if visit.shaken and not said_at:
+            if visit.handshake_done and not said_at:
                 said_at = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(hello, zmq.DONTWAIT)
@@ -135,7 +135,7 @@ def visit_broker(address: str, key: Key | None) -> BrokerVisit:
                     _receive(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
                 else:
                     _handshake(visit, monitor, handshakes)
-        if not visit.shaken and not visit.failed:
+        if not visit.handshake_done and not visit.failed:
             visit.failed = handshakes.line(time.monotonic()).removesuffix("; still trying")
         if visit.welcome is not None:
             with contextlib.suppress(zmq.Again):
@@ -155,7 +155,7 @@ def _answered(visit: BrokerVisit) -> bool:
 def _handshake(visit: BrokerVisit, monitor: Any, handshakes: Handshakes) -> None:
     event = parse_monitor_message(monitor.recv_multipart())
     if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-        visit.shaken = True
+        visit.handshake_done = True
     else:
         handshakes.failed(failure(event["event"], event["value"]))
         visit.failed = handshakes.fatal()

@@ -24,9 +24,9 @@ def doctor(
     """Runs all checks and prints their findings; returns 0 if nothing is bad."""
     loaded, first = _load(source, sets)
     subject = Subject(loaded, (source, *sets) if source else (), address, key)
-    levels = [_say(finding) for finding in first]
+    levels = [_print_finding(finding) for finding in first]
     for check in _CHECKS:
-        levels += [_say(finding) for finding in run_check(check, subject, _SECONDS)]
+        levels += [_print_finding(finding) for finding in run_check(check, subject, _SECONDS)]
     bad, warned = levels.count(BAD), levels.count(WARN)
     print(f"{len(levels)} checks, {bad} bad, {warned} to think about")  # noqa: T201
     sys.stdout.flush()
@@ -42,7 +42,7 @@ def _load(source: str | None, sets: Sequence[str]) -> tuple[run_file.Run | None,
         return None, [Finding(BAD, "run", str(error))]
 
 
-def _say(finding: Finding) -> str:
+def _print_finding(finding: Finding) -> str:
     words = " ".join(finding.words.split())
     print(f"{finding.level:4}  {finding.what:16}  {words}", flush=True)  # noqa: T201
     return finding.level

@@ -44,7 +44,7 @@ def packages(_: Subject) -> Iterator[Finding]:
         have = _installed(name)
         if have is None:
             wrong.append(f"{name} is not installed")
-        elif _numbers(have) < _numbers(least):
+        elif _version_numbers(have) < _version_numbers(least):
             wrong.append(f"{name} is {have}, at least {least} is needed")
     if wrong:
         yield Finding(BAD, "packages", f"{'; '.join(wrong)}: pip install -U headrace")
@@ -106,7 +106,7 @@ def shared_memory(_: Subject) -> Iterator[Finding]:
         words = f'no memfd here ({error.strerror}): set actor.stepping = "inline" or "threads"'
         yield Finding(BAD, "shared memory", words)
         return
-    room = _room_mb(Path("/dev/shm"))
+    room = _free_disk_mb(Path("/dev/shm"))
     if room is None or room <= _SHM_MB:
         size = "no /dev/shm" if room is None else f"/dev/shm has {room:,.0f} MB"
         words = f"{size}: too little for learners on several GPUs; docker run --shm-size=1g"
@@ -154,7 +154,10 @@ def disk(subject: Subject) -> Iterator[Finding]:
     """Checks the folders of runs and of sockets."""
     run = subject.run
     out = Path("headrace-runs") / (run.run.name if run is not None else "")
-    folders = {"disk": _nearest(out.absolute()), "temporary files": Path(tempfile.gettempdir())}
+    folders = {
+        "disk": _existing_folder(out.absolute()),
+        "temporary files": Path(tempfile.gettempdir()),
+    }
     for what, folder in folders.items():
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
@@ -165,10 +168,10 @@ def disk(subject: Subject) -> Iterator[Finding]:
             mend = "choose another folder with --out" if what == "disk" else "set TMPDIR"
             yield Finding(BAD, what, f"{folder}: {error.strerror}; {mend}")
             continue
-        yield _enough(what, folder, _room_mb(folder) or 0.0)
+        yield _disk_finding(what, folder, _free_disk_mb(folder) or 0.0)
 
 
-def _enough(what: str, folder: Path, room: float) -> Finding:
+def _disk_finding(what: str, folder: Path, room: float) -> Finding:
     words = f"{folder} has {room:,.0f} MB free"
     if room < _ROOM_MB:
         return Finding(BAD, what, f"{words}: make room, checkpoints could not be written")
@@ -177,12 +180,12 @@ def _enough(what: str, folder: Path, room: float) -> Finding:
     return Finding(OK, what, words)
 
 
-def _nearest(path: Path) -> Path:
+def _existing_folder(path: Path) -> Path:
     """Returns the folder itself, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
-def _room_mb(folder: Path) -> float | None:
+def _free_disk_mb(folder: Path) -> float | None:
     try:
         state = os.statvfs(folder)
     except OSError:
@@ -231,7 +234,7 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     found = re.match(r"[0-9.]+", version)
     return tuple(int(part) for part in found[0].split(".") if part) if found else ()
 

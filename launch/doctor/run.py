@@ -119,11 +119,11 @@ def key_folder(subject: Subject) -> Iterator[Finding]:
     if folder.stat().st_mode & 0o022:
         words = f"others can write into {folder}; chmod go-w {folder}"
         yield Finding(BAD, "keys", words)
-    yield from _own_pair(folder)
+    yield from _broker_pair(folder)
     yield from _authorised(run)
 
 
-def _own_pair(folder: Path) -> Iterator[Finding]:
+def _broker_pair(folder: Path) -> Iterator[Finding]:
     secret, shown = folder / f"{BROKER}.key", folder / f"{BROKER}.pub"
     if not secret.exists():
         return  # a peer's machine

@@ -34,7 +34,7 @@ class ExportError(run_file.ConfigError):
 
 def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
     """Writes OUT and OUT.json, both or none; returns the exit status."""
-    _need_packages()
+    _check_packages()
     found = loaded_run.load(run_dir, which)
     path = out or run_dir / "model.onnx"
     described = path.with_name(f"{path.name}.json") if path.name else path
@@ -59,7 +59,7 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
     finally:
         runtime.discard(part)
         runtime.discard(described_part)
-    print(_words(found, module, path, difference))  # noqa: T201
+    print(_result_text(found, module, path, difference))  # noqa: T201
     return runtime.OK
 
 
@@ -88,7 +88,7 @@ def _writing(path: Path) -> Iterator[None]:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _need_packages() -> None:
+def _check_packages() -> None:
     for package in _PACKAGES:
         try:
             with warnings.catch_warnings():
@@ -181,7 +181,9 @@ def _port(port: TensorPort) -> dict[str, Any]:
     return facts
 
 
-def _words(found: loaded_run.LoadedRun, module: OnnxModule, path: Path, difference: float) -> str:
+def _result_text(
+    found: loaded_run.LoadedRun, module: OnnxModule, path: Path, difference: float
+) -> str:
     def listed(ports: tuple[TensorPort, ...]) -> str:
         return ", ".join(f"{port.name} {port.dtype}{['batch', *port.shape]}" for port in ports)
 

@@ -38,7 +38,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.model = model
         self._leaves = leaves_of(model, spaces)
-        self._greedy = _Greedy(spaces.action)
+        self._greedy = _GreedyAction(spaces.action)
         self._previous = [leaf.name for leaf in self._leaves if leaf.name.startswith("previous.")]
         self.outputs = self._outputs(spaces.action)
         taken = {_MEMORY, *(port.name for port in self.outputs)}
@@ -110,7 +110,7 @@ def part_name(part: Part) -> str:
     return ".".join(map(str, ("action", *part.path)))
 
 
-class _Greedy(nn.Module):
+class _GreedyAction(nn.Module):
     """Computes the likeliest choices and the means, as actors/actions.py turns them into
     actions."""
 

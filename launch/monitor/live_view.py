@@ -76,7 +76,7 @@ class LiveView:
         return (
             f"{seconds}  {steps:10.0f} steps  {self._rate():8.0f}/s"
             f"  return {mean if mean is None else round(mean, 1)}"
-            f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
+            f"{''.join(f'  {name} {words}' for name, words in _evaluation_rows(status))}"
             f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
         )
 
@@ -99,7 +99,7 @@ class LiveView:
         rows = (
             ("time", f"{time.monotonic() - self._began:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
-            *_score(status),
+            *_evaluation_rows(status),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
             ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
             ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
@@ -112,7 +112,7 @@ class LiveView:
         return table
 
 
-def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
+def _evaluation_rows(status: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns the last evaluation as one row of the table; empty = there is none yet."""
     for said in status.get("evaluators", ()):
         if "mean" in said:

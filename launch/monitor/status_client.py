@@ -40,7 +40,7 @@ class StatusClient:
             except zmq.Again:
                 return
             try:
-                self._hear(*messages.decode(frames))
+                self._handle(*messages.decode(frames))
             except messages.OtherProtocol as error:
                 self.refused = str(error)
             except messages.WireError:
@@ -64,7 +64,7 @@ class StatusClient:
         self._socket.close(0)
         self.context.term()
 
-    def _hear(self, message: messages.Message, buffers: Sequence[messages.Buffer]) -> None:
+    def _handle(self, message: messages.Message, buffers: Sequence[messages.Buffer]) -> None:
         match message:
             case messages.Resync():
                 hello = messages.Hello("watcher", "view", self._inc)

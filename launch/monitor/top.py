@@ -75,7 +75,7 @@ def _once(client: StatusClient, asked: runtime.Asked) -> int:
     _wait(client, asked, None, until=until)
     _ask_and_wait(client, asked, None)
     rates.update(client.status, client.last_status_at or 0.0)
-    print("\n".join(screens.lines(client.status, rates)))  # noqa: T201
+    print("\n".join(screens.plain_lines(client.status, rates)))  # noqa: T201
     return runtime.OK
 
 

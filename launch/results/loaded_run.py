@@ -46,7 +46,7 @@ def load(run_dir: Path, which: str | None = None) -> LoadedRun:
     """Loads the best checkpoint or the newest whole one; None = the best where there is one."""
     run = _run(run_dir)
     found = _checkpoint(run_dir, which)
-    _check(found, run)
+    _check_identity(found, run)
     spaces = _spaces(found)
     try:
         model = build(run.model, spaces, seed=0)
@@ -93,7 +93,7 @@ def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
     raise LoadError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
 
 
-def _check(found: checkpoint.Checkpoint, run: run_file.Run) -> None:
+def _check_identity(found: checkpoint.Checkpoint, run: run_file.Run) -> None:
     """Raises LoadError unless the checkpoint was trained by this very run."""
     try:
         there = found.entry(dict[str, dict[str, Any]], "identity", "shared")

@@ -42,7 +42,7 @@ def play(
     first = evaluate.seed if seed is None else seed
     film = None if video is None else Video(video, env.id)
     with film or contextlib.nullcontext():
-        scores = _played(found, env, evaluate, episodes, first, greedy, film)
+        scores = _play(found, env, evaluate, episodes, first, greedy, film)
     how = "greedy" if greedy else "sampled"
     print(result_text(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
     if video is not None:
@@ -50,7 +50,7 @@ def play(
     return runtime.OK
 
 
-def _played(
+def _play(
     found: loaded_run.LoadedRun,
     env: EnvConfig,
     evaluate: EvaluateConfig,
@@ -63,7 +63,7 @@ def _played(
     try:
         return evaluator.play(
             policy,
-            env if film is None else _rendering(env),
+            env if film is None else _with_render_mode(env),
             found.spaces,
             episodes,
             1 if film else evaluate.envs,
@@ -107,5 +107,5 @@ def _sections(run_dir: Path, sets: Sequence[str]) -> tuple[EnvConfig, EvaluateCo
     return run.env, run.evaluate
 
 
-def _rendering(env: EnvConfig) -> EnvConfig:
+def _with_render_mode(env: EnvConfig) -> EnvConfig:
     return msgspec.structs.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})

@@ -39,8 +39,8 @@ _COMPARED = ("model", "target", "optimiser")
 def replay(run_dir: Path) -> int:
     """Returns 0 if the weights are the same, 1 if not; ConfigError if there is nothing to
     replay."""
-    final = _final(run_dir)
-    newer = _newest(run_dir) > final.version
+    final = _last_checkpoint(run_dir)
+    newer = _newest_version(run_dir) > final.version
     log.info(
         "goes to optimiser step %d and compares with %s, %s",
         _steps(final),
@@ -169,7 +169,7 @@ def _pieces(
     return pieces, feed
 
 
-def _final(run_dir: Path) -> Checkpoint:
+def _last_checkpoint(run_dir: Path) -> Checkpoint:
     try:
         final = checkpoint.load_latest(run_dir / "checkpoints", _steps)
     except checkpoint.CheckpointError as error:
@@ -183,7 +183,7 @@ def _final(run_dir: Path) -> Checkpoint:
     return final
 
 
-def _newest(run_dir: Path) -> int:
+def _newest_version(run_dir: Path) -> int:
     """Returns the highest version that has a checkpoint, whole or not."""
     names = [path.name[:12] for path in (run_dir / "checkpoints").iterdir()]
     return max(int(name) for name in names if name.isdigit())

@@ -46,7 +46,7 @@ def report(run_dir: Path, *, to: Path | None) -> int:
             f"{run_dir} has neither history.jsonl nor summary.json yet: nothing to report"
         )
     page = to or run_dir / "report.html"
-    drawn = _drawn(run, history, learning_curve.read(run_dir / "evaluations.jsonl"))
+    drawn = _draw_plots(run, history, learning_curve.read(run_dir / "evaluations.jsonl"))
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         plots.save(drawn, page.with_suffix(""))
@@ -81,7 +81,7 @@ def _summary(run_dir: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _drawn(
+def _draw_plots(
     run: run_file.Run, history: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]]
 ) -> list[plots.Plot]:
     made: list[plots.Plot | None] = []

@@ -16,7 +16,7 @@ from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
 # Makes pygame draw without a window and without a greeting.
-_UNSEEN = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+_HEADLESS = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 _FPS = 30  # of an environment that does not declare one
 _LONGEST_LINE = 200
 # The rectangle of a GIF that is rewritten when two pictures in a row are equal.
@@ -42,7 +42,7 @@ class Video:
             raise VideoError(
                 f"--video needs {error.name or package}: pip install 'headrace[video]'"
             ) from error
-        for key, value in _UNSEEN.items():
+        for key, value in _HEADLESS.items():
             os.environ.setdefault(key, value)
         if not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")
@@ -54,20 +54,20 @@ class Video:
 
     def add_frame(self, env: Any) -> None:
         """Adds the environment's present picture to the video."""
-        frame = self._rendered(env)
+        frame = self._render(env)
         if not _is_picture(frame):
             raise VideoError(
-                f"{self._name} renders {_words(frame)}, not a picture of height x width x 3 bytes;"
-                " it needs the render mode rgb_array"
+                f"{self._name} renders {_kind_of(frame)}, not a picture of height x width x 3"
+                " bytes; it needs the render mode rgb_array"
             )
         if self._writer is None:
             self._shape = frame.shape
             with self._writing():
-                self._writer = self._opened(float(env.metadata.get("render_fps") or _FPS))
+                self._writer = self._open_writer(float(env.metadata.get("render_fps") or _FPS))
         if frame.shape != self._shape:
             raise VideoError(f"{self._name} renders pictures of several sizes")
         with self._writing():
-            self._writer.append_data(_even(frame) if self._kind == ".mp4" else frame)
+            self._writer.append_data(_pad_to_even(frame) if self._kind == ".mp4" else frame)
         self.frames += 1
 
     def __enter__(self) -> "Video":
@@ -92,7 +92,7 @@ class Video:
         finally:
             runtime.discard(self._part)
 
-    def _rendered(self, env: Any) -> Any:
+    def _render(self, env: Any) -> Any:
         try:
             return env.render()
         except NotImplementedError as error:
@@ -102,10 +102,10 @@ class Video:
             ) from error
         except Exception as error:
             raise VideoError(
-                f"{self._name} cannot be rendered: {_line(error)}{_hint(error)}"
+                f"{self._name} cannot be rendered: {_first_line(error)}{_hint(error)}"
             ) from error
 
-    def _opened(self, fps: float) -> Any:
+    def _open_writer(self, fps: float) -> Any:
         if self._kind == ".gif":
             return Gif(self._part.open("wb"), fps)
         from imageio import v2 as imageio
@@ -132,7 +132,7 @@ class Video:
             why = getattr(error, "strerror", None)
             if why is None:
                 ended = self._writer is not None and self._kind == ".mp4"
-                why = "ffmpeg ended early; is the disk full?" if ended else _line(error)
+                why = "ffmpeg ended early; is the disk full?" if ended else _first_line(error)
             raise VideoError(f"--video {self._path} cannot be written: {why}") from error
 
 
@@ -179,20 +179,20 @@ def _is_picture(frame: Any) -> bool:
     )
 
 
-def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _pad_to_even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Pads to even height and width by doubling the last row or column: MP4 shares colours by 2 x
     2."""
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def _words(frame: Any) -> str:
+def _kind_of(frame: Any) -> str:
     if isinstance(frame, np.ndarray):
         return f"{frame.dtype.name}{[*frame.shape]}"
     return "nothing" if frame is None else f"a {type(frame).__name__}"
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return (text[0] if text else type(error).__name__)[:_LONGEST_LINE]
 

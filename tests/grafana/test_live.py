@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from grafana.generate.__main__ import GRAFANA
-from grafana.generate.boards import BOARDS, named, recorded
+from grafana.generate.boards import BOARDS, metrics_in, recorded_in
 from grafana.generate.registries import all_metrics
 from tests import ports
 from tests.needs import missing
@@ -122,11 +122,11 @@ def expressions() -> dict[str, str]:
 def not_expected(query: str) -> bool:
     """Nobody here has what it asks for."""
     rules = (GRAFANA / "recording.yaml").read_text()
-    for rule in recorded(query):
+    for rule in recorded_in(query):
         made = re.search(rf"record: {rule}\n(.*?)(?=- record|\Z)", rules, re.DOTALL)
         assert made
         query += made[1]
-    return any(name in NOT_HERE for name in named(query))
+    return any(name in NOT_HERE for name in metrics_in(query))
 
 
 def test_every_panel_of_a_real_run_has_data(live: Live) -> None:

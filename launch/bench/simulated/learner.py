@@ -94,7 +94,7 @@ class SimulatedLearner(LearnerEnd):
 
 
 async def _learn(spec: processes.LearnerSpec) -> int:
-    stop = processes.stop()
+    stop = processes.stop_event()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     journal = processes.journal(spec.ledger, "learner")
     try:
@@ -104,7 +104,7 @@ async def _learn(spec: processes.LearnerSpec) -> int:
             steps = group.create_task(end.train(), name="steps")
             while not stop.is_set():
                 processes.write(spec.report, **end.figures())
-                await processes.pause(stop, spec.every_s)
+                await processes.sleep(stop, spec.every_s)
             steps.cancel()
             end.leave(final=False, text="the simulation ends")
             link.cancel()

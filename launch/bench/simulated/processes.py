@@ -104,14 +104,14 @@ def key(file: str, role: str) -> Key | None:
     return keyring.from_file(Path(file) if file else None, role)
 
 
-def stop() -> asyncio.Event:
+def stop_event() -> asyncio.Event:
     """Returns an event that SIGTERM sets."""
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
     return asked
 
 
-async def pause(stop: asyncio.Event, seconds: float) -> None:
+async def sleep(stop: asyncio.Event, seconds: float) -> None:
     """Sleeps this long, or until told to stop."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

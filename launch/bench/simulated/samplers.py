@@ -61,8 +61,8 @@ class SimulatedSampler(ActorEnd):
         self.acknowledged_at = 0.0  # the last time
         self.pong_s = 0.0  # the longest from a PING to its PONG
         self._pings: deque[float] = deque()  # when the unanswered ones were sent
-        self._of = 0  # broker incarnation of the latest entry in lives
-        self._told = 0  # the newest version that the broker spoke of
+        self._welcomed_by = 0  # broker incarnation of the latest entry in lives
+        self._newest_version = 0  # the newest version that the broker spoke of
         self._latencies = latencies
         self.say = self._says
 
@@ -72,22 +72,24 @@ class SimulatedSampler(ActorEnd):
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         super().welcomed(welcome, body)
-        self._told = max(self._told, welcome.version)
+        self._newest_version = max(self._newest_version, welcome.version)
         self._pings.clear()
-        if welcome.broker_inc != self._of and len(self.lives) < _MOST_LIVES:
-            self._of = welcome.broker_inc
+        if welcome.broker_inc != self._welcomed_by and len(self.lives) < _MOST_LIVES:
+            self._welcomed_by = welcome.broker_inc
             self.lives.append((time.monotonic(), None))
 
     @property
     def acting(self) -> int:
         """Returns the version it reports to act with: without weights, the newest it heard of."""
-        return super().acting if self.spec.weights else self._told
+        return super().acting if self.spec.weights else self._newest_version
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         if isinstance(message, Pong):
-            self._told = max(self._told, message.version)
+            self._newest_version = max(self._newest_version, message.version)
         elif isinstance(message, Limit):
-            self._told = max([self._told, *(version for _, _, version in message.grants)])
+            self._newest_version = max(
+                [self._newest_version, *(version for _, _, version in message.grants)]
+            )
         if isinstance(message, Ack):
             self.acknowledged_at = now = time.monotonic()
             welcomed, first = self.lives[-1]
@@ -154,7 +156,7 @@ class SimulatedSampler(ActorEnd):
 
     def _put(self, stream: int, version: int, body: bytes) -> None:
         self.outbox.start(stream)
-        acted = version if self.spec.weights else self._told
+        acted = version if self.spec.weights else self._newest_version
         self.put(
             stream,
             versions=(acted, acted),
@@ -177,7 +179,7 @@ class SimulatedSampler(ActorEnd):
 
 
 async def _sample(spec: SamplersSpec) -> int:
-    began, stop, latencies = 0.0, processes.stop(), Latencies()
+    began, stop, latencies = 0.0, processes.stop_event(), Latencies()
     journal = processes.journal(spec.ledger, "actor")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 8 * spec.count + 64)  # far above what links use
@@ -203,7 +205,7 @@ async def _sample(spec: SamplersSpec) -> int:
     try:
         processes.write(spec.report, ready=True)
         while not spec.opened() and not stop.is_set():
-            await processes.pause(stop, 0.01)
+            await processes.sleep(stop, 0.01)
         began = time.monotonic()
         body = os.urandom(spec.bytes)
         async with asyncio.TaskGroup() as link_group:
@@ -213,7 +215,7 @@ async def _sample(spec: SamplersSpec) -> int:
                     group.create_task(sampler.sample(body, stop), name="sampler")
                 while not stop.is_set():
                     write()
-                    await processes.pause(stop, spec.every_s)
+                    await processes.sleep(stop, spec.every_s)
                 for sampler in samplers:
                     sampler.news.set()
             until = time.monotonic() + spec.drain_s

@@ -116,7 +116,7 @@ def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_room_mb", give(64.0))
+    monkeypatch.setattr(machine, "_free_disk_mb", give(64.0))
     found = only(machine.shared_memory)
     assert found.level == WARN and "docker run --shm-size=1g" in found.words
     monkeypatch.setattr(os, "memfd_create", fail(OSError(38, "Function not implemented")))
@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_or_read_only(tmp_path: Path, monkeypatch: pytest.Mo
     assert here[:2] == (OK, "disk") and str(tmp_path) in here.words
     assert list(tmp_path.iterdir()) == []
     for room, level in ((90.0, BAD), (500.0, WARN), (5000.0, OK)):
-        monkeypatch.setattr(machine, "_room_mb", give(room))
+        monkeypatch.setattr(machine, "_free_disk_mb", give(room))
         assert next(iter(machine.disk(subject()))).level == level
     error = OSError(30, "Read-only file system")
     monkeypatch.setattr(tempfile, "TemporaryFile", fail(error))

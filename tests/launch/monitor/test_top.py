@@ -64,10 +64,13 @@ def test_a_broker_that_is_silent_is_the_first_thing_said() -> None:
 def test_words_of_strangers_stay_words(width: int) -> None:
     rates = Rates()
     rates.update(hostile(), 0.0)
-    for text in (drawn(hostile(), rates, width=width), "\n".join(screens.lines(hostile(), rates))):
+    for text in (
+        drawn(hostile(), rates, width=width),
+        "\n".join(screens.plain_lines(hostile(), rates)),
+    ):
         assert not {c for c in text if not c.isprintable()} - {"\n"}
         assert LONG[:2500] not in text
-    assert SCRIPT in "\n".join(screens.lines(hostile(), rates))
+    assert SCRIPT in "\n".join(screens.plain_lines(hostile(), rates))
     told = status(late=[{"role": "actor", "name": "[red]x[/red]", "silent_s": 5.0}])
     assert "[red]x[/red]" in drawn(told, rates, width=110), "its own colours are not obeyed"
 
@@ -76,15 +79,17 @@ def test_a_broker_of_before_says_less() -> None:
     rates = Rates()
     rates.update(BARE, 0.0)
     assert "no learner is here" in drawn(BARE, rates, width=80)
-    assert "samplers    0, 0 behind" in screens.lines(BARE, rates)
-    assert screens.lines({}, Rates())
+    assert "samplers    0, 0 behind" in screens.plain_lines(BARE, rates)
+    assert screens.plain_lines({}, Rates())
 
 
 def test_what_is_not_accounted_for() -> None:
     assert screens.unaccounted({**BARE, "received": 5}) == 5
     assert screens.unaccounted({**BARE, "unaccounted": 2}) == 2
     assert screens.unaccounted({}) is None
-    assert "ledger      2 not accounted for" in screens.lines({**BARE, "unaccounted": 2}, Rates())
+    assert "ledger      2 not accounted for" in screens.plain_lines(
+        {**BARE, "unaccounted": 2}, Rates()
+    )
 
 
 def test_rates_are_differences_over_the_last_seconds() -> None:
