@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from grafana.generate import reference
-from grafana.generate.registries import described
+from grafana.generate.registries import all_metrics
 from headrace.launch import arguments, examples
 from headrace.launch.config import run_file, toml_text
 
@@ -54,7 +54,7 @@ def commands() -> str:
     """Returns the page of all commands with their options and examples."""
     parts = [_COMMANDS]
     for name, command, words in _commands(arguments.parser()):
-        lines = "\n".join(line for line in examples.lines(name))
+        lines = "\n".join(line for line in examples.command_lines(name))
         rows = [_option(action) for action in command._actions if _is_shown(action)]
         table = _table(("option", "meaning"), rows)
         parts.append(f"## headrace {name}\n\n{_sentence(words)}\n\n```\n{lines}\n```\n\n{table}")
@@ -128,5 +128,5 @@ def _sentence(words: str) -> str:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/settings.md": settings,
     "reference/commands.md": commands,
-    "reference/metrics.md": lambda: reference.page(described()),
+    "reference/metrics.md": lambda: reference.page(all_metrics()),
 }

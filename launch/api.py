@@ -1,7 +1,7 @@
 """Headrace from Python: `headrace.train("cartpole", stop_return=475)`.
 
-Runs are trained by processes of their own, as on the command line; this module starts them, waits,
-and returns what the run's summary says. `load_policy` then acts with what was learnt.
+Runs are trained in processes of their own, as on the command line; this module starts them, waits,
+and returns the run's summary. `load_policy` then acts with what was learnt.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from headrace.launch.process import last_errors, runtime
 
 __all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
 
-# Its parent may be killed, as a notebook's kernel is: then it ends, too.
+# Ends with its parent, which may be killed as a notebook's kernel is.
 _PROGRAM = """
 import sys
 from headrace.launch import cli
@@ -38,8 +38,9 @@ _STOPS_WITHIN_S = 60.0
 
 
 def Config(run: str, sets: Sequence[str] = ()) -> Run:  # noqa: N802  # the noun it returns
-    """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
-    with _in_python({setting: setting for setting in sets}):
+    """Loads a run from a TOML file, or a shipped run by name, changed by `section.key=value`
+    settings."""
+    with _in_callers_words({setting: setting for setting in sets}):
         return run_file.load(run, sets)
 
 
@@ -57,9 +58,9 @@ def train(
     """Trains a run on this machine and returns its summary; `folder` in it is the run's folder.
 
     Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
-    `stop_return=475`; None = not set. Wrong ones raise ConfigError, before anything starts or by
-    the run's first process; it says why in its own words. `evaluate` starts an evaluator beside it;
-    a table is its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
+    `stop_return=475`; None = not set. Wrong settings raise ConfigError with the reason, before
+    anything starts or from the run's first process. `evaluate` starts an evaluator beside it; a
+    dict gives its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
     ends the run as Ctrl-C does on the command line, with a checkpoint, and is raised again.
     """
     if isinstance(evaluate, dict):
@@ -67,7 +68,7 @@ def train(
     if isinstance(settings.get("run"), str):  # train(run="pong"), not the section
         run = settings.pop("run")
     typed = _settings(settings)
-    with _in_python(typed):
+    with _in_callers_words(typed):
         name = run_file.load(run, list(typed)).run.name
     folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
     command = ["train", run, "--out", str(folder)]
@@ -82,14 +83,14 @@ def train(
             " continues it"
         )
         raise
-    with _in_python(typed):
+    with _in_callers_words(typed):
         if status == runtime.YOUR_INPUT:
             raise ConfigError(said or "headrace train refused the run; its lines say why")
     if status not in (runtime.OK, runtime.LIMIT):
         raise RuntimeError(f"headrace train ended with status {status}: {said or 'see its lines'}")
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    except (OSError, json.JSONDecodeError) as error:  # a full disk: its lines have said so
+    except (OSError, json.JSONDecodeError) as error:  # a full disk: its output has said so
         raise RuntimeError(f"the run has ended, but {folder} holds no summary: {error}") from error
     return {**summary, "folder": str(folder)}
 
@@ -97,25 +98,25 @@ def train(
 def load_policy(
     path: str | Path, which: str | None = None, *, seed: int | None = None
 ) -> TrainedPolicy:
-    """What a run has learnt: `policy.act(obs) -> (action, state)`.
+    """Loads what a run has learnt: `policy.act(obs) -> (action, state)`.
 
     path: the run's folder. which: "best", "newest", or None = the best where there is one. seed: of
-    actions that are drawn, act(..., greedy=False); None = different every time. ConfigError, which
-    is a ValueError, when there is nothing that could be loaded.
+    actions that are drawn, act(..., greedy=False); None = different every time. Raises ConfigError,
+    which is a ValueError, when nothing can be loaded.
     """
     from headrace.launch.results import loaded_run
 
-    with _in_python({}):
+    with _in_callers_words({}):
         found = loaded_run.load(Path(path), which)
     dice = runtime.incarnation() if seed is None else seed
     return TrainedPolicy(loaded_run.policy_of(found, seed=dice), found.spaces)
 
 
 def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
-    """Runs a `headrace` command. The exit status, and the reason it gave or the last line it said.
+    """Runs a `headrace` command; returns its exit status, and its error or its last output line.
 
-    Shown: it writes on the terminal itself. Else its lines go wherever Python's sys.stderr goes: a
-    notebook's is no file that a process could be given.
+    Shown: it writes to the terminal itself. Else its lines go to Python's sys.stderr, which in a
+    notebook is not a file that a process could inherit.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as kept:
         # Modules that we can import, such as an environment beside the script, it can import too.
@@ -144,7 +145,7 @@ def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
             raise
         finally:
             if not shown:
-                # What outlives it and still holds the pipe is not waited for.
+                # Processes that outlive it and hold the pipe are not waited for.
                 reader.join(timeout=1.0)
         said = _STAMP.sub("", lines[-1]) if lines else ""
         return child.returncode, last_errors.reason(Path(kept)) or said
@@ -170,12 +171,12 @@ def _stop(child: "subprocess.Popen[str]") -> None:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:
-    """learner={"lr": 1} and stop_return=2 as learner.lr=1 and stop.return=2, each with what was
-    typed for it."""
+    """Turns learner={"lr": 1} and stop_return=2 into learner.lr=1 and stop.return=2, each mapped to
+    what the caller typed."""
     typed: dict[str, str] = {}
     for name, value in given.items():
         if isinstance(value, dict):
-            if name not in SECTIONS:  # an empty one would set nothing, and never be missed
+            if name not in SECTIONS:  # an empty dict would set nothing, unnoticed
                 raise ConfigError(no_section(name, value))
             for key, inner in value.items():
                 typed[f"{name}.{key}={_text(inner)}"] = f"{name}={{{key!r}: {inner!r}}}"
@@ -194,7 +195,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy's as Python's own."""
+    """Turns numpy's numbers into Python's own."""
     match value:
         case dict():
             return {key: _plain(inner) for key, inner in value.items()}
@@ -204,7 +205,7 @@ def _plain(value: Any) -> Any:
             return value.item() if getattr(value, "shape", None) == () else value
 
 
-# What messages call options, as a caller from Python has them.
+# Command-line options in messages, and what a Python caller types instead.
 _OPTIONS = {
     r"headrace train --evaluate\b": "headrace.train(..., evaluate=True)",
     r"--checkpoint (best|newest)\b": r'which="\1"',
@@ -215,8 +216,8 @@ _OPTIONS = {
 
 
 @contextlib.contextmanager
-def _in_python(typed: dict[str, str]) -> Iterator[None]:
-    """What is wrong with a run, in terms of what was typed here."""
+def _in_callers_words(typed: dict[str, str]) -> Iterator[None]:
+    """Rewrites a ConfigError of a run in terms of what the Python caller typed."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The command line: every command with its options. What a command does stands in cli.py."""
+"""The command line: every command with its options. What each command does is in cli.py."""
 
 import argparse
 import sys
@@ -31,21 +31,21 @@ _FOLDER = "the run's folder, as headrace train wrote it"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, not the whole usage."""
+        """Prints one line, not the whole usage."""
         print(f"{self.prog}: {message} (see: {self.prog} --help)", file=sys.stderr)  # noqa: T201
         raise SystemExit(runtime.YOUR_INPUT)
 
 
 def parser() -> argparse.ArgumentParser:
-    """`command` holds the name of the command."""
+    """Builds the parser; the parsed `command` is the name of the command."""
     whole = _Parser(
         prog="headrace",
         description="Asynchronous reinforcement learning.",
-        epilog=examples.of_all(),
+        epilog=examples.main_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"headrace {release()}")
-    # For what `headrace train` starts again.
+    # For the processes that `headrace train` restarts.
     whole.add_argument(
         "--log-level", choices=("info", "warning"), default="info", help=argparse.SUPPRESS
     )
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("run", help=_LISTED)
     options.sets(shown)
     for name, command in commands.choices.items():
-        command.epilog = examples.of(name)
+        command.epilog = examples.epilog(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
     return whole
 

@@ -11,13 +11,13 @@ try:
     from headrace.launch.config import run_file
     from headrace.launch.config.starts import run_folder
     from headrace.launch.process import logs, runtime
-except KeyboardInterrupt:  # too early for main to say it
+except KeyboardInterrupt:  # too early for main to catch it
     raise SystemExit(3) from None
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 done, 1 our fault, 2 your input, 3 a limit came first."""
-    # module:factory may name a file where the user stands; installed packages go first.
+    # module:factory may name a file in the working directory; installed packages go first.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     parser = arguments.parser()
@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return runtime.YOUR_INPUT
     except BrokenPipeError:
         return runtime.OK  # headrace config ... | head
-    except KeyboardInterrupt:  # a run that has begun has its own answer
+    except KeyboardInterrupt:  # a run that has started handles it itself
         return runtime.LIMIT
 
 
@@ -184,7 +184,7 @@ def _replay(given: argparse.Namespace) -> int:
 def _audit(given: argparse.Namespace) -> int:
     from headrace.launch.results import audit_table
 
-    return audit_table.balance(given.folder)
+    return audit_table.audit_table(given.folder)
 
 
 def _top(given: argparse.Namespace) -> int:

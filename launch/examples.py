@@ -1,4 +1,4 @@
-"""What each command's help ends with: lines to copy, and what they do."""
+"""The examples at the end of each command's help."""
 
 import textwrap
 
@@ -73,14 +73,14 @@ _ALL = {
 }
 
 
-def of(command: str) -> str:
-    """The end of its help."""
+def epilog(command: str) -> str:
+    """Returns the end of a command's help."""
     lines = [f"  {line}\n      {meaning}" for line, meaning in _ALL[command]]
     return "\n".join(("examples:", *lines))
 
 
-def of_all() -> str:
-    """The end of the help of `headrace` itself."""
+def main_epilog() -> str:
+    """Returns the end of the help of `headrace` itself."""
     return (
         "examples:\n"
         "  headrace train cartpole\n"
@@ -94,6 +94,6 @@ def of_all() -> str:
     )
 
 
-def lines(command: str) -> list[str]:
-    """Its examples alone."""
+def command_lines(command: str) -> list[str]:
+    """Returns a command's examples, without their meanings."""
     return [line for line, _ in _ALL[command]]

@@ -1,4 +1,4 @@
-"""`headrace keygen FOLDER`: a broker's key, and one for each role or node; none written over."""
+"""`headrace keygen FOLDER`: a broker's key, and one for each role or node; never overwrites one."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ from headrace.launch.process import runtime
 
 
 def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
-    """`names`: role -> names of its keys; a role of a new folder that has none gets one key."""
+    """Makes keys; `names`: role -> names of its keys. In a new folder a role without names gets one
+    key."""
     try:
         made, kept = generate(folder, names)
     except KeyFileError as error:
@@ -27,19 +28,19 @@ def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
 
 
 def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Path], list[Path]]:
-    """What was made, and what was there before."""
+    """Makes the missing keys; returns the files made, and those that were there before."""
     wanted = [(role, keys.check_name(name)) for role in ROLES for name in names.get(role, ())]
     authorised = folder / AUTHORISED
     for place in (folder, authorised):
-        # Not stricter afterwards: who has a folder already has given it the rights he wants.
+        # The mode of an existing folder stays as its owner set it.
         place.mkdir(mode=0o700, exist_ok=True, parents=True)
-    public, made, kept = _broker(folder)
+    public, made, kept = _broker_key(folder)
     if made or not wanted:
         wanted = [(role, "") for role in ROLES if not names.get(role)] + wanted
     for role, name in wanted:
         stem = keys.stem(role, name)
         secret, shown = folder / f"{stem}.key", authorised / f"{stem}.pub"
-        # Either half is there: it was handed out, or it was withdrawn. Neither must come back.
+        # If either half exists, the key was handed out or withdrawn: it must not be made again.
         if secret.exists() or shown.exists():
             kept.append(secret)
             continue
@@ -50,8 +51,9 @@ def generate(folder: Path, names: Mapping[str, Sequence[str]]) -> tuple[list[Pat
     return made, kept
 
 
-def _broker(folder: Path) -> tuple[str, list[Path], list[Path]]:
-    """The broker's public half, which is all that is needed here once its key was taken away."""
+def _broker_key(folder: Path) -> tuple[str, list[Path], list[Path]]:
+    """Returns the broker's public key, and the files made and kept. The public half is enough here:
+    the secret one may be on the broker's machine only."""
     secret, shown = folder / f"{BROKER}.key", folder / f"{BROKER}.pub"
     if shown.exists():
         return keys.parse_public(keys.read_bounded(shown), str(shown)), [], [secret]

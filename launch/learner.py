@@ -10,6 +10,6 @@ if __name__ == "__main__":
     ended = main()
     logging.shutdown()
     sys.stdout.flush()
-    # All is saved, said and closed. What torch's threads do while an interpreter is taken down must
-    # not turn a good end into a bad one: of 50 ends with two ranks, one aborted.
+    # All is saved, logged and closed. torch's threads may abort while the interpreter shuts down
+    # (1 of 50 ends with two ranks did), which would turn success into failure.
     os._exit(ended)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their words may be."""
+"""Options that several commands share, and the checks of their values."""
 
 import argparse
 import errno
@@ -9,7 +9,7 @@ from headrace.launch.process import logs
 
 
 def path(word: str) -> Path:
-    """Returns it as a path; one that no file system takes is the user's to mend."""
+    """Returns the word as a path; rejects one that no file system takes."""
     found = Path(word)
     try:
         found.stat()
@@ -33,8 +33,8 @@ def allow(parser: argparse.ArgumentParser) -> None:
 
 
 def name(word: str) -> str:
-    """Shown in logs and on the page, and said in every HELLO; a node adds the number of a sampler,
-    so there is room left of MOST_NAME."""
+    """Checks a peer's name, which logs, the page and every HELLO show; leaves room in MOST_NAME for
+    the number that a node adds for each sampler."""
     most = MOST_NAME - len("-1023")
     if len(word) > most or not word.isprintable():
         raise argparse.ArgumentTypeError(
@@ -78,7 +78,7 @@ def key(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def log_form(parser: argparse.ArgumentParser) -> None:
-    """For the processes that run for days; commands for people always speak to people."""
+    """Adds --log to commands that run for days; all others always print lines for people."""
     parser.add_argument(
         "--log",
         choices=logs.FORMS,

@@ -1,4 +1,4 @@
-"""python -m grafana.generate: grafana/dashboards/*.json, anew."""
+"""python -m grafana.generate: writes grafana/dashboards/*.json."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ GRAFANA = Path(__file__).parents[1]
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """All that is generated, with its text."""
+    """Yields every generated file with its text."""
     for board in BOARDS:
         text = json.dumps(rendered(board), indent=2, ensure_ascii=False)
         yield GRAFANA / "dashboards" / f"{board.name}.json", f"{text}\n"

@@ -1,4 +1,4 @@
-"""All dashboards, in the order in which one would open them, and what their expressions name."""
+"""All dashboards, in the order in which an operator opens them, and the metrics that they name."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from grafana.generate.dashboards import (
     weights,
 )
 from grafana.generate.grafana_json import Board
-from grafana.generate.registries import Described
+from grafana.generate.registries import MetricDescription
 
 BOARDS: Final[tuple[Board, ...]] = (
     overview.BOARD,
@@ -33,19 +33,21 @@ _NAME: Final = re.compile(r"\b(?:headrace|process|python)_[a-z_0-9]+")
 _RECORDED: Final = re.compile(r"\bjob:[a-z_0-9]+:[a-z_0-9]+")
 
 
-def named(text: str) -> set[str]:
-    """The metrics in expressions; recorded ones stand for themselves, not for what is in them."""
+def metrics_in(text: str) -> set[str]:
+    """Finds the metrics in expressions; recorded ones count as themselves, not as their parts."""
     return set(_NAME.findall(_RECORDED.sub("", text)))
 
 
-def recorded(text: str) -> set[str]:
+def recorded_in(text: str) -> set[str]:
     return set(_RECORDED.findall(text))
 
 
-def shown(metrics: Iterable[Described]) -> dict[str, tuple[str, ...]]:
-    """Metric -> the dashboards that name it."""
+def dashboards_of(metrics: Iterable[MetricDescription]) -> dict[str, tuple[str, ...]]:
+    """Maps each metric to the dashboards that name it."""
     on = {
-        board.name: named("\n".join(q for panel in board.panels for q in panel.queries.values()))
+        board.name: metrics_in(
+            "\n".join(q for panel in board.panels for q in panel.queries.values())
+        )
         for board in BOARDS
     }
     return {

@@ -1,9 +1,9 @@
-"""A dashboard as a table, and what Grafana wants it to be in JSON."""
+"""The description of a dashboard, and its rendering as Grafana's JSON."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-# What @grafana/schema 13.2.3, against which the tests check the types, calls its newest.
+# The newest version in @grafana/schema 13.2.3, against which the tests check the types.
 SCHEMA_VERSION: Final = 42
 WIDTH: Final = 24  # columns of a dashboard
 # The variable at the top of every dashboard: it works in a Grafana with any number of Prometheis.
@@ -14,7 +14,7 @@ Kind = Literal["timeseries", "stat", "heatmap", "table"]
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture."""
+    """Describes one panel."""
 
     kind: Kind
     title: str
@@ -29,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels under one heading."""
+    """Groups panels under one heading."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -37,9 +37,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """One dashboard."""
+    """Describes one dashboard."""
 
-    name: str  # of its file, and the end of its uid: both stay for ever
+    name: str  # of its file, and the end of its uid: never change it
     title: str
     words: str
     rows: tuple[Row, ...]
@@ -58,33 +58,33 @@ def lines(
     width: int = 8,
     low: float | None = 0,
 ) -> Panel:
-    """Over time."""
+    """Describes a line chart over time."""
     return Panel("timeseries", title, unit, words, queries, width=width, low=low)
 
 
 def stack(title: str, unit: str, words: str, queries: dict[str, str], *, width: int = 8) -> Panel:
-    """Over time, on top of each other: their sum means something."""
+    """Describes stacked lines over time: their sum means something."""
     return Panel("timeseries", title, unit, words, queries, width=width, stacked=True)
 
 
 def number(title: str, unit: str, words: str, query: str, *, width: int = 4) -> Panel:
-    """Its present value."""
+    """Describes a panel with the present value."""
     return Panel("stat", title, unit, words, {"": query}, width=width, height=4)
 
 
-def heat(title: str, unit: str, words: str, buckets: str, *, width: int = 8) -> Panel:
-    """A histogram over time; `buckets` is the name of its bucket series."""
+def heatmap(title: str, unit: str, words: str, buckets: str, *, width: int = 8) -> Panel:
+    """Describes a histogram over time; `buckets` is the name of its bucket series."""
     query = f'sum by (le) (increase({buckets}{{job="$job"}}[$__rate_interval]))'
     return Panel("heatmap", title, unit, words, {"{{le}}": query}, width=width)
 
 
 def table(title: str, words: str, query: str, *, width: int = 8) -> Panel:
-    """One line for each series, labels as columns."""
+    """Describes a table with one line for each series and labels as columns."""
     return Panel("table", title, "none", words, {"": query}, width=width)
 
 
 def rendered(board: Board) -> dict[str, Any]:
-    """As Grafana imports it."""
+    """Returns the dashboard as Grafana imports it."""
     return {
         "uid": f"headrace-{board.name}",
         "id": None,  # Grafana gives it one of its own
@@ -105,7 +105,7 @@ def rendered(board: Board) -> dict[str, Any]:
 
 
 def _placed(board: Board) -> list[dict[str, Any]]:
-    """Left to right; a panel that does not fit begins a new line."""
+    """Places panels from left to right; a panel that does not fit starts a new line."""
     placed: list[dict[str, Any]] = []
     y = 0
     for row in board.rows:

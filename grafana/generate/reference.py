@@ -1,10 +1,10 @@
-"""The documentation's page of every metric, from the registries themselves."""
+"""The documentation page of every metric, generated from the registries themselves."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from grafana.generate.boards import shown
-from grafana.generate.registries import Described
+from grafana.generate.boards import dashboards_of
+from grafana.generate.registries import MetricDescription
 
 _EACH: Final = "of one sampler; headrace_samplers_* has all of them"
 # On no panel, on purpose. A test fails when a metric is neither on a panel nor here.
@@ -31,9 +31,10 @@ question of the moment.
 """  # noqa: E501
 
 
-def page(metrics: Sequence[Described]) -> str:
-    """In Markdown; a section a role, what several roles have at the end."""
-    boards = shown(metrics)
+def page(metrics: Sequence[MetricDescription]) -> str:
+    """Renders the page in Markdown: a section per role, then the metrics that several roles
+    have."""
+    boards = dashboards_of(metrics)
     sections: dict[str, list[str]] = {}
     for one in metrics:
         title = one.roles[0].capitalize() if len(one.roles) == 1 else "Every process"
@@ -49,7 +50,7 @@ def page(metrics: Sequence[Described]) -> str:
 _RULE = "|---|---|---|---|---|"
 
 
-def _line(one: Described, boards: Sequence[str]) -> str:
+def _line(one: MetricDescription, boards: Sequence[str]) -> str:
     labels = "; ".join(
         f"`{label}`" + (f" = {', '.join(values)}" if values else "")
         for label, values in one.labels.items()

@@ -1,4 +1,4 @@
-"""Every role's metrics, put together as the role does it, with nothing that runs behind them."""
+"""Every role's metrics, registered as the role does it, with nothing running behind them."""
 
 import asyncio
 import tempfile
@@ -36,8 +36,8 @@ from headrace.learner.metrics import LearnerMetrics
 _NOBODY = "tcp://127.0.0.1:1"
 
 
-class Described(NamedTuple):
-    """One metric, as a scrape names it."""
+class MetricDescription(NamedTuple):
+    """Describes one metric, as a scrape names it."""
 
     name: str  # of a histogram without _bucket, _sum and _count
     kind: str
@@ -47,22 +47,22 @@ class Described(NamedTuple):
 
     @property
     def series(self) -> tuple[str, ...]:
-        """Names that an expression may hold."""
+        """Returns the series names that an expression may hold."""
         if self.kind != "histogram":
             return (self.name,)
         return tuple(f"{self.name}_{end}" for end in ("bucket", "sum", "count"))
 
 
-def described() -> list[Described]:
-    """The metrics of all roles, by name."""
-    return asyncio.run(_described())  # a broker's sockets want a loop to be put together in
+def all_metrics() -> list[MetricDescription]:
+    """Returns the metrics of all roles, by name."""
+    return asyncio.run(_all_metrics())  # a broker's sockets must be made in a loop
 
 
 _ENDS = {"counter": "_total", "info": "_info"}  # what a scrape adds to the names of a kind
 
 
-async def _described() -> list[Described]:
-    found: dict[str, Described] = {}
+async def _all_metrics() -> list[MetricDescription]:
+    found: dict[str, MetricDescription] = {}
     for role, make in _ROLES.items():
         with make() as registry:
             for one in _of(registry, role):
@@ -72,7 +72,7 @@ async def _described() -> list[Described]:
     return [found[name] for name in sorted(found)]
 
 
-def _of(registry: CollectorRegistry, role: str) -> Iterator[Described]:
+def _of(registry: CollectorRegistry, role: str) -> Iterator[MetricDescription]:
     labelnames = _labelnames(registry)
     for family in registry.collect():
         name = family.name + _ENDS.get(family.type, "")
@@ -82,14 +82,14 @@ def _of(registry: CollectorRegistry, role: str) -> Iterator[Described]:
             for label, value in sample.labels.items():
                 if label != "le":
                     labels.setdefault(label, {})[value] = None
-        if name.endswith("_info"):  # its labels say what there is on one machine
+        if name.endswith("_info"):  # its label values describe one machine
             labels = {label: {} for label in labels}
         values = {label: tuple(known) for label, known in labels.items()}
-        yield Described(name, family.type, values, family.documentation, (role,))
+        yield MetricDescription(name, family.type, values, family.documentation, (role,))
 
 
 def _labelnames(registry: CollectorRegistry) -> dict[str, tuple[str, ...]]:
-    """Of metrics whose label has no value yet: a scrape does not show it."""
+    """Returns label names from the collectors: a scrape does not show labels without a value."""
     collectors: dict[str, Collector] = registry._names_to_collectors
     return {name: getattr(made, "_labelnames", ()) for name, made in collectors.items()}
 
@@ -100,7 +100,7 @@ def _broker() -> Iterator[CollectorRegistry]:
     registry = http.registry("broker")
     http.says_run(registry, run="", algorithm="", env="")
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
-        gate = Gate(context, Path(folder))  # with keys: there is a metric that nobody else has
+        gate = Gate(context, Path(folder))  # with keys, which add a metric
         router, publisher = endpoints.router(context, None), endpoints.publisher(context, None)
         BrokerMetrics(
             registry,
@@ -128,7 +128,8 @@ def _broker() -> Iterator[CollectorRegistry]:
 
 @contextmanager
 def _learner() -> Iterator[CollectorRegistry]:
-    """As if there was a GPU: the page shall not depend on the machine on which it was made."""
+    """Registers as if there were a GPU: the page must not depend on the machine that generates
+    it."""
     registry = http.registry("learner")
     http.says_run(registry, run="", algorithm="", env="")
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
@@ -147,7 +148,7 @@ def _learner() -> Iterator[CollectorRegistry]:
             journal=Journal(None, ""),
             context=context,
         )
-        # All that they ask a feed for is its end.
+        # The metrics use nothing of a feed but its end.
         LearnerMetrics(registry).watch(cast(Feed, SimpleNamespace(end=end)))
         yield registry
         context.destroy(linger=0)

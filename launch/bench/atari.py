@@ -23,8 +23,8 @@ from headrace.learner.spaces import Spaces, unroll_fields
 
 
 def bench(*, run: str = "breakout", seconds: float = 90.0) -> dict[str, Any]:
-    """Trained agent steps a second in steady state; the sum of the parts is what all cores would
-    reach if they only stepped, inferred and trained, each measured alone on one core."""
+    """Measures trained agent steps a second in steady state; the sum of the parts is what all cores
+    would reach if they only stepped, inferred and trained, each measured alone on one core."""
     loaded = run_file.load(run)
     cores = runtime.cores()
     report.parameters(run=run, seconds=seconds, cores=cores)
@@ -53,7 +53,7 @@ def bench(*, run: str = "breakout", seconds: float = 90.0) -> dict[str, Any]:
 
 
 def costs(run: run_file.Run) -> dict[str, float]:
-    """Seconds of one core for one agent step."""
+    """Returns the seconds of one core that each part takes per agent step."""
     torch.set_num_threads(1)
     spaces = probe(run.env)
     envs = run.unroll.envs
@@ -117,7 +117,7 @@ def _train_s(run: run_file.Run, spaces: Spaces) -> float:
 
 
 def _per_call(call: Callable[[int], object], *, seconds: float = 1.5, repeats: int = 3) -> float:
-    """Median of three."""
+    """Returns the seconds per call, the median of three measurements."""
     for i in range(3):
         call(i)
     found = []

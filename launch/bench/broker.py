@@ -59,7 +59,7 @@ def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[
 
 
 def _bare(size: int, seconds: float) -> float:
-    """Three processes; this one receives. Returns messages a second."""
+    """Returns messages a second through three processes; this one receives."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         address = f"ipc://{folder}/b"
         children = [_fork(_bare_forwarder, address), _fork(_bare_sender, address, size)]

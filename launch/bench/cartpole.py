@@ -1,4 +1,4 @@
-"""CartPole by `headrace train`, whole processes: time until solved, and steady throughput."""
+"""CartPole with `headrace train` in real processes: time until solved, and steady throughput."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from headrace.launch.bench.train_command import train
 
 
 def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> dict[str, Any]:
-    """Wall time from process start until the mean of 100 training episodes is 475."""
+    """Measures the wall time from process start until the mean of 100 training episodes is 475."""
     output.parameters(run=run, seeds=list(seeds), goal=475)
     found = []
     for seed in seeds:
@@ -38,7 +38,7 @@ def solve(*, seeds: Sequence[int] = (1, 2, 3, 4, 5), run: str = "cartpole") -> d
     return figures
 
 
-# Larger batches than for learning: what is measured is how much of the machine reaches the goal.
+# Larger batches than for learning: this measures how much of the machine is used.
 THROUGHPUT = {
     "make": ("cartpole", ("unroll.envs=64", "unroll.length=32", "pacing.batch_unrolls=2")),
     "vector": (
@@ -49,7 +49,8 @@ THROUGHPUT = {
 
 
 def throughput(kind: str, *, seconds: float = 25.0) -> dict[str, Any]:
-    """Trained steps a second in steady state, against the sum of the parts measured just before."""
+    """Compares trained steps a second in steady state with the sum of the parts, measured just
+    before."""
     run, sets = THROUGHPUT[kind]
     common = ("algorithm.name=impala", "stop.return=1e9", "stop.steps=1000000000")
     given = [word for setting in (*sets, *common) for word in ("--set", setting)]

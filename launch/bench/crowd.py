@@ -1,7 +1,7 @@
-"""Many simulated samplers at one real broker: do all get in and get their share, at what cost?
+"""Many simulated samplers at one real broker: do all connect, get equal shares, and at what cost?
 
-All samplers connect at one moment, while there is no learner: what the broker holds then is what a
-connection costs. Then a learner comes, and all send as fast as credit lets them.
+All samplers connect at once while there is no learner: the broker's memory then is the cost of a
+connection. Then a learner starts, and all send as fast as credit lets them.
 """
 
 import re
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.launch.bench import output
+from headrace.launch.bench.simulated.cluster import ProcessLoad, SimulatedCluster
 from headrace.launch.bench.simulated.latency import Latencies
-from headrace.launch.bench.simulated.processes import Learner, Samplers
-from headrace.launch.bench.simulated.stage import Load, Stage
+from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
 from headrace.launch.config import run_file
 
 _MAX_LAG = 2
 
 
 def size_of(words: Sequence[str]) -> int:
-    """`headrace bench crowd [SAMPLERS]`."""
+    """Parses `headrace bench crowd [SAMPLERS]`."""
     if not words:
         return 1000
     if len(words) > 1 or not words[0].isdecimal() or not 10 <= int(words[0]) <= 20_000:
@@ -58,21 +58,21 @@ def bench(
 def measure(
     *, samplers: int, processes: int, size: int, seconds: float, weights: int
 ) -> dict[str, Any]:
-    # One unroll of each sampler to a step: weights go out to all of them as often.
-    with Stage(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as stage:
-        broker = stage.broker("--ledger", stage.ledger, "--metrics-port", "0")
-        base = Load.of(broker)
-        gate = stage.folder / "gate"
+    # One unroll of each sampler per step, and weights go out to all of them once per step.
+    with SimulatedCluster(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as cluster:
+        broker = cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0")
+        base = ProcessLoad.of(broker)
+        gate = cluster.folder / "gate"
         crowd = [
-            stage.start(
-                Samplers(
-                    stage.address,
-                    str(stage.folder / f"samplers-{n}.json"),
+            cluster.start(
+                SamplersSpec(
+                    cluster.address,
+                    str(cluster.folder / f"samplers-{n}.json"),
                     bytes=size,
                     count=samplers // processes + (n < samplers % processes),
                     weights=weights > 0,
                     gate=str(gate),
-                    ledger=stage.ledger,
+                    ledger=cluster.ledger,
                     drain_s=30.0,
                     every_s=0.5,
                 )
@@ -80,38 +80,39 @@ def measure(
             for n in range(processes)
         ]
         for pid in crowd:
-            stage.report(pid)
+            cluster.report(pid)
         began = time.monotonic()
         gate.touch()
-        stage.until(lambda: _welcomed(stage, crowd) == samplers, "every sampler is welcomed")
-        connected = max(one["welcomed"] for one in _all(stage, crowd)) - began
-        time.sleep(2.0)  # whatever it allocates comes to rest
-        idle, scrape = Load.of(broker), _scrape_ms(stage)
-        learner = stage.start(
-            Learner(
-                stage.address,
-                stage.run,
-                str(stage.folder / "learner.json"),
+        cluster.until(lambda: _welcomed(cluster, crowd) == samplers, "every sampler is welcomed")
+        connected = max(one["welcomed"] for one in _sampler_reports(cluster, crowd)) - began
+        time.sleep(2.0)  # lets its memory settle
+        idle, scrape = ProcessLoad.of(broker), _scrape_ms(cluster)
+        learner = cluster.start(
+            LearnerSpec(
+                cluster.address,
+                cluster.run,
+                str(cluster.folder / "learner.json"),
                 bytes=size,
                 weights_bytes=weights,
-                ledger=stage.ledger,
+                ledger=cluster.ledger,
             )
         )
-        stage.until(
-            lambda: all(one["settled"] for one in _all(stage, crowd)), "every sampler is answered"
+        cluster.until(
+            lambda: all(one["settled"] for one in _sampler_reports(cluster, crowd)),
+            "every sampler is answered",
         )
-        loaded = _loaded(stage, broker, crowd, learner, seconds)
-        stage.end(crowd)
-        stage.end([learner])
-        hellos = sum(stage.report(pid)["hellos"] for pid in crowd)
-        stage.end([broker])  # only then is its ledger whole
-        account = stage.account()
+        loaded = _measure_load(cluster, broker, crowd, learner, seconds)
+        cluster.end(crowd)
+        cluster.end([learner])
+        hellos = sum(cluster.report(pid)["hellos"] for pid in crowd)
+        cluster.end([broker])  # only then is its ledger whole
+        account = cluster.account()
         return {
             "samplers": samplers,
             "connected_s": round(connected, 2),
             "metrics_idle_ms": scrape,
-            "idle_kb_each": _each(idle, base, samplers),
-            "loaded_kb_each": _each(loaded.pop("load"), base, samplers),
+            "idle_kb_each": _kb_each(idle, base, samplers),
+            "loaded_kb_each": _kb_each(loaded.pop("load"), base, samplers),
             "descriptors": loaded.pop("descriptors"),
             **loaded,
             "hellos_each": round(hellos / samplers, 2),
@@ -124,26 +125,30 @@ def measure(
         }
 
 
-def _loaded(
-    stage: Stage, broker: int, crowd: Sequence[int], learner: int, seconds: float
+def _measure_load(
+    cluster: SimulatedCluster, broker: int, crowd: Sequence[int], learner: int, seconds: float
 ) -> dict[str, Any]:
-    """The crowd at work; the first seconds, in which the flow settles, are left out."""
+    """Measures the crowd at work; the first seconds, in which the flow settles, are left out."""
     time.sleep(min(3.0, seconds / 4))
-    before, settled, latencies = Load.of(broker), _settled(stage, crowd), _latencies(stage, crowd)
-    first, began, most = stage.report(learner), time.monotonic(), before
+    before, settled, latencies = (
+        ProcessLoad.of(broker),
+        _settled(cluster, crowd),
+        _latencies(cluster, crowd),
+    )
+    first, began, most = cluster.report(learner), time.monotonic(), before
     while time.monotonic() < began + seconds:
         time.sleep(min(1.0, seconds / 4))
-        most = max(most, Load.of(broker), key=lambda load: load.pss_kb)
-    scrape = _scrape_ms(stage)
-    after, last, lasted = Load.of(broker), stage.report(learner), time.monotonic() - began
-    shares = [b - a for a, b in zip(settled, _settled(stage, crowd), strict=True)]
-    took = Latencies(_latencies(stage, crowd).counts - latencies.counts)
+        most = max(most, ProcessLoad.of(broker), key=lambda load: load.pss_kb)
+    scrape = _scrape_ms(cluster)
+    after, last, lasted = ProcessLoad.of(broker), cluster.report(learner), time.monotonic() - began
+    shares = [b - a for a, b in zip(settled, _settled(cluster, crowd), strict=True)]
+    took = Latencies(_latencies(cluster, crowd).counts - latencies.counts)
     return {
         "load": most,
         "descriptors": max(after.descriptors, most.descriptors),
         "unrolls_per_s": round((last["trained"] - first["trained"]) / (last["at"] - first["at"])),
         "broker_cpu": round((after.cpu_s - before.cpu_s) / lasted, 2),
-        "jain": round(jain(shares), 4),
+        "jain": round(jain_fairness(shares), 4),
         "shares": [min(shares), max(shares)],
         "metrics_loaded_ms": scrape,
         "ack_p50_ms": round(1e3 * took.quantile(0.5), 1),
@@ -151,9 +156,9 @@ def _loaded(
     }
 
 
-def _scrape_ms(stage: Stage, times: int = 9) -> float:
-    """How long /metrics takes; the median."""
-    port = re.findall(r"metrics at port (\d+)", (stage.folder / "broker.log").read_text())[-1]
+def _scrape_ms(cluster: SimulatedCluster, times: int = 9) -> float:
+    """Returns the median time of a /metrics request."""
+    port = re.findall(r"metrics at port (\d+)", (cluster.folder / "broker.log").read_text())[-1]
     took = []
     for _ in range(times):
         began = time.perf_counter()
@@ -163,30 +168,30 @@ def _scrape_ms(stage: Stage, times: int = 9) -> float:
     return round(1e3 * statistics.median(took), 1)
 
 
-def jain(shares: Sequence[float]) -> float:
-    """1 = all have the same, 1 / n = one has all."""
+def jain_fairness(shares: Sequence[float]) -> float:
+    """Computes Jain's fairness index: 1 = all have the same share, 1 / n = one has all."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
-def _each(load: Load, base: Load, samplers: int) -> float:
+def _kb_each(load: ProcessLoad, base: ProcessLoad, samplers: int) -> float:
     return round((load.pss_kb - base.pss_kb) / samplers, 1)
 
 
-def _all(stage: Stage, crowd: Sequence[int]) -> list[dict[str, Any]]:
-    return [one for pid in crowd for one in stage.report(pid).get("samplers", [])]
+def _sampler_reports(cluster: SimulatedCluster, crowd: Sequence[int]) -> list[dict[str, Any]]:
+    return [one for pid in crowd for one in cluster.report(pid).get("samplers", [])]
 
 
-def _welcomed(stage: Stage, crowd: Sequence[int]) -> int:
-    return sum(1 for one in _all(stage, crowd) if one["welcomed"] is not None)
+def _welcomed(cluster: SimulatedCluster, crowd: Sequence[int]) -> int:
+    return sum(1 for one in _sampler_reports(cluster, crowd) if one["welcomed"] is not None)
 
 
-def _settled(stage: Stage, crowd: Sequence[int]) -> list[int]:
-    return [one["settled"] for one in _all(stage, crowd)]
+def _settled(cluster: SimulatedCluster, crowd: Sequence[int]) -> list[int]:
+    return [one["settled"] for one in _sampler_reports(cluster, crowd)]
 
 
-def _latencies(stage: Stage, crowd: Sequence[int]) -> Latencies:
+def _latencies(cluster: SimulatedCluster, crowd: Sequence[int]) -> Latencies:
     found = Latencies()
     for pid in crowd:
-        found.merge(stage.report(pid)["latencies"])
+        found.merge(cluster.report(pid)["latencies"])
     return found

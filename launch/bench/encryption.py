@@ -1,6 +1,6 @@
-"""What encryption costs: the same flow over TCP with and without CURVE, pair by pair in turn.
+"""The cost of encryption: the same flow over TCP with and without CURVE, measured in turn.
 
-Over loopback, where the network itself costs nearly nothing: over a real one the ratio is better.
+It runs over loopback, where the network costs nearly nothing: a real network has a better ratio.
 """
 
 import statistics
@@ -18,10 +18,10 @@ def bench(
     *, sizes: Sequence[int] = SIZES, seconds: float = 3.0, pairs: int = 5
 ) -> list[dict[str, Any]]:
     output.parameters(sizes=list(sizes), seconds=seconds, pairs=pairs, batch=flow.BATCH)
-    return [_of(size, seconds, pairs) for size in sizes]
+    return [_compare(size, seconds, pairs) for size in sizes]
 
 
-def _of(size: int, seconds: float, pairs: int) -> dict[str, Any]:
+def _compare(size: int, seconds: float, pairs: int) -> dict[str, Any]:
     plain, curve = [], []
     for pair in range(pairs):
         plain.append(flow.measure(size=size, seconds=seconds, tcp=True))
@@ -47,7 +47,7 @@ def _of(size: int, seconds: float, pairs: int) -> dict[str, Any]:
 
 
 def _figures(name: str, flows: Sequence[Flow], size: int) -> dict[str, float]:
-    """Medians. What is sent once counts as one GB, though it travels twice: in and out again."""
+    """Returns medians. Bytes count once, though they travel twice: in and out again."""
     rate = statistics.median(one.per_s for one in flows)
     cpu = statistics.median(one.cpu_s / (one.unrolls * size / 1e9) for one in flows)
     return {

@@ -1,4 +1,4 @@
-"""What environments could give if nothing beside them took time, however they are grouped."""
+"""The throughput that environments could reach if nothing besides them took time."""
 
 import threading
 import time
@@ -17,14 +17,15 @@ from headrace.actors.stepping.step_cost import Cost, cost_of
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
-_STEPS, _LONGEST_S = 100_000, 3.0  # of the measurement
-_BEGINS_S = 60.0  # environments are made within
+_STEPS, _LONGEST_S = 100_000, 3.0  # limits of a measurement
+_BEGINS_S = 60.0  # within which all environments must be made
 
 
 def steps_per_s(
     envs: int, *, step_s: float, computes: float, cores: float, inference_s: float = 0.0
 ) -> float:
-    """Every environment steps all the time, and no core computes more than all the time.
+    """Returns the limit at which every environment steps all the time and no core is more than
+    busy.
 
     computes: share of a step that needs a core; inference_s: of one step, on a core too.
     """
@@ -33,12 +34,12 @@ def steps_per_s(
 
 
 def cores_of(run: run_file.Run) -> int:
-    """For one of its samplers, when all of them are on this machine."""
+    """Returns the cores for one sampler of the run, when all samplers are on this machine."""
     return max(1, runtime.cores() // run.actor.count)
 
 
-def cost(env: EnvConfig, seed: int) -> Cost | None:
-    """One environment alone; None = it is stepped by native code only, many at once."""
+def env_cost(env: EnvConfig, seed: int) -> Cost | None:
+    """Measures one environment alone; None = only native code steps it, many at once."""
     if env.id == "headrace/Sleeper-v0":
         return Cost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))
     if envpool.named(env) or atari.named(env):
@@ -53,11 +54,11 @@ def cost(env: EnvConfig, seed: int) -> Cost | None:
 
 
 def bare_steps_per_s(env: EnvConfig, seeds: Sequence[int], *, seconds: float) -> float:
-    """Returns what this machine gives: every environment stepped in a thread of its own, with
-    random actions and nothing of ours beside it, after the first quarter of the time.
+    """Returns what this machine reaches: every environment stepped in a thread of its own, with
+    random actions and no other work of ours, after the first quarter of the time.
 
-    Sleeps end late, and each thread takes Python's lock again after them. With the seeds of the
-    samplers the steps last as long as theirs, so chance cancels in the ratio of the two.
+    Sleeps end late, and each thread must take Python's lock again after them. With the samplers'
+    seeds the steps last as long as theirs, so chance cancels in the ratio of the two.
     """
     steps, over = [0] * len(seeds), threading.Event()
     gate = threading.Barrier(len(seeds) + 1, timeout=_BEGINS_S)

@@ -14,16 +14,17 @@ RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
 
 
 def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
-    """Agent steps a second, as a fraction of what the environments could give.
+    """Compares agent steps a second with what the environments could reach.
 
     Ours: sampled and trained by `headrace train`, after the first quarter of the time. Gymnasium's:
     AsyncVectorEnv with random actions and nothing else, one process for each environment. The
-    machine's, where steps sleep: the same environments in bare threads, with the seeds of ours and
-    for as long; what ours lacks to that is ours, the rest of what the ideal lacks is the machine's.
+    machine's, where steps sleep: the same environments in bare threads, with our seeds and for the
+    same time. What ours lacks to that is our cost; the rest of what the ideal lacks is the
+    machine's.
     """
     loaded = run_file.load(run)
     count = loaded.actor.count * loaded.actor.groups * loaded.unroll.envs
-    cost, cores = ideals.cost(loaded.env, seed=1), runtime.cores()
+    cost, cores = ideals.env_cost(loaded.env, seed=1), runtime.cores()
     assert cost is not None
     mean_s = cost.seconds
     ideal = ideals.steps_per_s(count, step_s=mean_s, computes=cost.computes, cores=cores)

@@ -1,4 +1,5 @@
-"""How every benchmark prints: parameters first, one JSON line last, the machine in it."""
+"""The output of every benchmark: its parameters first, then one JSON line that names the
+machine."""
 
 import json
 import os

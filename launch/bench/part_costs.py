@@ -1,4 +1,4 @@
-"""What the parts of a CartPole run cost alone, on one core: environment, inference, training."""
+"""The cost of each part of a CartPole run alone, on one core: environment, inference, training."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _CORES = 2
 
 
 def sum_of_parts(kind: str, *, envs: int, batch: int, cores: int = _CORES) -> float:
-    """Steps a second if all cores did nothing but step, infer and train."""
+    """Returns steps a second if all cores did nothing but step, infer and train."""
     torch.set_num_threads(1)
     each = _env_s(kind, envs) + _infer_s(envs) + _train_s(batch)
     return cores / each

@@ -1,7 +1,7 @@
 """One sampler of a run, alone: where its time goes, step by step.
 
-The network has the weights it was born with, and a broker that always gives credit and
-acknowledges at once: what is measured is the sampler, with everything it does but the sockets.
+The network has its initial weights, and the broker is replaced by one that always gives credit and
+acknowledges at once: this measures everything that a sampler does except the sockets.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from headrace.learner.weights import FlatWeights, layout_digest
 _FOREVER = 1 << 50
 
 
-class Alone:
-    """In place of the broker: credit without end, every unroll acknowledged as it comes."""
+class LocalBroker:
+    """Stands in for the broker: gives unlimited credit and acknowledges every unroll at once."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -64,7 +64,7 @@ class Alone:
 
 
 def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict[str, Any]:
-    """The first third is warm-up."""
+    """Measures one sampler; the first third of the time is warm-up."""
     run = run_file.load(name, sets)
     runtime.keep_memory()
     output.parameters(
@@ -78,25 +78,25 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict
         sets=" ".join(sets),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(_measure(run, seconds, ideal.cost(run.env, run.run.seed)))
+        figures = runner.run(_measure(run, seconds, ideal.env_cost(run.env, run.run.seed)))
     output.result("sampler", {"run": name, **figures})
     return figures
 
 
 async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict[str, Any]:
-    alone = Alone()
+    local = LocalBroker()
     metrics = ActorMetrics(CollectorRegistry())
-    sampler = actor.build(cast(ActorEnd, alone), run, seed=run.run.seed, metrics=metrics)
+    sampler = actor.build(cast(ActorEnd, local), run, seed=run.run.seed, metrics=metrics)
     model = build(run.model, sampler.stepper.spaces, seed=run.run.seed)
-    alone.blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
+    local.blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
     marks: list[dict[str, float]] = []
 
     async def watch() -> None:
         for pause in (seconds / 3, seconds * 2 / 3):
             await asyncio.sleep(pause)
-            marks.append(_mark(alone, metrics))
-        alone.over = "the time is up"
-        alone.news.set()
+            marks.append(_mark(local, metrics))
+        local.over = "the time is up"
+        local.news.set()
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -112,8 +112,8 @@ async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict
 def figures(
     sampler: Sampler, spent: dict[str, float], cost: Cost | None, *, cores: int
 ) -> dict[str, Any]:
-    """Microseconds of this process per step, and the fraction of what the environments could give:
-    of the cost of one alone, or where that is not known, of what they took in here."""
+    """Returns microseconds of this process per step, and the fraction of what the environments
+    could reach by the cost of one alone, or where that is unknown by the time they took here."""
     steps = max(1.0, spent["steps"])
     stepper = sampler.stepper
     frame, beside = stepper.frame, stepper.beside > 0
@@ -127,7 +127,7 @@ def figures(
         inference_s=spent["inference_s"] / steps,
     )
     waits = {name: spent[f"wait_{name}_s"] for name in ("env", "gather", "credit", "weights")}
-    # What this process's main thread did; environments beside it, and their replies, are not in it.
+    # The main thread's share; environments in other threads, and their replies, are left out.
     own = spent["inference_s"] - spent["replies_s"]
     known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
     handover = spent["wall_s"] - known
@@ -149,10 +149,10 @@ def figures(
     }
 
 
-def _mark(alone: Alone, metrics: ActorMetrics) -> dict[str, float]:
+def _mark(local: LocalBroker, metrics: ActorMetrics) -> dict[str, float]:
     return {
         **metrics.costs(),
         "wall_s": time.monotonic(),
-        "steps": float(alone.steps),
-        "bytes": float(alone.bytes_sent),
+        "steps": float(local.steps),
+        "bytes": float(local.bytes_sent),
     }

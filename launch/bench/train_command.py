@@ -1,4 +1,4 @@
-"""`headrace train` as a user starts it, and the summary it leaves."""
+"""Runs `headrace train` as a user does and returns its summary."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the words in the templates of `headrace units` stand for: a run, and where it is to run."""
+"""The values of the words in the templates of `headrace units`, from a run and its machines."""
 
 import math
 import re
@@ -14,21 +14,21 @@ from headrace.broker.transport.endpoints import is_loopback
 from headrace.launch.config import allowed_code, run_file
 from headrace.launch.process import descriptors
 
-# Beyond what a role needs to notice by itself that something hangs.
+# Added to the time in which a role notices by itself that it hangs.
 _MARGIN_S = 30
-# A checkpoint (torchrun lets its ranks no longer), the last weights, the files of the run.
+# A checkpoint (torchrun gives its ranks no longer), the last weights, the run's files.
 _LEARNER_STOP_S = 30 + 5 + 10
-# Environments and worker processes close; and what a node does after its samplers.
+# To close environments and worker processes; and for a node after its samplers have ended.
 _CLOSE_S, _NODE_S = 10, 5
 _MOST_NODES = 10_000
-# Of a pod, or beside the ranks of a Slurm node: nobody can know it from here.
+# CPUs of a pod, or besides the ranks of a Slurm node: a guess, unknown on this machine.
 _CPUS = 4
 _RENDEZVOUS_PORT = 29400
 _PLAIN = re.compile(r"[\w./+@~-]+")
 
 
-def nodes_of(given: str) -> list[str]:
-    """--nodes: how many, or their names."""
+def parse_nodes(given: str) -> list[str]:
+    """Parses --nodes: a number, or names."""
     if given.lstrip("-").isdigit():
         count = int(given)
         if not 1 <= count <= _MOST_NODES:
@@ -41,13 +41,13 @@ def nodes_of(given: str) -> list[str]:
 
 
 def headrace_bin() -> Path:
-    """Where `headrace` and `torchrun` lie on this machine."""
+    """Returns the folder that holds `headrace` and `torchrun` on this machine."""
     return Path(sys.executable).parent
 
 
 @dataclass(slots=True)
-class Site:
-    """One run on some machines."""
+class TemplateValues:
+    """Computes the values of all template words for one run on given machines."""
 
     run: run_file.Run
     kind: str
@@ -78,7 +78,7 @@ class Site:
             )
 
     def words(self, *, machine: str = "head", number: int = 0) -> dict[str, object]:
-        """All of them, as seen from one machine."""
+        """Returns the value of every word, as seen from one machine."""
         run, broker = self.run, str(self.broker)
         step_s = run.actor.step_timeout_s
         return {
@@ -90,8 +90,10 @@ class Site:
             "bin": self.bin,
             "runs": "/etc/headrace",
             "home": "read-only" if self.bin.is_relative_to("/home") else "yes",
-            "metrics_host": "0.0.0.0" if self._away() else "127.0.0.1",
-            "node_port": 9101 if self._away() else 9120 + number,  # all nodes are one machine
+            "metrics_host": "0.0.0.0" if self._reached_remotely() else "127.0.0.1",
+            "node_port": 9101
+            if self._reached_remotely()
+            else 9120 + number,  # all nodes are one machine
             "ranks": self.ranks,
             "learners": self.learners,
             "count": len(self.nodes),
@@ -109,8 +111,8 @@ class Site:
             "step_timeout": f"{step_s:g}",
             "rank_timeout": f"{run.learner.rank_timeout_s:g}",
             "broker_watchdog": max(30, math.ceil(4 * run.broker.beat_s)),
-            "actor_watchdog": self._beyond(step_s),
-            "learner_watchdog": self._beyond(run.learner.rank_timeout_s),
+            "actor_watchdog": self._watchdog_s(step_s),
+            "learner_watchdog": self._watchdog_s(run.learner.rank_timeout_s),
             "learner_stop": math.ceil(run.learner.rank_timeout_s) + _LEARNER_STOP_S,
             "actor_stop": math.ceil(run.actor.drain_s) + _CLOSE_S,
             "node_stop": math.ceil(run.actor.drain_s) + _CLOSE_S + _NODE_S,
@@ -137,13 +139,13 @@ class Site:
         port = str(self.broker).rpartition(":")[2]
         return int(port) if port.isdigit() else 5755
 
-    def _guarded(self) -> bool:
-        """With keys: whoever asked for them, or whoever is reached from other machines."""
+    def _uses_keys(self) -> bool:
+        """Says whether to use keys: when asked for, or when other machines reach the broker."""
         asked = self.keys is not None or self.run.security.curve
-        return asked or self._away() or self.kind in ("slurm", "kubernetes")
+        return asked or self._reached_remotely() or self.kind in ("slurm", "kubernetes")
 
-    def _away(self) -> bool:
-        """Other machines reach the broker."""
+    def _reached_remotely(self) -> bool:
+        """Says whether other machines reach the broker."""
         return str(self.broker).startswith("tcp://") and not is_loopback(self._host())
 
     def _learner_command(self) -> str:
@@ -156,7 +158,7 @@ class Site:
                 f"--nnodes {self.learners} --rdzv-backend c10d --rdzv-id {self.run.run.name}"
                 f" --rdzv-endpoint {self._host()}:{_RENDEZVOUS_PORT}"
             )
-        # torchrun on Python 3.11 takes --run for one of its own.
+        # torchrun on Python 3.11 takes --run as an option of its own.
         ranks = f"--nproc-per-node {self.ranks} -m headrace.launch.learner {run}"
         return f"{self.bin}/torchrun {rendezvous} {ranks}"
 
@@ -166,19 +168,21 @@ class Site:
 
     # ---- numbers --------------------------------------------------------------------------------
 
-    def _beyond(self, seconds: float) -> int:
-        """A watchdog's time: later than the role itself gives up, and than four beats."""
+    def _watchdog_s(self, seconds: float) -> int:
+        """Returns a watchdog's time: longer than the role's own time limit, and than four beats."""
         return math.ceil(max(60, seconds + _MARGIN_S, 4 * self.run.broker.beat_s))
 
     def _broker_mb(self) -> int:
-        """What a broker may hold: broker/server/memory_guard.py ends it at a little less."""
+        """Returns the memory of a broker in MiB; broker/server/memory_guard.py ends it a little
+        below."""
         peers = self.run.broker.peers * PEER_BYTES / 2**20
         return math.ceil(self.run.broker.queue_mb + peers + 1024)
 
     # ---- code -----------------------------------------------------------------------------------
 
     def _allow_words(self) -> dict[str, object]:
-        """The samplers' machines allow what this run names: whoever wrote it here may."""
+        """Returns the words that allow samplers the code which this run names: its author may name
+        it."""
         named = allowed_code.names(self.run)
         for name in named:
             if not re.fullmatch(r"[\w.:-]+", name):
@@ -201,7 +205,7 @@ class Site:
         if self.kind == "slurm":
             return {"keys": folder}
         folder = folder.absolute()
-        if not self._guarded():
+        if not self._uses_keys():
             roles = ("learner", "actor", "evaluator")
             none = {f"{role}_{word}": "" for role in roles for word in ("key", "credentials")}
             return {"keys": folder, "broker_keys": "", "broker_credentials": "", **none}
@@ -241,8 +245,9 @@ class Site:
 
 
 def _credentials(folder: Path) -> dict[str, object]:
-    """systemd hands each service its own key, whoever it runs as. The folder of who may connect is
-    shown to the broker's alone: a key that is deleted there is out at once."""
+    """Returns the words by which systemd hands each service its own key, under any user. The
+    folder of authorised keys is bound into the broker's service alone: a key deleted there is
+    out at once."""
     words: dict[str, object] = {
         f"{role}_credentials": f"LoadCredential={role}.key:{folder}/{role}.key\n"
         for role in ("broker", "learner", "actor", "evaluator")

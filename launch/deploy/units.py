@@ -1,7 +1,7 @@
-"""`headrace units`: a run as files for whoever keeps its processes alive on a rack of machines.
+"""`headrace units`: a run as files for a process supervisor (systemd, Slurm, ..) on many machines.
 
-The files are templates with {{words}} in launch/systemd, launch/supervisor, launch/slurm and
-launch/kubernetes; headrace.launch.deploy.template_values says what the words stand for.
+The files are templates with {{words}} in launch/deploy/systemd, supervisor, slurm and kubernetes;
+headrace.launch.deploy.template_values gives the words their values.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.broker import durable
 from headrace.broker.security.keys import KeyFileError
 from headrace.launch.config import run_file
-from headrace.launch.deploy.template_values import Site, headrace_bin, nodes_of
+from headrace.launch.deploy.template_values import TemplateValues, headrace_bin, parse_nodes
 from headrace.launch.process import runtime
 
 _LAUNCH = Path(__file__).parent
@@ -31,7 +31,7 @@ def units(
     bin_folder: Path | None,
     out: Path | None,
 ) -> int:
-    """Prints the files, or writes them into a folder; one line each is said of those."""
+    """Prints the files, or writes them into a folder and names each on standard error."""
     for option, number in (("--ranks", ranks), ("--learners", learners)):
         if number < 1:
             raise run_file.ConfigError(f"{option} {number}: it must be 1 or more")
@@ -41,9 +41,9 @@ def units(
             f" {ranks * learners} ranks; make it a multiple of {ranks * learners}"
         )
     try:
-        site = Site(
+        values = TemplateValues(
             run,
-            nodes=nodes_of(nodes),
+            nodes=parse_nodes(nodes),
             ranks=ranks,
             learners=learners,
             kind=kind,
@@ -53,7 +53,7 @@ def units(
         )
     except KeyFileError as error:
         raise run_file.ConfigError(str(error)) from error
-    files = _KINDS[kind](site)
+    files = _KINDS[kind](values)
     if out is None:
         for name, text in files.items():
             print(f"# ---- {name}\n{text}")  # noqa: T201
@@ -62,8 +62,9 @@ def units(
     return runtime.OK
 
 
-def fill(template: str, words: Mapping[str, object]) -> str:
-    """Each word in its place; a word that nobody knows is our bug, and a KeyError."""
+def fill_template(template: str, words: Mapping[str, object]) -> str:
+    """Fills each {{word}} of a template; a word without a value is a bug of ours, and a
+    KeyError."""
     return _WORD.sub(lambda found: str(words[found[1]]), (_LAUNCH / template).read_text())
 
 
@@ -80,45 +81,49 @@ def _write(files: Mapping[str, str], out: Path) -> None:
         print(f"made  {path}", file=sys.stderr)  # noqa: T201
 
 
-def _systemd(site: Site) -> dict[str, str]:
-    words = site.words()
-    words["hardening"] = fill("systemd/hardening.inc", words).rstrip()
+def _systemd(values: TemplateValues) -> dict[str, str]:
+    words = values.words()
+    words["hardening"] = fill_template("systemd/hardening.inc", words).rstrip()
     names = sorted(path.name for path in (_LAUNCH / "systemd").iterdir() if path.suffix != ".inc")
-    files = {name: fill(f"systemd/{name}", words) for name in names}
-    return files | _run_file(site)
+    files = {name: fill_template(f"systemd/{name}", words) for name in names}
+    return files | _run_file(values)
 
 
-def _supervisor(site: Site) -> dict[str, str]:
-    """A file for each machine; the log folders must be there before supervisord is."""
+def _supervisor(values: TemplateValues) -> dict[str, str]:
+    """Fills a file for each machine, and creates the log folders, which supervisord needs at its
+    start."""
 
     def machine(template: str, name: str, number: int = 0) -> str:
-        words = site.words(machine=name, number=number)
-        words["supervisord"] = fill("supervisor/supervisord.inc", words).rstrip()
-        return fill(f"supervisor/{template}", words)
+        words = values.words(machine=name, number=number)
+        words["supervisord"] = fill_template("supervisor/supervisord.inc", words).rstrip()
+        return fill_template(f"supervisor/{template}", words)
 
     files = {"head.conf": machine("head.conf", "head")}
-    for number in range(2, site.learners + 1):
+    for number in range(2, values.learners + 1):
         files[f"learner{number}.conf"] = machine("learner.conf", f"learner{number}")
-    for number, name in enumerate(site.nodes):
+    for number, name in enumerate(values.nodes):
         files[f"{name}.conf"] = machine("node.conf", name, number)
-    return files | _run_file(site) | {"logs/.keep": "", "runs/.keep": ""}
+    return files | _run_file(values) | {"logs/.keep": "", "runs/.keep": ""}
 
 
-def _slurm(site: Site) -> dict[str, str]:
+def _slurm(values: TemplateValues) -> dict[str, str]:
     names = ("learner.sbatch", "samplers.sbatch")
-    return {name: fill(f"slurm/{name}", site.words()) for name in names} | _run_file(site)
+    return {name: fill_template(f"slurm/{name}", values.words()) for name in names} | _run_file(
+        values
+    )
 
 
-def _kubernetes(site: Site) -> dict[str, str]:
-    return {"headrace.yaml": fill("kubernetes/headrace.yaml", site.words())}
+def _kubernetes(values: TemplateValues) -> dict[str, str]:
+    return {"headrace.yaml": fill_template("kubernetes/headrace.yaml", values.words())}
 
 
-def _run_file(site: Site) -> dict[str, str]:
-    """With every default spelt out: all machines have the same run, whatever their release."""
-    return {f"{site.run.run.name}.toml": run_file.effective(site.run)}
+def _run_file(values: TemplateValues) -> dict[str, str]:
+    """Returns the run with every default spelt out, so that all machines run the same in any
+    release."""
+    return {f"{values.run.run.name}.toml": run_file.effective(values.run)}
 
 
-_KINDS: dict[str, Callable[[Site], dict[str, str]]] = {
+_KINDS: dict[str, Callable[[TemplateValues], dict[str, str]]] = {
     "systemd": _systemd,
     "supervisor": _supervisor,
     "slurm": _slurm,

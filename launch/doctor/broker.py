@@ -1,4 +1,4 @@
-"""The broker: is it reached, does it let us in, do we speak one language, is it the same run?"""
+"""The doctor's checks of the broker: reached, authorised, same protocol, same run."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ _ANSWERS_S = 5.0
 _STATUS_S = 2.0
 _AGAIN_MS = 200
 _MOST_SKEW_S = 1.0
-_MOST_CLOCK = 1e11  # seconds since 1970; what is above is no time
+_MOST_CLOCK = 1e11  # seconds since 1970; larger values are not a time
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -37,51 +37,51 @@ _ROLES = ("watcher", "actor", "evaluator")
 
 
 @dataclass(slots=True)
-class Visit:
-    """What came of one."""
+class BrokerVisit:
+    """Collects what one connection to the broker found."""
 
-    shaken: bool = False  # the handshake succeeded
+    handshake_done: bool = False  # the handshake succeeded
     failed: str = ""  # why it did not
     refused: str = ""  # the broker's words
-    foreign: str = ""  # what it speaks is not ours
+    foreign: str = ""  # why its messages cannot be read
     welcome: messages.Welcome | None = None
-    run: dict[str, Any] = field(default_factory=dict)  # as its peers must see it
+    run: dict[str, Any] = field(default_factory=dict)  # the keys that all peers share
     took_s: float = 0.0  # from HELLO to WELCOME
     asked_at: float = 0.0  # for its status, by our wall clock; 0 = not yet
-    ahead_s: float = math.nan  # its wall clock, of ours; not a number = it did not say
+    ahead_s: float = math.nan  # its wall clock minus ours; NaN = it did not say
     release: str = ""  # that runs there; "" = it did not say
 
 
 def broker(subject: Subject) -> Iterator[Finding]:
-    """One question after another: each makes sense only after a yes to the one before."""
+    """Checks the broker step by step: each check needs the one before to succeed."""
     address = subject.broker
     if address is None:
         return
     try:
         endpoints.check(address)
-        reached = _reached(address)
+        reached = _connect_s(address)
     except (EndpointError, OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
         mend = "is a broker running there, and may this machine connect to it?"
         yield Finding(BAD, "broker", f"{address} is not reached: {words}; {mend}")
         return
     yield Finding(OK, "broker", f"{address} is reached in {1000 * reached:.1f} ms")
-    visit = visited(address, _key(subject))
+    visit = visit_broker(address, _key(subject))
     if visit.failed:
         yield Finding(BAD, "handshake", visit.failed)
-    elif not visit.shaken:
+    elif not visit.handshake_done:
         words = f"what listens at {address} is no broker: no ZeroMQ handshake"
         yield Finding(BAD, "handshake", f"{words} within {_ANSWERS_S:g} s")
     else:
         yield Finding(OK, "handshake", "done" + (", encrypted" if _key(subject) else ""))
-        yield from _language(visit)
+        yield from _protocol(visit)
         if visit.welcome is not None:
-            yield from _both_ends(visit)
+            yield from _release_and_clock(visit)
             yield from _same_run(visit, subject)
 
 
 def _key(subject: Subject) -> Key | None:
-    """The one that was given; else the run's for a watcher, if it is here."""
+    """Returns the given key, else the run's key for a watcher if its file is here."""
     if subject.key is not None:
         return keyring.from_file(subject.key, "")
     if subject.run is None or not keyring.path(subject.run, "watcher").exists():
@@ -89,8 +89,8 @@ def _key(subject: Subject) -> Key | None:
     return keyring.key(subject.run, "watcher", None)
 
 
-def _reached(address: str) -> float:
-    """Seconds that a plain connection took, or OSError."""
+def _connect_s(address: str) -> float:
+    """Returns the seconds that a plain connection took; raises OSError if there is none."""
     scheme, _, rest = address.partition("://")
     before = time.monotonic()
     if scheme == "ipc":
@@ -103,9 +103,9 @@ def _reached(address: str) -> float:
     return time.monotonic() - before
 
 
-def visited(address: str, key: Key | None) -> Visit:
-    """Says HELLO as a watcher and takes what comes; leaves with a goodbye."""
-    visit, handshakes = Visit(), Handshakes(address, key)
+def visit_broker(address: str, key: Key | None) -> BrokerVisit:
+    """Sends HELLO as a watcher, collects the answers, and leaves with a BYE."""
+    visit, handshakes = BrokerVisit(), Handshakes(address, key)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         client = endpoints.dealer(context, key)
@@ -126,16 +126,16 @@ def visited(address: str, key: Key | None) -> Visit:
                 deadline = time.monotonic() + _STATUS_S
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(messages.encode(messages.Watch()), zmq.DONTWAIT)
-            if visit.shaken and not said_at:
+            if visit.handshake_done and not said_at:
                 said_at = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     client.send_multipart(hello, zmq.DONTWAIT)
             for ready, _ in poller.poll(_AGAIN_MS):
                 if ready is client:
-                    _hear(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
+                    _receive(visit, client.recv_multipart(zmq.DONTWAIT), said_at)
                 else:
                     _handshake(visit, monitor, handshakes)
-        if not visit.shaken and not visit.failed:
+        if not visit.handshake_done and not visit.failed:
             visit.failed = handshakes.line(time.monotonic()).removesuffix("; still trying")
         if visit.welcome is not None:
             with contextlib.suppress(zmq.Again):
@@ -148,20 +148,20 @@ def visited(address: str, key: Key | None) -> Visit:
     return visit
 
 
-def _answered(visit: Visit) -> bool:
+def _answered(visit: BrokerVisit) -> bool:
     return bool(visit.failed or visit.refused or visit.foreign or visit.release)
 
 
-def _handshake(visit: Visit, monitor: Any, handshakes: Handshakes) -> None:
+def _handshake(visit: BrokerVisit, monitor: Any, handshakes: Handshakes) -> None:
     event = parse_monitor_message(monitor.recv_multipart())
     if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-        visit.shaken = True
+        visit.handshake_done = True
     else:
         handshakes.failed(failure(event["event"], event["value"]))
         visit.failed = handshakes.fatal()
 
 
-def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
+def _receive(visit: BrokerVisit, frames: list[bytes], said_at: float) -> None:
     try:
         message, buffers = messages.decode(frames)
         if isinstance(message, messages.Welcome):
@@ -176,8 +176,9 @@ def _hear(visit: Visit, frames: list[bytes], said_at: float) -> None:
         visit.foreign = str(error)
 
 
-def _status(visit: Visit, status: Any) -> None:
-    """Its clock is compared with the middle of the time between our question and its answer."""
+def _status(visit: BrokerVisit, status: Any) -> None:
+    """Reads release and clock; the clock is compared with the middle between question and
+    answer."""
     found = status if isinstance(status, dict) else {}
     clock = found.get("clock")
     if isinstance(clock, float) and 0.0 < clock < _MOST_CLOCK:
@@ -185,8 +186,8 @@ def _status(visit: Visit, status: Any) -> None:
     visit.release = sanitise.words(str(found.get("release", "an older one")))
 
 
-def _language(visit: Visit) -> Iterator[Finding]:
-    """WELCOME names no release, and need not: the protocol's number is what must fit."""
+def _protocol(visit: BrokerVisit) -> Iterator[Finding]:
+    """Compares the protocol numbers. WELCOME names no release, and the number alone must match."""
     if visit.foreign:
         yield Finding(BAD, "protocol", f"another release there: {visit.foreign}")
     elif visit.refused:
@@ -200,8 +201,8 @@ def _language(visit: Visit) -> Iterator[Finding]:
         yield Finding(level, "protocol", words)
 
 
-def _both_ends(visit: Visit) -> Iterator[Finding]:
-    """What it said of itself."""
+def _release_and_clock(visit: BrokerVisit) -> Iterator[Finding]:
+    """Compares the broker's release and clock with ours."""
     if visit.release == release():
         yield Finding(OK, "release", f"headrace {release()} on both ends")
     elif visit.release:
@@ -219,7 +220,7 @@ def _both_ends(visit: Visit) -> Iterator[Finding]:
         yield Finding(WARN, "its clock", words)
 
 
-def _same_run(visit: Visit, subject: Subject) -> Iterator[Finding]:
+def _same_run(visit: BrokerVisit, subject: Subject) -> Iterator[Finding]:
     assert visit.welcome is not None
     words = f"the broker runs {visit.welcome.run}"
     if subject.run is None:

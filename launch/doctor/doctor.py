@@ -1,6 +1,6 @@
-"""`headrace doctor`: looks at this machine, a run and its broker, and says what to mend.
+"""`headrace doctor`: checks this machine, a run and its broker, and says what to repair.
 
-One line for each question: ok, warn or bad. Each check has its own time; none leaves anything
+One line for each check: ok, warn or bad. Each check has its own time limit; none leaves anything
 behind.
 """
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from headrace.launch.config import run_file
 from headrace.launch.doctor import broker, machine, run, torch
-from headrace.launch.doctor.finding import BAD, WARN, Finding, Subject, bounded
+from headrace.launch.doctor.finding import BAD, WARN, Finding, Subject, run_check
 from headrace.launch.process import runtime
 
-# Each has shorter times of its own: this one is for what none of them foresaw.
+# Each check has shorter limits of its own: this one is for unforeseen hangs.
 _SECONDS = 90.0
 _CHECKS = (*machine.CHECKS, *torch.CHECKS, *run.CHECKS, *broker.CHECKS)
 
@@ -21,12 +21,12 @@ _CHECKS = (*machine.CHECKS, *torch.CHECKS, *run.CHECKS, *broker.CHECKS)
 def doctor(
     source: str | None, sets: Sequence[str], *, address: str | None, key: Path | None
 ) -> int:
-    """0 = nothing is bad."""
+    """Runs all checks and prints their findings; returns 0 if nothing is bad."""
     loaded, first = _load(source, sets)
     subject = Subject(loaded, (source, *sets) if source else (), address, key)
-    levels = [_say(finding) for finding in first]
+    levels = [_print_finding(finding) for finding in first]
     for check in _CHECKS:
-        levels += [_say(finding) for finding in bounded(check, subject, _SECONDS)]
+        levels += [_print_finding(finding) for finding in run_check(check, subject, _SECONDS)]
     bad, warned = levels.count(BAD), levels.count(WARN)
     print(f"{len(levels)} checks, {bad} bad, {warned} to think about")  # noqa: T201
     sys.stdout.flush()
@@ -42,7 +42,7 @@ def _load(source: str | None, sets: Sequence[str]) -> tuple[run_file.Run | None,
         return None, [Finding(BAD, "run", str(error))]
 
 
-def _say(finding: Finding) -> str:
+def _print_finding(finding: Finding) -> str:
     words = " ".join(finding.words.split())
     print(f"{finding.level:4}  {finding.what:16}  {words}", flush=True)  # noqa: T201
     return finding.level

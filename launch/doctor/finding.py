@@ -1,4 +1,4 @@
-"""What a check found, what it is told, and how none of them takes for ever."""
+"""Findings and subjects of the doctor's checks, and the time limits of checks and programs."""
 
 import json
 import os
@@ -17,16 +17,16 @@ OK, WARN, BAD = "ok", "warn", "bad"
 
 
 class Finding(NamedTuple):
-    """One line."""
+    """Holds one line of the doctor's output."""
 
     level: str
     what: str  # the check's name
-    words: str  # what was found, and what to mend
+    words: str  # what was found, and what to repair
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be checked beside the machine itself."""
+    """Holds what is checked besides the machine itself."""
 
     run: run_file.Run | None = None
     source: tuple[str, ...] = ()  # what the run was loaded from: its name, then its settings
@@ -38,22 +38,22 @@ Check: TypeAlias = Callable[[Subject], Iterator[Finding]]
 
 
 class SlowError(Exception):
-    """No answer in time."""
+    """Signals that a program did not end in time."""
 
 
-def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
-    """Its findings; a check that hangs or fails is a finding, too."""
+def run_check(check: Check, subject: Subject, seconds: float) -> list[Finding]:
+    """Returns a check's findings; a check that hangs or fails becomes a finding, too."""
     name = check.__name__.replace("_", " ")
     found: list[Finding] = []
 
     def run() -> None:
         try:
             found.extend(check(subject))
-        except Exception as error:  # noqa: BLE001  # the others are still to be heard
+        except Exception as error:  # noqa: BLE001  # the other checks must still run
             line = " ".join(str(error).split())
             found.append(Finding(BAD, name, f"cannot be checked: {type(error).__name__}: {line}"))
 
-    # A daemon: what hangs must not keep the process.
+    # A daemon: a check that hangs must not keep the process alive.
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -62,8 +62,9 @@ def bounded(check: Check, subject: Subject, seconds: float) -> list[Finding]:
     return found
 
 
-def program(*arguments: str, seconds: float) -> tuple[int, str]:
-    """Status and output of a Python program, which is gone afterwards with all that it started."""
+def run_program(*arguments: str, seconds: float) -> tuple[int, str]:
+    """Runs a Python program; returns its status and output. Afterwards all its processes are
+    killed."""
     child = subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
@@ -94,7 +95,7 @@ def last_line(said: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def facts_of(said: str) -> dict[str, Any]:
-    """The JSON object of a program's last line."""
+def json_of(said: str) -> dict[str, Any]:
+    """Parses the JSON object in a program's last line."""
     facts = json.loads(last_line(said))
     return facts if isinstance(facts, dict) else {}

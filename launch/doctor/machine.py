@@ -18,7 +18,7 @@ from headrace.launch.process import descriptors as limits
 from headrace.launch.process import runtime
 
 _MB = 2**20
-# Of one learner, sampler or evaluator: torch takes most of it.
+# Memory of one learner, sampler or evaluator: torch takes most of it.
 _PROCESS_MB = 300
 _SHM_MB = 64
 _ROOM_MB, _LITTLE_ROOM_MB = 100, 1024
@@ -35,7 +35,7 @@ def python(_: Subject) -> Iterator[Finding]:
 
 
 def packages(_: Subject) -> Iterator[Finding]:
-    """What pyproject.toml asks for, extras left out."""
+    """Compares the installed packages with pyproject.toml, extras left out."""
     wrong = []
     for wanted in importlib.metadata.requires("headrace") or []:
         if "extra ==" in wanted:
@@ -44,7 +44,7 @@ def packages(_: Subject) -> Iterator[Finding]:
         have = _installed(name)
         if have is None:
             wrong.append(f"{name} is not installed")
-        elif _numbers(have) < _numbers(least):
+        elif _version_numbers(have) < _version_numbers(least):
             wrong.append(f"{name} is {have}, at least {least} is needed")
     if wrong:
         yield Finding(BAD, "packages", f"{'; '.join(wrong)}: pip install -U headrace")
@@ -93,7 +93,8 @@ def memory(subject: Subject) -> Iterator[Finding]:
 
 
 def shared_memory(_: Subject) -> Iterator[Finding]:
-    """actor.stepping = processes works in a memfd; several GPUs' NCCL works in /dev/shm."""
+    """Checks memfd (used by actor.stepping = processes) and /dev/shm (used by NCCL with several
+    GPUs)."""
     try:
         descriptor = os.memfd_create("doctor")
         try:
@@ -105,7 +106,7 @@ def shared_memory(_: Subject) -> Iterator[Finding]:
         words = f'no memfd here ({error.strerror}): set actor.stepping = "inline" or "threads"'
         yield Finding(BAD, "shared memory", words)
         return
-    room = _room_mb(Path("/dev/shm"))
+    room = _free_disk_mb(Path("/dev/shm"))
     if room is None or room <= _SHM_MB:
         size = "no /dev/shm" if room is None else f"/dev/shm has {room:,.0f} MB"
         words = f"{size}: too little for learners on several GPUs; docker run --shm-size=1g"
@@ -119,7 +120,7 @@ def descriptors(subject: Subject) -> Iterator[Finding]:
     fitting = limits.fitting_peers()
     words = f"{soft} (at most {hard}), enough for a broker of {fitting:,} peers"
     peers = 0 if subject.run is None else subject.run.broker.peers
-    if peers == BrokerConfig().peers:  # a limit that nobody has set
+    if peers == BrokerConfig().peers:  # the default: the user has not set it
         peers = 0
     if fitting < 1:
         yield Finding(BAD, "descriptors", f"{words}; raise it: ulimit -n 4096, or LimitNOFILE=4096")
@@ -132,7 +133,7 @@ def descriptors(subject: Subject) -> Iterator[Finding]:
 
 
 def clock(_: Subject) -> Iterator[Finding]:
-    """Nothing of ours decides by the wall clock; logs and metrics are easier to read with it."""
+    """Checks the clocks. No decision of ours uses the wall clock; logs and metrics show it."""
     before, wall = time.monotonic(), time.time()
     time.sleep(0.05)
     passed, ticked = time.monotonic() - before, time.time() - wall
@@ -150,10 +151,13 @@ def clock(_: Subject) -> Iterator[Finding]:
 
 
 def disk(subject: Subject) -> Iterator[Finding]:
-    """Where runs are written, and where sockets lie."""
+    """Checks the folders of runs and of sockets."""
     run = subject.run
     out = Path("headrace-runs") / (run.run.name if run is not None else "")
-    folders = {"disk": _nearest(out.absolute()), "temporary files": Path(tempfile.gettempdir())}
+    folders = {
+        "disk": _existing_folder(out.absolute()),
+        "temporary files": Path(tempfile.gettempdir()),
+    }
     for what, folder in folders.items():
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
@@ -164,10 +168,10 @@ def disk(subject: Subject) -> Iterator[Finding]:
             mend = "choose another folder with --out" if what == "disk" else "set TMPDIR"
             yield Finding(BAD, what, f"{folder}: {error.strerror}; {mend}")
             continue
-        yield _enough(what, folder, _room_mb(folder) or 0.0)
+        yield _disk_finding(what, folder, _free_disk_mb(folder) or 0.0)
 
 
-def _enough(what: str, folder: Path, room: float) -> Finding:
+def _disk_finding(what: str, folder: Path, room: float) -> Finding:
     words = f"{folder} has {room:,.0f} MB free"
     if room < _ROOM_MB:
         return Finding(BAD, what, f"{words}: make room, checkpoints could not be written")
@@ -176,12 +180,12 @@ def _enough(what: str, folder: Path, room: float) -> Finding:
     return Finding(OK, what, words)
 
 
-def _nearest(path: Path) -> Path:
-    """The folder itself, or the first above it that is there."""
+def _existing_folder(path: Path) -> Path:
+    """Returns the folder itself, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
-def _room_mb(folder: Path) -> float | None:
+def _free_disk_mb(folder: Path) -> float | None:
     try:
         state = os.statvfs(folder)
     except OSError:
@@ -190,7 +194,7 @@ def _room_mb(folder: Path) -> float | None:
 
 
 def _quota(cpu_max: Path) -> float | None:
-    """Cores that the control group may use; None = all."""
+    """Returns the cores that the control group may use; None = all."""
     try:
         quota, period = cpu_max.read_text().split()
         return int(quota) / int(period)
@@ -199,7 +203,7 @@ def _quota(cpu_max: Path) -> float | None:
 
 
 def _free_mb(meminfo: Path, cgroup: Path) -> float | None:
-    """By the kernel, and by the control group where that allows less."""
+    """Returns the free memory by the kernel, or by the control group's limit if that is less."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     except OSError:
@@ -216,7 +220,7 @@ def _free_mb(meminfo: Path, cgroup: Path) -> float | None:
 
 
 def _requirement(wanted: str) -> tuple[str, str]:
-    """`pyzmq>=26; marker` -> pyzmq, 26."""
+    """Splits a requirement: `pyzmq>=26; marker` -> pyzmq, 26."""
     plain = wanted.partition(";")[0]
     name = re.match(r"[A-Za-z0-9._-]+", plain)
     least = re.search(r">=\s*([0-9.]+)", plain)
@@ -230,7 +234,7 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     found = re.match(r"[0-9.]+", version)
     return tuple(int(part) for part in found[0].split(".") if part) if found else ()
 

@@ -1,4 +1,4 @@
-"""The run: its environment, its addresses, its keys."""
+"""The doctor's checks of a run: its environment, its addresses, its keys."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ from headrace.broker.transport import endpoints
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.launch.config import keyring, unused_keys
 from headrace.launch.config.run_file import Run
-from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject, last_line, program
+from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject, last_line, run_program
 
 _SECONDS = 60.0
 _PROBE = """
@@ -41,16 +41,16 @@ def keys_that_do_nothing(subject: Subject) -> Iterator[Finding]:
 
 
 def environment(subject: Subject) -> Iterator[Finding]:
-    """In a process of its own: it is somebody else's code."""
+    """Probes the environment in a process of its own, because it is foreign code."""
     if subject.run is None:
         return
-    status, said = program("-c", _PROBE, *subject.source, seconds=_SECONDS)
+    status, said = run_program("-c", _PROBE, *subject.source, seconds=_SECONDS)
     words = last_line(said)
     yield Finding(BAD if status else OK, "environment", words[:500])
 
 
 def addresses(subject: Subject) -> Iterator[Finding]:
-    """Could a broker listen here?"""
+    """Checks that a broker can listen at the run's addresses."""
     if subject.run is None:
         return
     run = subject.run
@@ -66,7 +66,7 @@ def addresses(subject: Subject) -> Iterator[Finding]:
 
 
 def _bindable(endpoint: str, *, expected: bool) -> Finding:
-    """`expected`: a broker is said to run there already."""
+    """Tries to listen at the endpoint; `expected`: a broker should be running there already."""
     scheme, _, rest = endpoint.partition("://")
     if scheme == "ipc":
         folder = Path(rest).parent
@@ -78,7 +78,7 @@ def _bindable(endpoint: str, *, expected: bool) -> Finding:
         return Finding(OK, "address", f"{endpoint} takes any free port")
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family) as trial:
-        # As libzmq does, so that connections of a broker that has just ended do not count.
+        # As libzmq does: connections of a broker that has just ended do not block the address.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("" if host == "*" else host.strip("[]"), int(port)))
@@ -94,7 +94,7 @@ def _bindable(endpoint: str, *, expected: bool) -> Finding:
 
 
 def key(subject: Subject) -> Iterator[Finding]:
-    """The one that was given, whatever its role."""
+    """Checks the given key, of any role."""
     if subject.key is None:
         return
     try:
@@ -107,7 +107,7 @@ def key(subject: Subject) -> Iterator[Finding]:
 
 
 def key_folder(subject: Subject) -> Iterator[Finding]:
-    """The broker's, where the run works with keys."""
+    """Checks the broker's key folder, if the run uses keys."""
     if subject.run is None or not subject.run.security.curve:
         return
     run, folder = subject.run, Path(subject.run.security.keys)
@@ -119,11 +119,11 @@ def key_folder(subject: Subject) -> Iterator[Finding]:
     if folder.stat().st_mode & 0o022:
         words = f"others can write into {folder}; chmod go-w {folder}"
         yield Finding(BAD, "keys", words)
-    yield from _own_pair(folder)
+    yield from _broker_pair(folder)
     yield from _authorised(run)
 
 
-def _own_pair(folder: Path) -> Iterator[Finding]:
+def _broker_pair(folder: Path) -> Iterator[Finding]:
     secret, shown = folder / f"{BROKER}.key", folder / f"{BROKER}.pub"
     if not secret.exists():
         return  # a peer's machine
@@ -149,7 +149,7 @@ def _authorised(run: Run) -> Iterator[Finding]:
     if not folder.is_dir():
         return
     known = Authorised(folder, time.monotonic)
-    with _said("headrace.broker.security.authorised") as lines:
+    with _captured_log("headrace.broker.security.authorised") as lines:
         known.look()
     for line in lines:
         yield Finding(WARN, "keys", line)
@@ -164,8 +164,8 @@ def _authorised(run: Run) -> Iterator[Finding]:
 
 
 @contextlib.contextmanager
-def _said(name: str) -> Iterator[list[str]]:
-    """What a logger says meanwhile, and nobody else hears."""
+def _captured_log(name: str) -> Iterator[list[str]]:
+    """Collects a logger's messages meanwhile, and keeps them from all other handlers."""
     lines: list[str] = []
     logger, handler = logging.getLogger(name), logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""torch and the GPUs, looked at in a process of their own: a bad driver may hang or crash it."""
+"""The doctor's check of torch and the GPUs, in a process of its own: a bad driver may crash it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +10,9 @@ from headrace.launch.doctor.finding import (
     WARN,
     Finding,
     Subject,
-    facts_of,
+    json_of,
     last_line,
-    program,
+    run_program,
 )
 
 _SECONDS = 60.0
@@ -34,17 +34,17 @@ print(json.dumps({
 
 
 def torch(subject: Subject) -> Iterator[Finding]:
-    status, said = program("-c", _LOOK, seconds=_SECONDS)
+    status, said = run_program("-c", _LOOK, seconds=_SECONDS)
     if status:
         mend = "install torch anew, a build that fits this machine"
         yield Finding(BAD, "torch", f"does not work here: {last_line(said)[:300]}; {mend}")
         return
     wanted = subject.run is not None and subject.run.learner.device == "cuda"
-    yield judged(facts_of(said), wanted=wanted, driver=_DRIVER.exists())
+    yield torch_finding(json_of(said), wanted=wanted, driver=_DRIVER.exists())
 
 
-def judged(facts: dict[str, Any], *, wanted: bool, driver: bool) -> Finding:
-    """`wanted`: the run says cuda. `driver`: NVIDIA's is loaded."""
+def torch_finding(facts: dict[str, Any], *, wanted: bool, driver: bool) -> Finding:
+    """Judges what torch reports. `wanted`: the run says cuda. `driver`: NVIDIA's is loaded."""
     version, cuda, names = facts["version"], facts["cuda"], facts["names"]
     if names:
         kinds = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))

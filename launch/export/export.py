@@ -1,6 +1,6 @@
-"""`headrace export`: the trained policy as an ONNX file, checked against the network it comes from.
+"""`headrace export`: the trained policy as an ONNX file, checked against its torch network.
 
-Nothing is left of a file that does not compute what the network computes.
+A file that computes something else than the network is deleted.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 
 from headrace.broker import durable
 from headrace.launch.config import run_file
-from headrace.launch.export.onnx_module import Exported, Port
+from headrace.launch.export.onnx_module import OnnxModule, TensorPort
 from headrace.launch.export.parity import DIFFERENCE, OBSERVATIONS, Parity
 from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
@@ -29,25 +29,25 @@ _EXAMPLE_ROWS = 2
 
 
 class ExportError(run_file.ConfigError):
-    """This policy cannot be exported here; one line."""
+    """Signals that the policy cannot be exported here; its text is one line."""
 
 
 def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
     """Writes OUT and OUT.json, both or none; returns the exit status."""
-    _need_packages()
+    _check_packages()
     found = loaded_run.load(run_dir, which)
     path = out or run_dir / "model.onnx"
     described = path.with_name(f"{path.name}.json") if path.name else path
     for file in (path, described):
         with _writing(file):
             runtime.make_room(file)
-    module = Exported(found.model, found.spaces)
+    module = OnnxModule(found.model, found.spaces)
     facts = _facts(found, module)
     part, described_part = (file.with_name(f".{file.name}.part") for file in (path, described))
     try:
         with _writing(path):
             _write(module, facts, part)
-        difference = _checked(found, module, part)
+        difference = _difference(found, module, part)
         if not difference <= DIFFERENCE:
             raise ExportError(
                 f"onnxruntime and torch differ by {difference:.1e} on {found.path}, more than"
@@ -55,16 +55,16 @@ def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
             )
         with _writing(described):
             durable.write(described_part, json.dumps(facts, indent=2) + "\n")
-        _put(part, path, described_part, described)
+        _rename_both(part, path, described_part, described)
     finally:
         runtime.discard(part)
         runtime.discard(described_part)
-    print(_words(found, module, path, difference))  # noqa: T201
+    print(_result_text(found, module, path, difference))  # noqa: T201
     return runtime.OK
 
 
-def _put(part: Path, path: Path, described_part: Path, described: Path) -> None:
-    """Both take their names. The description that was there comes back when the file fails."""
+def _rename_both(part: Path, path: Path, described_part: Path, described: Path) -> None:
+    """Renames both files into place. If the model's fails, the previous description is restored."""
     with _writing(described):
         before = described.read_bytes() if described.exists() else None
         durable.commit(described_part, described)
@@ -88,7 +88,7 @@ def _writing(path: Path) -> Iterator[None]:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _need_packages() -> None:
+def _check_packages() -> None:
     for package in _PACKAGES:
         try:
             with warnings.catch_warnings():
@@ -100,7 +100,7 @@ def _need_packages() -> None:
             ) from error
 
 
-def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
+def _write(module: OnnxModule, facts: dict[str, Any], path: Path) -> None:
     example = tuple(
         torch.zeros(_EXAMPLE_ROWS, *port.shape, dtype=getattr(torch, port.dtype))
         for port in module.inputs
@@ -108,7 +108,7 @@ def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
     with _quiet():
         try:
             program = torch.onnx.export(
-                _traced(module, example),
+                _trace(module, example),
                 (),
                 dynamo=True,
                 opset_version=_OPSET,
@@ -117,7 +117,7 @@ def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
                 output_names=[port.name for port in module.outputs],
             )
         except Exception as error:
-            # Whatever a network of somebody's own does that ONNX has no word for.
+            # A user's own network may do anything that ONNX cannot express.
             line = " ".join(str(error.__cause__ or error).split())[:_LONGEST_LINE]
             raise ExportError(f"torch cannot export this network: {line}") from error
         assert program is not None
@@ -127,7 +127,7 @@ def _write(module: Exported, facts: dict[str, Any], path: Path) -> None:
         program.save(str(path), external_data=False)
 
 
-def _checked(found: loaded_run.Trained, module: Exported, path: Path) -> float:
+def _difference(found: loaded_run.LoadedRun, module: OnnxModule, path: Path) -> float:
     try:
         return Parity(found, module).check(path)
     except Exception as error:
@@ -135,8 +135,9 @@ def _checked(found: loaded_run.Trained, module: Exported, path: Path) -> float:
         raise ExportError(f"onnxruntime cannot run what torch exported: {line}") from error
 
 
-def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
-    """With any number of rows. Networks that ask for len() of a tensor must be read as Python."""
+def _trace(module: OnnxModule, example: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """Traces the module for any number of rows. Networks that call len() of a tensor need strict
+    mode."""
     batch = torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in example),)
     module.eval()
@@ -146,8 +147,8 @@ def _traced(module: Exported, example: tuple[torch.Tensor, ...]) -> torch.export
         return torch.export.export(module, example, dynamic_shapes=shapes, strict=True)
 
 
-def _facts(found: loaded_run.Trained, module: Exported) -> dict[str, Any]:
-    """What a program needs to know that runs the file."""
+def _facts(found: loaded_run.LoadedRun, module: OnnxModule) -> dict[str, Any]:
+    """Returns what a program that runs the file needs to know."""
     return {
         "run": found.run.run.name,
         "env": found.run.env.id,
@@ -161,7 +162,7 @@ def _facts(found: loaded_run.Trained, module: Exported) -> dict[str, Any]:
     }
 
 
-def _port(port: Port) -> dict[str, Any]:
+def _port(port: TensorPort) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": port.name,
         "dtype": port.dtype,
@@ -180,8 +181,10 @@ def _port(port: Port) -> dict[str, Any]:
     return facts
 
 
-def _words(found: loaded_run.Trained, module: Exported, path: Path, difference: float) -> str:
-    def listed(ports: tuple[Port, ...]) -> str:
+def _result_text(
+    found: loaded_run.LoadedRun, module: OnnxModule, path: Path, difference: float
+) -> str:
+    def listed(ports: tuple[TensorPort, ...]) -> str:
         return ", ".join(f"{port.name} {port.dtype}{['batch', *port.shape]}" for port in ports)
 
     return "\n".join(
@@ -199,7 +202,7 @@ def _words(found: loaded_run.Trained, module: Exported, path: Path, difference: 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks about itself and about torchvision."""
+    """Silences the exporter's remarks about itself and about torchvision."""
     log = logging.getLogger("torch")
     before = log.level
     log.setLevel(logging.CRITICAL)

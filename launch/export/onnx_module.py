@@ -18,12 +18,12 @@ from headrace.learner.spaces import Action, Leaf, Part, Spaces, previous_leaves
 
 _MEMORY = "memory"
 _REWARD = "previous.reward"
-# What the network is shown of the step before is never larger.
+# Bounds of the previous reward and numbers that the network is shown.
 _LARGEST_REWARD, _LARGEST_NUMBER = 1.0, 10.0
 
 
-class Port(NamedTuple):
-    """One input or output; its first axis is the batch."""
+class TensorPort(NamedTuple):
+    """Describes one input or output; its first axis is the batch."""
 
     name: str
     dtype: str
@@ -31,19 +31,19 @@ class Port(NamedTuple):
     leaf: Leaf | None = None  # of the observation
 
 
-class Exported(nn.Module):
-    """forward(*inputs) -> outputs, in the order of `inputs` and `outputs`."""
+class OnnxModule(nn.Module):
+    """Computes forward(*inputs) -> outputs, in the order of `inputs` and `outputs`."""
 
     def __init__(self, model: Model, spaces: Spaces) -> None:
         super().__init__()
         self.model = model
         self._leaves = leaves_of(model, spaces)
-        self._greedy = _Greedy(spaces.action)
+        self._greedy = _GreedyAction(spaces.action)
         self._previous = [leaf.name for leaf in self._leaves if leaf.name.startswith("previous.")]
         self.outputs = self._outputs(spaces.action)
         taken = {_MEMORY, *(port.name for port in self.outputs)}
         self.inputs = tuple(
-            Port(
+            TensorPort(
                 f"obs.{leaf.name}" if leaf.name in taken else leaf.name,
                 np.dtype(leaf.dtype).name,
                 leaf.seen,
@@ -52,7 +52,7 @@ class Exported(nn.Module):
             for leaf in self._leaves
         )
         if model.memory:
-            self.inputs += (Port(_MEMORY, "float32", (model.memory,)),)
+            self.inputs += (TensorPort(_MEMORY, "float32", (model.memory,)),)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         obs = {
@@ -79,20 +79,20 @@ class Exported(nn.Module):
             outputs.append(numbers)
         return tuple(outputs)
 
-    def _outputs(self, action: Action) -> tuple[Port, ...]:
+    def _outputs(self, action: Action) -> tuple[TensorPort, ...]:
         model = self.model
         ports = [
-            Port(part_name(part), "int64" if part.categories else "float32", part.shape)
+            TensorPort(part_name(part), "int64" if part.categories else "float32", part.shape)
             for part in action.parts
         ]
         ports += [
-            Port("params", "float32", (model.distribution.params,)),
-            Port("value", "float32", ()),
+            TensorPort("params", "float32", (model.distribution.params,)),
+            TensorPort("value", "float32", ()),
         ]
         if model.memory:
-            ports.append(Port(f"next.{_MEMORY}", "float32", (model.memory,)))
+            ports.append(TensorPort(f"next.{_MEMORY}", "float32", (model.memory,)))
         ports += [
-            Port(f"next.{leaf.name}", np.dtype(leaf.dtype).name, leaf.shape)
+            TensorPort(f"next.{leaf.name}", np.dtype(leaf.dtype).name, leaf.shape)
             for leaf in self._leaves
             if leaf.name in self._previous and leaf.name != _REWARD
         ]
@@ -100,18 +100,19 @@ class Exported(nn.Module):
 
 
 def leaves_of(model: Model, spaces: Spaces) -> tuple[Leaf, ...]:
-    """Everything that the model reads, the mask among it."""
+    """Returns all leaves that the model reads, the mask included."""
     known = {leaf.name: leaf for leaf in (*spaces.observation, *previous_leaves(spaces))}
     return tuple(known[name] for name in model.reads)
 
 
 def part_name(part: Part) -> str:
-    """action, action.left.grip, action.0"""
+    """Returns the name of a part of the action: action, action.left.grip, action.0"""
     return ".".join(map(str, ("action", *part.path)))
 
 
-class _Greedy(nn.Module):
-    """The likeliest choices and the means, as actors/actions.py turns them into actions."""
+class _GreedyAction(nn.Module):
+    """Computes the likeliest choices and the means, as actors/actions.py turns them into
+    actions."""
 
     low: Tensor
     high: Tensor
@@ -138,8 +139,8 @@ class _Greedy(nn.Module):
         self.register_buffer("bounded", torch.from_numpy(bounded), persistent=False)
 
     def forward(self, params: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
-        """The parts of the action; choices [N, C] from 0; numbers [N, D] as the network is shown
-        them at the next step."""
+        """Returns the parts of the action; choices [N, C] from 0; numbers [N, D] as the network is
+        shown them at the next step."""
         sizes = self._action.categories
         logits = torch.split(params[:, : sum(sizes)], list(sizes), dim=-1) if sizes else ()
         picked = [one.argmax(dim=-1) for one in logits]

@@ -1,4 +1,4 @@
-"""An exported file against the network it comes from, on random observations."""
+"""Compares an exported file with its torch network, on random observations."""
 
 from pathlib import Path
 from typing import Any
@@ -8,30 +8,30 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.actors.actions import Actions
-from headrace.launch.export.onnx_module import Exported, Port, part_name
-from headrace.launch.results.loaded_run import Trained
+from headrace.launch.export.onnx_module import OnnxModule, TensorPort, part_name
+from headrace.launch.results.loaded_run import LoadedRun
 from headrace.learner.models.normalise import is_number
 from headrace.learner.spaces import Leaf
 
 OBSERVATIONS = 1000
 DIFFERENCE = 1e-4  # the largest allowed; of numbers above 1 as a share of them
-# Sizes of the batches: any size must do.
+# Sizes of the batches: every size must work.
 _BATCHES = (1, 3, 96, 100)
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class Parity:
-    """Draws what the network is given, and compares what comes out."""
+    """Draws random inputs, runs both sides and compares their outputs."""
 
-    def __init__(self, found: Trained, module: Exported) -> None:
+    def __init__(self, found: LoadedRun, module: OnnxModule) -> None:
         self._found, self._module = found, module
         self._actions = Actions(found.spaces.action)
         self._rng = np.random.default_rng(0)
         self._norms = _norms(found)
 
     def check(self, path: Path) -> float:
-        """The largest difference; infinity where one side has no number."""
+        """Returns the largest difference; infinity = one side has a NaN."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -48,7 +48,7 @@ class Parity:
         return max(largest, self._episode(session)) if self._found.model.memory else largest
 
     def _episode(self, session: Any) -> float:
-        """As many steps, one after another: each side goes on from its own memory."""
+        """Compares as many steps in sequence, where each side continues from its own memory."""
         largest = 0.0
         zeros = np.zeros((1, self._found.model.memory), np.float32)
         memories = zeros, zeros
@@ -64,7 +64,7 @@ class Parity:
         inputs: Arrays,
         memories: tuple[NDArray[Any], NDArray[Any]] | None = None,
     ) -> tuple[float, tuple[NDArray[Any], NDArray[Any]]]:
-        """The largest difference, and the memories of both sides."""
+        """Returns the largest difference, and the memories of both sides."""
         ours, theirs = (
             inputs if memories is None else inputs | {"memory": memory}
             for memory in (memories or (None, None))
@@ -82,7 +82,7 @@ class Parity:
         return largest, (here.get("next.memory", none), there.get("next.memory", none))
 
     def _wrong_action(self, there: Arrays) -> float:
-        """The file's actions against those that samplers make of the very same parameters."""
+        """Compares the file's actions with those that samplers make of the same parameters."""
         rows = self._found.model.distribution.mode(there["params"])
         expected = self._actions.many(rows)
         largest = 0.0
@@ -96,10 +96,10 @@ class Parity:
     def _inputs(self, rows: int) -> Arrays:
         return {port.name: self._draw(port, rows) for port in self._module.inputs}
 
-    def _draw(self, port: Port, rows: int) -> NDArray[Any]:
+    def _draw(self, port: TensorPort, rows: int) -> NDArray[Any]:
         rng, leaf = self._rng, port.leaf
         shape = (rows, *port.shape)
-        if leaf is None:  # the memory: within what tanh leaves
+        if leaf is None:  # the memory: within tanh's range
             return rng.uniform(-1, 1, shape).astype(np.float32)
         if leaf.mask:
             return self._mask(rows).astype(port.dtype)
@@ -115,7 +115,7 @@ class Parity:
         return (mean + std * rng.standard_normal(shape)).astype(dtype)
 
     def _mask(self, rows: int) -> NDArray[np.bool_]:
-        """Half of the values, and at least one of each choice."""
+        """Draws a mask that allows half of the values, and at least one of each choice."""
         parts = []
         for n in self._found.spaces.action.categories:
             part = self._rng.random((rows, n)) < 0.5
@@ -125,18 +125,19 @@ class Parity:
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> float:
-    """The largest, of numbers above 1 as a share of them; infinity beside a missing number."""
+    """Returns the largest difference, relative for numbers above 1; infinity = one side has a
+    NaN."""
     if here.shape != there.shape:
         return float("inf")
     a, b = here.astype(np.float64), there.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        # The same infinity on both sides is no difference.
+        # The same infinity on both sides counts as equal.
         apart = np.where(a == b, 0.0, np.abs(a - b) / np.maximum(1.0, np.abs(a)))
     return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
 
 
-def _norms(found: Trained) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-    """Where observations lay in training: elsewhere a normaliser cuts all of them off."""
+def _norms(found: LoadedRun) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Returns mean and deviation of observations in training: a normaliser clips all others."""
     normaliser = found.model.normaliser
     if normaliser is None:
         return {}

@@ -19,7 +19,7 @@ from headrace.launch.config import keyring, starts, unused_keys
 from headrace.launch.local.child_plans import Plans
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.monitor.rates import totals
-from headrace.launch.monitor.terminal import Terminal
+from headrace.launch.monitor.terminal import CapturedTerminal
 from headrace.launch.process import folder_lock, logs, runtime
 from headrace.launch.process.memory_use import Tree
 from headrace.launch.results import learning_curve
@@ -159,7 +159,7 @@ class _Local:
             words = f"headrace {self.given.run.name}: broker, learner and samplers are starting"
             print(f"{words}; folder {self.out}", file=sys.stderr)  # noqa: T201
         # Before anybody is forked: children write where the live view will move.
-        terminal = Terminal() if not self.quiet and sys.stderr.isatty() else None
+        terminal = CapturedTerminal() if not self.quiet and sys.stderr.isatty() else None
         try:
             failed = self._live(terminal)
             self._end()
@@ -168,7 +168,7 @@ class _Local:
                 terminal.close()
         return self._conclude(failed)
 
-    def _live(self, terminal: Terminal | None) -> str:
+    def _live(self, terminal: CapturedTerminal | None) -> str:
         """From the first process to the end of training; returns why it had to give up, or ""."""
         try:
             if self._start():
@@ -191,13 +191,13 @@ class _Local:
 
     # ---- run ------------------------------------------------------------------------------------
 
-    def _watch(self, terminal: Terminal | None) -> None:
+    def _watch(self, terminal: CapturedTerminal | None) -> None:
         """Until the learner has ended for good, or somebody asks us to stop."""
-        from headrace.launch.monitor.live_view import View
-        from headrace.launch.monitor.status_client import Watcher
+        from headrace.launch.monitor.live_view import LiveView
+        from headrace.launch.monitor.status_client import StatusClient
 
-        watcher = Watcher(self.endpoint, keyring.key(self.given, "watcher", None))
-        view = View(
+        watcher = StatusClient(self.endpoint, keyring.key(self.given, "watcher", None))
+        view = LiveView(
             run=self.given.run.name,
             goal=self.given.stop.return_,
             began=self.began,
@@ -209,7 +209,7 @@ class _Local:
             while not self.asked and self.learner.status is None:
                 watcher.ask()
                 time.sleep(_LOOK_EVERY_S)
-                watcher.look()
+                watcher.receive()
                 self._saw(watcher.status)
                 view.show(watcher.status)
                 if time.monotonic() > memory_at:

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.launch.monitor.rates import Rates
-from headrace.launch.monitor.terminal import Terminal
+from headrace.launch.monitor.terminal import CapturedTerminal
 
 
-class View:
-    """Shows a status; on a terminal as a table that moves, elsewhere a line every few seconds."""
+class LiveView:
+    """Shows a status: on a terminal as a table in place, elsewhere as a line every few seconds."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class View:
         goal: float | None,
         began: float,
         quiet: bool,
-        terminal: Terminal | None = None,
+        terminal: CapturedTerminal | None = None,
     ) -> None:
-        """`terminal`: to move on; None = there is none, and lines are printed."""
+        """Starts the view on `terminal`; None = there is none, and lines are printed instead."""
         self._run = run
         self._goal = goal
         self._began = began  # the run's clock at 0, by time.monotonic
@@ -34,12 +34,12 @@ class View:
         self._quiet = quiet
         self._next_line = 0.0
         self._live: Live | None = None
-        # One writes at a time: each moves up by the lines that the view had when it was written
-        # last, and two that move at once write over each other.
+        # One writer at a time: each moves the cursor up by the height that the view had when it
+        # was last written, so two at once would overwrite each other.
         self._writing = threading.Lock()
         if terminal is not None:
             console = Console(file=terminal.file, force_terminal=True)
-            # Refreshed by us: a refresh thread of its own would be one more thing to fork around.
+            # We refresh it: a refresh thread would be one more thread to fork around.
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
 
@@ -53,7 +53,7 @@ class View:
         if self._quiet:
             return
         if status:
-            self._rates.see(status, time.monotonic())
+            self._rates.update(status, time.monotonic())
         if self._live is not None:
             with self._writing:
                 self._live.update(self._table(status), refresh=True)
@@ -69,26 +69,26 @@ class View:
 
     def _line(self, status: dict[str, Any]) -> str:
         seconds = f"{time.monotonic() - self._began:6.1f} s"
-        if wanting := _wanting(status):
-            return f"{seconds}  {wanting}"
+        if missing := _waiting_for(status):
+            return f"{seconds}  {missing}"
         learner = status["learners"][0]
         mean, steps = learner.get("mean_return"), status["actors"].get("env_steps", 0.0)
         return (
             f"{seconds}  {steps:10.0f} steps  {self._rate():8.0f}/s"
             f"  return {mean if mean is None else round(mean, 1)}"
-            f"{''.join(f'  {name} {words}' for name, words in _score(status))}"
+            f"{''.join(f'  {name} {words}' for name, words in _evaluation_rows(status))}"
             f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
         )
 
     def _rate(self) -> float:
-        """Sampled steps a second; a total that falls began anew."""
+        """Returns the sampled steps a second; 0 = not known yet."""
         return self._rates("env_steps") or 0.0
 
     def _table(self, status: dict[str, Any]) -> Table:
         table = Table(title=f"headrace {self._run}", show_header=False, title_justify="left")
-        if wanting := _wanting(status):
+        if missing := _waiting_for(status):
             table.add_row("time", f"{time.monotonic() - self._began:.1f} s")
-            table.add_row("starting", wanting)
+            table.add_row("starting", missing)
         if not status:
             return table
         learner = (status.get("learners") or [{}])[0]
@@ -99,7 +99,7 @@ class View:
         rows = (
             ("time", f"{time.monotonic() - self._began:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
-            *_score(status),
+            *_evaluation_rows(status),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
             ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
             ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
@@ -112,8 +112,8 @@ class View:
         return table
 
 
-def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """The last evaluation, once there is one."""
+def _evaluation_rows(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns the last evaluation as one row of the table; empty = there is none yet."""
     for said in status.get("evaluators", ()):
         if "mean" in said:
             spread = f" ({said['low']:.1f} to {said['high']:.1f})" if "low" in said else ""
@@ -121,8 +121,8 @@ def _score(status: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-def _wanting(status: dict[str, Any]) -> str:
-    """Who has to come before anything is trained; "" = nobody."""
+def _waiting_for(status: dict[str, Any]) -> str:
+    """Says what must start before anything is trained; "" = nothing is missing."""
     if not status:
         return "the broker is starting"
     if not status.get("learners"):

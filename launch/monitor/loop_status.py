@@ -1,7 +1,7 @@
-"""Numbers that belong to an event loop's thread, for the threads of the HTTP server.
+"""A status that belongs to an event loop's thread, read by the threads of the HTTP server.
 
-What they are made from changes as peers come and go: a dict that grows while another thread walks
-through it is an error. So the loop makes them itself, between two of its turns.
+Its sources change as peers come and go: iterating over a dict in one thread while another adds to
+it is an error. So the loop itself builds the status, between two of its turns.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from typing import Any, Final
 _PATIENCE_S: Final = 2.0
 
 
-class OnLoop:
-    """Call it from any other thread; make it in the loop's."""
+class LoopStatus:
+    """Fetches a status from an event loop. Made in the loop's thread, called from any other."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._status: Callable[[], Mapping[str, Any]] | None = None
-        self._silent: float | None = None  # since when nothing is answered
+        self._silent: float | None = None  # since when there is no answer; None = there is one
 
-    def watch(self, status: Callable[[], Mapping[str, Any]]) -> None:
-        """The port is there before the server that it tells of."""
+    def set_source(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        """Sets the source of the status later, because the port opens before its server exists."""
         self._status = status
 
     def __call__(self) -> Mapping[str, Any]:
-        """Without an answer: for how long there was none."""
+        """Returns the loop's status; without an answer, the seconds of silence as `silent_s`."""
         answer: concurrent.futures.Future[Mapping[str, Any]] = concurrent.futures.Future()
         began = time.monotonic()
         with contextlib.suppress(TimeoutError, RuntimeError):  # RuntimeError: the loop has ended

@@ -1,6 +1,6 @@
 """Prometheus' HTTP service discovery: every live peer that serves metrics, by role.
 
-The broker itself is not among them: whoever asks it knows where it is.
+The broker itself is left out: a client that asks it knows where it is.
 """
 
 import json
@@ -11,7 +11,7 @@ _KIND = "application/json"
 
 
 def targets(roster: Roster) -> tuple[str, bytes]:
-    """Content type and body."""
+    """Returns the content type and the body."""
     by_role: dict[str, list[str]] = {}
     for peer in roster.everybody():
         if peer.target:

@@ -1,4 +1,4 @@
-"""What totals say over time: rates are their differences. A total that falls began anew."""
+"""Rates as differences of totals over time. A total that falls was restarted from 0."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ _MOST: Final = 64
 
 
 def totals(status: Mapping[str, Any]) -> dict[str, float]:
-    """Those of a broker's status that rates are taken of; what is absent is left out."""
+    """Picks the totals of a broker's status that rates are computed from; absent ones are left
+    out."""
     actors, samplers = status.get("actors") or {}, status.get("samplers") or {}
     found = {
         "received": status.get("received"),
@@ -23,20 +24,20 @@ def totals(status: Mapping[str, Any]) -> dict[str, float]:
 
 
 def trained_steps(status: Mapping[str, Any]) -> float | None:
-    """Every rank says the total of all ranks."""
+    """Returns the steps trained by all ranks, which every rank reports; None = no rank did."""
     said = [one["trained_steps"] for one in status.get("learners") or () if "trained_steps" in one]
     return max(said, default=None)
 
 
 class Rates:
-    """Of one broker's totals, over the last seconds."""
+    """Computes the rates of one broker's totals over the last 10 seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, float]]] = deque(maxlen=_MOST)
 
-    def see(self, status: Mapping[str, Any], at: float) -> bool:
-        """True: these are another broker's totals than those before. `at`: when they came, unless
-        the broker says how long it has been up."""
+    def update(self, status: Mapping[str, Any], at: float) -> bool:
+        """Adds the newest totals; returns True if the broker was restarted since the last ones.
+        `at`: when they came, used where the broker does not report its uptime."""
         now, values = float(status.get("uptime_s", at)), totals(status)
         other = False
         if self._seen:
@@ -50,7 +51,7 @@ class Rates:
         return other
 
     def __call__(self, name: str) -> float | None:
-        """A second; None = not known yet."""
+        """Returns the rate of this total per second; None = not known yet."""
         seen = [(at, values[name]) for at, values in self._seen if name in values]
         for at in range(len(seen) - 1, 0, -1):
             if seen[at][1] < seen[at - 1][1]:

@@ -1,6 +1,6 @@
-"""What `headrace top` shows of a broker's status: whole screens, and plain lines.
+"""The screens and plain lines of `headrace top`, made from a broker's status.
 
-Names and errors come from strangers: they are made one line of printable text, and never markup.
+Names and errors come from untrusted peers: each becomes one line of printable text, never markup.
 """
 
 import math
@@ -28,26 +28,27 @@ _NONE: Final = "-"
 def screen(
     status: Status, rates: Rates, *, size: ConsoleDimensions, news: str, wrong: str
 ) -> RenderableType:
-    """All of it. `news`: what an operator may want to know; `wrong`: nobody answers, since when.
+    """Draws the whole screen. `news`: a remark for the operator; `wrong`: why the status is out of
+    date.
 
-    What matters most stands above: a small terminal shows no more.
+    What matters most is at the top, because a small terminal cuts off the rest.
     """
     alarms = [*_late(status), *_troubles(status)]
     parts: list[RenderableType] = [
-        _head(status, rates, news=news, wrong=wrong),
+        _header(status, rates, news=news, wrong=wrong),
         _pipeline(status, rates, size.width),
         *(Text(line, "yellow", no_wrap=True, overflow="ellipsis") for line in alarms),
         Text(),
         _outcomes(status, rates),
         Text(),
     ]
-    if points := _points(status):
+    if points := _curve_points(status):
         parts += _curve(points, size.width)
     return Group(*parts)
 
 
-def lines(status: Status, rates: Rates) -> list[str]:
-    """The same, for who reads no screen."""
+def plain_lines(status: Status, rates: Rates) -> list[str]:
+    """Returns the same as plain lines, for a file or a pipe."""
     actors = status.get("actors") or {}
     rows = [
         ("run", sanitise.words(str(status.get("run", _NONE)))),
@@ -57,27 +58,28 @@ def lines(status: Status, rates: Rates) -> list[str]:
         ("trained", f"{_rate(rates('trained_steps'))} steps/s"),
         ("sampled", f"{_rate(rates('env_steps'))} steps/s"),
         *((name, value) for name, value, _ in _figures(status)),
-        ("outcomes", ", ".join(f"{name} {n:,}" for name, n in _ends(status)) or "none"),
+        ("outcomes", ", ".join(f"{name} {n:,}" for name, n in _outcome_counts(status)) or "none"),
     ]
     return [*(f"{name:12}{value}" for name, value in rows), *_late(status), *_troubles(status)]
 
 
 def state(status: Status, rates: Rates) -> tuple[str, str]:
-    """In words, and in which colour."""
+    """Returns the run's state in words, and its colour."""
     if status.get("over"):
         return "the run is over", _QUIET
     if not status.get("learners"):
         return "no learner is here", _ALARM
     if not (status.get("actors") or {}).get("count"):
         return "no sampler is here", _ALARM
-    speed = rates("outcome_trained")  # the broker's own count: learners tell theirs later
+    speed = rates("outcome_trained")  # the broker's own count: learners report theirs later
     if speed is None:
         return "starting", _QUIET
     return ("training", _ACCENT) if speed > 0 else ("nothing is being trained", _ALARM)
 
 
 def unaccounted(status: Status) -> int | None:
-    """Received is what was settled and what is here; the broker's own word counts more."""
+    """Returns received minus settled minus held unrolls; the broker's own count goes first. None =
+    not known."""
     if "unaccounted" in status:
         return int(status["unaccounted"])
     try:
@@ -87,14 +89,14 @@ def unaccounted(status: Status) -> int | None:
         return None
 
 
-def _head(status: Status, rates: Rates, *, news: str, wrong: str) -> RenderableType:
+def _header(status: Status, rates: Rates, *, news: str, wrong: str) -> RenderableType:
     words, colour = (wrong, _ALARM) if wrong else state(status, rates)
     mark = "▲" if colour == _ALARM else "●"
     left = Text.assemble(
         (sanitise.words(str(status.get("run", "headrace")), 60), "bold"),
         (f"  {mark} {words}", colour),
     )
-    right = Text(" · ".join(filter(None, (news, _up(status)))), _QUIET, justify="right")
+    right = Text(" · ".join(filter(None, (news, _uptime(status)))), _QUIET, justify="right")
     grid = Table.grid(expand=True)
     grid.add_row(left, right)
     return grid
@@ -103,17 +105,17 @@ def _head(status: Status, rates: Rates, *, news: str, wrong: str) -> RenderableT
 def _pipeline(status: Status, rates: Rates, width: int) -> RenderableType:
     actors, learners = status.get("actors") or {}, status.get("learners") or []
     behind = actors.get("behind", 0)
-    sampling = _room(
+    sampling = _box(
         "samplers",
         (_count(actors.get("count")), "bold"),
         (f"{_count(behind)} behind" if behind else "all up to date", _QUIET),
         (f"{_rate(rates('env_steps'))} steps/s", ""),
     )
     queued, leased, running = _queue(status)
-    waiting = _room(
-        "broker", (f"{queued}{_fill(status)}", "bold"), (leased, _QUIET), (running, _QUIET)
+    waiting = _box(
+        "broker", (f"{queued}{_queue_fill(status)}", "bold"), (leased, _QUIET), (running, _QUIET)
     )
-    learning = _room(
+    learning = _box(
         "learner" if len(learners) == 1 else f"learner, {len(learners)} ranks",
         (f"{_rate(rates('trained_steps'))} steps/s", "bold"),
         (f"{_count(trained_steps(status))} in all", _QUIET),
@@ -131,10 +133,10 @@ def _pipeline(status: Status, rates: Rates, width: int) -> RenderableType:
     figures.add_column(min_width=10)
     for name, value, bad in _figures(status):
         figures.add_row(Text(name, _QUIET), Text(value, _ALARM if bad else ""))
-    return Group(flow, _back(status, rates), figures)
+    return Group(flow, _weights_arrow(status, rates), figures)
 
 
-def _room(name: str, *rows: tuple[str, str]) -> Panel:
+def _box(name: str, *rows: tuple[str, str]) -> Panel:
     words = Text("\n").join(Text(words, style) for words, style in rows)
     return Panel(words, title=Text(name, _QUIET), title_align="left", box=ROUNDED)
 
@@ -144,14 +146,14 @@ def _arrow(speed: float | None, what: str) -> Text:
     return Text(f"{_rate(speed)}/s\n────────▶\n{what}", colour, justify="center")
 
 
-def _back(status: Status, rates: Rates) -> Text:
+def _weights_arrow(status: Status, rates: Rates) -> Text:
     speed = rates("version")
     words = f" weights, version {_count(status.get('weights'))}, {_rate(speed)} a second "
     return Text(f"  ◀────────{words}────────", _ACCENT if speed else _QUIET)
 
 
 def _figures(status: Status) -> Iterable[tuple[str, str, bool]]:
-    """(name, value, is it bad)."""
+    """Yields (name, value, whether it is a problem)."""
     learner: Mapping[str, Any] = next(iter(status.get("learners") or ()), {})
     score: Mapping[str, Any] = next(
         (one for one in status.get("evaluators") or () if isinstance(one, dict) and "mean" in one),
@@ -175,8 +177,8 @@ def _outcomes(status: Status, rates: Rates) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=_QUIET)
     for name in ("outcome", "unrolls", "share", "a second"):
         table.add_column(name, justify="left" if name == "outcome" else "right")
-    whole = sum(n for _, n in _ends(status)) or 1
-    for name, n in _ends(status):
+    whole = sum(n for _, n in _outcome_counts(status)) or 1
+    for name, n in _outcome_counts(status):
         style = "yellow" if name in _PROBLEMS and n else ""
         speed = _rate(rates(f"outcome_{name}"))
         share = "" if name == "duplicate" else f"{100 * n / whole:.1f} %"
@@ -184,7 +186,7 @@ def _outcomes(status: Status, rates: Rates) -> Table:
     return table
 
 
-def _ends(status: Status) -> list[tuple[str, int]]:
+def _outcome_counts(status: Status) -> list[tuple[str, int]]:
     found = status.get("outcomes") or {}
     return [(sanitise.words(name, 20), n) for name, n in found.items() if n or name == "trained"]
 
@@ -192,7 +194,7 @@ def _ends(status: Status) -> list[tuple[str, int]]:
 def _late(status: Status) -> list[str]:
     found = status.get("late") or []
     told = [
-        f"late        {_who(one)} not heard for {_span(one.get('silent_s'))}"
+        f"late        {_peer_name(one)} not heard for {_span(one.get('silent_s'))}"
         for one in found[:_SHOWN]
     ]
     return told + _more(found)
@@ -201,7 +203,7 @@ def _late(status: Status) -> list[str]:
 def _troubles(status: Status) -> list[str]:
     found = status.get("troubles") or []
     told = [
-        f"error       {_who(one)} {_times(one)}{_span(one.get('ago_s'))} ago:"
+        f"error       {_peer_name(one)} {_times(one)}{_span(one.get('ago_s'))} ago:"
         f" {sanitise.words(str(one.get('text', '')).replace(chr(10), ' / '), 300)}"
         for one in found[:_SHOWN]
     ]
@@ -212,7 +214,7 @@ def _more(found: Sequence[object]) -> list[str]:
     return [f"            and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
 
 
-def _who(one: Mapping[str, Any]) -> str:
+def _peer_name(one: Mapping[str, Any]) -> str:
     return sanitise.words(f"{one.get('role', '')} {one.get('name', '')}", 64)
 
 
@@ -220,7 +222,7 @@ def _times(one: Mapping[str, Any]) -> str:
     return f"{one['count']:,} times, last " if one.get("count", 1) > 1 else ""
 
 
-def _points(status: Status) -> list[float]:
+def _curve_points(status: Status) -> list[float]:
     told = (one for one in status.get("curve") or () if isinstance(one, list | tuple))
     means = [pair[1] for pair in told if len(pair) == 2]
     found = [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
@@ -228,7 +230,7 @@ def _points(status: Status) -> list[float]:
 
 
 def _curve(points: Sequence[float], width: int) -> list[Text]:
-    """Blocks, an eighth of a row exact."""
+    """Draws the curve in block characters, exact to an eighth of a row."""
     columns = max(10, min(width - 14, len(points)))
     at = [points[n * (len(points) - 1) // (columns - 1)] for n in range(columns)]
     low, high = min(at), max(at)
@@ -247,12 +249,12 @@ def _queue(status: Status) -> tuple[str, str, str]:
     return queued, leased, running
 
 
-def _fill(status: Status) -> str:
+def _queue_fill(status: Status) -> str:
     held, most = status.get("queued_bytes"), status.get("queue_limit_bytes")
     return f", {100 * held / most:.0f} % full" if held is not None and most else ""
 
 
-def _up(status: Status) -> str:
+def _uptime(status: Status) -> str:
     return f"up {_span(status['uptime_s'])}" if "uptime_s" in status else ""
 
 

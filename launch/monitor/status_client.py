@@ -1,4 +1,4 @@
-"""Asks a broker for its status over the wire: a read-only peer that never waits unasked."""
+"""A read-only peer that asks a broker for its status over the wire, without blocking."""
 
 import contextlib
 import time
@@ -16,8 +16,9 @@ _PATIENCE_S: Final = 2.0
 _AGAIN_S: Final = 0.5
 
 
-class Watcher:
-    """A broker's read-only peer, without waiting: ask, and look later."""
+class StatusClient:
+    """Asks a broker for its status as a read-only peer. `ask` sends and `receive` takes in what
+    came; neither blocks."""
 
     def __init__(self, endpoint: str, key: Key | None = None) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -25,53 +26,56 @@ class Watcher:
         self._socket.connect(endpoint)
         self._inc = runtime.incarnation()
         self.status: dict[str, Any] = {}
-        self.heard: float | None = None  # when the last status came, by time.monotonic
-        self.refused = ""  # why the broker will not have us, in its words
+        self.last_status_at: float | None = None  # when the last status came, by time.monotonic
+        self.refused = ""  # the broker's reason for refusing us; "" = it did not
 
     def ask(self) -> None:
         self._send(messages.encode(messages.Watch()))
 
-    def look(self) -> None:
-        """Take what has come in; greet a broker that does not know us."""
+    def receive(self) -> None:
+        """Receives all that has come; sends HELLO to a broker that does not know this peer."""
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
             try:
-                self._hear(*messages.decode(frames))
+                self._handle(*messages.decode(frames))
             except messages.OtherProtocol as error:
                 self.refused = str(error)
             except messages.WireError:
-                continue  # whatever it is, it is no broker's answer
+                continue  # whatever it is, a broker did not send it
 
     def wait(self, seconds: float, *files: int) -> list[int]:
-        """Until news may have come or one of these files can be read; says which."""
+        """Waits until a message may have come or one of these files can be read; returns those
+        files."""
         poller = zmq.Poller()
         for readable in (self._socket, *files):
             poller.register(readable, zmq.POLLIN)
         return [fd for fd, _ in poller.poll(int(1000 * seconds)) if isinstance(fd, int)]
 
     def silent_s(self) -> float:
-        """Since the last answer; endless when there was none."""
-        return float("inf") if self.heard is None else time.monotonic() - self.heard
+        """Returns the seconds since the last status; infinity = there was none."""
+        return (
+            float("inf") if self.last_status_at is None else time.monotonic() - self.last_status_at
+        )
 
     def close(self) -> None:
         self._socket.close(0)
         self.context.term()
 
-    def _hear(self, message: messages.Message, buffers: Sequence[messages.Buffer]) -> None:
+    def _handle(self, message: messages.Message, buffers: Sequence[messages.Buffer]) -> None:
         match message:
             case messages.Resync():
                 hello = messages.Hello("watcher", "view", self._inc)
                 self._send(
                     messages.encode(hello, hello_payload.encode(hello_payload.Introduction()))
                 )
-                self.ask()  # what was asked before was not answered
+                self.ask()  # the question before HELLO was not answered
             case messages.Status() if buffers:
                 status = hello_payload.unpack(buffers[0])
                 self.status = status if isinstance(status, dict) else {}
-                self.heard, self.refused = time.monotonic(), ""
+                self.last_status_at, self.refused = time.monotonic(), ""
             case messages.Refuse():
                 self.refused = message.text
 
@@ -80,26 +84,27 @@ class Watcher:
             self._socket.send_multipart(frames, zmq.DONTWAIT)
 
 
-class FromBroker:
-    """A broker's numbers by way of its wire, for who may not look at its HTTP port.
+class PolledStatus:
+    """Fetches a broker's status over its wire, for users who cannot reach its HTTP port.
 
     Called by one thread at a time; it asks the broker only then.
     """
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, client: StatusClient) -> None:
+        self._client = client
 
     def __call__(self) -> Mapping[str, Any]:
-        """Without an answer: the last one, and for how long there was none."""
-        watcher, began = self._watcher, time.monotonic()
-        watcher.look()  # what came after our patience is old
-        before, asked = watcher.heard, float("-inf")
+        """Returns a new status; without an answer the last one, with the seconds of silence as
+        `silent_s`."""
+        client, began = self._client, time.monotonic()
+        client.receive()  # drops answers to earlier calls that gave up
+        before, asked = client.last_status_at, float("-inf")
         while (now := time.monotonic()) < began + _PATIENCE_S:
             if now >= asked + _AGAIN_S:
-                watcher.ask()
+                client.ask()
                 asked = now
-            watcher.wait(_AGAIN_S)
-            watcher.look()
-            if watcher.heard != before:
-                return watcher.status
-        return {**watcher.status, "silent_s": watcher.silent_s()}
+            client.wait(_AGAIN_S)
+            client.receive()
+            if client.last_status_at != before:
+                return client.status
+        return {**client.status, "silent_s": client.silent_s()}

@@ -1,8 +1,8 @@
-"""A terminal on which a live view moves while other processes have things to say.
+"""A terminal that shows a live view while other processes write lines to it.
 
-Whoever writes beside the view breaks it: its title stays behind, and comes once more. So standard
-error becomes a pipe, before children are forked that have it too, and what comes out of the pipe is
-shown line by line above the view.
+A process that writes beside the view breaks it: the view's title stays behind and appears twice. So
+standard error becomes a pipe before children are forked that inherit it, and what comes out of the
+pipe is shown line by line above the view.
 """
 
 import os
@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 
 
-class Terminal:
-    """Standard error of this process and its children, from now until `close`."""
+class CapturedTerminal:
+    """Captures standard error of this process and its children, from now until `close`."""
 
     def __init__(self) -> None:
         self._own = os.dup(2)
@@ -19,22 +19,22 @@ class Terminal:
         self._pipe, write = os.pipe()
         os.dup2(write, 2)
         os.close(write)
-        self._reader: threading.Thread | None = None  # None = nobody shows the lines yet
+        self._reader: threading.Thread | None = None  # None = the lines are not shown yet
 
     def pass_on(self, show: Callable[[str], object]) -> None:
-        """Has every line shown from here on, in a thread; what was written before, too. To be
-        called once all that is forked is forked."""
+        """Shows every line from here on in a thread, and the lines written before, too. Call it
+        after the last fork."""
         self._reader = threading.Thread(target=self._read, args=(show,), daemon=True)
         self._reader.start()
 
     def close(self) -> None:
-        """Gives standard error back, and shows what is still on its way."""
+        """Restores standard error, and shows what is still in the pipe."""
         os.dup2(self._own, 2)
         os.close(self._own)
         if self._reader is None:
             self.pass_on(self._plain)
         assert self._reader is not None
-        # Until nobody holds the pipe any more; who outlives his children is not waited for.
+        # Ends when no process holds the pipe; it does not wait for children that outlive this one.
         self._reader.join(timeout=1.0)
 
     def _read(self, show: Callable[[str], object]) -> None:

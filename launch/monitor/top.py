@@ -1,4 +1,4 @@
-"""`headrace top`: a run as its broker sees it, in the terminal or as a page of its own."""
+"""`headrace top`: a run's status from its broker, in the terminal or as a web page of its own."""
 
 import contextlib
 import os
@@ -17,126 +17,127 @@ from headrace.launch.config import keyring, run_file
 from headrace.launch.monitor import screens
 from headrace.launch.monitor.page import page
 from headrace.launch.monitor.rates import Rates
-from headrace.launch.monitor.status_client import FromBroker, Watcher
+from headrace.launch.monitor.status_client import PolledStatus, StatusClient
 from headrace.launch.process import http, logs, runtime
 
 _ANSWERS_S = 5.0
 _EVERY_S = 1.0
 _ONCE_S = 2.0
-# So long a signal may wait, too.
+# How late a signal may be noticed, too.
 _TURN_S = 0.2
-_LEAVES = (b"q", b"Q", b"\x03", b"")  # ctrl-C, and a terminal that is gone
-# Without an answer for so long, it is said.
+_QUIT_KEYS = (b"q", b"Q", b"\x03", b"")  # ctrl-C, and a terminal that is gone
+# After this time without an answer the screen says so.
 _SILENT_S = 3.0
 
 
 def top(
     address: str, *, key: Path | None, port: int | None, host: str, names: Sequence[str] = ()
 ) -> int:
-    """Until q or a signal; `port`: serve the page there instead."""
+    """Shows the run until q or a signal; `port`: serve the page there instead."""
     try:
-        watcher = Watcher(endpoints.check(address), keyring.from_file(key, ""))
+        client = StatusClient(endpoints.check(address), keyring.from_file(key, ""))
     except endpoints.EndpointError as error:
         raise run_file.ConfigError(str(error)) from error
-    with contextlib.closing(watcher):
+    with contextlib.closing(client):
         if port is not None:
-            return _serve(watcher, address, host=host, port=port, names=names)
+            return _serve(client, address, host=host, port=port, names=names)
         asked = runtime.Asked()
-        if not _answers(watcher, address, asked):
+        if not _wait_for_first_status(client, address, asked):
             return runtime.OK
         if not sys.stdout.isatty():
-            return _once(watcher, asked)
+            return _once(client, asked)
         with _keys() as keys:
-            return _live(watcher, asked, keys)
+            return _live(client, asked, keys)
 
 
-def _answers(watcher: Watcher, address: str, asked: runtime.Asked) -> bool:
-    """False: asked to stop before. Nobody there, or nobody who wants us, is the user's to mend."""
+def _wait_for_first_status(client: StatusClient, address: str, asked: runtime.Asked) -> bool:
+    """Waits for the first status; returns False if asked to stop before. Raises ConfigError if no
+    broker answers or it refuses us."""
     deadline = time.monotonic() + _ANSWERS_S
-    while not asked and watcher.heard is None:
-        if watcher.refused:
-            raise run_file.ConfigError(f"{address}: {sanitise.words(watcher.refused, 1000)}")
+    while not asked and client.last_status_at is None:
+        if client.refused:
+            raise run_file.ConfigError(f"{address}: {sanitise.words(client.refused, 1000)}")
         if time.monotonic() > deadline:
             raise run_file.ConfigError(
                 f"no broker answers at {address} within {_ANSWERS_S:.0f} s: does one run there, and"
                 f" does it want a --key? headrace doctor --broker {address} says more"
             )
-        watcher.ask()
-        watcher.wait(_TURN_S)
-        watcher.look()
+        client.ask()
+        client.wait(_TURN_S)
+        client.receive()
     return not asked
 
 
-def _once(watcher: Watcher, asked: runtime.Asked) -> int:
-    """A moment of it, for a file or a pipe."""
+def _once(client: StatusClient, asked: runtime.Asked) -> int:
+    """Prints one status with rates over 2 seconds, for a file or a pipe."""
     rates, until = Rates(), time.monotonic() + _ONCE_S
-    rates.see(watcher.status, watcher.heard or 0.0)
-    _wait(watcher, asked, None, until=until)
-    _hear(watcher, asked, None)
-    rates.see(watcher.status, watcher.heard or 0.0)
-    print("\n".join(screens.lines(watcher.status, rates)))  # noqa: T201
+    rates.update(client.status, client.last_status_at or 0.0)
+    _wait(client, asked, None, until=until)
+    _ask_and_wait(client, asked, None)
+    rates.update(client.status, client.last_status_at or 0.0)
+    print("\n".join(screens.plain_lines(client.status, rates)))  # noqa: T201
     return runtime.OK
 
 
-def _live(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> int:
+def _live(client: StatusClient, asked: runtime.Asked, keys: int | None) -> int:
     rates, news = Rates(), ""
     console = Console()
-    # Refreshed by us: a thread of its own would draw while we wait.
+    # We refresh it: a refresh thread would draw while we wait.
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while not asked:
             began = time.monotonic()
-            if _hear(watcher, asked, keys):
+            if _ask_and_wait(client, asked, keys):
                 break
-            if rates.see(watcher.status, watcher.heard or 0.0):
+            if rates.update(client.status, client.last_status_at or 0.0):
                 news = f"the broker restarted at {time.strftime('%H:%M:%S')}"
             drawn = screens.screen(
-                watcher.status, rates, size=console.size, news=news, wrong=_wrong(watcher)
+                client.status, rates, size=console.size, news=news, wrong=_wrong(client)
             )
             live.update(drawn, refresh=True)
-            if _wait(watcher, asked, keys, until=began + _EVERY_S):
+            if _wait(client, asked, keys, until=began + _EVERY_S):
                 break
     return runtime.OK
 
 
-def _wrong(watcher: Watcher) -> str:
-    silent = watcher.silent_s()
-    if watcher.refused:
-        return f"the broker refuses: {sanitise.words(watcher.refused)}"
+def _wrong(client: StatusClient) -> str:
+    silent = client.silent_s()
+    if client.refused:
+        return f"the broker refuses: {sanitise.words(client.refused)}"
     if silent < _SILENT_S:
         return ""
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
     return f"the broker has not answered since {since} ({silent:.0f} s)"
 
 
-def _hear(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> bool:
-    """Asks and waits for the answer, but no longer than until the next look; True = end."""
-    before = watcher.heard
-    watcher.ask()
+def _ask_and_wait(client: StatusClient, asked: runtime.Asked, keys: int | None) -> bool:
+    """Asks, and waits for the answer until the next refresh at the latest; returns True to end."""
+    before = client.last_status_at
+    client.ask()
     until = time.monotonic() + _EVERY_S
-    return _wait(watcher, asked, keys, until=until, heard=lambda: watcher.heard != before)
+    return _wait(client, asked, keys, until=until, heard=lambda: client.last_status_at != before)
 
 
 def _wait(
-    watcher: Watcher,
+    client: StatusClient,
     asked: runtime.Asked,
     keys: int | None,
     *,
     until: float,
     heard: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Takes what comes; True = somebody wants it to end."""
+    """Receives until `until` or `heard`; returns True if a key or a signal asks to end."""
     files = [] if keys is None else [keys]
     while not asked and not heard() and (left := until - time.monotonic()) > 0:
-        for typed in watcher.wait(min(left, _TURN_S), *files):
-            if os.read(typed, 64)[:1] in _LEAVES:
+        for typed in client.wait(min(left, _TURN_S), *files):
+            if os.read(typed, 64)[:1] in _QUIT_KEYS:
                 return True
-        watcher.look()
+        client.receive()
     return bool(asked)
 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int | None]:
-    """Single keys from the terminal; None = nobody can type."""
+    """Yields the terminal in single-key mode; None = standard input is not a terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -152,12 +153,15 @@ def _keys() -> Iterator[int | None]:
         termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
-def _serve(watcher: Watcher, address: str, *, host: str, port: int, names: Sequence[str]) -> int:
-    """The page, for who may not look at the broker's own; asks only while somebody looks."""
+def _serve(
+    client: StatusClient, address: str, *, host: str, port: int, names: Sequence[str]
+) -> int:
+    """Serves the page for users who cannot reach the broker's own; asks only while the page is
+    open."""
     stops = (signal.SIGTERM, signal.SIGINT)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads shall not take them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads must not receive them
     try:
-        _answers(watcher, address, runtime.Asked())
+        _wait_for_first_status(client, address, runtime.Asked())
         logs.start("top")
         found = http.serve(
             http.registry("view"),
@@ -165,7 +169,7 @@ def _serve(watcher: Watcher, address: str, *, host: str, port: int, names: Seque
             port=port,
             healthy=lambda: "",
             what="the page",
-            pages=page.pages(FromBroker(watcher)),
+            pages=page.pages(PolledStatus(client)),
             options=("--host", "--web"),
             names=names,
         )

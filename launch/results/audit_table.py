@@ -1,4 +1,4 @@
-"""`headrace audit`: a run's account as a table, and every gap in words."""
+"""`headrace audit`: a run's account of unrolls as a table, and every gap in words."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +14,8 @@ _COLUMNS = ("sampler", "incarnation", "ended", "generated", *OUTCOMES, "in fligh
 _WORDS = 3  # columns of words; the others are numbers
 
 
-def balance(folder: Path) -> int:
-    """Prints it. 0: exact to the last unroll; 1: there is a gap."""
+def audit_table(folder: Path) -> int:
+    """Prints the table; returns 0 if it is exact to the last unroll, 1 if there is a gap."""
     try:
         account = audit.read(_ledger(folder))
     except OSError as error:
@@ -31,7 +31,7 @@ def balance(folder: Path) -> int:
 
 
 def _ledger(folder: Path) -> Path:
-    """The run's folder, or the ledger's own."""
+    """Finds the ledger's folder; `folder` is the run's folder or the ledger's own."""
     if not folder.is_dir():
         raise run_file.ConfigError(f"{folder}: no such folder")
     for found in (folder / "ledger", folder):
@@ -60,7 +60,7 @@ def lines(account: Account) -> Iterator[str]:
 
 
 def gaps(account: Account) -> Iterator[str]:
-    """A line for each kind."""
+    """Yields a line for each kind of gap."""
     yield from (f"damage: {words}" for words in account.damage)
     learners = account.journals[Role.LEARNER]
     for count, words in (
@@ -85,7 +85,7 @@ def gaps(account: Account) -> Iterator[str]:
 
 
 def _row(sampler: Sampler) -> tuple[str, ...]:
-    # Nothing tells the two apart from here, and the same may be in flight.
+    # The ledger cannot tell the two apart, and both may have the same unrolls in flight.
     ended = "in order" if sampler.ended else "runs or killed"
     numbers = (sampler.generated, *sampler.fates)
     return (sampler.name, str(sampler.inc), ended, *(f"{number:,}" for number in numbers))

@@ -1,4 +1,4 @@
-"""How well a mean is known: its 95 % confidence interval by Student's t."""
+"""The 95 % confidence interval of a mean, by Student's t."""
 
 import functools
 import math
@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# From here on a series in 1/df is exact to more digits than anybody prints.
+# From this df on a series in 1/df is exact to more digits than are ever printed.
 _MANY = 200
 
 
 class Interval(NamedTuple):
-    """Of a mean; None = one value alone says nothing about its spread."""
+    """Holds a mean and its interval; None = a single value has no spread."""
 
     mean: float
     low: float | None
@@ -19,7 +19,7 @@ class Interval(NamedTuple):
     std: float | None
 
 
-def of(values: Sequence[float]) -> Interval:
+def interval_of(values: Sequence[float]) -> Interval:
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return Interval(mean, None, None, None)
@@ -30,7 +30,7 @@ def of(values: Sequence[float]) -> Interval:
 
 @functools.cache
 def quantile(df: int, inside: float = 0.95) -> float:
-    """t with the share `inside` between -t and t, for df degrees of freedom."""
+    """Returns t such that the share `inside` lies between -t and t, for df degrees of freedom."""
     if df >= _MANY:
         return _series(statistics.NormalDist().inv_cdf((1 + inside) / 2), df)
     low, high = 0.0, math.pi / 2
@@ -41,7 +41,8 @@ def quantile(df: int, inside: float = 0.95) -> float:
 
 
 def _share(angle: float, df: int) -> float:
-    """Between -t and t, where t = sqrt(df) * tan(angle): Abramowitz and Stegun, 26.7.3 and 4."""
+    """Returns the share between -t and t, t = sqrt(df) * tan(angle): Abramowitz and Stegun, 26.7.3
+    and 4."""
     odd = df % 2
     term = math.cos(angle) if odd else 1.0
     total = term if df > 1 else 0.0
@@ -53,7 +54,7 @@ def _share(angle: float, df: int) -> float:
 
 
 def _series(z: float, df: int) -> float:
-    """From the normal distribution's z: Abramowitz and Stegun, 26.7.5."""
+    """Approximates t from the normal distribution's z: Abramowitz and Stegun, 26.7.5."""
     return (
         z
         + (z**3 + z) / (4 * df)

@@ -17,8 +17,8 @@ _TAIL_BYTES = 2**16  # of a history's end: hundreds of entries
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The run's history, one entry a quarter second, or its evaluations; what was torn by a kill
-    is left out."""
+    """Reads the run's history (four entries a second) or its evaluations; a line torn by a kill is
+    left out."""
     if not file.exists():
         return []
     entries = []
@@ -31,7 +31,8 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def ended_at(file: Path) -> float:
-    """The run's clock at the last entry of its history; 0 = there is none. Reads the end alone."""
+    """Returns the run's clock at the last entry of its history; 0 = there is none. Reads only the
+    end."""
     try:
         with file.open("rb") as history:
             history.seek(max(0, history.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -47,7 +48,8 @@ def ended_at(file: Path) -> float:
 def draw(
     history: Lines, target: float | None, title: str, to: Path, *, evaluations: Lines = ()
 ) -> None:
-    """Training returns over steps; evaluations as points with their confidence intervals."""
+    """Draws training returns over steps, and evaluations as points with their confidence
+    intervals."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -64,7 +66,7 @@ def draw(
 
 
 def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lines = ()) -> None:
-    """The curve on axes that somebody else made."""
+    """Draws the curve on the given axes."""
     points = [entry for entry in history if entry.get("mean_return") is not None]
     axes.plot(
         [p["trained_steps"] for p in points],
@@ -72,7 +74,7 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
         linewidth=1.5,
         label="training, mean of the latest episodes",
     )
-    steps, means, spans = marks(history, evaluations)
+    steps, means, spans = evaluation_marks(history, evaluations)
     if steps:
         axes.errorbar(
             steps,
@@ -94,12 +96,13 @@ def draw_on(axes: Any, history: Lines, target: float | None, *, evaluations: Lin
     axes.set(xlabel="agent steps trained on", ylabel=label)
 
 
-def marks(
+def evaluation_marks(
     history: Lines, evaluations: Lines
 ) -> tuple[list[float], list[float], tuple[list[float], list[float]]]:
-    """Where evaluations stand, their means, and how far their intervals reach down and up.
+    """Returns the steps of evaluations, their means, and how far their intervals reach down and up.
 
-    The history knows best how many steps were behind a version; the evaluator only heard of it.
+    The steps behind a version come from the history, which is exact; the evaluator's own number is
+    the fallback.
     """
     known = sorted((e["version"], e["trained_steps"]) for e in history if "version" in e)
     steps: list[float] = []
@@ -119,7 +122,8 @@ def marks(
 
 
 def _steps(known: Sequence[tuple[int, int]], version: int, heard: int | None) -> float | None:
-    """In a straight line between the versions that the history has."""
+    """Interpolates linearly between the versions in the history; None = neither it nor `heard`
+    knows."""
     at = bisect.bisect_left(known, (version, 0))
     if at == len(known):
         return heard if heard is not None else (known[-1][1] if known else None)

@@ -27,13 +27,13 @@ _FOLDERS = {"best": "best", "newest": "checkpoints"}
 _NOTHING_LEFT = "put back a copy of the folder, or train again"
 
 
-class TrainedError(run_file.ConfigError):
-    """There is nothing trained that could be used; one line."""
+class LoadError(run_file.ConfigError):
+    """Signals that the folder holds no usable checkpoint; its text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """One checkpoint of a run, ready to act."""
+class LoadedRun:
+    """Holds one checkpoint of a run, ready to act."""
 
     run: run_file.Run
     spaces: Spaces
@@ -42,28 +42,28 @@ class Trained:
     version: int
 
 
-def load(run_dir: Path, which: str | None = None) -> Trained:
-    """The best checkpoint, or the newest whole one; None = the best where there is one."""
+def load(run_dir: Path, which: str | None = None) -> LoadedRun:
+    """Loads the best checkpoint or the newest whole one; None = the best where there is one."""
     run = _run(run_dir)
     found = _checkpoint(run_dir, which)
-    _check(found, run)
+    _check_identity(found, run)
     spaces = _spaces(found)
     try:
         model = build(run.model, spaces, seed=0)
         model.load_state_dict(found.tensors["model"])
     except (KeyError, ValueError, RuntimeError) as error:
-        raise TrainedError(
+        raise LoadError(
             f"{found.path} does not fit the network of {run_dir / 'run.toml'}:"
             f" {_first_difference(error)}"
         ) from error
     model.requires_grad_(False).eval()
-    return Trained(run, spaces, model, found.path, found.version)
+    return LoadedRun(run, spaces, model, found.path, found.version)
 
 
 def _run(run_dir: Path) -> run_file.Run:
     file = run_dir / "run.toml"
     if not file.is_file():
-        raise TrainedError(
+        raise LoadError(
             f"{run_dir} holds no run: it has no run.toml; name the folder that headrace train wrote"
         )
     return run_file.load(str(file))
@@ -71,38 +71,38 @@ def _run(run_dir: Path) -> run_file.Run:
 
 def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
     if which is not None and which not in _FOLDERS:
-        raise TrainedError(f"checkpoint {which!r}: it is {' or '.join(_FOLDERS)}")
+        raise LoadError(f"checkpoint {which!r}: it is {' or '.join(_FOLDERS)}")
     for name in (which,) if which else _FOLDERS:
         folder = run_dir / _FOLDERS[name]
         try:
             found = checkpoint.load_latest(folder)
         except checkpoint.CheckpointError as error:
-            # It says what to do about training; here it is another matter.
+            # Its text advises how to go on training, which does not apply here.
             if which is None and name == "best":
                 log.warning("every checkpoint in %s is damaged; the newest is taken", folder)
                 continue
             hint = "take the newest, --checkpoint newest" if name == "best" else _NOTHING_LEFT
-            raise TrainedError(f"every checkpoint in {folder} is damaged; {hint}") from error
+            raise LoadError(f"every checkpoint in {folder} is damaged; {hint}") from error
         if found is not None:
             return found
     if which == "best":
-        raise TrainedError(
+        raise LoadError(
             f"{run_dir / 'best'} has no checkpoint: only an evaluator writes one"
             " (headrace train --evaluate); take the newest, --checkpoint newest"
         )
-    raise TrainedError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
+    raise LoadError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
 
 
-def _check(found: checkpoint.Checkpoint, run: run_file.Run) -> None:
-    """What lies in the folder was trained by this very run."""
+def _check_identity(found: checkpoint.Checkpoint, run: run_file.Run) -> None:
+    """Raises LoadError unless the checkpoint was trained by this very run."""
     try:
         there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
         found.entry(str, "identity", "spaces")
     except checkpoint.CheckpointError as error:
-        raise TrainedError(f"{found.path} does not say which run it is of") from error
+        raise LoadError(f"{found.path} does not say which run it is of") from error
     difference = differences.no_continuation(there, shared_run.shared(run))
     if difference is not None:
-        raise TrainedError(
+        raise LoadError(
             f"{found.path} is of another model or run: {difference} (there = in the checkpoint,"
             " here = in run.toml)"
         )
@@ -112,28 +112,29 @@ def _spaces(found: checkpoint.Checkpoint) -> Spaces:
     try:
         spaces = msgspec.convert(found.state["spaces"], Spaces)
     except (KeyError, msgspec.ValidationError) as error:
-        raise TrainedError(
+        raise LoadError(
             f"{found.path} does not say what its environment gives and takes: it was written by an"
             " older release; continue the run for a moment with --resume"
         ) from error
     if spaces.digest() != found.state["identity"]["spaces"]:
-        raise TrainedError(f"{found.path} contradicts itself: its spaces are not those of its run")
+        raise LoadError(f"{found.path} contradicts itself: its spaces are not those of its run")
     return spaces
 
 
 def _first_difference(error: Exception) -> str:
-    """torch lists every tensor; the first one says enough."""
+    """Returns the first difference of torch's error, which lists every tensor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[1] if isinstance(error, RuntimeError) and len(lines) > 1 else lines[0]
 
 
-def policy_of(trained: Trained, *, seed: int) -> Policy:
-    """As samplers and evaluators act, in float32: all that was learnt."""
+def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
+    """Returns a policy that acts as samplers and evaluators do, in float32 (no precision is
+    lost)."""
     if seed < 0:
-        raise TrainedError(f"seed {seed}: it must be 0 or above")
+        raise LoadError(f"seed {seed}: it must be 0 or above")
     made = Policy(trained.run.model, trained.spaces, seed=seed, precision="float32")
     try:
         made.load(Blob.of(trained.version, layout_digest(trained.model), dump(trained.model)))
     except WeightsError as error:
-        raise TrainedError(f"{trained.path}: {error}") from error
+        raise LoadError(f"{trained.path}: {error}") from error
     return made

@@ -1,4 +1,4 @@
-"""`headrace play`: episodes with what a run has learnt, their returns, and a video of them."""
+"""`headrace play`: episodes with a run's trained policy, their returns, and a video of them."""
 
 import contextlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from headrace.launch.process import runtime
 from headrace.launch.results import confidence, loaded_run
 from headrace.launch.results.video import Video, VideoError
 
-# What may be set: the rest is part of what was trained.
+# The sections that may be changed: the rest is part of what was trained.
 _SETTABLE = ("env", "evaluate")
 _LAST_SEED = 2**31 - 1
 
@@ -30,28 +30,28 @@ def play(
     video: Path | None,
     sets: Sequence[str],
 ) -> int:
-    """Prints what was reached; returns the exit status."""
+    """Plays episodes and prints their returns; returns the exit status."""
     if episodes < 1:
         raise run_file.ConfigError(f"--episodes {episodes}: play at least one")
     if seed is not None and not 0 <= seed <= _LAST_SEED:
         raise run_file.ConfigError(f"--seed {seed}: it must be 0 to {_LAST_SEED}")
     found = loaded_run.load(run_dir, which)
     env, evaluate = _sections(run_dir, sets)
-    # One thread: a single row at a time is no work for more.
+    # One thread: a single row at a time gives more threads nothing to do.
     torch.set_num_threads(1)
     first = evaluate.seed if seed is None else seed
     film = None if video is None else Video(video, env.id)
     with film or contextlib.nullcontext():
-        scores = _played(found, env, evaluate, episodes, first, greedy, film)
+        scores = _play(found, env, evaluate, episodes, first, greedy, film)
     how = "greedy" if greedy else "sampled"
-    print(words(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
+    print(result_text(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
     if video is not None:
         print(f"video       {video}")  # noqa: T201
     return runtime.OK
 
 
-def _played(
-    found: loaded_run.Trained,
+def _play(
+    found: loaded_run.LoadedRun,
     env: EnvConfig,
     evaluate: EvaluateConfig,
     episodes: int,
@@ -63,13 +63,13 @@ def _played(
     try:
         return evaluator.play(
             policy,
-            env if film is None else _rendering(env),
+            env if film is None else _with_render_mode(env),
             found.spaces,
             episodes,
             1 if film else evaluate.envs,
             seed,
             greedy,
-            watch=film.watch if film else None,
+            watch=film.add_frame if film else None,
         )
     except EnvError as error:
         if film is not None and "render_mode" in str(error):
@@ -77,9 +77,9 @@ def _played(
         raise run_file.ConfigError(str(error)) from error
 
 
-def words(found: loaded_run.Trained, scores: evaluator.Scores, how: str) -> str:
-    """What a user sees."""
-    returns, lengths = confidence.of(scores.returns), scores.lengths
+def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str) -> str:
+    """Returns the lines that the user sees."""
+    returns, lengths = confidence.interval_of(scores.returns), scores.lengths
     known = (
         "" if returns.low is None else f", 95 % interval {returns.low:.2f} to {returns.high:.2f}"
     )
@@ -107,5 +107,5 @@ def _sections(run_dir: Path, sets: Sequence[str]) -> tuple[EnvConfig, EvaluateCo
     return run.env, run.evaluate
 
 
-def _rendering(env: EnvConfig) -> EnvConfig:
+def _with_render_mode(env: EnvConfig) -> EnvConfig:
     return msgspec.structs.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})

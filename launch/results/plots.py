@@ -10,9 +10,9 @@ from headrace.broker import durable
 
 Lines = Sequence[Mapping[str, Any]]
 
-# Readable on white and on black.
+# Readable on white and on black backgrounds.
 _GREY, _BLUE, _ORANGE = "#808890", "#3b82c4", "#d9822b"
-# Parts of the loss and what belongs to them, in the order in which people look.
+# Parts of the loss and what belongs to them, in the order in which readers look.
 _PARTS = (
     "policy_loss",
     "value_loss",
@@ -28,7 +28,7 @@ _NAMES = {"lr": "step size", "rho_mean": "importance ratio, mean", "kl": "KL div
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One picture."""
+    """Holds one picture as SVG and PNG."""
 
     name: str
     title: str
@@ -37,9 +37,9 @@ class Plot:
 
 
 def rates(history: Lines) -> list[tuple[float, float]]:
-    """(seconds, trained steps a second) over windows of about a sixtieth of the run each.
+    """Returns (seconds, trained steps a second) over windows of about a sixtieth of the run each.
 
-    A resumed run's clock goes on, its windows do not reach over the gap.
+    A resumed run's clock goes on; no window reaches over the gap.
     """
     if len(history) < 2:
         return []
@@ -92,7 +92,7 @@ def lag(history: Lines, max_lag: int) -> Plot | None:
 
 
 def losses(history: Lines) -> list[Plot]:
-    """A picture for each number that the learner keeps of its steps."""
+    """Draws a picture for each loss part and training figure in the history."""
     plots = []
     for part in _PARTS:
         points = [(e["trained_steps"], e[part]) for e in history if e.get(part) is not None]
@@ -121,7 +121,7 @@ def _plot(
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
 
-    # Letters stay letters, so that they can be searched, and ids do not change from run to run.
+    # Text stays text, so that it can be searched, and ids do not change from run to run.
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
@@ -149,7 +149,7 @@ def _plot(
 
 
 def save(plots: Sequence[Plot], folder: Path) -> None:
-    """One PNG each."""
+    """Writes one PNG for each picture."""
     folder.mkdir(parents=True, exist_ok=True)
     for plot in plots:
         durable.write(folder / f"{plot.name}.png", plot.png)

@@ -1,7 +1,7 @@
 """`headrace replay RUN_DIR`: trains again on what a run recorded, and compares the weights.
 
 On a CPU of the same kind, with the same packages, they are equal to the last bit. Where they are
-not, the recording says that training itself has changed: nothing else is different.
+not, training itself has changed: nothing else differs.
 """
 
 import contextlib
@@ -32,14 +32,15 @@ from headrace.learner.train import train
 
 log = logging.getLogger(__name__)
 
-# What training makes; beside it a checkpoint holds the state of the dice.
+# The results of training; a checkpoint also holds the states of random generators.
 _COMPARED = ("model", "target", "optimiser")
 
 
 def replay(run_dir: Path) -> int:
-    """0 = the same weights, 1 = others; ConfigError where there is nothing to go through."""
-    final = _final(run_dir)
-    newer = _newest(run_dir) > final.version
+    """Returns 0 if the weights are the same, 1 if not; ConfigError if there is nothing to
+    replay."""
+    final = _last_checkpoint(run_dir)
+    newer = _newest_version(run_dir) > final.version
     log.info(
         "goes to optimiser step %d and compares with %s, %s",
         _steps(final),
@@ -75,19 +76,21 @@ def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
         done = pieces.progress.learner_steps
     if done != _steps(final):
         why = "the run went on without it" if feed.closed else "it was cut short"
-        return _say(f"the recording ends at optimiser step {done} of {_steps(final)}: {why}")
+        return _not_identical(
+            f"the recording ends at optimiser step {done} of {_steps(final)}: {why}"
+        )
     own = checkpoint.load_latest(folder / "checkpoints")
     assert own is not None
     difference = first_difference(final.tensors, own.tensors)
     if difference:
-        return _say(f"after {done} optimiser steps {difference}")
+        return _not_identical(f"after {done} optimiser steps {difference}")
     count = sum(len(group) for name, group in own.tensors.items() if name in _COMPARED)
     print(f"identical: {count} tensors after {done} optimiser steps")  # noqa: T201
     return runtime.OK
 
 
 def first_difference(there: TensorGroups, here: TensorGroups) -> str:
-    """The first tensor that is another, and by how much; "" = every bit is the same."""
+    """Finds the first tensor that differs, and by how much; "" = every bit is the same."""
     pairs = [
         (f"{group}.{name}", tensor, here.get(group, {}).get(name))
         for group in _COMPARED
@@ -105,7 +108,7 @@ def first_difference(there: TensorGroups, here: TensorGroups) -> str:
 
 
 def _same(there: Tensor, here: Tensor | None) -> bool:
-    """To the last bit: 0.0 is not -0.0, and NaN is itself."""
+    """Compares bit by bit: 0.0 differs from -0.0, and NaN equals itself."""
     if here is None or there.shape != here.shape or there.dtype != here.dtype:
         return False
     return there.numpy().tobytes() == here.numpy().tobytes()
@@ -121,7 +124,8 @@ def _pieces(
     until: int,
     cuda: bool,
 ) -> tuple[Pieces, Recorded]:
-    """As headrace.launch.learner puts them together, without a broker."""
+    """Builds the parts of training as the learner does, but with a recording instead of a
+    broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -165,11 +169,11 @@ def _pieces(
     return pieces, feed
 
 
-def _final(run_dir: Path) -> Checkpoint:
+def _last_checkpoint(run_dir: Path) -> Checkpoint:
     try:
         final = checkpoint.load_latest(run_dir / "checkpoints", _steps)
     except checkpoint.CheckpointError as error:
-        # It says what to do about training; here it is another matter.
+        # Its text advises how to go on training, which does not apply here.
         raise run_file.ConfigError(
             f"every checkpoint in {run_dir / 'checkpoints'} is damaged: there is none to compare"
             " with"
@@ -179,8 +183,8 @@ def _final(run_dir: Path) -> Checkpoint:
     return final
 
 
-def _newest(run_dir: Path) -> int:
-    """The highest version that has a checkpoint, whole or not."""
+def _newest_version(run_dir: Path) -> int:
+    """Returns the highest version that has a checkpoint, whole or not."""
     names = [path.name[:12] for path in (run_dir / "checkpoints").iterdir()]
     return max(int(name) for name in names if name.isdigit())
 
@@ -190,12 +194,12 @@ def _steps(final: Checkpoint) -> int:
 
 
 def _run(opened: Opened, folder: Path) -> run_file.Run:
-    """The run as it was, whatever became of its file."""
+    """Loads the run as it was recorded, even if its own file has changed since."""
     toml = folder / "run.toml"
     toml.write_text(opened.run)
     return run_file.load(str(toml))
 
 
-def _say(difference: str) -> int:
+def _not_identical(difference: str) -> int:
     print(f"not identical: {difference}")  # noqa: T201
     return runtime.OUR_FAULT

@@ -1,4 +1,4 @@
-"""`headrace report RUN_DIR`: one page of a run that needs nothing beside it, and its pictures."""
+"""`headrace report RUN_DIR`: a self-contained page about a run, and its pictures."""
 
 import html
 import json
@@ -46,7 +46,7 @@ def report(run_dir: Path, *, to: Path | None) -> int:
             f"{run_dir} has neither history.jsonl nor summary.json yet: nothing to report"
         )
     page = to or run_dir / "report.html"
-    drawn = _drawn(run, history, learning_curve.read(run_dir / "evaluations.jsonl"))
+    drawn = _draw_plots(run, history, learning_curve.read(run_dir / "evaluations.jsonl"))
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         plots.save(drawn, page.with_suffix(""))
@@ -60,7 +60,8 @@ def report(run_dir: Path, *, to: Path | None) -> int:
 
 
 def _thinned(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A picture is a thousand points wide; a week has two million entries."""
+    """Keeps about 1000 entries: that is the width of a picture, and a week has two million
+    entries."""
     every = max(1, len(history) // 1000)
     return history[::every]
 
@@ -72,7 +73,7 @@ def _run(run_dir: Path) -> run_file.Run:
 
 
 def _summary(run_dir: Path) -> dict[str, Any]:
-    """Empty while the run goes on."""
+    """Returns the run's summary; empty = the run still goes on."""
     try:
         found = json.loads((run_dir / "summary.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -80,7 +81,7 @@ def _summary(run_dir: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _drawn(
+def _draw_plots(
     run: run_file.Run, history: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]]
 ) -> list[plots.Plot]:
     made: list[plots.Plot | None] = []
@@ -100,7 +101,7 @@ def _drawn(
 def render(
     run: run_file.Run, summary: Mapping[str, Any], drawn: Sequence[plots.Plot], toml: str
 ) -> str:
-    """The page. Everything that a person wrote is escaped; the pictures are our own SVG."""
+    """Renders the page. Text written by people is escaped; the pictures are our own SVG."""
     name = html.escape(run.run.name)
     large = [plot for plot in drawn if plot.name in ("curve", "throughput", "lag")]
     small = [plot for plot in drawn if plot not in large]

@@ -1,4 +1,4 @@
-"""What an environment shows, as a GIF or MP4 file that is whole or not there."""
+"""A video of an environment as a GIF or MP4 file that is either whole or absent."""
 
 import contextlib
 import importlib
@@ -15,21 +15,21 @@ from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
-# pygame draws without a window and without a greeting.
-_UNSEEN = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-_FPS = 30  # of an environment that does not say
+# Makes pygame draw without a window and without a greeting.
+_HEADLESS = {"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+_FPS = 30  # of an environment that does not declare one
 _LONGEST_LINE = 200
-# Of a GIF: of two pictures that are equal, a corner is written again.
+# The rectangle of a GIF that is rewritten when two pictures in a row are equal.
 _CORNER = (0, 0, 1, 1)
 _PACKAGES = {".gif": ("PIL",), ".mp4": ("imageio", "imageio_ffmpeg")}
 
 
 class VideoError(run_file.ConfigError):
-    """It cannot be made; one line."""
+    """Signals that the video cannot be made; its text is one line."""
 
 
 class Video:
-    """Frames go to a file beside the wanted one, which takes its name at the end."""
+    """Writes frames to a temporary file beside the wanted one and renames it at the end."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._kind = path.suffix.lower()
@@ -42,7 +42,7 @@ class Video:
             raise VideoError(
                 f"--video needs {error.name or package}: pip install 'headrace[video]'"
             ) from error
-        for key, value in _UNSEEN.items():
+        for key, value in _HEADLESS.items():
             os.environ.setdefault(key, value)
         if not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")
@@ -52,26 +52,26 @@ class Video:
         self._shape: tuple[int, ...] = ()
         self._writer: Any = None
 
-    def watch(self, env: Any) -> None:
-        """Takes what it shows now."""
-        frame = self._rendered(env)
+    def add_frame(self, env: Any) -> None:
+        """Adds the environment's present picture to the video."""
+        frame = self._render(env)
         if not _is_picture(frame):
             raise VideoError(
-                f"{self._name} renders {_words(frame)}, not a picture of height x width x 3 bytes;"
-                " it needs the render mode rgb_array"
+                f"{self._name} renders {_kind_of(frame)}, not a picture of height x width x 3"
+                " bytes; it needs the render mode rgb_array"
             )
         if self._writer is None:
             self._shape = frame.shape
             with self._writing():
-                self._writer = self._opened(float(env.metadata.get("render_fps") or _FPS))
+                self._writer = self._open_writer(float(env.metadata.get("render_fps") or _FPS))
         if frame.shape != self._shape:
             raise VideoError(f"{self._name} renders pictures of several sizes")
         with self._writing():
-            self._writer.append_data(_even(frame) if self._kind == ".mp4" else frame)
+            self._writer.append_data(_pad_to_even(frame) if self._kind == ".mp4" else frame)
         self.frames += 1
 
     def __enter__(self) -> "Video":
-        """The place is tried before anything is played."""
+        """Checks that the place is writable before anything is played."""
         with self._writing():
             runtime.make_room(self._path)
             runtime.discard(self._part)
@@ -79,7 +79,7 @@ class Video:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Unless it is whole, nothing is left of it."""
+        """Finishes the video, or deletes it after an error."""
         try:
             if self._writer is None:
                 return
@@ -87,12 +87,12 @@ class Video:
                 with self._writing():
                     self._finish()
             else:
-                with contextlib.suppress(Exception):  # what went wrong first is what counts
+                with contextlib.suppress(Exception):  # the first error is the one to report
                     self._writer.close()
         finally:
             runtime.discard(self._part)
 
-    def _rendered(self, env: Any) -> Any:
+    def _render(self, env: Any) -> Any:
         try:
             return env.render()
         except NotImplementedError as error:
@@ -102,28 +102,28 @@ class Video:
             ) from error
         except Exception as error:
             raise VideoError(
-                f"{self._name} cannot be rendered: {_line(error)}{_hint(error)}"
+                f"{self._name} cannot be rendered: {_first_line(error)}{_hint(error)}"
             ) from error
 
-    def _opened(self, fps: float) -> Any:
+    def _open_writer(self, fps: float) -> Any:
         if self._kind == ".gif":
             return Gif(self._part.open("wb"), fps)
         from imageio import v2 as imageio
 
-        # imageio would resize for old players, with a warning.
+        # imageio would warn of sizes that only old players reject, and resize without the 1 below.
         logging.getLogger("imageio_ffmpeg").setLevel(logging.ERROR)
         return imageio.get_writer(self._part, mode="I", fps=fps, macro_block_size=1)
 
     def _finish(self) -> None:
         self._writer.close()
         if self._kind == ".mp4":
-            # ffmpeg is a process of its own: how it ended shows only in what it left.
+            # ffmpeg is a separate process: only its output file shows whether it succeeded.
             importlib.import_module("imageio_ffmpeg").count_frames_and_secs(str(self._part))
         durable.commit(self._part, self._path)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Whatever a disk, a codec or its process comes up with."""
+        """Turns every error of the disk, the codec or its process into a VideoError."""
         try:
             yield
         except VideoError:
@@ -132,14 +132,14 @@ class Video:
             why = getattr(error, "strerror", None)
             if why is None:
                 ended = self._writer is not None and self._kind == ".mp4"
-                why = "ffmpeg ended early; is the disk full?" if ended else _line(error)
+                why = "ffmpeg ended early; is the disk full?" if ended else _first_line(error)
             raise VideoError(f"--video {self._path} cannot be written: {why}") from error
 
 
 class Gif:
-    """Writes a GIF as its pictures come, so that a long film needs no memory.
+    """Writes a GIF picture by picture, so that a long video needs no memory.
 
-    Every picture has its own colours and lasts as long; it begins again for ever.
+    Every picture has its own palette and the same duration; the video repeats for ever.
     """
 
     def __init__(self, file: IO[bytes], fps: float) -> None:
@@ -148,7 +148,7 @@ class Gif:
         self._before: Any = None  # the picture written last
 
     def append_data(self, frame: NDArray[np.uint8]) -> None:
-        """Writes the next picture: what changed since the one before."""
+        """Writes the next picture: only the rectangle that changed since the one before."""
         from PIL import Image, ImageChops
         from PIL.GifImagePlugin import getdata, getheader
 
@@ -179,19 +179,20 @@ def _is_picture(frame: Any) -> bool:
     )
 
 
-def _even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """MP4's colours belong to squares of four: an odd last row or column is doubled."""
+def _pad_to_even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pads to even height and width by doubling the last row or column: MP4 shares colours by 2 x
+    2."""
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def _words(frame: Any) -> str:
+def _kind_of(frame: Any) -> str:
     if isinstance(frame, np.ndarray):
         return f"{frame.dtype.name}{[*frame.shape]}"
     return "nothing" if frame is None else f"a {type(frame).__name__}"
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return (text[0] if text else type(error).__name__)[:_LONGEST_LINE]
 

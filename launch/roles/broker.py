@@ -26,7 +26,7 @@ from headrace.broker.transport.gate import Gate
 from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.config.keyring import open_journal
 from headrace.launch.monitor import prometheus_targets
-from headrace.launch.monitor.loop_status import OnLoop
+from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
 from headrace.launch.process import descriptors, http, logs, runtime, systemd
 
@@ -110,7 +110,7 @@ async def _serve(
             publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
         )
         # Before the event loop watches the sockets: a taken port must still let go of them.
-        status = OnLoop()
+        status = LoopStatus()
         port = http.serve(
             registry,
             host=metrics_host,
@@ -135,7 +135,7 @@ async def _serve(
             gate=gate,
         )
         BrokerMetrics(registry, server)
-        status.watch(server.status)
+        status.set_source(server.status)
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             async with asyncio.TaskGroup() as group:

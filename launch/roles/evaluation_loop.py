@@ -121,7 +121,7 @@ class Evaluator:
         return self._over_at + LAST_S - time.monotonic()
 
     def _report(self, blob: Blob, scores: Scores, seconds: float) -> None:
-        version, known = blob.announce.version, confidence.of(scores.returns)
+        version, known = blob.announce.version, confidence.interval_of(scores.returns)
         # Before the first batch nothing was trained; else the learner has to have said so.
         steps = self._end.trained_steps(version) if version else 0
         line = {

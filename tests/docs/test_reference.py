@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grafana.generate.registries import described
+from grafana.generate.registries import all_metrics
 from headrace.launch.process import runtime
 from tests.docs.pages import NAMES, PAGES, ROOT
 from tests.system.conftest import LONG_S, RUN
@@ -100,7 +100,7 @@ def test_every_file_of_a_checkpoint_is_named_and_no_other(run: Path) -> None:
 @pytest.fixture(scope="module")
 def metrics() -> set[str]:
     """By every name that a scrape or an expression may hold."""
-    return {name for one in described() for name in (one.name, *one.series)}
+    return {name for one in all_metrics() for name in (one.name, *one.series)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from grafana.generate.__main__ import GRAFANA, files
-from grafana.generate.boards import BOARDS, named, recorded, shown
+from grafana.generate.boards import BOARDS, dashboards_of, metrics_in, recorded_in
 from grafana.generate.grafana_json import SCHEMA_VERSION, WIDTH
 from grafana.generate.reference import AD_HOC
-from grafana.generate.registries import Described, described
+from grafana.generate.registries import MetricDescription, all_metrics
 
 NAMES = [board.name for board in BOARDS]
 # Grafana's own names of units.
@@ -19,8 +19,8 @@ UNITS = {"none", "cps", "s", "bytes", "Bps", "percentunit"}
 
 
 @pytest.fixture(scope="module")
-def metrics() -> list[Described]:
-    return described()
+def metrics() -> list[MetricDescription]:
+    return all_metrics()
 
 
 def committed(name: str) -> dict[str, Any]:
@@ -50,16 +50,18 @@ def test_what_is_committed_is_what_is_generated() -> None:
     assert dashboards == {path for path in made if path.endswith(".json")}
 
 
-def test_nobody_asks_for_a_metric_that_is_not_there(metrics: list[Described]) -> None:
+def test_nobody_asks_for_a_metric_that_is_not_there(metrics: list[MetricDescription]) -> None:
     there = {name for one in metrics for name in one.series}
     rules = set(re.findall(r"record: (\S+)", (GRAFANA / "recording.yaml").read_text()))
     for where, text in expressions().items():
-        assert named(text) <= there, f"{where}: {named(text) - there}"
-        assert recorded(text) <= rules, f"{where}: {recorded(text) - rules}"
+        assert metrics_in(text) <= there, f"{where}: {metrics_in(text) - there}"
+        assert recorded_in(text) <= rules, f"{where}: {recorded_in(text) - rules}"
 
 
-def test_every_metric_is_on_a_panel_or_said_to_be_for_ad_hoc_use(metrics: list[Described]) -> None:
-    boards = shown(metrics)
+def test_every_metric_is_on_a_panel_or_said_to_be_for_ad_hoc_use(
+    metrics: list[MetricDescription],
+) -> None:
+    boards = dashboards_of(metrics)
     nowhere = {name for name, on in boards.items() if not on}
     assert nowhere == set(AD_HOC)
 
@@ -67,10 +69,10 @@ def test_every_metric_is_on_a_panel_or_said_to_be_for_ad_hoc_use(metrics: list[D
 def test_every_recorded_value_is_asked_for() -> None:
     rules = set(re.findall(r"record: (\S+)", (GRAFANA / "recording.yaml").read_text()))
     asked = "\n".join(text for where, text in expressions().items() if where != "recording.yaml")
-    assert rules == recorded(asked)
+    assert rules == recorded_in(asked)
 
 
-def test_every_metric_is_explained(metrics: list[Described]) -> None:
+def test_every_metric_is_explained(metrics: list[MetricDescription]) -> None:
     assert [one.name for one in metrics if not one.words] == []
 
 
@@ -108,11 +110,11 @@ def test_no_panel_lies_on_another(name: str) -> None:
 
 
 def test_an_unknown_metric_would_be_seen() -> None:
-    assert named('rate(headrace_broker_typo_total{job="$job"}[5m])') == {
+    assert metrics_in('rate(headrace_broker_typo_total{job="$job"}[5m])') == {
         "headrace_broker_typo_total"
     }
-    assert recorded("job:headrace_typo:p50 > 1") == {"job:headrace_typo:p50"}
-    assert named("job:headrace_typo:p50 > 1") == set()
+    assert recorded_in("job:headrace_typo:p50 > 1") == {"job:headrace_typo:p50"}
+    assert metrics_in("job:headrace_typo:p50 > 1") == set()
 
 
 def test_grafana_is_told_how_often_prometheus_scrapes() -> None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from grafana.generate.__main__ import GRAFANA
-from grafana.generate.boards import BOARDS, named, recorded
-from grafana.generate.registries import described
+from grafana.generate.boards import BOARDS, metrics_in, recorded_in
+from grafana.generate.registries import all_metrics
 from tests import ports
 from tests.needs import missing
 from tests.system.commands.test_metrics import port_of, scrape
@@ -122,11 +122,11 @@ def expressions() -> dict[str, str]:
 def not_expected(query: str) -> bool:
     """Nobody here has what it asks for."""
     rules = (GRAFANA / "recording.yaml").read_text()
-    for rule in recorded(query):
+    for rule in recorded_in(query):
         made = re.search(rf"record: {rule}\n(.*?)(?=- record|\Z)", rules, re.DOTALL)
         assert made
         query += made[1]
-    return any(name in NOT_HERE for name in named(query))
+    return any(name in NOT_HERE for name in metrics_in(query))
 
 
 def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
@@ -171,7 +171,7 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
 
     # The metrics reference says what the processes say: its registries are put together as the
     # roles do it.
-    described_now = described()
+    described_now = all_metrics()
     for role, port in ports.items():
         page = {one.name for one in described_now if role in one.roles}
         families = scrape(port).values()

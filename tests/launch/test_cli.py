@@ -57,9 +57,9 @@ def test_every_command_has_examples_that_it_takes(
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     shown = capsys.readouterr().out
-    own = [line for line in examples.lines(command) if line.startswith("headrace ")]
+    own = [line for line in examples.command_lines(command) if line.startswith("headrace ")]
     assert own
-    for line in examples.lines(command):
+    for line in examples.command_lines(command):
         assert f"\n  {line}\n" in shown
     for line in own:
         given = arguments.parser().parse_args(shlex.split(line)[1:])

@@ -1,6 +1,6 @@
 """The broker: its queue, its traffic, and whom it turns away."""
 
-from grafana.generate.grafana_json import Board, Row, heat, lines, stack
+from grafana.generate.grafana_json import Board, Row, heatmap, lines, stack
 
 _QUEUE = (
     lines(
@@ -41,7 +41,7 @@ _QUEUE = (
         },
         low=None,
     ),
-    heat("Age", "s", "From arrival to settled.", "headrace_broker_fragment_age_seconds_bucket"),
+    heatmap("Age", "s", "From arrival to settled.", "headrace_broker_fragment_age_seconds_bucket"),
     lines(
         "Oldest and typical age",
         "s",
@@ -61,7 +61,7 @@ _QUEUE = (
             "bound": 'headrace_broker_max_lag_versions{job="$job"} + 1',
         },
     ),
-    heat(
+    heatmap(
         "Lag",
         "none",
         "Versions between acting and dispatch, by unroll: its age.",
@@ -109,10 +109,10 @@ _TRAFFIC = (
             '{job="$job"}[$__rate_interval]) > 0'
         },
     ),
-    heat(
+    heatmap(
         "Message size", "bytes", "Of messages that came in.", "headrace_broker_message_bytes_bucket"
     ),
-    heat(
+    heatmap(
         "Event loop",
         "s",
         "How late it woke up. Above a tenth of a second the broker is short of a core.",

@@ -1,6 +1,6 @@
 """The learner: where its time goes, and whether the numbers are sound."""
 
-from grafana.generate.grafana_json import Board, Row, heat, lines, number, stack, table
+from grafana.generate.grafana_json import Board, Row, heatmap, lines, number, stack, table
 
 _TIME = (
     lines(
@@ -28,7 +28,7 @@ _TIME = (
             '{job="$job", phase="wait"}[$__rate_interval])'
         },
     ),
-    heat("Step", "s", "Upload to optimiser step.", "headrace_learner_step_seconds_bucket"),
+    heatmap("Step", "s", "Upload to optimiser step.", "headrace_learner_step_seconds_bucket"),
     lines(
         "Since the last step",
         "s",
@@ -70,7 +70,7 @@ _LEARNING = (
         "The schedule's present value.",
         {"lr": 'max(headrace_learner_lr{job="$job"})'},
     ),
-    heat(
+    heatmap(
         "Lag",
         "none",
         "Versions between acting and training.",

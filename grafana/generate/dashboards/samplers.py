@@ -1,6 +1,6 @@
 """Sampling: how fast, and what it waits for."""
 
-from grafana.generate.grafana_json import Board, Row, heat, lines, stack
+from grafana.generate.grafana_json import Board, Row, heatmap, lines, stack
 
 _ALL = (
     lines(
@@ -44,7 +44,7 @@ _ALL = (
             '{job="$job"}[$__rate_interval])',
         },
     ),
-    heat(
+    heatmap(
         "Environment step",
         "s",
         "Seconds of one step, a mean for each unroll.",
@@ -74,7 +74,7 @@ _ALL = (
 )
 
 _FAULTS = (
-    heat(
+    heatmap(
         "Sent to acknowledged",
         "s",
         "From sending an unroll to the word that an optimiser step used it.",

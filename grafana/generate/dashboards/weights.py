@@ -1,6 +1,6 @@
 """Weights: from the learner's step to the samplers that act with it."""
 
-from grafana.generate.grafana_json import Board, Row, heat, lines
+from grafana.generate.grafana_json import Board, Row, heatmap, lines
 
 _WAY = (
     lines(
@@ -17,7 +17,7 @@ _WAY = (
         width=16,
         low=None,
     ),
-    heat(
+    heatmap(
         "Ready",
         "s",
         "From whole at the broker to a sampler that proved to act with it.",

@@ -1,1 +1,1 @@
-"""Simulated peers and a stage for them, for the benchmarks."""
+"""Simulated peers, and the processes that they run in, for the benchmarks."""

@@ -1,4 +1,4 @@
-"""How long things took: counts by length, small whatever happens, and added up over processes."""
+"""A histogram of durations: small for any range, and mergeable over processes."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ _PER_E = 20  # steps of 5 %: a quantile is right within that
 
 
 class Latencies:
-    """Seconds by the power of e**(1/20) that they reach."""
+    """Counts durations in buckets of 5 %: bucket n ends at e**(n/20) times 10 microseconds."""
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
         self.counts: Counter[int] = Counter(counts)
@@ -18,12 +18,12 @@ class Latencies:
         self.counts[math.ceil(_PER_E * math.log(max(1.0, seconds / _SHORTEST_S)))] += 1
 
     def merge(self, counts: Mapping[str, int]) -> None:
-        """What another process wrote down: JSON knows only words as keys."""
+        """Adds the counts of another process's report, whose keys JSON turned into strings."""
         for step, count in counts.items():
             self.counts[int(step)] += count
 
     def quantile(self, part: float) -> float:
-        """At least this part took no longer; not a number when nothing was counted."""
+        """Returns the time within which this share ended; NaN = nothing was counted."""
         left = part * self.counts.total()
         for step, count in sorted(self.counts.items()):
             left -= count

@@ -1,4 +1,4 @@
-"""A process of one learner: a real end that says of each batch that it trained on it."""
+"""A process with one simulated learner: a real end that reports each batch as trained."""
 
 import asyncio
 import sys
@@ -18,11 +18,14 @@ from headrace.launch.config import run_file, shared_run
 from headrace.launch.process import runtime
 
 
-class Trainee(LearnerEnd):
-    """Its batch, its steps and its weights."""
+class SimulatedLearner(LearnerEnd):
+    """Simulates a learner: it collects batches, counts steps and publishes weights."""
 
     def __init__(
-        self, spec: processes.Learner, context: "zmq.Context[zmq.Socket[bytes]]", journal: Journal
+        self,
+        spec: processes.LearnerSpec,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        journal: Journal,
     ) -> None:
         run = run_file.load(spec.run)
         pacing = run.pacing
@@ -46,11 +49,11 @@ class Trainee(LearnerEnd):
         self.steps = 0
         self._size = pacing.batch_unrolls
         self._batch: list[Key] = []  # unrolls held, the oldest first
-        self._full = asyncio.Event()  # there may be a whole batch
+        self._full = asyncio.Event()  # set when a whole batch is there
         self.begins(0)
 
     async def train(self) -> None:
-        """Until cancelled."""
+        """Trains until cancelled."""
         while True:
             self._full.clear()
             if len(self._batch) < self._size:
@@ -90,18 +93,18 @@ class Trainee(LearnerEnd):
             self.publish(Blob.of(self.version, "simulated", body))
 
 
-async def _learn(spec: processes.Learner) -> int:
-    stop = processes.stop()
+async def _learn(spec: processes.LearnerSpec) -> int:
+    stop = processes.stop_event()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     journal = processes.journal(spec.ledger, "learner")
     try:
-        end = Trainee(spec, context, journal)
+        end = SimulatedLearner(spec, context, journal)
         async with asyncio.TaskGroup() as group:
             link = group.create_task(end.link.run(), name="link")
             steps = group.create_task(end.train(), name="steps")
             while not stop.is_set():
                 processes.write(spec.report, **end.figures())
-                await processes.pause(stop, spec.every_s)
+                await processes.sleep(stop, spec.every_s)
             steps.cancel()
             end.leave(final=False, text="the simulation ends")
             link.cancel()
@@ -113,7 +116,7 @@ async def _learn(spec: processes.Learner) -> int:
 
 
 def main(text: str) -> int:
-    spec = msgspec.json.decode(text, type=processes.Learner)
+    spec = msgspec.json.decode(text, type=processes.LearnerSpec)
     return processes.run("learner", lambda: _learn(spec))
 
 

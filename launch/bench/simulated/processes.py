@@ -1,7 +1,7 @@
-"""Samplers and a learner without environments and networks, but with real ends and real sockets.
+"""Processes of simulated samplers and learners: real ends and sockets, no environments or networks.
 
-Each process writes what it saw as JSON into its report, again and again and at the end. SIGTERM
-ends it: samplers start nothing more and wait until all is acknowledged, a learner says goodbye.
+Each process writes its report as JSON, again and again and at the end. SIGTERM ends it: samplers
+start nothing more and wait until all is acknowledged, a learner sends BYE.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 SPACES = ("simulated", "bytes")  # digest, words
 
 
-class Samplers(msgspec.Struct, forbid_unknown_fields=True):
-    """A process of `count` samplers."""
+class SamplersSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """Describes a process of `count` samplers."""
 
     broker: str
     report: str  # file
@@ -50,8 +50,8 @@ class Samplers(msgspec.Struct, forbid_unknown_fields=True):
         return not self.gate or Path(self.gate).exists()
 
 
-class Learner(msgspec.Struct, forbid_unknown_fields=True):
-    """A process that says of each batch that it trained on it."""
+class LearnerSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """Describes a process that reports each batch as trained."""
 
     broker: str
     run: str  # file; its [pacing] says how large a batch is
@@ -64,17 +64,17 @@ class Learner(msgspec.Struct, forbid_unknown_fields=True):
     every_s: float = 0.2
 
 
-Role: TypeAlias = Samplers | Learner
+Role: TypeAlias = SamplersSpec | LearnerSpec
 
 
 def arguments(role: Role) -> list[str]:
-    """For a Python of its own."""
-    module = "samplers" if isinstance(role, Samplers) else "learner"
+    """Returns the arguments for a Python process of this role."""
+    module = "samplers" if isinstance(role, SamplersSpec) else "learner"
     return ["-m", f"headrace.launch.bench.simulated.{module}", msgspec.json.encode(role).decode()]
 
 
 def read(report: Path) -> dict[str, Any] | None:
-    """What a process wrote last; None = nothing yet."""
+    """Reads a process's latest report; None = there is none yet."""
     try:
         found: dict[str, Any] = json.loads(report.read_text())
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def read(report: Path) -> dict[str, Any] | None:
 
 
 def run(role: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """One line when the broker will not have it."""
+    """Runs the process; logs one line if the broker refuses it."""
     runtime.die_with_parent()
     logs.start(role, quiet=True)
     try:
@@ -104,21 +104,21 @@ def key(file: str, role: str) -> Key | None:
     return keyring.from_file(Path(file) if file else None, role)
 
 
-def stop() -> asyncio.Event:
-    """Set by SIGTERM."""
+def stop_event() -> asyncio.Event:
+    """Returns an event that SIGTERM sets."""
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
     return asked
 
 
-async def pause(stop: asyncio.Event, seconds: float) -> None:
-    """So long, or until told to stop."""
+async def sleep(stop: asyncio.Event, seconds: float) -> None:
+    """Sleeps this long, or until told to stop."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
 
 
 def write(report: str, **figures: Any) -> None:
-    """Whole or not at all: somebody may be reading."""
+    """Writes the report atomically, because another process may be reading it."""
     words = json.dumps({"at": time.monotonic(), "cpu_s": time.process_time(), **figures})
     durable.write(Path(report), words)

@@ -1,4 +1,4 @@
-"""A process of many samplers: real ends and sockets, no environments, no network."""
+"""A process of many simulated samplers: real ends and sockets, no environments, no network."""
 
 import asyncio
 import os
@@ -26,21 +26,21 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.sampler_figures import GROWING
 from headrace.launch.bench.simulated import processes
 from headrace.launch.bench.simulated.latency import Latencies
-from headrace.launch.bench.simulated.processes import Samplers
+from headrace.launch.bench.simulated.processes import SamplersSpec
 from headrace.launch.process import runtime
 
-_ANY_VERSION = 2**62  # without weights none need be waited for
-# Of all that a sampler may say. Failures and most buckets are 0, and what is 0 is not said.
-_SAID = (*GROWING[:20], *GROWING[30:46])
-_MOST_LIVES = 4096  # brokers that one sampler writes down
+_ANY_VERSION = 2**62  # without weights no version is waited for
+# A real sampler's usual figures. Failures and most buckets are 0, and zeros are not sent.
+_FIGURES = (*GROWING[:20], *GROWING[30:46])
+_MOST_LIVES = 4096  # broker incarnations that one sampler records
 
 
-class Sampler(ActorEnd):
-    """A real end that writes down when things happen, by the clock that all processes share."""
+class SimulatedSampler(ActorEnd):
+    """Wraps a real end and records times of events, by the clock that all processes share."""
 
     def __init__(
         self,
-        spec: Samplers,
+        spec: SamplersSpec,
         name: str,
         context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal,
@@ -60,9 +60,9 @@ class Sampler(ActorEnd):
         self.lives: list[tuple[float, float | None]] = []
         self.acknowledged_at = 0.0  # the last time
         self.pong_s = 0.0  # the longest from a PING to its PONG
-        self._pings: deque[float] = deque()  # when those went that were not answered
-        self._of = 0  # incarnation of the last of these
-        self._told = 0  # the newest version that the broker spoke of
+        self._pings: deque[float] = deque()  # when the unanswered ones were sent
+        self._welcomed_by = 0  # broker incarnation of the latest entry in lives
+        self._newest_version = 0  # the newest version that the broker spoke of
         self._latencies = latencies
         self.say = self._says
 
@@ -72,22 +72,24 @@ class Sampler(ActorEnd):
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         super().welcomed(welcome, body)
-        self._told = max(self._told, welcome.version)
+        self._newest_version = max(self._newest_version, welcome.version)
         self._pings.clear()
-        if welcome.broker_inc != self._of and len(self.lives) < _MOST_LIVES:
-            self._of = welcome.broker_inc
+        if welcome.broker_inc != self._welcomed_by and len(self.lives) < _MOST_LIVES:
+            self._welcomed_by = welcome.broker_inc
             self.lives.append((time.monotonic(), None))
 
     @property
     def acting(self) -> int:
-        """The version it says that it acts with: without weights, the newest it was told of."""
-        return super().acting if self.spec.weights else self._told
+        """Returns the version it reports to act with: without weights, the newest it heard of."""
+        return super().acting if self.spec.weights else self._newest_version
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         if isinstance(message, Pong):
-            self._told = max(self._told, message.version)
+            self._newest_version = max(self._newest_version, message.version)
         elif isinstance(message, Limit):
-            self._told = max([self._told, *(version for _, _, version in message.grants)])
+            self._newest_version = max(
+                [self._newest_version, *(version for _, _, version in message.grants)]
+            )
         if isinstance(message, Ack):
             self.acknowledged_at = now = time.monotonic()
             welcomed, first = self.lives[-1]
@@ -131,7 +133,8 @@ class Sampler(ActorEnd):
                 await self._rest(wait_s if ready else 0.0)
 
     async def drain(self, until: float) -> None:
-        """All that is open is acknowledged, or it is too late: then it is abandoned and said so."""
+        """Waits until all open unrolls are acknowledged or time is up, then leaves and abandons the
+        rest."""
         while len(self.outbox) and time.monotonic() < until:
             await self._rest(until - time.monotonic())
         self.leave("the simulation ends")
@@ -147,13 +150,13 @@ class Sampler(ActorEnd):
         }
 
     def _says(self) -> dict[str, float]:
-        """As many figures as a real one has."""
+        """Reports as many figures as a real sampler does."""
         made = float(self.outbox.generated)
-        return dict.fromkeys(_SAID, made) if made else {}
+        return dict.fromkeys(_FIGURES, made) if made else {}
 
     def _put(self, stream: int, version: int, body: bytes) -> None:
         self.outbox.start(stream)
-        acted = version if self.spec.weights else self._told
+        acted = version if self.spec.weights else self._newest_version
         self.put(
             stream,
             versions=(acted, acted),
@@ -165,7 +168,7 @@ class Sampler(ActorEnd):
         )
 
     async def _rest(self, most_s: float) -> None:
-        """Until there is news, or so long; 0 = however long that takes."""
+        """Waits for news for at most this long; 0 = without a limit."""
         self.news.clear()
         timer = None
         if most_s > 0:
@@ -175,13 +178,13 @@ class Sampler(ActorEnd):
             timer.cancel()
 
 
-async def _sample(spec: Samplers) -> int:
-    began, stop, latencies = 0.0, processes.stop(), Latencies()
+async def _sample(spec: SamplersSpec) -> int:
+    began, stop, latencies = 0.0, processes.stop_event(), Latencies()
     journal = processes.journal(spec.ledger, "actor")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 8 * spec.count + 64)  # far above what links use
     samplers = [
-        Sampler(spec, f"simulated-{os.getpid()}-{n}", context, journal, latencies)
+        SimulatedSampler(spec, f"simulated-{os.getpid()}-{n}", context, journal, latencies)
         for n in range(spec.count)
     ]
 
@@ -202,7 +205,7 @@ async def _sample(spec: Samplers) -> int:
     try:
         processes.write(spec.report, ready=True)
         while not spec.opened() and not stop.is_set():
-            await processes.pause(stop, 0.01)
+            await processes.sleep(stop, 0.01)
         began = time.monotonic()
         body = os.urandom(spec.bytes)
         async with asyncio.TaskGroup() as link_group:
@@ -212,7 +215,7 @@ async def _sample(spec: Samplers) -> int:
                     group.create_task(sampler.sample(body, stop), name="sampler")
                 while not stop.is_set():
                     write()
-                    await processes.pause(stop, spec.every_s)
+                    await processes.sleep(stop, spec.every_s)
                 for sampler in samplers:
                     sampler.news.set()
             until = time.monotonic() + spec.drain_s
@@ -229,7 +232,7 @@ async def _sample(spec: Samplers) -> int:
 
 
 def main(text: str) -> int:
-    spec = msgspec.json.decode(text, type=Samplers)
+    spec = msgspec.json.decode(text, type=SamplersSpec)
     return processes.run("samplers", lambda: _sample(spec))
 
 

@@ -1,6 +1,6 @@
 // The learning curve.
 
-// Round numbers from below the lowest to above the highest, about so many.
+// Returns about that many round numbers, from below the lowest to above the highest.
 function ticks(low, high, about) {
   const rough = (high - low) / about || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -53,7 +53,7 @@ function curve(width, points, evaluation) {
   return made;
 }
 
-// The broker's points, and those that this page saw itself: a broker of before tells none.
+// The broker's points, and those that this page saw itself: older brokers send none.
 class Returns {
   constructor() {
     this.clear();

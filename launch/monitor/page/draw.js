@@ -1,4 +1,4 @@
-// Elements. Text becomes text nodes, whatever stands in it.
+// Makes elements. Text becomes text nodes, whatever it contains.
 
 function html(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
@@ -18,7 +18,7 @@ function at(id) {
   return document.getElementById(id);
 }
 
-// Not while somebody marks words in there to copy them.
+// Not while the user selects text in there.
 function replace(id, children) {
   const place = at(id);
   const marked = document.getSelection();
@@ -26,7 +26,7 @@ function replace(id, children) {
   place.replaceChildren(...children.filter((child) => child !== null));
 }
 
-// A value that is also read by tests and by scripts of others.
+// A value that tests and users' scripts also read.
 function value(key, words, name = "span", attributes = {}) {
   return html(name, { "data-key": key, ...attributes }, words);
 }

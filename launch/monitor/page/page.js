@@ -1,4 +1,4 @@
-// Asks for the numbers each second while somebody looks, and shows them.
+// Fetches the status every second while the page is visible, and shows it.
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000;
@@ -72,7 +72,7 @@ function silent(seconds) {
   document.title = `no answer · ${at("run").textContent}`;
 }
 
-// In words, and how to show them.
+// The run's state in words, and its style.
 function state(status) {
   if (status.over) return ["the run is over", "stopped"];
   if (!list(status.learners).length) return ["no learner is here", "bad"];

@@ -1,6 +1,6 @@
-"""The page that shows a run while it runs: one HTML file, its script and its style inside.
+"""The web page of a running run: one HTML file with its script and style inside.
 
-It asks for /status.json each second while somebody looks; with nobody looking nothing is done.
+It asks for /status.json every second while it is open; with no page open nothing is done.
 """
 
 import base64
@@ -18,15 +18,15 @@ from headrace.launch.process.http import Page
 Status = Callable[[], Mapping[str, Any]]
 
 _FOLDER: Final = Path(__file__).parent
-# In the order in which they need each other.
-_SCRIPTS: Final = ("words", "totals", "draw", "pipeline", "curve", "tables", "page")
-# However many look, the numbers are made no more often.
+# In the order of their dependencies.
+_SCRIPTS: Final = ("format", "totals", "draw", "pipeline", "curve", "tables", "page")
+# The status is built at most this often, however many pages are open.
 _EVERY_S: Final = 0.25
 
 
 def pages(status: Status) -> dict[str, Page]:
-    """What an HTTP server adds to show the page; `status` is called in a thread of it."""
-    page, fresh = document().encode(), Fresh(status)
+    """Returns what an HTTP server adds to show the page; one of its threads calls `status`."""
+    page, fresh = document().encode(), CachedStatus(status)
     return {
         "/": lambda: ("text/html; charset=utf-8", page),
         "/status.json": lambda: ("application/json", fresh()),
@@ -34,7 +34,7 @@ def pages(status: Status) -> dict[str, Page]:
 
 
 def document() -> str:
-    """The whole page. Its policy lets run this script and this style, and nothing else."""
+    """Builds the whole page. Its policy allows this script and this style, and nothing else."""
     script = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
     script, style = f'"use strict";\n{script}', _read("page.css")
     policy = (
@@ -47,14 +47,14 @@ def document() -> str:
     return page
 
 
-class Fresh:
-    """The numbers as JSON, made at most a few times a second however many ask."""
+class CachedStatus:
+    """Caches the status as JSON for a quarter second, however many readers ask."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
         self._lock = threading.Lock()
         self._made = b""
-        self._until = float("-inf")  # what was made is fresh before
+        self._until = float("-inf")  # when the cached status expires, by time.monotonic
 
     def __call__(self) -> bytes:
         with self._lock:

@@ -1,5 +1,5 @@
-// The picture: samplers -> the broker's queue -> learner ranks, and weights back. Built anew when the
-// window's shape changes, else only its words change, so that what flows does not stutter.
+// The picture: samplers -> the broker's queue -> learner ranks, and weights back. Rebuilt when the
+// window's shape changes, else only its texts change, so that the animation does not stutter.
 
 const DOTS = 96;  // a sampler each; of more, a dot stands for several
 const BESIDE_FROM = 760;  // narrower windows have the rooms above one another

@@ -1,4 +1,4 @@
-// What totals say over time: rates are their differences. A total that falls began anew.
+// Rates as differences of totals over time. A total that falls was restarted from 0.
 
 const WINDOW_S = 10;
 const KEPT = 150;  // points of a small curve: as many seconds
@@ -13,7 +13,7 @@ class Totals {
     this.trails = new Map();
   }
 
-  // True: these are another broker's totals than those before.
+  // Returns true if the broker was restarted since the last totals.
   see(status, seconds) {
     const values = totals(status);
     const at = known(status.uptime_s) ? status.uptime_s : seconds;
@@ -26,7 +26,7 @@ class Totals {
     return other;
   }
 
-  // Over the last seconds; null = not known yet.
+  // Returns the rate over the last seconds; null = not known yet.
   gained(name) {
     let first = null;
     let last = null;
@@ -46,7 +46,7 @@ class Totals {
     return gained && gained.seconds > 0 ? gained.much / gained.seconds : null;
   }
 
-  // One more point of a small curve; returns all of them.
+  // Adds a point to a small curve; returns all its points.
   trail(name, value) {
     const points = this.trails.get(name) ?? [];
     if (known(value)) points.push(value);
@@ -75,13 +75,13 @@ function totals(status) {
   return found;
 }
 
-// Every rank says the total of all ranks.
+// Returns the steps trained by all ranks, which every rank reports.
 function trainedSteps(status) {
   const said = list(status.learners).map((one) => one.trained_steps).filter(known);
   return said.length ? Math.max(...said) : undefined;
 }
 
-// Received is what was settled and what is here; the broker's own word counts more.
+// Returns received minus settled minus held unrolls; the broker's own count goes first.
 function unaccounted(status) {
   if (known(status.unaccounted)) return status.unaccounted;
   const settled = Object.values(status.outcomes ?? {}).filter(known).reduce((sum, one) => sum + one, 0);

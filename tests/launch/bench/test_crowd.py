@@ -31,7 +31,7 @@ def test_nothing_counted_has_no_quantile() -> None:
     ("shares", "fairness"), [([3, 3, 3], 1.0), ([1, 0, 0, 0], 0.25), ([4, 2], 0.9), ([0, 0], 0.0)]
 )
 def test_jains_fairness(shares: list[int], fairness: float) -> None:
-    assert crowd.jain(shares) == pytest.approx(fairness)
+    assert crowd.jain_fairness(shares) == pytest.approx(fairness)
 
 
 def test_how_many() -> None:

@@ -116,7 +116,7 @@ def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_room_mb", give(64.0))
+    monkeypatch.setattr(machine, "_free_disk_mb", give(64.0))
     found = only(machine.shared_memory)
     assert found.level == WARN and "docker run --shm-size=1g" in found.words
     monkeypatch.setattr(os, "memfd_create", fail(OSError(38, "Function not implemented")))
@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_or_read_only(tmp_path: Path, monkeypatch: pytest.Mo
     assert here[:2] == (OK, "disk") and str(tmp_path) in here.words
     assert list(tmp_path.iterdir()) == []
     for room, level in ((90.0, BAD), (500.0, WARN), (5000.0, OK)):
-        monkeypatch.setattr(machine, "_room_mb", give(room))
+        monkeypatch.setattr(machine, "_free_disk_mb", give(room))
         assert next(iter(machine.disk(subject()))).level == level
     error = OSError(30, "Read-only file system")
     monkeypatch.setattr(tempfile, "TemporaryFile", fail(error))
@@ -210,7 +210,7 @@ NO_GPU: dict[str, Any] = {
 def test_torch_and_the_driver(
     facts: dict[str, Any], wanted: bool, driver: bool, level: str, words: str
 ) -> None:
-    found = torch.judged({**NO_GPU, **facts}, wanted=wanted, driver=driver)
+    found = torch.torch_finding({**NO_GPU, **facts}, wanted=wanted, driver=driver)
     assert found.level == level and words in found.words
 
 
@@ -227,7 +227,7 @@ def test_a_torch_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_hangs_is_ended_with_all_that_it_started() -> None:
     script = "import subprocess, time; subprocess.Popen(['sleep', '98.7']); time.sleep(60)"
     with pytest.raises(finding.SlowError):
-        finding.program("-c", script, seconds=1.0)
+        finding.run_program("-c", script, seconds=1.0)
     deadline = time.monotonic() + 10.0
     while b"sleep\x0098.7\x00" in _commands():  # killed, but a busy kernel takes its time
         assert time.monotonic() < deadline
@@ -252,11 +252,11 @@ def test_a_check_that_hangs_or_fails_is_a_finding() -> None:
         yield Finding(OK, "cup", "whole")
         raise KeyError("handle")
 
-    assert finding.bounded(sleeping_dog, Subject(), 0.05) == [
+    assert finding.run_check(sleeping_dog, Subject(), 0.05) == [
         (BAD, "sleeping dog", "no answer within 0.05 s")
     ]
     gate.set()
-    whole, broken = finding.bounded(broken_cup, Subject(), 5.0)
+    whole, broken = finding.run_check(broken_cup, Subject(), 5.0)
     assert whole.level == OK
     assert broken == (BAD, "broken cup", "cannot be checked: KeyError: 'handle'")
 

@@ -14,7 +14,7 @@ import torch
 import headrace
 from headrace.launch import cli
 from headrace.launch.export import export, parity
-from headrace.launch.export.onnx_module import Exported
+from headrace.launch.export.onnx_module import OnnxModule
 from headrace.launch.results import loaded_run
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 
@@ -174,7 +174,7 @@ def test_a_file_that_differs_is_not_left(
     leave_run(tmp_path)
     write = export._write
 
-    def spoiled(module: Exported, facts: dict[str, Any], path: Path) -> None:
+    def spoiled(module: OnnxModule, facts: dict[str, Any], path: Path) -> None:
         write(module, facts, path)
         module.model.value_head.bias.add_(0.01)
 
@@ -193,7 +193,7 @@ def test_every_output_is_compared(
     """A file that is right but for one output, and one that is all right."""
     leave_run(tmp_path, PARTS, RECURRENT)
     found = loaded_run.load(tmp_path)
-    module = Exported(found.model, found.spaces)
+    module = OnnxModule(found.model, found.spaces)
     check = parity.Parity(found, module)
     inputs = check._inputs(4)
     assert check._compare(Fake(module, "", 0), inputs)[0] <= 1e-6
@@ -203,7 +203,7 @@ def test_every_output_is_compared(
 class Fake:
     """An onnxruntime session that is torch itself, but for one output."""
 
-    def __init__(self, module: Exported, output: str, wrong: float) -> None:
+    def __init__(self, module: OnnxModule, output: str, wrong: float) -> None:
         self._module, self._output, self._wrong = module, output, wrong
 
     def run(self, names: list[str], inputs: dict[str, Any]) -> list[Any]:
@@ -247,7 +247,7 @@ def test_categories_are_taken_as_the_environment_counts_them(
         "plain": None,
     }
     found = loaded_run.load(tmp_path)
-    drawn = parity.Parity(found, Exported(found.model, found.spaces))._inputs(400)
+    drawn = parity.Parity(found, OnnxModule(found.model, found.spaces))._inputs(400)
     assert set(drawn["one"].tolist()) == set(range(7, 12))
     assert set(drawn["grid"][:, 0].tolist()) == {-2, -1, 0}
 
@@ -300,12 +300,12 @@ def test_both_files_or_none(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", stuck)
         with pytest.raises(export.ExportError) as caught:
-            export._put(*places)
+            export._rename_both(*places)
     assert str(caught.value) == f"cannot write {tmp_path / failing}: Operation not permitted"
     left = {path.name: path.read_text() for path in tmp_path.glob("m.*")}
     assert left == kept
     (tmp_path / "part.json").write_text("new facts")
-    export._put(*places)
+    export._rename_both(*places)
     left = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert left == {"m.onnx": "new", "m.onnx.json": "new facts"}
 

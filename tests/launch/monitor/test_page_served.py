@@ -24,7 +24,7 @@ from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.sampler_totals import Tallies
 from headrace.broker.server.status import View
 from headrace.broker.server.weight_messages import Newest, Shipping, Spread
-from headrace.launch.monitor.loop_status import OnLoop
+from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
 from headrace.launch.process import http
 from tests.launch.monitor.statuses import status
@@ -117,13 +117,13 @@ async def churn(roster: Roster, ended: threading.Event) -> None:
         await asyncio.sleep(0)
 
 
-def beside_a_crowd(look: Callable[[OnLoop, Roster], object]) -> list[str]:
+def beside_a_crowd(look: Callable[[LoopStatus, Roster], object]) -> list[str]:
     """What failed of a second of looks in two threads, while the crowd comes and goes."""
     roster, view = crowd()
     failed: list[str] = []
 
     async def main() -> None:
-        status, ended = OnLoop(), threading.Event()
+        status, ended = LoopStatus(), threading.Event()
         loop = threading.get_ident()
 
         def told() -> dict[str, Any]:
@@ -138,7 +138,7 @@ def beside_a_crowd(look: Callable[[OnLoop, Roster], object]) -> list[str]:
             except Exception as error:  # noqa: BLE001 (told below)
                 failed.append(repr(error))
 
-        status.watch(told)
+        status.set_source(told)
         threads = [threading.Thread(target=looks) for _ in range(2)]
         async with asyncio.TaskGroup() as group:
             group.create_task(churn(roster, ended))
@@ -158,8 +158,8 @@ def test_peers_come_and_go_while_the_page_is_looked_at() -> None:
     """The numbers are made in the loop's own thread."""
     looked: list[int] = []
 
-    def look(status: OnLoop, _: Roster) -> None:
-        found = json.loads(page.Fresh(status)())
+    def look(status: LoopStatus, _: Roster) -> None:
+        found = json.loads(page.CachedStatus(status)())
         assert found["run"] == "small"
         assert "silent_s" not in found
         looked.append(found["actors"]["count"])
@@ -173,7 +173,7 @@ def test_peers_come_and_go_while_the_page_is_looked_at() -> None:
 def test_peers_come_and_go_while_metrics_are_scraped() -> None:
     """/metrics walks through the roster in a thread of its own."""
 
-    def look(_: OnLoop, roster: Roster) -> None:
+    def look(_: LoopStatus, roster: Roster) -> None:
         roster.of("actor")
         roster.players()
 
@@ -185,9 +185,9 @@ def test_a_loop_that_hangs_is_silent_and_then_back(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(patience, 20.0)
 
     async def main() -> None:
-        ask = OnLoop()
+        ask = LoopStatus()
         assert await asyncio.to_thread(ask) == {}, "before there is anything to tell"
-        ask.watch(lambda: {"run": "small"})
+        ask.set_source(lambda: {"run": "small"})
         assert await asyncio.to_thread(ask) == {"run": "small"}
         told: list[Any] = []
         thread = threading.Thread(target=lambda: told.extend((ask(), ask())))
@@ -202,8 +202,8 @@ def test_a_loop_that_hangs_is_silent_and_then_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_after_the_loop_has_ended_there_is_no_answer() -> None:
-    async def main() -> OnLoop:
-        return OnLoop()
+    async def main() -> LoopStatus:
+        return LoopStatus()
 
     assert asyncio.run(main())().keys() == {"silent_s"}
 

@@ -23,10 +23,10 @@ STATUS = {
 # A child writes between two pictures, each time when it is told to.
 SCRIPT = f"""
 import os
-from headrace.launch.monitor.terminal import Terminal
-from headrace.launch.monitor.live_view import View
+from headrace.launch.monitor.terminal import CapturedTerminal
+from headrace.launch.monitor.live_view import LiveView
 
-terminal = Terminal()
+terminal = CapturedTerminal()
 tell, told = os.pipe(), os.pipe()
 if os.fork() == 0:
     for number in range(4):
@@ -35,7 +35,7 @@ if os.fork() == 0:
         os.write(told[1], b".")
     os.write(2, b"half a line")
     os._exit(0)
-view = View(run="small", goal=None, began=0.0, quiet=False, terminal=terminal)
+view = LiveView(run="small", goal=None, began=0.0, quiet=False, terminal=terminal)
 for _ in range(4):
     view.show({STATUS})
     os.write(tell[1], b".")
@@ -103,8 +103,8 @@ def test_without_a_view_nothing_is_lost() -> None:
     text = run(
         """
         import os, sys
-        from headrace.launch.monitor.terminal import Terminal
-        terminal = Terminal()
+        from headrace.launch.monitor.terminal import CapturedTerminal
+        terminal = CapturedTerminal()
         print("what went wrong", file=sys.stderr)
         terminal.close()
         """

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.monitor.live_view import View
+from headrace.launch.monitor.live_view import LiveView
 
 STATUS: dict[str, Any] = {
     "version": 7,
@@ -19,7 +19,7 @@ STATUS: dict[str, Any] = {
 
 
 def shown(capsys: Any, **more: Any) -> str:
-    view = View(run="small", goal=None, began=0.0, quiet=False)
+    view = LiveView(run="small", goal=None, began=0.0, quiet=False)
     view.show({**STATUS, **more})
     view.close()
     return str(capsys.readouterr().err)
@@ -45,7 +45,7 @@ def test_a_broker_of_before_has_no_evaluators(capsys: Any) -> None:
 
 
 def test_what_is_still_to_come_is_said(capsys: Any) -> None:
-    view = View(run="small", goal=None, began=0.0, quiet=False)
+    view = LiveView(run="small", goal=None, began=0.0, quiet=False)
     view.show({})
     assert "the broker is starting" in capsys.readouterr().err
     assert "the learner is starting" in shown(capsys, learners=[])
@@ -55,8 +55,8 @@ def test_what_is_still_to_come_is_said(capsys: Any) -> None:
 
 def test_a_total_that_falls_is_no_negative_rate() -> None:
     """A broker that was started again counts from nothing."""
-    view = View(run="small", goal=None, began=0.0, quiet=True)
+    view = LiveView(run="small", goal=None, began=0.0, quiet=True)
     for at, steps in enumerate((0.0, 500.0, 1000.0, 100.0, 400.0)):
-        view._rates.see({**STATUS, "uptime_s": at, "actors": {"env_steps": steps}}, at)
+        view._rates.update({**STATUS, "uptime_s": at, "actors": {"env_steps": steps}}, at)
         assert view._rate() >= 0
     assert view._rate() == 300.0

@@ -52,7 +52,7 @@ def test_so_much_of_the_density_lies_between_them(df: int) -> None:
 
 def test_an_interval_by_hand() -> None:
     # Mean 5, squared deviations 9 + 1 + 1 + 9, so s = sqrt(20 / 3); t(3) = 3.18245.
-    found = confidence.of([2.0, 4.0, 6.0, 8.0])
+    found = confidence.interval_of([2.0, 4.0, 6.0, 8.0])
     assert found.mean == 5.0
     assert found.std == pytest.approx(2.5819889)
     assert found.low == pytest.approx(5.0 - 4.1085199)
@@ -60,8 +60,8 @@ def test_an_interval_by_hand() -> None:
 
 
 def test_one_value_alone_has_no_spread() -> None:
-    assert confidence.of([7.0]) == (7.0, None, None, None)
+    assert confidence.interval_of([7.0]) == (7.0, None, None, None)
 
 
 def test_equal_values_have_none_either() -> None:
-    assert confidence.of([3.0] * 5) == (3.0, 3.0, 3.0, 0.0)
+    assert confidence.interval_of([3.0] * 5) == (3.0, 3.0, 3.0, 0.0)

@@ -23,18 +23,18 @@ def entry(version: int, **other: Any) -> dict[str, Any]:
 def test_versions_between_two_lines_of_the_history_lie_between_them(
     version: int, steps: int
 ) -> None:
-    assert learning_curve.marks(HISTORY, [entry(version)])[0] == [steps]
+    assert learning_curve.evaluation_marks(HISTORY, [entry(version)])[0] == [steps]
 
 
 def test_beyond_the_history_the_evaluator_knows_best() -> None:
-    assert learning_curve.marks(HISTORY, [entry(31, trained_steps=5200)])[0] == [5200]
-    assert learning_curve.marks(HISTORY, [entry(31, trained_steps=None)])[0] == [5000]
-    assert learning_curve.marks([], [entry(31, trained_steps=None)])[0] == []
+    assert learning_curve.evaluation_marks(HISTORY, [entry(31, trained_steps=5200)])[0] == [5200]
+    assert learning_curve.evaluation_marks(HISTORY, [entry(31, trained_steps=None)])[0] == [5000]
+    assert learning_curve.evaluation_marks([], [entry(31, trained_steps=None)])[0] == []
 
 
 def test_bars_reach_from_the_mean_to_both_ends() -> None:
     alone = entry(30, low=None, high=None)
-    steps, means, (down, up) = learning_curve.marks(HISTORY, [entry(10), alone])
+    steps, means, (down, up) = learning_curve.evaluation_marks(HISTORY, [entry(10), alone])
     assert (steps, means, down, up) == ([1000, 5000], [7.0, 7.0], [1.0, 0.0], [2.0, 0.0])
 
 

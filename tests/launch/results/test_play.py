@@ -204,7 +204,7 @@ def test_a_video_whose_playing_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Video(tmp_path / "a.gif", "Cards") as film:
         env.reset(seed=0)
         env.step(0)
-        film.watch(env)
+        film.add_frame(env)
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(VideoError):
@@ -290,4 +290,4 @@ def test_settings_reach_the_environment(run: Path, capsys: pytest.CaptureFixture
     line = refused(capsys, str(run), "--set", "env.kwargs.shape=1")
     assert "shape" in line
     found = loaded_run.load(run)
-    assert play.words(found, Scores([1.0], [1]), "x").count("\n") == 3
+    assert play.result_text(found, Scores([1.0], [1]), "x").count("\n") == 3

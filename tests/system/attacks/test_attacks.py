@@ -44,7 +44,7 @@ class Flow:
         self.tap = Tap(f"ipc://{place.folder}/tap", place.ipc)
         self.tap.start()
         self.learner = self._start(
-            processes.Learner(
+            processes.LearnerSpec(
                 broker=place.ipc,
                 run=place.run,
                 report=self._report("learner"),
@@ -65,7 +65,7 @@ class Flow:
         return str(self.place.folder / f"{name}.json")
 
     def _sampler(self, name: str, broker: str) -> Process:
-        spec = processes.Samplers(
+        spec = processes.SamplersSpec(
             broker=broker,
             report=self._report(name),
             count=2,

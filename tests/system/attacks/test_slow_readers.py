@@ -4,9 +4,9 @@ import contextlib
 from typing import Any
 
 from headrace.broker.protocol import hello_payload, messages
-from headrace.launch.bench.simulated.processes import Learner, Samplers
-from headrace.launch.bench.simulated.stage import Load, Stage
-from headrace.launch.monitor.status_client import Watcher
+from headrace.launch.bench.simulated.cluster import ProcessLoad, SimulatedCluster
+from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
+from headrace.launch.monitor.status_client import StatusClient
 from tests.system.attacks import zmtp
 from tests.system.attacks.zmtp import Line
 from tests.system.harness.figures import pick, say
@@ -32,13 +32,13 @@ class SlowReader:
 class Newest:
     """Knows the newest version at the broker, and how the run goes."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: StatusClient) -> None:
         self._watcher = watcher
 
     def look(self) -> dict[str, Any]:
         self._watcher.ask()
         self._watcher.wait(0.5)
-        self._watcher.look()
+        self._watcher.receive()
         return self._watcher.status
 
     def version(self) -> int:
@@ -51,28 +51,34 @@ def test_slow_readers_of_weights_end_nobody() -> None:
     and learner go on, and every unroll is accounted for."""
     versions = pick(25, 1000)
     pacing, own = {"batch_unrolls": 2, "max_lag": 2}, {"queue_mb": 32.0}
-    with Stage(tcp=True, pacing=pacing, broker=own) as stage, contextlib.ExitStack() as stack:
-        broker = stage.broker("--ledger", stage.ledger)
-        learner = stage.start(
-            Learner(
-                stage.address,
-                stage.run,
-                str(stage.folder / "learner.json"),
+    with (
+        SimulatedCluster(tcp=True, pacing=pacing, broker=own) as cluster,
+        contextlib.ExitStack() as stack,
+    ):
+        broker = cluster.broker("--ledger", cluster.ledger)
+        learner = cluster.start(
+            LearnerSpec(
+                cluster.address,
+                cluster.run,
+                str(cluster.folder / "learner.json"),
                 delay_s=0.05,
                 weights_bytes=_WEIGHTS_MB << 20,
-                ledger=stage.ledger,
+                ledger=cluster.ledger,
             )
         )
-        samplers = stage.start(
-            Samplers(
-                stage.address, str(stage.folder / "samplers.json"), count=2, ledger=stage.ledger
+        samplers = cluster.start(
+            SamplersSpec(
+                cluster.address,
+                str(cluster.folder / "samplers.json"),
+                count=2,
+                ledger=cluster.ledger,
             )
         )
-        newest = Newest(stack.enter_context(contextlib.closing(Watcher(stage.address))))
-        stage.until(lambda: newest.version() >= 5, "weights are published")
-        calm = Load.of(broker).rss_kb / 1024
+        newest = Newest(stack.enter_context(contextlib.closing(StatusClient(cluster.address))))
+        cluster.until(lambda: newest.version() >= 5, "weights are published")
+        calm = ProcessLoad.of(broker).rss_kb / 1024
         readers = [
-            SlowReader(stack.enter_context(Line(stage.address, receive_buffer=1)).shake(), number)
+            SlowReader(stack.enter_context(Line(cluster.address, receive_buffer=1)).shake(), number)
             for number in range(1, _PEERS + 1)
         ]
         first, asked, largest = newest.version(), 0, calm
@@ -84,15 +90,15 @@ def test_slow_readers_of_weights_end_nobody() -> None:
                 reader.says(messages.encode(messages.Get(seen, 0, 64)))
                 reader.says(messages.encode(messages.Ping((), {})))
             asked += _PEERS
-            largest = max(largest, Load.of(broker).rss_kb / 1024)
+            largest = max(largest, ProcessLoad.of(broker).rss_kb / 1024)
             return seen >= first + versions
 
-        stage.until(attack, f"{versions} versions more")
+        cluster.until(attack, f"{versions} versions more")
         unread = newest.look()["unread_bytes"] / 2**20
-        stage.end([samplers])
-        stage.end([learner])
-        stage.end([broker])
-        account = stage.account()
+        cluster.end([samplers])
+        cluster.end([learner])
+        cluster.end([broker])
+        account = cluster.account()
         say(
             "slow readers",
             weights_mb=_WEIGHTS_MB,

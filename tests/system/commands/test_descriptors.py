@@ -10,7 +10,7 @@ import zmq
 
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.transport import endpoints
-from headrace.launch.monitor.status_client import Watcher
+from headrace.launch.monitor.status_client import StatusClient
 from tests.system.commands.test_metrics import port_of, scrape, value
 from tests.system.conftest import Place, until
 from tests.system.harness.figures import pick, say
@@ -63,14 +63,14 @@ class Honest(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        with contextlib.closing(Watcher(self._address)) as watcher:
+        with contextlib.closing(StatusClient(self._address)) as watcher:
             while not self._ended.is_set():
                 began = time.monotonic()
                 watcher.status = {}
                 watcher.ask()
                 again = began + 1.0
                 while not watcher.status and not self._ended.is_set():
-                    watcher.look()
+                    watcher.receive()
                     time.sleep(0.001)
                     if time.monotonic() > again:  # not connected yet, or not known there
                         again += 1.0

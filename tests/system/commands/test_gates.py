@@ -21,5 +21,5 @@ QUICK = (
 
 @pytest.mark.parametrize("name", QUICK)
 def test_it_learns(name: str) -> None:
-    found = gates.gate(name, 1)
+    found = gates.run_gate(name, 1)
     assert found["passed"] == [1], found

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launch.bench.simulated.processes import Learner, Samplers
-from headrace.launch.bench.simulated.stage import Stage
+from headrace.launch.bench.simulated.cluster import SimulatedCluster
+from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
 from tests.system.harness.figures import pick, say
 
 pytestmark = pytest.mark.alone
@@ -26,10 +26,10 @@ HELLOS = 4
 class Life:
     """One broker: when it began, listened and died, by the clock that all processes share."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
         self.began = time.monotonic()
-        self.pid = stage.broker("--ledger", stage.ledger, "--metrics-port", "0")
+        self.pid = cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0")
         self.listened = time.monotonic()
         self.died = float("inf")
         self.descriptors = 0  # most at once
@@ -44,20 +44,20 @@ class Life:
             return all(
                 one["acknowledged_at"] > self.listened
                 for pid in crowd
-                for one in self.stage.report(pid).get("samplers", [{"acknowledged_at": 0.0}])
+                for one in self.cluster.report(pid).get("samplers", [{"acknowledged_at": 0.0}])
             )
 
-        self.stage.until(back, "every sampler is back in flow")
+        self.cluster.until(back, "every sampler is back in flow")
 
     def dies(self, by: signal.Signals) -> None:
-        log = (self.stage.folder / "broker.log").read_text()
+        log = (self.cluster.folder / "broker.log").read_text()
         port = re.findall(r"metrics at port (\d+)", log)[-1]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             text = page.read().decode()
         found = re.search(r'messages_total\{dir="in",type="hello"\} (\S+)', text)
         assert found is not None
         self.hellos = int(float(found[1]))
-        self.stage.end([self.pid], by)
+        self.cluster.end([self.pid], by)
         self.died = time.monotonic()
 
 
@@ -67,23 +67,26 @@ def test_restarts_of_the_broker_cost_seconds_and_no_unroll() -> None:
     the new broker's process to a sampler's next acknowledged unroll.
     """
     began = time.monotonic()
-    with Stage(pacing={"batch_unrolls": BATCH, "max_lag": 8}) as stage:
-        first = Life(stage)
+    with SimulatedCluster(pacing={"batch_unrolls": BATCH, "max_lag": 8}) as cluster:
+        first = Life(cluster)
         crowd = [
-            stage.start(
-                Samplers(
-                    stage.address,
-                    str(stage.folder / f"samplers-{n}.json"),
+            cluster.start(
+                SamplersSpec(
+                    cluster.address,
+                    str(cluster.folder / f"samplers-{n}.json"),
                     rate=5.0,
                     count=SAMPLERS // PROCESSES,
-                    ledger=stage.ledger,
+                    ledger=cluster.ledger,
                 )
             )
             for n in range(PROCESSES)
         ]
-        learner = stage.start(
-            Learner(
-                stage.address, stage.run, str(stage.folder / "learner.json"), ledger=stage.ledger
+        learner = cluster.start(
+            LearnerSpec(
+                cluster.address,
+                cluster.run,
+                str(cluster.folder / "learner.json"),
+                ledger=cluster.ledger,
             )
         )
         first.lives_until_all_are_back(crowd)
@@ -92,20 +95,20 @@ def test_restarts_of_the_broker_cost_seconds_and_no_unroll() -> None:
         lives = []
         ways = itertools.cycle((signal.SIGTERM, signal.SIGKILL))
         for _ in range(RESTARTS):
-            life = Life(stage)
+            life = Life(cluster)
             life.lives_until_all_are_back(crowd)
             lives.append(life)
             if len(lives) < RESTARTS:
                 life.dies(next(ways))
-        stage.end(crowd)
-        stage.end([learner])
+        cluster.end(crowd)
+        cluster.end([learner])
         lives[-1].dies(signal.SIGTERM)
-        account = stage.account()
+        account = cluster.account()
         backs = [
             # of one sampler: (welcomed, first acknowledged), one pair for each broker
             [tuple(pair) for pair in sampler]
             for pid in crowd
-            for sampler in stage.report(pid)["all_lives"]
+            for sampler in cluster.report(pid)["all_lives"]
         ]
     whole, listening = _times(lives, backs)
     worst = max(life.descriptors for life in lives)

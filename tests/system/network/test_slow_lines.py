@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.bench.simulated.processes import Learner, Samplers
-from headrace.launch.bench.simulated.stage import Stage
+from headrace.launch.bench.simulated.cluster import SimulatedCluster
+from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
 from tests.system.harness.figures import LONG, pick, say
 from tests.system.network.proxy import Proxy
 
@@ -59,30 +59,30 @@ def carried(
 ) -> Carried:
     """Trains so many unrolls, with the samplers or the learner at the far end of a line, which
     breaks whenever it stood for `stands_s`."""
-    with Stage(
+    with SimulatedCluster(
         tcp=True,
         pacing={"batch_unrolls": 1, "max_lag": 1 + samplers, "max_lag_hard": 10**6},
         broker={"beat_s": lease_s / 10, "lease_s": lease_s},
-    ) as stage:
-        stage.broker()
-        with Proxy(stage.address) as line, _broken(line, stands_s):
+    ) as cluster:
+        cluster.broker()
+        with Proxy(cluster.address) as line, _broken(line, stands_s):
             line.kb_s = mbit * _KB_S_OF_MBIT
             line.kb_s_up = up_mbit * _KB_S_OF_MBIT
-            ends = {"samplers": stage.address, "learner": stage.address, far: line.endpoint}
-            learner = stage.start(
-                Learner(
+            ends = {"samplers": cluster.address, "learner": cluster.address, far: line.endpoint}
+            learner = cluster.start(
+                LearnerSpec(
                     ends["learner"],
-                    stage.run,
-                    str(stage.folder / "learner.json"),
+                    cluster.run,
+                    str(cluster.folder / "learner.json"),
                     bytes=size,
                     weights_bytes=weights,
                     every_s=0.05,
                 )
             )
-            acting = stage.start(
-                Samplers(
+            acting = cluster.start(
+                SamplersSpec(
                     ends["samplers"],
-                    str(stage.folder / "samplers.json"),
+                    str(cluster.folder / "samplers.json"),
                     count=samplers,
                     bytes=size,
                     weights=weights > 0,
@@ -93,14 +93,14 @@ def carried(
 
             def trained(goal: int) -> tuple[dict[str, Any], int]:
                 def look() -> dict[str, Any] | None:
-                    report = stage.report(learner)
+                    report = cluster.report(learner)
                     return report if report["trained"] >= goal else None
 
-                report = stage.until(look, f"{goal} unrolls of {size} bytes at {mbit} Mbit/s")
+                report = cluster.until(look, f"{goal} unrolls of {size} bytes at {mbit} Mbit/s")
                 return report, line.to_broker if far == "samplers" else line.from_broker
 
             (first, began), (last, ended) = trained(1), trained(1 + unrolls)
-            seen = stage.report(acting)
+            seen = cluster.report(acting)
             count = last["trained"] - first["trained"]
             way_mbit = up_mbit if up_mbit and far == "samplers" else mbit
             return Carried(

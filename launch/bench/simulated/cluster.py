@@ -1,4 +1,4 @@
-"""A real broker, simulated samplers and a simulated learner for a benchmark, in processes."""
+"""A benchmark's processes: a real broker, simulated samplers and a simulated learner."""
 
 import json
 import os
@@ -23,8 +23,8 @@ _PATIENCE_S = 300.0  # far above what anything here takes
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a process had used at one moment."""
+class ProcessLoad:
+    """Holds the resources that a process used up to one moment."""
 
     cpu_s: float
     rss_kb: int
@@ -32,7 +32,7 @@ class Load:
     descriptors: int
 
     @classmethod
-    def of(cls, pid: int) -> "Load":
+    def of(cls, pid: int) -> "ProcessLoad":
         place = Path(f"/proc/{pid}")
         words = (place / "stat").read_text().rpartition(")")[2].split()
         lines = (place / "smaps_rollup").read_text().splitlines()
@@ -45,11 +45,11 @@ class Load:
         )
 
 
-class Stage:
-    """One folder; everything started here is gone when it closes."""
+class SimulatedCluster:
+    """Runs the processes in one temporary folder; closing it kills them and deletes the folder."""
 
     def __init__(self, *, tcp: bool = False, keys: bool = False, **sections: Any) -> None:
-        """The sections of the run; with keys all connections are encrypted."""
+        """Takes the sections of the run; with keys all connections are encrypted."""
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-")
         self.folder = Path(self._temporary.name)
         self.run = str(self.folder / "simulated.toml")
@@ -65,7 +65,8 @@ class Stage:
         self._reports: dict[int, Path] = {}  # by pid
 
     def broker(self, *options: str) -> int:
-        """Its pid, once it listens; also another one after the first is gone."""
+        """Starts a broker and returns its pid once it listens; may be called again when it has
+        ended."""
         said = self.folder / "broker.log"
         before = said.stat().st_size if said.exists() else 0
         command = ["-m", "headrace.launch.cli", "broker", "--run", self.run, "--bind", self._bind]
@@ -78,7 +79,7 @@ class Stage:
         return pid
 
     def key(self, role: str) -> str:
-        """Its file; "" = it needs none."""
+        """Returns the role's key file; "" = the broker works without keys."""
         return str(self._keys / f"{role}.key") if self._keys is not None else ""
 
     def start(self, role: processes.Role) -> int:
@@ -87,7 +88,7 @@ class Stage:
         return pid
 
     def report(self, pid: int) -> dict[str, Any]:
-        """What it wrote last."""
+        """Returns the process's latest report, and waits for the first one."""
         path = self._reports[pid]
         found: dict[str, Any] = self.until(
             lambda: processes.read(path), f"a report of process {pid}"
@@ -95,7 +96,7 @@ class Stage:
         return found
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """What the condition gives once it gives something."""
+        """Waits until the condition is true; returns its value."""
         deadline = time.monotonic() + _PATIENCE_S
         while not (found := condition()):
             if time.monotonic() > deadline:
@@ -107,7 +108,7 @@ class Stage:
         return found
 
     def end(self, pids: Sequence[int], by: signal.Signals = signal.SIGTERM) -> None:
-        """To all, then wait for all."""
+        """Signals all these processes, then waits for all."""
         ending = [popen for popen in self._started if popen.pid in pids]
         for popen in ending:
             popen.send_signal(by)
@@ -130,7 +131,7 @@ class Stage:
         self._started.append(popen)
         return popen.pid
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> "SimulatedCluster":
         return self
 
     def __exit__(
@@ -149,7 +150,7 @@ class Stage:
 
 
 def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """A run; JSON writes numbers and words as TOML does."""
+    """Writes a run's sections as TOML; JSON writes numbers and strings as TOML does."""
     return "".join(
         f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
         for name, keys in sections.items()

@@ -1,4 +1,4 @@
-// Numbers and strangers' words, made fit to be shown.
+// Formats numbers, and text from untrusted peers.
 
 const NONE = "–";
 
@@ -60,8 +60,8 @@ function clock(date) {
   return date.toLocaleTimeString("en-GB");
 }
 
-// Names and errors come from strangers: control characters and marks that turn the direction of the
-// text around are made visible, and nothing is endless. It goes into text nodes only.
+// Names and errors come from untrusted peers: control characters and direction marks are made
+// visible, and the length is bounded. The result goes into text nodes only.
 function wire(text, most = 200) {
   const whole = [...String(text ?? "")];
   const shown = whole.slice(0, most).join("").replace(/(?!\n)[\p{C}\p{Zl}\p{Zp}]/gu, "\u{FFFD}");
