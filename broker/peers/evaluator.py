@@ -1,5 +1,5 @@
-"""How an evaluator speaks with the broker: weights and the run's numbers in, scores out. It has no
-streams, so it takes part in no credit, and nobody waits for its weights."""
+"""The evaluator's end: weights and the run's numbers in, scores out. It has no streams, so it takes
+part in no credit, and nothing waits for its weights."""
 
 import asyncio
 import time
@@ -33,7 +33,8 @@ LAST_S = 30.0
 
 
 class EvaluatorEnd:
-    """The evaluator's Peer. The evaluator waits on `news` and then looks at what it needs."""
+    """Speaks with the broker for the evaluator, which waits on `news` and then looks at what it
+    needs."""
 
     def __init__(
         self,
@@ -57,40 +58,42 @@ class EvaluatorEnd:
         self.weights = Subscriber(self.link)
 
     def open(self, spaces: tuple[str, str]) -> None:
-        """The environment is known: a learner of another one is told apart."""
+        """Sends the spaces, once the environment is known: a learner of another one is told
+        apart."""
         self._spaces = spaces
         self.link.greet()
 
     @property
     def run(self) -> dict[str, Any] | None:
-        """The shared run, once a broker welcomed us."""
+        """Returns the shared run, once a broker welcomed us."""
         return self.weights.run
 
     @property
     def blob(self) -> Blob | None:
-        """Newest weights that arrived and were not taken yet."""
+        """Returns the newest weights that arrived and were not taken yet."""
         return self.weights.blob
 
     @property
     def fetching(self) -> bool:
-        """Newer weights are on their way."""
+        """Tells whether newer weights are on their way."""
         return self.weights.fetching
 
     def take_blob(self) -> Blob | None:
         return self.weights.take()
 
     def acts_with(self, version: int, digest: str) -> None:
-        """The broker announces what is newer until it hears of it."""
+        """Confirms a version: the broker repeats newer announcements until they are confirmed."""
         self.weights.acts_with(version, digest)
 
     def clock(self) -> float | None:
-        """Seconds of the run, by the learner's clock; None = it has said nothing yet."""
+        """Returns the seconds of the run, by the learner's clock; None = it has reported nothing
+        yet."""
         said = self.learner.get("t")
         return None if said is None else said + time.monotonic() - self._said_at
 
     def trained_steps(self, version: int) -> int | None:
-        """Those that were behind these weights. What the learner said is up to a beat older or
-        newer, so it is brought to this version by the steps that a version takes."""
+        """Returns how many steps were behind these weights. The learner's report is up to a beat
+        older or newer, so it is scaled to this version by the steps that a version takes."""
         at, steps = self.learner.get("version", 0.0), self.learner.get("trained_steps")
         if steps is None or at <= 0:
             return None

@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 class Inbox:
-    """One learner rank."""
+    """Holds the leases of one learner rank."""
 
     def __init__(self, *, inc: int) -> None:
         self.inc = inc
@@ -64,15 +64,16 @@ class Inbox:
         return Verdict.NEW if old is None else Verdict.HELD
 
     def __len__(self) -> int:
-        """Unrolls held."""
+        """Counts the unrolls held."""
         return len(self._held)
 
     def tag_of(self, key: Key) -> int:
         return self._tags[key]
 
     def trained(self, keys: Iterable[Key], *, version: int, free: int) -> list[Done]:
-        """An optimiser step used them: remember, and say so. One message when they lie together;
-        with several ranks they do not, and a header holds only so many ranges."""
+        """Remembers unrolls that an optimiser step used; returns what to send. One message when
+        they lie together; with several ranks they do not, and a header holds only so many
+        ranges."""
         tags = []
         for key in keys:
             self._window(key[0], key[1]).add(key[2])
@@ -81,11 +82,11 @@ class Inbox:
         return [Done(self.inc, version, want, part) for part in _headers(ranges(sorted(tags)))]
 
     def give_up(self, keys: Iterable[Key]) -> list[tuple[tuple[int, int], ...]]:
-        """Leases that end without a step; returns their tags, for one NACK each."""
+        """Ends leases without a step; returns their tags, for one NACK each."""
         return _headers(ranges(sorted(self._release(key) for key in keys)))
 
     def held(self) -> tuple[tuple[int, int, int, int], ...]:
-        """For HELLO: (tag, incarnation, stream, seq)."""
+        """Lists, for HELLO, the leases held: (tag, incarnation, stream, seq)."""
         self.received = 0
         self._counted.clear()
         # Another broker may count from below: only what is held says how far it has delivered.
@@ -100,7 +101,7 @@ class Inbox:
         return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats)
 
     def windows(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:
-        """For HELLO and the checkpoint: what was trained and might come again."""
+        """Lists, for HELLO and the checkpoint, what was trained and might come again."""
         return tuple(
             (inc, stream, ranges(sorted(seqs)))
             for (inc, stream), seqs in self._trained.items()
@@ -135,5 +136,6 @@ class Inbox:
 
 
 def _headers(tags: tuple[tuple[int, int], ...]) -> list[tuple[tuple[int, int], ...]]:
-    """As many as fit one header each; at least one, so that `want` and version are always said."""
+    """Splits tags into as many as fit one header each; at least one part, so that `want` and
+    version are always sent."""
     return [tags[at : at + MAX_ENTRIES] for at in range(0, max(1, len(tags)), MAX_ENTRIES)]

@@ -1,4 +1,4 @@
-"""How a learner rank speaks with the broker: leases in, outcomes and weights out."""
+"""The learner rank's end: leases in, outcomes and weights out."""
 
 import logging
 import time
@@ -49,7 +49,7 @@ OBJECTIONS: Final = (
 
 
 class Objection(NamedTuple):
-    """Why an unroll cannot be used."""
+    """Says why an unroll cannot be used."""
 
     reason: str  # one of OBJECTIONS
     words: str  # for a person
@@ -61,7 +61,7 @@ Accept = Callable[[Deliver, Sequence[Buffer]], Objection | None]
 
 
 class LearnerEnd:
-    """The learner's Peer; lives on the receiver's event loop."""
+    """Speaks with the broker for the learner, on the receiver's event loop."""
 
     def __init__(
         self,
@@ -122,21 +122,21 @@ class LearnerEnd:
 
     @property
     def heard(self) -> bool:
-        """The broker has what we published last."""
+        """Tells whether the broker has what we published last."""
         return self._blob is None or self._known >= self._blob.announce.version
 
     def unaccounted(self) -> int:
-        """delivered - trained - nacked - held; anything but 0 is our bug."""
+        """Returns delivered - trained - nacked - held; anything but 0 is our bug."""
         nacked = self.rejected + self.given_back
         return self.delivered - self.trained_unrolls - nacked - len(self.inbox)
 
     def begins(self, version: int) -> None:
-        """Trained up to this version: 0, or what a checkpoint says."""
+        """Notes the version trained up to at the start: 0, or what a checkpoint says."""
         self.version = version
         self._journal.begins(version)
 
     def trained(self, keys: Sequence[Key], *, version: int) -> None:
-        """An optimiser step used these unrolls."""
+        """Settles unrolls that an optimiser step used."""
         self.version = max(self.version, version)
         self._journal.trained(keys, version)
         self.trained_unrolls += len(keys)
@@ -148,14 +148,14 @@ class LearnerEnd:
         return sum(self.objections.values())
 
     def reject(self, keys: Sequence[Key], objection: Objection) -> None:
-        """Unrolls that cannot be used."""
+        """Settles unrolls that cannot be used."""
         self._journal.rejected(keys)
         self.objections[objection.reason] += len(keys)
         tags = self.inbox.give_up(keys)
         self._nack(tags, Outcome.REJECTED, objection.words, blame=objection.blame)
 
     def publish(self, blob: Blob) -> None:
-        """New weights. Announce, and send the first chunk unasked."""
+        """Announces new weights, and sends their first chunk unasked."""
         self._blob = blob
         self._kept.add(blob, (self._fetched,))
         self._announce(blob)
@@ -250,7 +250,7 @@ class LearnerEnd:
                 self.reject([key], objection)
 
     def _complain(self, sampler: str, reason: str) -> None:
-        """A flood of bad unrolls is counted one by one, and said once a second."""
+        """Logs a bad unroll at most once a second; each of them is counted."""
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + 1.0

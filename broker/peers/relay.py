@@ -1,5 +1,5 @@
-"""How a machine's relay speaks with the broker: each version of the weights in, once, and onto the
-shelf, where the machine's samplers take it. It has no streams and no environment."""
+"""The relay's end: puts each version of the weights, fetched once, on the shelf, where the samplers
+of the machine take it. It has no streams and no environment."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ _FULL_S: Final = 10.0
 
 
 class RelayEnd:
-    """The relay's Peer."""
+    """Speaks with the broker for the relay."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class RelayEnd:
 
     @property
     def run(self) -> dict[str, Any] | None:
-        """The shared run, once a broker welcomed us."""
+        """Returns the shared run, once a broker welcomed us."""
         return self.weights.run
 
     def leave(self, text: str) -> None:
@@ -89,7 +89,7 @@ class RelayEnd:
         return [encode(Ping((), {"clock": time.time()}))]
 
     def _has_room(self, size: int) -> bool:
-        """Weights that cannot be laid down are not fetched."""
+        """Reserves room on the shelf: weights that do not fit there are not fetched."""
         if time.monotonic() < self._full_until:
             return False
         try:

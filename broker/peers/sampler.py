@@ -1,4 +1,4 @@
-"""How a sampler speaks with the broker: its unrolls out, credit and weights in."""
+"""The sampler's end: its unrolls out, credit and weights in."""
 
 import asyncio
 import time
@@ -37,7 +37,8 @@ from headrace.broker.weights.subscriber import Subscriber
 
 
 class ActorEnd:
-    """The sampler's Peer. The sampler waits on `news` and then looks at what it needs."""
+    """Speaks with the broker for the sampler, which waits on `news` and then looks at what it
+    needs."""
 
     def __init__(
         self,
@@ -69,32 +70,32 @@ class ActorEnd:
 
     @property
     def stats(self) -> dict[str, float]:
-        """Its own figures, as they are now."""
+        """Returns the sampler's own figures, as they are now."""
         return {**self.say(), "clock": time.time()}
 
     @property
     def run(self) -> dict[str, Any] | None:
-        """The shared run, once a broker welcomed us."""
+        """Returns the shared run, once a broker welcomed us."""
         return self.weights.run
 
     @property
     def blob(self) -> Blob | None:
-        """Newest weights that arrived and were not taken yet."""
+        """Returns the newest weights that arrived and were not taken yet."""
         return self.weights.blob
 
     @property
     def acting(self) -> int:
-        """Version the sampler acts with."""
+        """Returns the version that the sampler acts with."""
         return self.weights.acting
 
     async def serve(self) -> None:
-        """The link, and the look at the machine's shelf. Ends as the link does."""
+        """Runs the link and the poll of the machine's shelf. Ends as the link does."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.link.run(), name="link")
             group.create_task(self.weights.borrow(self.news), name="shelf")
 
     def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
-        """The environments are made: ask for credit."""
+        """Asks for credit, once the environments are made."""
         self.outbox = Outbox(inc=self.inc, streams=streams)
         self._spaces = spaces
         self.link.greet()
@@ -110,7 +111,7 @@ class ActorEnd:
         episodes: Episodes,
         buffers: Sequence[Buffer],
     ) -> None:
-        """A finished unroll goes out; it stays in the outbox until it is acknowledged."""
+        """Sends a finished unroll; it stays in the outbox until it is acknowledged."""
         frames = self.outbox.put(
             stream,
             versions=versions,
@@ -130,11 +131,11 @@ class ActorEnd:
         return self.weights.take()
 
     def acts_with(self, version: int, digest: str) -> None:
-        """Proof that the weights arrived: the digest of what the module holds now."""
+        """Proves that the weights arrived: sends the digest of what the module holds now."""
         self.weights.acts_with(version, digest)
 
     def leave(self, text: str) -> None:
-        """Clean exit; what is open is abandoned and said so. Its last figures go first."""
+        """Ends cleanly: sends the last figures, then abandons what is open and says so."""
         for frames in self.beats():
             self.link.send(frames)
         gone = self.outbox.abandon()
@@ -194,7 +195,7 @@ class ActorEnd:
         return [encode(ping) for ping in self.outbox.pings(self.stats, self.acting, waiting=bulk)]
 
     def _forget(self, ended: Sequence[Range]) -> None:
-        """They need not be sent any more."""
+        """Removes ended unrolls from what waits to be sent."""
         for stream, lo, hi in ended if self.link.bulk else ():
             for seq in range(lo, hi):
                 self.link.bulk.drop((stream, seq))

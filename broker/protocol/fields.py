@@ -1,4 +1,4 @@
-"""The types that fields of messages may have, with their bounds: what is beyond is no message."""
+"""The types that fields of messages may have; a message with a value out of bounds is malformed."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -50,7 +50,8 @@ Episodes: TypeAlias = Annotated[
 
 
 class Outcome(IntEnum):
-    """How an unroll ended. Every unroll gets exactly one, and the sampler is told."""
+    """Lists how an unroll can end. Every unroll gets exactly one outcome, and the sampler is
+    told."""
 
     TRAINED = 0  # an optimiser step used it
     STALE = 1  # older than max_lag_hard versions
@@ -62,7 +63,7 @@ class Outcome(IntEnum):
 
 
 class Refusal(IntEnum):
-    """Why a HELLO was refused; the text says what differs and what to do."""
+    """Lists why a HELLO is refused; the text says what differs and what to do."""
 
     RUN = 0
     SPACES = 1
@@ -76,7 +77,7 @@ class Refusal(IntEnum):
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
+    """Returns ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
     out: list[tuple[int, int]] = []
     for number in numbers:
         if out and out[-1][1] == number:

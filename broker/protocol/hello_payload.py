@@ -23,7 +23,8 @@ _MOST_DEEP = 16
 
 
 class Introduction(Struct, frozen=True):
-    """What a HELLO carries beside its header; empty for whom it does not concern."""
+    """Holds what a HELLO carries beside its header; a field is empty for a role that does not use
+    it."""
 
     shared: dict[str, object] | None = None  # learner: the sections all must agree on
     spaces: str = ""  # in words, for the refusal of somebody else's
@@ -63,7 +64,8 @@ def decode(body: Buffer) -> Introduction:
 
 
 def _sections(shared: dict[str, object]) -> bool:
-    """Tables of keys, nested no deeper than any run: what compares and shows it calls itself."""
+    """Checks for tables of keys, nested no deeper than any run: comparing and printing them
+    recurses."""
     level: list[object] = list(shared.values())
     if not all(isinstance(table, dict) for table in level):
         return False
@@ -80,13 +82,13 @@ def _sections(shared: dict[str, object]) -> bool:
 
 
 def _ascending(floor: int, spans: Spans, ceiling: int) -> bool:
-    """Ranges in order, apart, and inside."""
+    """Tells whether the ranges are in order, apart, and inside the bounds."""
     edges = [floor, *(edge for span in spans for edge in span), ceiling]
     return all(low <= high for low, high in pairwise(edges))
 
 
 def pack(plain: object) -> bytes:
-    """Any plain data: the run in WELCOME, the numbers in STATUS."""
+    """Encodes any plain data: the run in WELCOME, the numbers in STATUS."""
     packed: bytes = msgpack.packb(plain, use_bin_type=True)
     return packed
 

@@ -1,8 +1,8 @@
 """The folder of public keys that may connect, read again when it changes.
 
-A file that cannot be used counts as not there, and is named once. A folder that is not there lets
-nobody new in, and throws nobody out: a disk that comes a moment late must not cost a thousand
-samplers their work. Deleting a file withdraws its key.
+A file that cannot be used is ignored, and logged once. While the folder is missing no new peer is
+let in and none is thrown out: a disk that comes a moment late must not cost a thousand samplers
+their work. Deleting a file withdraws its key.
 """
 
 import logging
@@ -28,7 +28,7 @@ _Signature = tuple[int, int, int, int]
 
 
 class Authorised:
-    """Who has which public key."""
+    """Maps public keys to users."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self.folder = folder
@@ -43,19 +43,19 @@ class Authorised:
         self._looked = -1e9  # when
 
     def user(self, public: bytes) -> str | None:
-        """Whose key it is; None = nobody's."""
+        """Returns the user that has this key; None = nobody."""
         self.look(LOOK_EVERY_S)
         if public not in self.users:
             self.look(_LOOK_AGAIN_S)
         return self.users.get(public)
 
     def has(self, user: str) -> bool:
-        """Has this user a key?"""
+        """Tells whether this user has a key."""
         self.look(LOOK_EVERY_S)
         return user in self._names
 
     def look(self, oldest_s: float = 0.0) -> None:
-        """Read what changed, unless we looked a moment ago."""
+        """Reads what changed, unless that was done in the last `oldest_s` seconds."""
         now = self._clock()
         if now - self._looked < oldest_s:
             return
@@ -81,7 +81,7 @@ class Authorised:
         self.problem = why
 
     def _files(self) -> dict[str, _Signature]:
-        """Every public file, with what changes when it does."""
+        """Returns every public file with a signature that changes when the file does."""
         if self.folder.stat().st_mode & 0o022:
             raise KeyFileError(
                 f"others can write into {self.folder}, and so let themselves in;"
@@ -118,7 +118,8 @@ class Authorised:
         return signature, None
 
     def _learn(self) -> None:
-        """From the files' contents; a key that two files name is nobody's."""
+        """Maps keys to users by the files' contents; a key that two files name belongs to
+        nobody."""
         shared = Counter(public for _, public in self._read.values() if public is not None)
         before, self.users = self.users, {}
         for name, (_, public) in self._read.items():

@@ -1,6 +1,6 @@
-"""CURVE options of both ends of a socket, and the monitor that tells of failed handshakes.
+"""CURVE options of both ends of a socket, and the monitor that reports failed handshakes.
 
-Who may connect is the Gate's to say (gate.py).
+The Gate (gate.py) decides who may connect.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ FAILURES: Final = (
 
 
 def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
-    """The broker's end: nobody comes in whom the Gate did not let in."""
+    """Makes the socket a CURVE server: only those connect that the Gate lets in."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
     socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
@@ -34,15 +34,15 @@ def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
 
 
 def join(socket: "zmq.Socket[bytes]", key: Key) -> None:
-    """A peer's end: it talks to the owner of this one broker key and to nobody else."""
+    """Makes the socket a CURVE client, which talks only to the owner of this one broker key."""
     socket.set(zmq.CURVE_SERVERKEY, key.broker.encode())
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
     socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
 
 
 def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-    """A monitor of failed handshakes. It must be read: what nobody reads would stop all traffic,
-    so its queue has no bound of its own; it holds what fails while the loop is busy."""
+    """Makes a monitor of failed handshakes. It must be read: a full monitor would stop all traffic,
+    so its queue is unbounded; it holds what fails while the loop is busy."""
     name = f"inproc://handshakes.{socket.underlying:x}"
     socket.monitor(name, FAILURES)
     made: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
@@ -53,14 +53,14 @@ def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
 
 
 def unlisten(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
-    """Before the socket is closed."""
+    """Closes a monitor; call it before the socket is closed."""
     with contextlib.suppress(zmq.ZMQError):  # the context may be gone
         socket.monitor(None, 0)
     monitor.close(0)
 
 
 def failures(monitor: "zmq.Socket[bytes]") -> Iterator[tuple[int, int]]:
-    """All that came in, without waiting."""
+    """Yields all failures that came in, without waiting."""
     while True:
         try:
             frames = monitor.recv_multipart(zmq.DONTWAIT)
@@ -70,6 +70,6 @@ def failures(monitor: "zmq.Socket[bytes]") -> Iterator[tuple[int, int]]:
 
 
 def failure(frames: Sequence[Buffer]) -> tuple[int, int]:
-    """A monitor's message: event and value."""
+    """Reads event and value from a monitor's message."""
     event, value = struct.unpack("=HI", bytes(frames[0])[:6])
     return int(event), int(value)

@@ -1,4 +1,4 @@
-"""Addresses, and sockets with every option that MUST be set, set in one place."""
+"""Addresses, and sockets with every option that MUST be set, in one place."""
 
 import ipaddress
 import re
@@ -30,11 +30,12 @@ _CONNECT_MS = 2000
 
 
 class EndpointError(ValueError):
-    """An address that cannot be used; the text says which and why."""
+    """Says which address cannot be used, and why."""
 
 
 def check(endpoint: str) -> str:
-    """tcp://host:port or ipc:///path, or an EndpointError."""
+    """Returns the address if it is tcp://host:port or ipc:///path; raises EndpointError
+    otherwise."""
     scheme, _, rest = endpoint.partition("://")
     if scheme == "ipc" and rest and rest.isprintable():
         if len(rest) > 100:
@@ -54,7 +55,8 @@ def _port(text: str) -> bool:
 
 
 def check_bind(endpoint: str, *, guarded: bool) -> str:
-    """Without keys, and without being told that it is meant so, only this machine gets in."""
+    """Returns the address; raises EndpointError when other machines can reach it and it is not
+    `guarded` (by keys, or by the user's word that none are needed)."""
     check(endpoint)
     if guarded or _stays_here(endpoint):
         return endpoint
@@ -70,8 +72,8 @@ def _stays_here(endpoint: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether only this machine can reach it, as it stands in an address; a name, an
-    interface or all of them may be reached from afar."""
+    """Tells whether only this machine can reach a host, as it stands in an address; a name, an
+    interface or all of them may be reachable from other machines."""
     if host == "localhost":
         return True
     try:
@@ -81,13 +83,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _answers(path: str) -> bool:
-    """Does a process listen there? A file that a dead one left does not answer."""
+    """Tells whether a process listens at the path. A file that a dead process left does not
+    answer."""
     with unix.socket(unix.AF_UNIX, unix.SOCK_STREAM) as probe:
         return probe.connect_ex(path) == 0
 
 
 def announce_endpoint(bind: str) -> str:
-    """Where weight announcements go out unless the run says otherwise: the next port or path."""
+    """Returns the default address for weight announcements: the next port or path."""
     if bind.startswith("ipc://"):
         return bind + ".pub"
     host, _, port = bind.rpartition(":")
@@ -95,7 +98,7 @@ def announce_endpoint(bind: str) -> str:
 
 
 def seen_from(broker: str, announce: str) -> str:
-    """The announcement address for a peer: the broker may listen on all interfaces."""
+    """Returns the announcement address for a peer: the broker may listen on all interfaces."""
     if announce.startswith("ipc://"):
         return announce
     return f"{broker.rpartition(':')[0]}:{announce.rpartition(':')[2]}"
@@ -104,7 +107,7 @@ def seen_from(broker: str, announce: str) -> str:
 def router(
     context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
 ) -> "zmq.Socket[bytes]":
-    """With a key it is a CURVE server: make the Gate first."""
+    """Makes the broker's ROUTER. With a key it is a CURVE server: make the Gate first."""
     socket = _server(context, zmq.ROUTER, key)
     socket.set(zmq.ROUTER_MANDATORY, 1)  # without it a full or unknown peer drops silently
     return socket
@@ -179,7 +182,8 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
 
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
-    """Listen; returns the address with its real port. A taken one is an EndpointError."""
+    """Listens; returns the address with its real port. Raises EndpointError if the address is
+    taken."""
     if endpoint.endswith(":0"):
         endpoint = endpoint[:-1] + "*"
     # ZeroMQ would take the path away from whoever listens there, without a word.

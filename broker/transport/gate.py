@@ -2,9 +2,8 @@
 
     libzmq (ZAP) --request--> Gate --is the key in the folder?--> answer: user "role:name", or no
 
-What a peer with that user may say is the server's business (server.py). The handler answers
-whatever comes and ends only by cancellation: a handler that dies leaves every later client hanging
-for ever, without a word.
+What a peer with that user may send is decided in server.py. The handler answers every request and
+ends only by cancellation: if it died, every later client would hang for ever without a word.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ REASONS: Final = ("unknown", "mechanism", "failed")
 
 
 class Request(NamedTuple):
-    """What libzmq wants to know."""
+    """Holds what libzmq asks."""
 
     id: bytes
     domain: bytes
@@ -52,7 +51,8 @@ class Reply(NamedTuple):
 
 
 class Gate:
-    """One for each context with CURVE server sockets; made before they are bound."""
+    """Answers the ZAP requests of one context with CURVE server sockets; made before they are
+    bound."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class Gate:
         self._socket.bind(_ADDRESS)
 
     def watch(self, socket: "zmq.Socket[bytes]") -> None:
-        """Count the handshakes that fail at this socket."""
+        """Counts the handshakes that fail at this socket."""
         self._monitors.append(curve.listen(socket))
 
     def allowed(self, user: str) -> bool:
-        """Is the key that a connection came with still there? Cheap."""
+        """Tells whether the key that a connection came with is still authorised. Cheap."""
         return self.authorised.has(user)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._answer_loop(), name="gate")
@@ -119,7 +119,8 @@ class Gate:
     # ---- decisions ------------------------------------------------------------------------------
 
     def answer(self, frames: Sequence[bytes]) -> list[bytes]:
-        """One question with its route; whatever it is, there is an answer."""
+        """Answers one request, which comes with its route; there is an answer whatever the request
+        is."""
         envelope, asked = _opened(frames)
         request_id = asked[1] if len(asked) > 1 else b""
         try:
@@ -133,7 +134,7 @@ class Gate:
         return [*envelope, _VERSION, request_id, reply.status, reply.text, reply.user.encode(), b""]
 
     def decide(self, request: Request) -> Reply:
-        """Whose key it is, if it is anybody's."""
+        """Decides by the owner of the key, if it has one."""
         if request.domain != curve.DOMAIN or request.mechanism != b"CURVE":
             self._refuse("mechanism", f"refused {request.address}: it brought no key")
             return Reply(NO, b"a key is needed")
@@ -153,7 +154,7 @@ class Gate:
         return Reply(YES, b"", user)
 
     def _unknown(self, address: str, public: bytes) -> str:
-        """One line about a key that is not in the folder."""
+        """Words the log line about a key that is not in the folder."""
         was = self.authorised.withdrawn.get(public)
         if was is not None:
             return f"refused {address}: the key of {was.replace(':', ' ').strip()} is withdrawn"
@@ -161,7 +162,8 @@ class Gate:
         return f"refused {address}: no file in {self.authorised.folder} holds its key {shown}"
 
     def failed(self, event: int, value: int) -> None:
-        """A handshake that ended without a question to us; those that we refused are counted."""
+        """Counts a handshake that failed before we were asked; those that we refused are counted
+        already."""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
@@ -172,7 +174,7 @@ class Gate:
             self.refused["failed"] += 1  # gone in the middle: nothing that one could mend here
 
     def _refuse(self, reason: str, line: str, *, trace: bool = False) -> None:
-        """Counted always, said once a minute."""
+        """Counts a refusal, and logs it at most once a minute."""
         self.refused[reason] += 1
         now = self._clock()
         if now - self._said.get(line, -_AGAIN_S) < _AGAIN_S:
@@ -188,13 +190,13 @@ class Gate:
 
 
 def _opened(frames: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The route up to the empty frame, and what was asked."""
+    """Splits frames into the route, up to the empty frame, and the request."""
     at = frames.index(b"", 1) + 1 if b"" in frames[1:] else 1
     return list(frames[:at]), list(frames[at:])
 
 
 def _request(frames: Sequence[bytes]) -> Request:
-    """ValueError = not what libzmq would ask."""
+    """Reads a request; raises ValueError when libzmq would not send it."""
     if len(frames) < 6 or frames[0] != _VERSION:
         raise ValueError("is malformed")
     _, request_id, domain, address, _identity, mechanism, *credentials = frames

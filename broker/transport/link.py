@@ -1,11 +1,11 @@
-"""A peer's connection to the broker: greet, listen, beat, and begin again when it falls silent.
+"""A peer's connection to the broker: greet, listen, beat, and connect again when it falls silent.
 
     CONNECT -> greet every beat -> WELCOME -> LIVE --silent for a lease--> close, back off
                                                |
                                                +-- RESYNC (the broker restarted) --> greet
 
-What a peer says and does is its Peer object's business; the link only carries. Handshakes that fail
-(wrong keys) come in by a monitor of the socket, which is read at every beat.
+The Peer object decides what a peer sends and does; the link only carries. Failed handshakes (wrong
+keys) are reported by a monitor of the socket, which is read at every beat.
 """
 
 import asyncio
@@ -60,27 +60,27 @@ _SUBSCRIBE_AGAIN_S: Final = 5.0
 
 
 class RefusedError(Exception):
-    """The broker will not have us; the text is for the user."""
+    """Says, for the user, why the broker refused us."""
 
 
 class Peer(Protocol):
-    """What speaks through a link."""
+    """Decides what is sent over a link, and handles what comes in."""
 
     inc: int
 
     def greet(self) -> list[Payload]:
-        """The HELLO, as things stand now."""
+        """Returns the HELLO, as things stand now."""
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None: ...
 
     def beats(self) -> list[list[Payload]]:
-        """What to say every beat."""
+        """Returns the messages of one beat."""
 
 
 class Link:
-    """One DEALER and one SUB; both belong to the loop that runs `run`."""
+    """Owns one DEALER and one SUB; both belong to the loop that runs `run`."""
 
     def __init__(
         self,
@@ -114,17 +114,19 @@ class Link:
         self._announcer = ("", 0)
 
     def send(self, frames: Sequence[Payload]) -> bool:
-        """False = not now; whoever must not lose it says it again at the next beat."""
+        """Sends now; False = there was no room. A message that must not be lost is sent again at a
+        beat."""
         return self._mail is not None and self._mail.send(frames)
 
     def send_bulk(self, key: Hashable, frames: Sequence[Payload]) -> None:
-        """In its turn, and in pieces where the line is slow. Without a broker it is dropped, and
-        with the connection: the beat tells what is missing there."""
+        """Sends a large message in its turn, in pieces where the line is slow. It is dropped while
+        there is no broker, and when the connection breaks: the next beats tell what is missing
+        there."""
         if self.welcome is not None:
             self.bulk.submit(key, frames, self.send, time.monotonic())
 
     def greet(self) -> None:
-        """Say HELLO again: what we would say has changed."""
+        """Sends HELLO again, because its content has changed."""
         self._greeted = time.monotonic()
         self.send(self.peer.greet())
 
@@ -136,7 +138,7 @@ class Link:
                 group.create_task(self._announce_loop(), name="link-announce")
 
     async def _connect_loop(self) -> None:
-        """One socket after another; each lives until the broker is silent for a lease."""
+        """Opens one socket after another; each lives until the broker is silent for a lease."""
         pause, longest = _BACKOFF_S
         started = time.monotonic()
         while True:
@@ -157,7 +159,8 @@ class Link:
             started = time.monotonic()
 
     async def _talk(self, mail: Mailbox, monitor: "zmq.Socket[bytes]", started: float) -> bool:
-        """Until silence, or handshakes that fail; True when the broker ever answered.
+        """Runs one socket until the broker is silent or handshakes fail; True = the broker answered
+        once.
 
         Consumes the broker's messages, produces beats, waits for either a message or the next beat.
         """
@@ -186,7 +189,8 @@ class Link:
                 return answered
 
     def _locked_out(self, monitor: "zmq.Socket[bytes]") -> bool:
-        """Did handshakes fail, so that this socket will not do? RefusedError = none ever will."""
+        """Tells whether failed handshakes end this socket; raises RefusedError if no other would
+        do."""
         out = False
         for event in curve.failures(monitor):
             out |= self._handshakes.failed(failure(*event))
@@ -199,7 +203,7 @@ class Link:
         return out
 
     def _beat(self, mail: Mailbox, waited_s: float) -> float:
-        """Greet or beat; returns the seconds to the next."""
+        """Sends HELLO or a beat; returns the seconds to the next."""
         if self.welcome is None:
             self._unanswered += mail.send(self.peer.greet())
             if waited_s > _PATIENCE_S and not self._complained:
@@ -218,7 +222,7 @@ class Link:
         return self.welcome.beat_s
 
     def _report(self, mail: Mailbox) -> None:
-        """What cannot be sent waits for the next beat."""
+        """Reports our errors; those that cannot be sent now wait for the next beat."""
         if self.reports is None:
             return
         for text, count in self.reports.take():
@@ -266,7 +270,7 @@ class Link:
                 pass  # an answer to somebody we were before
 
     def _carry(self, message: Open | Piece | Mark | Reached, buffers: Sequence[Buffer]) -> None:
-        """What comes in pieces, and how far our own have come."""
+        """Handles the messages of bulk: pieces that come in, marks, and the answers to our own."""
         now = time.monotonic()
         match message:
             case Open():
@@ -285,8 +289,8 @@ class Link:
                 self.bulk.flush(self.send, now)
 
     async def _announce_loop(self) -> None:
-        """One SUB after another: libzmq gives up where a handshake is refused. What is not heard
-        meanwhile comes with the beat."""
+        """Opens one SUB after another: libzmq gives up where a handshake is refused. Announcements
+        missed meanwhile come with the beat."""
         await self._announce.wait()
         while True:
             with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
@@ -302,7 +306,7 @@ class Link:
                 await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
 
     async def _hear(self, mail: Mailbox) -> None:
-        """Weight announcements; of several that wait only the newest is handed on."""
+        """Receives weight announcements; of several that wait only the newest is handed on."""
         newest: Announce | None = None
         for frames in await mail.receive(1.0):
             try:

@@ -1,13 +1,13 @@
-"""Weights by way of the machine's shelf: waited for there, and asked of the broker when they do not
-come. Pure but for the shelf; the clock is handed in.
+"""Gets weights from the machine's shelf, and decides when to ask the broker instead. Pure but for
+the shelf; the clock is handed in.
 
     announced --> on the shelf: taken
              |
-             +--> nobody attends to the shelf, or nothing moves there --> asked of the broker;
-                  from then on at once, until the shelf is attended and has moved again
+             +--> the shelf has no live writer, or nothing moves there --> asked of the broker;
+                  from then on at once, until the shelf has a writer and has moved again
 
-While something is awaited the shelf is looked at every 2 ms. A look costs two microseconds, so that
-is a thousandth of a core, and only until the weights are here; half of it is what they are late.
+While something is awaited the shelf is polled every 2 ms. A poll costs two microseconds, so that is
+a thousandth of a core, and only until the weights are here; they are late by half of it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MOST_AWAITED: Final = 64
 
 
 class Borrower:
-    """One sampler's."""
+    """Follows the shelf for one sampler."""
 
     def __init__(self, path: Path) -> None:
         self.awaits = asyncio.Event()  # set while something announced is not here
@@ -38,7 +38,8 @@ class Borrower:
         self._alone_since: float | None = None  # the broker is asked since then; None = it is not
 
     def announced(self, announce: Announce, now: float) -> bool:
-        """True: wait for it here. False: ask the broker."""
+        """Decides where to get an announced version. True: wait for it here. False: ask the
+        broker."""
         if self._awaited.get(announce.version) != announce:
             if not self._awaited:
                 self._since = now
@@ -49,7 +50,7 @@ class Borrower:
         return not self._alone(self._reader.look(), now)
 
     def look(self, now: float) -> tuple[Blob | None, Announce | None]:
-        """What came, and what to ask the broker for."""
+        """Returns the weights that came, and the version to ask the broker for."""
         lying = self._reader.look()
         blob = self._take(lying)
         if blob is not None:
@@ -62,19 +63,20 @@ class Borrower:
         return None, self._awaited[max(self._awaited)]
 
     def have(self, version: int) -> None:
-        """It is here, by whichever way; nothing older is needed."""
+        """Notes a version that is here, by whichever way; nothing older is needed."""
         for older in [known for known in self._awaited if known <= version]:
             del self._awaited[older]
         if not self._awaited:
             self.awaits.clear()
 
     def reset(self) -> None:
-        """Another broker: what the one before announced means nothing."""
+        """Forgets the announcements of the broker before: they mean nothing to another one."""
         self._awaited.clear()
         self.awaits.clear()
 
     def _take(self, lying: Lying | None) -> Blob | None:
-        """Only what was announced: a broker that came back may call other weights by old names."""
+        """Takes only what was announced: a broker that came back may give other weights an old
+        number."""
         wanted = self._awaited.get(lying.version) if lying is not None else None
         if lying is None or wanted is None or wanted.digest != lying.digest:
             return None
@@ -88,7 +90,7 @@ class Borrower:
         return now - max(self._since, lying.moved_s) > _STUCK_S
 
     def _alone(self, lying: Lying | None, now: float) -> bool:
-        """Do we do without the shelf?"""
+        """Tells whether we do without the shelf."""
         if self._alone_since is None:
             return False
         if lying is not None and lying.attended and lying.moved_s > self._alone_since:

@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 class Subscriber:
-    """The part of a sampler's, an evaluator's and a relay's Peer that gets the run and its weights.
+    """Gets the run and its weights for the Peer of a sampler, an evaluator or a relay.
 
-    `shelf`: where a relay of this machine puts them; without one they come from the broker.
+    `shelf`: where a relay of this machine puts the weights; without one they come from the broker.
     """
 
     def __init__(self, link: Link, shelf: Path | None = None) -> None:
@@ -44,7 +44,7 @@ class Subscriber:
 
     @property
     def fetching(self) -> bool:
-        """Newer weights are on their way."""
+        """Tells whether newer weights are on their way."""
         return self._fetch.busy
 
     def take(self) -> Blob | None:
@@ -52,7 +52,7 @@ class Subscriber:
         return blob
 
     def acts_with(self, version: int, digest: str) -> None:
-        """Proof that the weights arrived: the digest of what the module holds now."""
+        """Proves that the weights arrived: sends the digest of what the module holds now."""
         self.acting = version
         self._link.send(encode(Acting(version, digest)))
 
@@ -69,13 +69,13 @@ class Subscriber:
             self.starts_from(welcome.version)
 
     def starts_from(self, version: int) -> None:
-        """Another broker: its weights count, though they may be older than ours."""
+        """Begins with another broker: its weights count, though they may be older than ours."""
         self._fetch.reset(version)
         if self._borrower is not None:
             self._borrower.reset()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
-        """What is neither an announcement nor a chunk is not for us."""
+        """Handles announcements and chunks, and ignores all else."""
         match message:
             case Announce():
                 if not self._is_borrowed(message):
@@ -88,7 +88,7 @@ class Subscriber:
                     self._borrower.have(blob.announce.version)
 
     async def borrow(self, news: asyncio.Event) -> None:
-        """Looks at the shelf while something announced is not here; a task beside the link's."""
+        """Polls the shelf while something announced is not here; a task beside the link's."""
         borrower = self._borrower
         while borrower is not None:
             await borrower.awaits.wait()

@@ -4,12 +4,12 @@
     bytes 64..   slot 0: sequence, version, size, digest, layout       bytes 256..  slot 1: the same
     bytes 4096.. the two bodies
 
-The writer fills the slot that is not current and then turns to it. A slot's sequence is odd while
-it is written, and a reader takes a body only if its digest is right: half of one version and half
-of another is never handed out, whatever the processor reorders.
+The writer fills the slot that is not current and then makes it current. A slot is a seqlock: its
+sequence is odd while it is written. A reader also checks the digest of the body, so half of one
+version and half of another is never handed out, whatever the processor reorders.
 
-The writer holds a lock on its file. The kernel takes it away when the writer dies, however it died,
-so readers know at once that nobody attends to the shelf any more.
+The writer holds a lock on its file. The kernel releases it when the writer dies, however it died,
+so readers know at once that the shelf has no writer any more.
 """
 
 import contextlib
@@ -37,11 +37,12 @@ _BODY_AT: Final = 4096
 
 
 class ShelfError(OSError):
-    """There is no room in shared memory; the text says what to change."""
+    """Says that shared memory has no room, and what to change."""
 
 
 class Shelf:
-    """The writer's end. The file goes when it is closed; who has it open keeps what is there."""
+    """Writes the shelf. Its file is removed by `close`; readers that have it open keep the
+    content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,18 +52,18 @@ class Shelf:
         self._room = 0  # bytes of one slot
 
     def reserve(self, size: int) -> None:
-        """Room for weights of this size, so that they are not fetched in vain. A larger model than
-        before gets a new file."""
+        """Makes room for weights of this size, so that they are not fetched in vain. A model larger
+        than before gets a new file."""
         if self._map is None or size > self._room:
             self._open(size)
 
     def moves(self) -> None:
-        """A sign of progress: what readers wait for is on its way."""
+        """Shows readers that what they wait for is on its way."""
         if self._map is not None:
             struct.pack_into("<Q", self._map, _MOVED_AT, time.monotonic_ns())
 
     def put(self, blob: Blob) -> None:
-        """Make it current."""
+        """Writes the weights, and makes them current."""
         self.reserve(len(blob.body))
         shared = self._map
         assert shared is not None
@@ -130,7 +131,7 @@ class Shelf:
 
 
 def _retire_killed(path: Path) -> None:
-    """A writer that was killed has told its readers nothing; they learn it from its file."""
+    """Marks the file of a killed writer as retired: the writer could not tell its readers."""
     with contextlib.suppress(OSError), path.open("r+b") as left:
         if left.read(len(_MAGIC)) == _MAGIC:
             left.seek(_RETIRED_AT)
@@ -138,7 +139,7 @@ def _retire_killed(path: Path) -> None:
 
 
 class Lying(NamedTuple):
-    """What a look at a shelf tells, for a microsecond."""
+    """Holds the header of the shared segment, as one read saw it; stale at once."""
 
     version: int  # -1 = nothing yet
     digest: str
@@ -147,7 +148,7 @@ class Lying(NamedTuple):
 
 
 class Reader:
-    """A reader's end; it opens the shelf when there is one, and again when it was replaced."""
+    """Reads the shelf; opens it when there is one, and again when it was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +157,7 @@ class Reader:
         self._lock = -1  # descriptor of the file
 
     def look(self) -> Lying | None:
-        """None = there is no shelf."""
+        """Reads the header; None = there is no shelf."""
         shared = self._opened()
         if shared is None:
             return None
@@ -168,7 +169,8 @@ class Reader:
         )
 
     def take(self, newer_than: int) -> Blob | None:
-        """The current weights if they are newer; None = not, or not now: look again later."""
+        """Returns the current weights if they are newer; None = not, or not now: look again
+        later."""
         shared = self._opened()
         if shared is None:
             return None
@@ -219,7 +221,7 @@ class Reader:
 
 
 def _mapped(fd: int) -> mmap.mmap | None:
-    """None = it is no shelf, or one that was left."""
+    """Maps the file; None = it is not a shelf, or a retired one."""
     if os.fstat(fd).st_size < _BODY_AT:
         return None
     shared = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
