@@ -28,7 +28,7 @@ from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
 
-# It stays so long after the run is over: the last weights come in and are played.
+# The evaluator stays this long after the run is over: the last weights come in and are played.
 LAST_S = 30.0
 
 
@@ -108,7 +108,7 @@ class EvaluatorEnd:
         digest, words = self._spaces
         hello = Hello("evaluator", self._name, self.inc, spaces=digest, version=self.weights.acting)
         return encode(
-            hello, hello_payload.encode(hello_payload.Introduction(spaces=words, port=self.port))
+            hello, hello_payload.encode(hello_payload.HelloPayload(spaces=words, port=self.port))
         )
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from headrace.broker.protocol.messages import MAX_ENTRIES, Deliver, Done, LearnerPing, ranges
 
 Key = tuple[int, int, int]  # incarnation, stream, seq
-# Streams remembered, the longest silent forgotten first: a sampler that died never sends again.
+# Streams remembered, least recently used forgotten first: a dead sampler never sends again.
 _MOST_STREAMS = 65536
 # Second copies come within a few beats; one that comes later is counted as if it took a place, and
 # what is given beyond our room goes back.
@@ -57,7 +57,7 @@ class Inbox:
             return Verdict.TRAINED
         if window and min(window) < message.floor:
             window -= {seq for seq in window if seq < message.floor}
-        if old is not None:  # the broker thought it lost; the newest lease is the one that counts
+        if old is not None:  # the broker took it for lost; the newest lease counts
             del self._held[old]
         self._held[message.tag] = key
         self._tags[key] = message.tag
@@ -96,7 +96,7 @@ class Inbox:
     def ping(self, *, version: int, free: int, stats: dict[str, float]) -> LearnerPing:
         tags = ranges(sorted(self._held))
         said = tags[:MAX_ENTRIES]
-        # What does not fit must not look lost: speak only of tags up to the last that is named.
+        # What does not fit must not look lost: max_tag is then the last tag that is named.
         max_tag = self._max_tag if said == tags else said[-1][1] - 1
         return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats)
 
@@ -131,7 +131,7 @@ class Inbox:
             window = set()
             if len(self._trained) >= _MOST_STREAMS:
                 del self._trained[next(iter(self._trained))]
-        self._trained[inc, stream] = window  # last in order: the longest silent comes first
+        self._trained[inc, stream] = window  # last in order: the least recently used comes first
         return window
 
 

@@ -29,7 +29,7 @@ from headrace.broker.protocol.messages import (
 )
 from headrace.broker.security import keys
 from headrace.broker.transport.link import Link
-from headrace.broker.weights.blobs import Blob, Kept
+from headrace.broker.weights.blobs import Blob, KeptVersions
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,8 @@ class LearnerEnd:
         self.duplicates = 0  # delivered again after they had been trained on
         self._hello = (name, rank, world)
         self._group = group  # all ranks of one learner say the same
-        # Once it is in neither says anything: it is no newcomer when it says HELLO again.
-        self._takes_over = take_over  # whoever trains this run must end
+        # Both change at the first WELCOME: a later HELLO is not that of a new learner.
+        self._takes_over = take_over  # a learner that trains this run must end
         self._fresh = fresh  # new weights may replace what the run has trained
         self._run = run
         self._shared = shared
@@ -113,8 +113,8 @@ class LearnerEnd:
         self._accept = accept
         self._free = free  # unrolls that fit into batches now, beyond those held
         self._journal = journal
-        self._blob: Blob | None = None  # the weights everybody should have
-        self._kept = Kept()  # those and some before, for Gets that are under way
+        self._blob: Blob | None = None  # the weights all peers should have
+        self._kept = KeptVersions()  # those and some before, for Gets that are under way
         self._fetched = -1  # version that the broker asked for last; -1 = none yet
         self._quiet_until = 0.0  # no further line about refused unrolls before then
         self._known = -1  # newest weights that the broker says it has whole
@@ -180,7 +180,7 @@ class LearnerEnd:
             take_over=self._takes_over,
             fresh=self._fresh,
         )
-        body = hello_payload.Introduction(
+        body = hello_payload.HelloPayload(
             shared=self._shared,
             spaces=self._spaces[1],
             unroll_bytes=self._unroll_bytes,
@@ -238,7 +238,7 @@ class LearnerEnd:
         elif verdict is Verdict.NEW:
             self.delivered += 1
             if self._free() <= 0:
-                # It was on its way when our last HELLO was said, and the broker counts from there.
+                # It was on its way when our last HELLO was sent, and the broker counts from there.
                 # Counted by us alone, we would want one too many until the next HELLO.
                 self.inbox.received -= 1
                 self.given_back += 1

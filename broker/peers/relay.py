@@ -24,11 +24,11 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.security import keys
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.subscriber import Subscriber
-from headrace.broker.weights.weight_shelf import Shelf, ShelfError
+from headrace.broker.weights.weight_shelf import ShelfError, WeightShelf
 
 log = logging.getLogger(__name__)
 
-# Shared memory that was full is tried again after so long.
+# Shared memory that was full is tried again after this time.
 _FULL_S: Final = 10.0
 
 
@@ -41,7 +41,7 @@ class RelayEnd:
         *,
         name: str,
         inc: int,
-        shelf: Shelf,
+        shelf: WeightShelf,
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
         port: int = 0,
@@ -54,7 +54,7 @@ class RelayEnd:
         self.link = Link(endpoint, self, context, subscribe=True, key=key)
         self.weights = Subscriber(self.link)
         self._name = name
-        self._full_until = 0.0  # there was no room; nothing is fetched before
+        self._full_until = 0.0  # shared memory was full; nothing is fetched before
         self._complained = False
 
     @property
@@ -69,7 +69,7 @@ class RelayEnd:
 
     def greet(self) -> list[Payload]:
         hello = Hello("node", self._name, self.inc, version=self.weights.acting)
-        return encode(hello, hello_payload.encode(hello_payload.Introduction(port=self.port)))
+        return encode(hello, hello_payload.encode(hello_payload.HelloPayload(port=self.port)))
 
     def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         self.weights.welcomed(welcome, body)
@@ -95,7 +95,7 @@ class RelayEnd:
         try:
             self.shelf.reserve(size)
         except ShelfError as error:
-            self.shelf.close()  # so samplers need not wait for it
+            self.shelf.close()  # so that samplers do not wait for it
             self._full_until = time.monotonic() + _FULL_S
             if not self._complained:
                 log.warning("%s; until then each sampler fetches the weights itself", error)
@@ -110,7 +110,7 @@ class RelayEnd:
             return
         try:
             self.shelf.put(blob)
-        except ShelfError:  # smaller ones came first; the next announcement says it
+        except ShelfError:  # reserved for smaller ones; the next announcement reports it
             self.shelf.close()
         self.fetches += 1
         self.nbytes += len(blob.body)

@@ -61,7 +61,7 @@ class ActorEnd:
         self.port = 0  # where its metrics are served; 0 = nowhere
         self.bytes_sent = 0
         self.acks = Buckets(ACK_S)  # from sending to the acknowledgement
-        self.last_ack = 0.0  # when one came, since 1970; 0 = none yet
+        self.last_ack = 0.0  # when one came, seconds since 1970; 0 = none yet
         self._sent: dict[tuple[int, int], float] = {}  # (stream, seq) -> when; not acknowledged
         self._spaces = ("", "")  # digest, words
         self.weights = Subscriber(self.link, shelf)
@@ -142,7 +142,7 @@ class ActorEnd:
         self._forget(gone)
         self._sent.clear()
         self._journal.given_up(self.inc, gone)
-        # A full list says that another follows, so the last one is never full.
+        # A full list means that another follows, so the last one is never full.
         for at in range(0, len(gone) + 1, MAX_ENTRIES):
             self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
 
@@ -154,7 +154,7 @@ class ActorEnd:
         return encode(
             hello,
             hello_payload.encode(
-                hello_payload.Introduction(spaces=self._spaces[1], streams=streams, port=self.port)
+                hello_payload.HelloPayload(spaces=self._spaces[1], streams=streams, port=self.port)
             ),
         )
 

@@ -27,13 +27,13 @@ class Piece(Message, frozen=True):
 class Mark(Message, frozen=True):
     """Asks, either way, behind bulk: answer when you have read this far."""
 
-    number: Count  # drawn by lot: only who has read it can say it
+    number: Count  # random: only a peer that has read it can repeat it
 
 
 class Reached(Message, frozen=True):
     """Answers a Mark."""
 
     number: Count
-    clock_us: Count  # of who answers; it tells how long the answer is under way
+    clock_us: Count  # of the peer that answers; it tells how long the answer is under way
     digest: Digest  # of what was opened last; 0 = nothing was
     have: Count  # bytes of it that are here, from the first on; all = no more is wanted

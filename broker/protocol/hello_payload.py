@@ -14,20 +14,20 @@ Tag: TypeAlias = Annotated[int, Meta(ge=0)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Spans: TypeAlias = tuple[tuple[Count, Count], ...]
 
-# Seqs that one HELLO may make us look at: of a stream, of all, and of all that a learner trained.
+# Seqs that one HELLO may name: of one stream, of all, and of all that a learner trained.
 _MOST_OF_STREAM = 1 << 16
 _MOST_OPEN = 1 << 17
 _MOST_TRAINED = 1 << 20
-# Tables in tables in a run: of the arguments of an environment, a few.
+# Depth of tables in a run; only an environment's arguments nest, and only a few levels.
 _MOST_DEEP = 16
 
 
-class Introduction(Struct, frozen=True):
+class HelloPayload(Struct, frozen=True):
     """Holds what a HELLO carries beside its header; a field is empty for a role that does not use
     it."""
 
     shared: dict[str, object] | None = None  # learner: the sections all must agree on
-    spaces: str = ""  # in words, for the refusal of somebody else's
+    spaces: str = ""  # in words, for the text of a refusal
     unroll_bytes: Count = 0  # learner: size of one unroll by these spaces
     # actor: (stream, floor, next, started, unacked half-open ranges)
     streams: tuple[tuple[Count, Count, Count, Count, Spans], ...] = ()
@@ -38,13 +38,13 @@ class Introduction(Struct, frozen=True):
     port: Port = 0  # where its metrics can be had, at the address it connects from; 0 = nowhere
 
 
-def encode(said: Introduction) -> bytes:
+def encode(said: HelloPayload) -> bytes:
     return msgspec.msgpack.encode(said)
 
 
-def decode(body: Buffer) -> Introduction:
+def decode(body: Buffer) -> HelloPayload:
     try:
-        said = msgspec.msgpack.decode(body, type=Introduction)
+        said = msgspec.msgpack.decode(body, type=HelloPayload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed("introduction") from error
     if said.shared is not None and not _sections(said.shared):
@@ -96,5 +96,5 @@ def pack(plain: object) -> bytes:
 def unpack(body: Buffer) -> object:
     try:
         return msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # a list is no key
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as a key
         raise Malformed("body") from error

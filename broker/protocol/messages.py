@@ -97,7 +97,7 @@ class OtherProtocol(WireError):  # noqa: N818
 
 class Hello(Message, frozen=True):
     """Introduces any peer to the broker, first and again after RESYNC. Buffer 0: msgpack
-    Introduction."""
+    HelloPayload."""
 
     role: Role  # actor, learner, watcher or evaluator
     name: Name
@@ -107,8 +107,8 @@ class Hello(Message, frozen=True):
     rank: Rank = 0
     world: Rank = 1
     version: Version = 0  # actor: acting with; learner: trained up to
-    group: Inc = 0  # learner: all ranks of one learner say the same
-    take_over: bool = False  # learner: ends another one that lives
+    group: Inc = 0  # learner: the same for all ranks of one learner
+    take_over: bool = False  # learner: replaces another one that lives
     fresh: bool = False  # learner: new weights may replace what the run has trained
 
 
@@ -136,7 +136,7 @@ class Unroll(Message, frozen=True):
     inc: Inc
     stream: Count
     seq: Count
-    floor: Count  # every seq below is settled for the sampler; nobody need remember it
+    floor: Count  # every seq below is settled for the sampler and need not be remembered
     version_min: ActedWith
     version_max: ActedWith
     steps: Count  # live steps, dead ones left out

@@ -17,9 +17,9 @@ from headrace.broker.security.keys import KeyFileError
 
 log = logging.getLogger(__name__)
 
-# Looked at again after so long: a withdrawn key works no longer than this.
+# The folder is read again after this time: a withdrawn key works no longer.
 LOOK_EVERY_S: Final = 0.5
-# A key that is not known may have been made this moment; but a flood of them costs no more looks.
+# An unknown key may have been made just now; a flood of them is limited to one look in this time.
 _LOOK_AGAIN_S: Final = 0.05
 # Folder entries read at most, so that a wrong folder does not hold up the broker.
 _MOST_FILES: Final = 20_000
@@ -32,7 +32,7 @@ class Authorised:
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self.folder = folder
-        self.problem = ""  # why nobody new can be let in; "" = the folder can be read
+        self.problem = ""  # why no new peer can be let in; "" = the folder can be read
         self.users: dict[bytes, str] = {}  # raw public key -> user
         self.withdrawn: dict[bytes, str] = {}  # keys that were here once
         self._clock = clock

@@ -13,9 +13,9 @@ import zmq
 from headrace.broker.protocol.messages import Buffer
 from headrace.broker.security.keys import Key
 
-# A named domain: only sockets that say it are asked about here, and "*" would not match it.
+# A named domain: only sockets that set it are asked about here, and "*" would not match it.
 DOMAIN: Final = b"headrace"
-# What the broker's own end sees of handshakes that came to nothing before a key was asked about.
+# Handshakes that failed, also those that failed before the Gate was asked about a key.
 FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -29,7 +29,7 @@ def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
     socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
     socket.set(zmq.ZAP_DOMAIN, DOMAIN)
-    # Without it libzmq lets everybody in when no handler is bound.
+    # Without it libzmq lets every peer in when no handler is bound.
     socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 

@@ -21,9 +21,9 @@ from headrace.broker.security.keys import Key, stem
 
 _REFUSED: Final = 400
 _MECHANISM_MISMATCH: Final = 0x11000002
-# So many broken handshakes in a row are no accident.
+# This many broken handshakes in a row are not an accident.
 _PATIENCE: Final = 3
-# The same words come no sooner again.
+# Seconds until the same line is logged again.
 _AGAIN_S: Final = 60.0
 _LONGEST_S: Final = {"refused": 30.0, "later": 5.0, "mismatch": 30.0, "hung up": 5.0}
 _SHORTEST_S: Final = 0.5
@@ -54,7 +54,7 @@ class Handshakes:
         self._let_in = False  # ever
         self._failures = 0  # in a row
         self._last = Failure.HUNG_UP
-        self._said: dict[Failure, float] = {}  # when, since we were let in
+        self._said: dict[Failure, float] = {}  # when logged, since we were last let in
 
     def succeeded(self) -> None:
         """Notes that the broker spoke with us."""
@@ -88,7 +88,7 @@ class Handshakes:
         """Returns the back-off in seconds; 0 = no handshake failed."""
         if not self._failures:
             return 0.0
-        # One that begins to fail is asked again soon, one that goes on failing seldom.
+        # Exponential back-off: soon at first, seldom while it goes on failing.
         doubled = _SHORTEST_S * 2.0 ** min(self._failures - 1, 10)
         return min(doubled, _LONGEST_S[self._last.value])
 

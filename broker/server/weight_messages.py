@@ -13,21 +13,21 @@ from headrace.broker.server.connections.admission import Door
 from headrace.broker.server.connections.complaints import Complaints
 from headrace.broker.server.connections.replies import Post
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.weights.blobs import Blob, Kept
-from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.blobs import Blob, KeptVersions
+from headrace.broker.weights.fetch import WeightFetch
 
 # Versions whose moment is remembered: who takes longer than these is not measured.
 _MOST_TIMED: Final = 256
 
 
 class Newest:
-    """Keeps the newest weights: who may bring them and what is asked for; the Fetch verifies what
+    """Keeps the newest weights: who may bring them and what is asked for; the fetch verifies what
     arrives. Every method returns the messages to send."""
 
     def __init__(self) -> None:
-        self.fetch = Fetch()
+        self.fetch = WeightFetch()
         self.blob: Blob | None = None  # newest whole weights, its chunks apart
-        self._kept = Kept()
+        self._kept = KeptVersions()
         self._publisher = 0  # incarnation of the rank that announced last
 
     @property

@@ -15,7 +15,7 @@ _HIGH_WATER = 1024
 # A name, an address, an interface, or * for all: what ZeroMQ takes, and no longer than DNS does.
 _HOST = re.compile(r"[!-~]{1,253}")
 _SUBSCRIPTION_BYTES = 1024
-# Announcements: of many that wait only the newest matters, and one that is lost comes with a beat.
+# Announcements: of many that wait only the newest matters, and a lost one is repeated by a beat.
 _ANNOUNCED = 64
 # A peer that vanished without closing (power, cable) is noticed by TCP, so that its descriptor is
 # freed. Not by ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process when their timer fires on a
@@ -24,7 +24,7 @@ _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 10, 5, 3
 # While something of ours is not acknowledged TCP sends no keepalive, and repeats that for a quarter
 # of an hour: such a connection ends after the same time as one on which nothing is under way.
 _UNHEARD_MS = 1000 * (_KEEPALIVE_IDLE_S + _KEEPALIVE_INTERVAL_S * _KEEPALIVE_COUNT)
-# A host that is gone does not refuse, and TCP would knock there for two minutes. Each attempt looks
+# A host that is gone does not refuse, and TCP would try it for two minutes. Each attempt looks
 # the name up again: the broker may have moved. Long enough for a lost packet on a long line.
 _CONNECT_MS = 2000
 
@@ -49,7 +49,7 @@ def check(endpoint: str) -> str:
 
 def _port(text: str) -> bool:
     return text == "*" or (
-        # No other alphabet's digits, and not so many that reading them is refused.
+        # ASCII digits only, and few: int() refuses a very long text.
         len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536
     )
 
@@ -129,7 +129,7 @@ def dealer(
     context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
 ) -> "zmq.Socket[bytes]":
     socket = _client(context, zmq.DEALER, key)
-    # Only to a broker that is there: what waits in a pipe to nobody would be lost with it.
+    # Queue only to a connected broker: messages in a pipe without one would be lost with the pipe.
     socket.set(zmq.IMMEDIATE, 1)
     return socket
 
@@ -139,7 +139,7 @@ def subscriber(
 ) -> "zmq.Socket[bytes]":
     socket = _client(context, zmq.SUB, key)
     socket.set(zmq.SUBSCRIBE, b"")
-    # A lost announcement comes again with the next beat; nothing waits for this one to be back.
+    # A lost announcement comes again with the next beat, so reconnecting is not urgent.
     socket.set(zmq.RECONNECT_IVL, 500)
     return socket
 
@@ -186,7 +186,7 @@ def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
     taken."""
     if endpoint.endswith(":0"):
         endpoint = endpoint[:-1] + "*"
-    # ZeroMQ would take the path away from whoever listens there, without a word.
+    # ZeroMQ would silently take the path away from the process that listens there.
     if endpoint.startswith("ipc://") and _answers(endpoint.removeprefix("ipc://")):
         raise EndpointError(
             f"cannot listen on {endpoint}: address already in use;"

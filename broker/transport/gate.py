@@ -28,7 +28,7 @@ _VERSION: Final = b"1.0"
 # The peer hears it: 400 = your key is refused, 500 = the broker cannot tell now, come again.
 YES, NO, LATER = b"200", b"400", b"500"
 _MECHANISM_MISMATCH: Final = 0x11000002
-# The same complaint comes no sooner again; of many different ones so many are remembered.
+# Seconds until the same line is logged again, and how many different lines are remembered.
 _AGAIN_S, _COMPLAINTS = 60.0, 256
 
 REASONS: Final = ("unknown", "mechanism", "failed")
@@ -171,7 +171,7 @@ class Gate:
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             self._refuse("failed", "refused a peer that takes us for a broker with another key")
         else:
-            self.refused["failed"] += 1  # gone in the middle: nothing that one could mend here
+            self.refused["failed"] += 1  # it left in the middle: nothing to correct at this end
 
     def _refuse(self, reason: str, line: str, *, trace: bool = False) -> None:
         """Counts a refusal, and logs it at most once a minute."""
@@ -183,7 +183,7 @@ class Gate:
         if len(self._said) >= _COMPLAINTS:
             oldest = next(iter(self._said))
             if now - self._said[oldest] < _AGAIN_S:
-                return  # so many different ones within a minute: the counter tells enough
+                return  # too many different lines within a minute: the counter tells enough
             del self._said[oldest]
         self._said[line] = now
         log.warning("%s", line, exc_info=trace)

@@ -44,15 +44,15 @@ from headrace.broker.security.handshake import Handshakes, failure
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.bulk import reassembly
-from headrace.broker.transport.bulk.reassembly import Pieces
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.reassembly import Reassembly
+from headrace.broker.transport.bulk.sender import BulkSender
 from headrace.broker.transport.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 
-# Say so when nobody answered for this long; go on trying.
+# Without an answer for this long a warning is logged; attempts go on.
 _PATIENCE_S: Final = 5.0
-# Each HELLO that is not answered doubles it: a broker that is late must not be made later.
+# Each unanswered HELLO doubles it: back-off, no load on a broker that is already slow to answer.
 _GREET_EVERY_S: Final = 0.2
 _GREET_MOST_S: Final = 2.0
 _BACKOFF_S: Final = (0.05, 5.0)
@@ -97,7 +97,8 @@ class Link:
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
         self.reports: Reports | None = None  # errors that the broker hears of at the next beat
-        self.bulk = Bulk(2 * _PATIENCE_S)  # what waits to be sent; another one at every WELCOME
+        # What waits to be sent; another one at every WELCOME.
+        self.bulk = BulkSender(2 * _PATIENCE_S)
         self.turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)
@@ -106,11 +107,11 @@ class Link:
         self._heard = 0.0  # when the broker last said anything
         self._greeted = 0.0  # when we last said HELLO
         self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
-        self._complained = False  # told the user once that nobody answers
-        self._pieces = Pieces()  # what comes in pieces, also over several connections
+        self._complained = False  # the user was told that the broker does not answer
+        self._pieces = Reassembly()  # what comes in pieces, also over several connections
         self._announce = asyncio.Event()  # set when there is an address to subscribe to
         # Its address, and which of our sockets was welcomed last: a broker that fell silent may be
-        # gone with its host, and a subscriber, which sends nothing, would not notice for long.
+        # gone with its host, and a subscriber, which sends nothing, would be late to notice.
         self._announcer = ("", 0)
 
     def send(self, frames: Sequence[Payload]) -> bool:
@@ -248,7 +249,7 @@ class Link:
                 self._complained = False
                 self._unanswered = 0
                 self.welcome = message
-                self.bulk = Bulk(message.lease_s)
+                self.bulk = BulkSender(message.lease_s)
                 announce = endpoints.seen_from(self.endpoint, message.announce)
                 self._announcer = (announce, self.reconnects)
                 self._announce.set()

@@ -34,7 +34,7 @@ class Mailbox:
         self.socket = socket
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()  # set = there may be something to receive
-        self._waiting = False  # somebody awaits _ready
+        self._waiting = False  # a reader awaits _ready
         self._looking = False  # a look at the socket's state is scheduled
         self._sent = 0  # frames watched so far
         self._leaving: dict[int, weakref.ref[memoryview]] = {}  # those that have not left
@@ -88,7 +88,7 @@ class Mailbox:
                 left()
 
         def tell(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for it
                 loop.call_soon_threadsafe(gone)
 
         self._leaving[number] = weakref.ref(view, tell)

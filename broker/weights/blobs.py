@@ -18,7 +18,7 @@ CHUNK_BYTES = 1 << 17
 MOST_CHUNK_BYTES = 64 * CHUNK_BYTES
 MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
 _KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
-# Of larger ones: the newest, and two before it while somebody is in the middle of them.
+# Of larger ones: the newest, and two before it while a peer is in the middle of fetching them.
 _KEPT_FETCHED = 3
 _MOST_CHUNKS = 400  # beyond, they are larger
 # Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
@@ -71,12 +71,12 @@ class Blob:
         return self.body[index * size : (index + 1) * size]
 
 
-class Kept:
+class KeptVersions:
     """Keeps the newest version and some before it: while versions follow each other quickly, a Get
     for one is still on its way when the next is here already."""
 
     def __init__(self) -> None:
-        self._blobs: dict[int, Blob] = {}  # by version; what was asked for last stands last
+        self._blobs: dict[int, Blob] = {}  # by version, least recently asked for first
 
     @property
     def nbytes(self) -> int:

@@ -16,7 +16,7 @@ _AT_ONCE = 16
 _PATIENCE = (2, 64)
 
 
-class Fetch:
+class WeightFetch:
     """Receives versions, one at a time, the newest announced next.
 
     Small ones are asked for behind the one that is on its way: on a long line one round trip is not
@@ -54,7 +54,7 @@ class Fetch:
             return []
         current = self._current
         last = self._behind[-1] if self._behind else current
-        # The same version with another content: its publisher died and a new one says it anew.
+        # The same version with another content: its publisher died and a new one repeats it.
         if last is not None and (announce.version < last.version or announce == last):
             return []
         if current is None or (announce.version == current.version and not self._late()):
@@ -71,7 +71,7 @@ class Fetch:
             self._turn_to(chunk.version)
         current = self._current
         if current is None or chunk.version != current.version:
-            # What we gave up is still coming, and what we asked for stands behind it.
+            # Chunks of a version that we gave up still come; those of this one are behind them.
             self._moved |= current is not None and chunk.version < current.version
             return None, []
         if not 0 <= chunk.index < count(current):
@@ -207,7 +207,7 @@ class Fetch:
             self.refused += 1
             return None
         self.version = announce.version
-        body, self._body = self._body, bytearray()  # it belongs to who takes the blob
+        body, self._body = self._body, bytearray()  # it belongs to the caller that takes the blob
         return Blob(announce, memoryview(body))
 
 

@@ -16,25 +16,25 @@ from typing import Final
 
 from headrace.broker.protocol.messages import Announce
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.weight_shelf import Lying, Reader
+from headrace.broker.weights.weight_shelf import SegmentReader, Snapshot
 
 LOOK_EVERY_S: Final = 0.002
-# Without a relay: it may only be about to begin, and hears of weights when we do.
+# Without a relay: it may be starting just now, and hears of weights when we do.
 _UNATTENDED_S: Final = 0.3
-# With one: nothing has moved for so long. It may hear of them by a beat only, and its line be slow.
+# With one: nothing moved for this time. It may hear of them by a beat only, and its line be slow.
 _STUCK_S: Final = 5.0
-# Announced and not here: beyond so many the oldest are not waited for.
+# Versions announced and not here: beyond this number the oldest are not waited for.
 _MOST_AWAITED: Final = 64
 
 
-class Borrower:
+class ShelfReader:
     """Follows the shelf for one sampler."""
 
     def __init__(self, path: Path) -> None:
         self.awaits = asyncio.Event()  # set while something announced is not here
-        self._reader = Reader(path)
+        self._reader = SegmentReader(path)
         self._awaited: dict[int, Announce] = {}  # by version
-        self._since = 0.0  # so long nothing came that was awaited
+        self._since = 0.0  # since then nothing came that was awaited
         self._alone_since: float | None = None  # the broker is asked since then; None = it is not
 
     def announced(self, announce: Announce, now: float) -> bool:
@@ -74,7 +74,7 @@ class Borrower:
         self._awaited.clear()
         self.awaits.clear()
 
-    def _take(self, lying: Lying | None) -> Blob | None:
+    def _take(self, lying: Snapshot | None) -> Blob | None:
         """Takes only what was announced: a broker that came back may give other weights an old
         number."""
         wanted = self._awaited.get(lying.version) if lying is not None else None
@@ -84,12 +84,12 @@ class Borrower:
         right = blob is not None and blob.announce.digest == wanted.digest
         return blob if right else None
 
-    def _lost(self, lying: Lying | None, now: float) -> bool:
+    def _lost(self, lying: Snapshot | None, now: float) -> bool:
         if lying is None or not lying.attended:
             return now - self._since > _UNATTENDED_S
         return now - max(self._since, lying.moved_s) > _STUCK_S
 
-    def _alone(self, lying: Lying | None, now: float) -> bool:
+    def _alone(self, lying: Snapshot | None, now: float) -> bool:
         """Tells whether we do without the shelf."""
         if self._alone_since is None:
             return False

@@ -21,8 +21,8 @@ from headrace.broker.protocol.messages import (
 )
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
-from headrace.broker.weights.shelf_reader import LOOK_EVERY_S, Borrower
+from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.shelf_reader import LOOK_EVERY_S, ShelfReader
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ class Subscriber:
         self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
         self.acting = -1  # version that the peer acts with
         self._link = link
-        self._fetch = Fetch()
-        self._borrower = Borrower(shelf) if shelf is not None else None
+        self._fetch = WeightFetch()
+        self._borrower = ShelfReader(shelf) if shelf is not None else None
         self._broker = 0  # incarnation we spoke with last
 
     @property

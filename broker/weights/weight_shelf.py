@@ -40,13 +40,13 @@ class ShelfError(OSError):
     """Says that shared memory has no room, and what to change."""
 
 
-class Shelf:
+class WeightShelf:
     """Writes the shelf. Its file is removed by `close`; readers that have it open keep the
     content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.version = -1  # of what lies there; -1 = nothing yet
+        self.version = -1  # of the current weights; -1 = none yet
         self._map: mmap.mmap | None = None
         self._lock = -1  # descriptor of the file, locked while we are here
         self._room = 0  # bytes of one slot
@@ -138,16 +138,16 @@ def _retire_killed(path: Path) -> None:
             left.write(b"\1\0\0\0")
 
 
-class Lying(NamedTuple):
+class Snapshot(NamedTuple):
     """Holds the header of the shared segment, as one read saw it; stale at once."""
 
-    version: int  # -1 = nothing yet
+    version: int  # -1 = none yet
     digest: str
     moved_s: float  # time.monotonic() of the writer's last move
     attended: bool  # its writer is alive
 
 
-class Reader:
+class SegmentReader:
     """Reads the shelf; opens it when there is one, and again when it was replaced."""
 
     def __init__(self, path: Path) -> None:
@@ -156,7 +156,7 @@ class Reader:
         self._map: mmap.mmap | None = None
         self._lock = -1  # descriptor of the file
 
-    def look(self) -> Lying | None:
+    def look(self) -> Snapshot | None:
         """Reads the header; None = there is no shelf."""
         shared = self._opened()
         if shared is None:
@@ -164,7 +164,7 @@ class Reader:
         sequence, version, _, digest, _ = _SLOT.unpack_from(shared, _SLOT_AT[_current(shared)])
         moved_s = _HEADER.unpack_from(shared, 0)[4] / 1e9
         written = bool(sequence) and not sequence % 2
-        return Lying(
+        return Snapshot(
             version if written else -1, digest.decode(errors="replace"), moved_s, self._attended()
         )
 
@@ -201,7 +201,7 @@ class Reader:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return True  # somebody has it: the writer
+            return True  # the writer has it
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         return False
 

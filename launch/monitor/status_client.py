@@ -65,7 +65,7 @@ class Watcher:
             case messages.Resync():
                 hello = messages.Hello("watcher", "view", self._inc)
                 self._send(
-                    messages.encode(hello, hello_payload.encode(hello_payload.Introduction()))
+                    messages.encode(hello, hello_payload.encode(hello_payload.HelloPayload()))
                 )
                 self.ask()  # what was asked before was not answered
             case messages.Status() if buffers:

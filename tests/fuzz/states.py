@@ -22,11 +22,11 @@ from headrace.broker.protocol.messages import (
     Reached,
     Recall,
 )
-from headrace.broker.transport.bulk.reassembly import Pieces
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.reassembly import Reassembly
+from headrace.broker.transport.bulk.sender import BulkSender
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.fetch import WeightFetch
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
 
@@ -45,7 +45,7 @@ def _blob(version: int, body: bytes) -> Blob:
 
 def fetch(data: bytes) -> None:
     """Announce and Chunk in any order and shape: never a wrong body, never an older version."""
-    reader, own, version, held = Reader(data), Fetch(), -1, {}
+    reader, own, version, held = Reader(data), WeightFetch(), -1, {}
     while reader.left > 0:
         doing, number = reader.byte() % 8, reader.byte() % 6
         body = reader.pick(_BODIES)
@@ -154,7 +154,7 @@ def _plain(frame: Payload) -> messages.Buffer:
 def pieces(data: bytes) -> None:
     """Open and Piece in any order: what becomes whole is what was opened, and nothing more than
     that is in memory."""
-    reader, own = Reader(data), Pieces()
+    reader, own = Reader(data), Reassembly()
     body, sizes = b"", [0]
     while reader.left > 0:
         doing = reader.byte() % 6
@@ -182,7 +182,7 @@ def pieces(data: bytes) -> None:
 def bulk(data: bytes) -> None:
     """What a peer says to marks, true or not: what was put goes out in order, never more of it at
     once than there is room for, and always a message."""
-    reader, own, now = Reader(data), Bulk(10.0), 0.0
+    reader, own, now = Reader(data), BulkSender(10.0), 0.0
     marks: list[int] = []
     sent = 0
 

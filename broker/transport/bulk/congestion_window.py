@@ -26,7 +26,7 @@ _FEWEST_PIECE: Final = 4 << 10
 _LEASE_PARTS: Final = 6
 
 
-class Window:
+class CongestionWindow:
     """Holds how many bytes may be under way on one connection; a new connection begins with a new
     one."""
 

@@ -26,7 +26,7 @@ def opened(message: Open, head: Sequence[Buffer]) -> Message:
     return inner
 
 
-class Pieces:
+class Reassembly:
     """Collects the pieces of one peer's messages."""
 
     def __init__(self) -> None:

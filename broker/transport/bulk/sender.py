@@ -27,7 +27,7 @@ from headrace.broker.protocol.messages import (
     Reached,
     encode,
 )
-from headrace.broker.transport.bulk.congestion_window import Window
+from headrace.broker.transport.bulk.congestion_window import CongestionWindow
 
 Send = Callable[[Sequence[Payload]], bool]
 
@@ -60,12 +60,12 @@ class _Mark:
     at: int
 
 
-class Bulk:
+class BulkSender:
     """Sends the bulk of one connection in one direction. Its owner calls `flush` when there may be
     room: after `put`, `reached`, and at every beat. `submit` does both for one message."""
 
     def __init__(self, lease_s: float) -> None:
-        self.window = Window(lease_s)
+        self.window = CongestionWindow(lease_s)
         self._waiting: dict[Hashable, _Item] = {}  # the first may be under way in pieces
         self._sent = 0  # bytes that ever went out
         self._reached = 0  # of those, the other end has read
@@ -170,7 +170,7 @@ class Bulk:
 
     def _flush_piece(self, item: _Item, send: Send) -> bool:
         """Sends the next piece of the first in line; False = no room."""
-        self._short = True  # in a larger window it would not have been cut
+        self._short = True  # a larger window would not have cut it
         if not item.digest:
             item.parts = [memoryview(_plain(part)).cast("B") for part in item.frames[2:]]
             item.size, item.digest = sum(map(len, item.parts)), _digest(item.parts)
@@ -193,7 +193,7 @@ class Bulk:
 
     def _mark(self, send: Send, now: float) -> None:
         if self._sent == self._marked:
-            return  # the last mark says it
+            return  # nothing was sent since the last mark
         item = next(iter(self._waiting.values()), None)
         opened = item if item is not None and item.opened else None
         mark = _Mark(

@@ -17,12 +17,12 @@ from typing import Final
 # Keeps a fast line busy while a mark comes back (well below a millisecond), and leaves a beat on a
 # line of 2 Mbit/s two seconds behind it.
 MOST_BULK: Final = 512 << 10
-# Of all connections together: beyond, each has one message of bulk under way at a time.
+# Of all connections together: beyond it each has one message of bulk under way at a time.
 MOST_IN_ALL: Final = 64 << 20
 _MOST_SMALL: Final = 256 << 10
 _MARK: Final = 64 << 10
 _MOST_MARK: Final = 1 << 20
-# Connections remembered, the first come forgotten first: it costs an unmarked rest, no more.
+# Connections remembered, oldest forgotten first: only its bytes since the last mark are lost.
 _MOST_PIPES: Final = 16_384
 _LOOKS: Final = 16
 
@@ -40,7 +40,7 @@ class _Pipe:
         self.marks = 0  # marked messages that have not left
 
 
-class Pipes:
+class UnsentBytes:
     """Counts the unsent bytes of all connections of one ROUTER."""
 
     def __init__(self) -> None:

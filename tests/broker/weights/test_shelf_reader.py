@@ -10,9 +10,9 @@ import pytest
 
 from headrace.broker.weights import shelf_reader as borrower_module
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
-from headrace.broker.weights.shelf_reader import Borrower
-from headrace.broker.weights.weight_shelf import Reader, Shelf
+from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.shelf_reader import ShelfReader
+from headrace.broker.weights.weight_shelf import SegmentReader, WeightShelf
 
 
 def blob(version: int, content: int | None = None) -> Blob:
@@ -26,16 +26,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shelf(path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+def shelf(path: Path, monkeypatch: pytest.MonkeyPatch) -> WeightShelf:
     """Attended from the start, as a relay's is; it has not moved for ages."""
     monkeypatch.setattr("headrace.broker.weights.weight_shelf.time.monotonic_ns", lambda: 0)
-    made = Shelf(path)
+    made = WeightShelf(path)
     made.reserve(0)
     return made
 
 
-def test_what_was_announced_is_taken_when_it_lies_there(shelf: Shelf) -> None:
-    borrower = Borrower(shelf.path)
+def test_what_was_announced_is_taken_when_it_lies_there(shelf: WeightShelf) -> None:
+    borrower = ShelfReader(shelf.path)
     assert borrower.announced(blob(3).announce, 0.0), "wait"
     assert borrower.awaits.is_set()
     assert borrower.look(0.1) == (None, None)
@@ -47,9 +47,9 @@ def test_what_was_announced_is_taken_when_it_lies_there(shelf: Shelf) -> None:
     assert not borrower.awaits.is_set(), "nothing to look for"
 
 
-def test_a_version_before_the_newest_is_taken_too(shelf: Shelf) -> None:
+def test_a_version_before_the_newest_is_taken_too(shelf: WeightShelf) -> None:
     """Where versions come faster than the line carries them the shelf is always behind."""
-    borrower = Borrower(shelf.path)
+    borrower = ShelfReader(shelf.path)
     for version in (3, 4, 5):
         borrower.announced(blob(version).announce, 0.0)
     shelf.put(blob(4))
@@ -59,9 +59,9 @@ def test_a_version_before_the_newest_is_taken_too(shelf: Shelf) -> None:
     assert borrower.awaits.is_set(), "5 is still to come"
 
 
-def test_what_nobody_announced_is_left_there(shelf: Shelf) -> None:
+def test_what_nobody_announced_is_left_there(shelf: WeightShelf) -> None:
     """A broker that came back from older state calls other weights by names that were used."""
-    borrower = Borrower(shelf.path)
+    borrower = ShelfReader(shelf.path)
     shelf.put(blob(50))
     borrower.announced(blob(3).announce, 0.0)
     assert borrower.look(0.1) == (None, None)
@@ -69,8 +69,8 @@ def test_what_nobody_announced_is_left_there(shelf: Shelf) -> None:
     assert borrower.look(0.2) == (None, None), "the right name, other weights"
 
 
-def test_another_broker_starts_with_nothing_announced(shelf: Shelf) -> None:
-    borrower = Borrower(shelf.path)
+def test_another_broker_starts_with_nothing_announced(shelf: WeightShelf) -> None:
+    borrower = ShelfReader(shelf.path)
     borrower.announced(blob(50).announce, 0.0)
     borrower.reset()
     assert not borrower.awaits.is_set()
@@ -79,7 +79,7 @@ def test_another_broker_starts_with_nothing_announced(shelf: Shelf) -> None:
 
 
 def test_where_there_is_no_relay_the_broker_is_asked_soon_and_then_at_once(path: Path) -> None:
-    borrower = Borrower(path)
+    borrower = ShelfReader(path)
     assert borrower.announced(blob(1).announce, 10.0), "it may be about to begin"
     assert borrower.look(10.2) == (None, None)
     assert borrower.look(10.4) == (None, blob(1).announce)
@@ -88,7 +88,7 @@ def test_where_there_is_no_relay_the_broker_is_asked_soon_and_then_at_once(path:
 
 
 def test_versions_that_keep_coming_do_not_put_it_off(path: Path) -> None:
-    borrower = Borrower(path)
+    borrower = ShelfReader(path)
     for tenth in range(3):
         borrower.announced(blob(tenth).announce, tenth / 10)
         assert borrower.look(tenth / 10) == (None, None)
@@ -98,9 +98,9 @@ def test_versions_that_keep_coming_do_not_put_it_off(path: Path) -> None:
 
 
 def test_a_slow_line_is_waited_for_as_long_as_something_moves(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: WeightShelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    borrower = Borrower(shelf.path)
+    borrower = ShelfReader(shelf.path)
     borrower.announced(blob(1).announce, 100.0)
     assert borrower.look(104.0) == (None, None)
     monkeypatch.setattr(
@@ -112,9 +112,9 @@ def test_a_slow_line_is_waited_for_as_long_as_something_moves(
 
 
 def test_a_relay_that_comes_back_takes_over_again(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: WeightShelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    borrower = Borrower(shelf.path)
+    borrower = ShelfReader(shelf.path)
     shelf.close()
     borrower.announced(blob(1).announce, 10.0)
     assert borrower.look(11.0)[1] is not None
@@ -122,7 +122,7 @@ def test_a_relay_that_comes_back_takes_over_again(
     monkeypatch.setattr(
         "headrace.broker.weights.weight_shelf.time.monotonic_ns", lambda: 12_000_000_000
     )
-    again = Shelf(shelf.path)
+    again = WeightShelf(shelf.path)
     again.reserve(0)
     assert borrower.announced(blob(2).announce, 13.0), "it is waited for"
     again.put(blob(2))
@@ -130,8 +130,8 @@ def test_a_relay_that_comes_back_takes_over_again(
     assert found is not None
 
 
-def test_of_what_came_from_the_broker_nothing_is_awaited(shelf: Shelf) -> None:
-    borrower = Borrower(shelf.path)
+def test_of_what_came_from_the_broker_nothing_is_awaited(shelf: WeightShelf) -> None:
+    borrower = ShelfReader(shelf.path)
     borrower.announced(blob(1).announce, 0.0)
     borrower.announced(blob(2).announce, 0.0)
     borrower.have(2)
@@ -140,7 +140,7 @@ def test_of_what_came_from_the_broker_nothing_is_awaited(shelf: Shelf) -> None:
 
 def test_what_is_awaited_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(borrower_module, "_MOST_AWAITED", 3)
-    borrower = Borrower(path)
+    borrower = ShelfReader(path)
     for version in range(10):
         borrower.announced(blob(version).announce, 0.0)
     assert borrower.look(1.0)[1] == blob(9).announce
@@ -153,14 +153,14 @@ def test_the_kernel_says_that_the_writer_was_killed(path: Path) -> None:
     writer = os.fork()
     if not writer:
         try:
-            Shelf(path).put(blob(1))
+            WeightShelf(path).put(blob(1))
             os.write(tell, b"!")
             signal.pause()
         finally:
             os._exit(0)
     try:
         os.read(told, 1)
-        reader = Reader(path)
+        reader = SegmentReader(path)
         lying = reader.look()
         assert lying is not None
         assert (lying.version, lying.attended) == (1, True)
@@ -176,7 +176,7 @@ def test_the_kernel_says_that_the_writer_was_killed(path: Path) -> None:
 
 
 def test_a_fetch_gives_up_what_came_otherwise() -> None:
-    fetch = Fetch()
+    fetch = WeightFetch()
     assert fetch.on_announce(blob(1).announce)
     assert fetch.came_otherwise(1) == []
     assert not fetch.busy

@@ -82,7 +82,7 @@ def shouts(address: str, key: keys.Key | None, number: int) -> int:
     said = 0
     hello = messages.Hello("watcher", "stranger", 7)
     spoken = [
-        messages.encode(hello, hello_payload.encode(hello_payload.Introduction())),
+        messages.encode(hello, hello_payload.encode(hello_payload.HelloPayload())),
         messages.encode(messages.Watch()),
     ]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
