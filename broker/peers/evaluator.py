@@ -104,15 +104,15 @@ class EvaluatorEnd:
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         digest, words = self._spaces
         hello = Hello("evaluator", self._name, self.inc, spaces=digest, version=self.weights.acting)
         return encode(
             hello, hello_payload.encode(hello_payload.HelloPayload(spaces=words, port=self.port))
         )
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        self.weights.welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.on_welcome(welcome, body)
         self.news.set()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -126,7 +126,7 @@ class EvaluatorEnd:
                 self.over = message.text or "the learner is done"
         self.news.set()
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
         return [encode(Ping((), {**self.stats, "clock": time.time()})), encode(Watch())]
 

@@ -165,7 +165,7 @@ class LearnerEnd:
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         name, rank, world = self._hello
         hello = Hello(
             "learner",
@@ -191,7 +191,7 @@ class LearnerEnd:
         )
         return encode(hello, hello_payload.encode(body))
 
-    def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
+    def on_welcome(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
         self._known = -1  # it may be another broker
         self._takes_over, self._fresh = False, True
         if welcome.version > self.version and self._blob is not None:
@@ -215,7 +215,7 @@ class LearnerEnd:
                     # Its chunks may be on their way still: what is missing will be asked for.
                     self.link.send(encode(self._blob.announce))
             case Get():
-                newer = self._kept.instead(message)
+                newer = self._kept.newer_instead(message)
                 if newer is not None:
                     self.link.send(encode(newer))
                     message = Get(newer.version, message.lo, message.hi)
@@ -223,7 +223,7 @@ class LearnerEnd:
                 for chunk, body in self._kept.chunks(message):
                     self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
         ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
         return [encode(ping)]

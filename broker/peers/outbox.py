@@ -163,7 +163,7 @@ class Outbox:
                 out += [sent for seq, sent in unacked.items() if lo <= seq < hi]
         return [((unroll.stream, unroll.seq), encode(unroll, *rest)) for unroll, rest in out]
 
-    def introduction(self) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
+    def hello_streams(self) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
         """Returns, for HELLO, where every stream stands. Unused credit ends; LIMIT grants new
         credit."""
         out = []

@@ -67,12 +67,12 @@ class RelayEnd:
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         hello = Hello("node", self._name, self.inc, version=self.weights.acting)
         return encode(hello, hello_payload.encode(hello_payload.HelloPayload(port=self.port)))
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        self.weights.welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.on_welcome(welcome, body)
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         match message:
@@ -80,11 +80,11 @@ class RelayEnd:
                 if self._has_room(message.size):
                     self.weights.handle(message, buffers)
             case Chunk():
-                self.shelf.moves()
+                self.shelf.show_progress()
                 self.weights.handle(message, buffers)
                 self._lay_down()
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
         return [encode(Ping((), {"clock": time.time()}))]
 

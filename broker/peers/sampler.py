@@ -92,7 +92,7 @@ class ActorEnd:
         """Runs the link and the poll of the machine's shelf. Ends as the link does."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.link.run(), name="link")
-            group.create_task(self.weights.borrow(self.news), name="shelf")
+            group.create_task(self.weights.poll_shelf(self.news), name="shelf")
 
     def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
         """Asks for credit, once the environments are made."""
@@ -136,7 +136,7 @@ class ActorEnd:
 
     def leave(self, text: str) -> None:
         """Ends cleanly: sends the last figures, then abandons what is open and says so."""
-        for frames in self.beats():
+        for frames in self.beat_frames():
             self.link.send(frames)
         gone = self.outbox.abandon()
         self._forget(gone)
@@ -148,8 +148,8 @@ class ActorEnd:
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
-        streams = self.outbox.introduction() if self._spaces[0] else ()
+    def hello_frames(self) -> list[Payload]:
+        streams = self.outbox.hello_streams() if self._spaces[0] else ()
         hello = Hello("actor", self.name, self.inc, spaces=self._spaces[0], version=self.acting)
         return encode(
             hello,
@@ -158,8 +158,8 @@ class ActorEnd:
             ),
         )
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        self.weights.welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.on_welcome(welcome, body)
         self.news.set()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -187,7 +187,7 @@ class ActorEnd:
                 self.over = message.text or "the learner is done"
         self.news.set()
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
         if not self._spaces[0]:
             return []

@@ -18,9 +18,9 @@ from headrace.broker.security.keys import KeyFileError
 log = logging.getLogger(__name__)
 
 # The folder is read again after this time: a withdrawn key works no longer.
-LOOK_EVERY_S: Final = 0.5
+REFRESH_EVERY_S: Final = 0.5
 # An unknown key may have been made just now; a flood of them is limited to one look in this time.
-_LOOK_AGAIN_S: Final = 0.05
+_REFRESH_AGAIN_S: Final = 0.05
 # Folder entries read at most, so that a wrong folder does not hold up the broker.
 _MOST_FILES: Final = 20_000
 
@@ -40,26 +40,26 @@ class Authorised:
         self._read: dict[
             str, tuple[_Signature, bytes | None]
         ] = {}  # by file; None = cannot be used
-        self._looked = -1e9  # when
+        self._refreshed = -1e9  # when
 
     def user(self, public: bytes) -> str | None:
         """Returns the user that has this key; None = nobody."""
-        self.look(LOOK_EVERY_S)
+        self.refresh(REFRESH_EVERY_S)
         if public not in self.users:
-            self.look(_LOOK_AGAIN_S)
+            self.refresh(_REFRESH_AGAIN_S)
         return self.users.get(public)
 
     def has(self, user: str) -> bool:
         """Tells whether this user has a key."""
-        self.look(LOOK_EVERY_S)
+        self.refresh(REFRESH_EVERY_S)
         return user in self._names
 
-    def look(self, oldest_s: float = 0.0) -> None:
+    def refresh(self, oldest_s: float = 0.0) -> None:
         """Reads what changed, unless that was done in the last `oldest_s` seconds."""
         now = self._clock()
-        if now - self._looked < oldest_s:
+        if now - self._refreshed < oldest_s:
             return
-        self._looked = now
+        self._refreshed = now
         try:
             files = self._files()
         except OSError as error:
@@ -72,8 +72,8 @@ class Authorised:
             log.warning("%s can be read again", self.folder)
             self.problem = ""
         if files != {name: signature for name, (signature, _) in self._read.items()}:
-            self._read = {name: self._one(name, files[name]) for name in sorted(files)}
-            self._learn()
+            self._read = {name: self._read_file(name, files[name]) for name in sorted(files)}
+            self._map_users()
 
     def _trouble(self, why: str) -> None:
         if why != self.problem:
@@ -101,7 +101,7 @@ class Authorised:
                     raise KeyFileError(f"{self.folder} holds more than {_MOST_FILES} keys")
         return found
 
-    def _one(self, name: str, signature: _Signature) -> tuple[_Signature, bytes | None]:
+    def _read_file(self, name: str, signature: _Signature) -> tuple[_Signature, bytes | None]:
         known = self._read.get(name)
         if known is not None and known[0] == signature:
             return known
@@ -117,7 +117,7 @@ class Authorised:
             log.error("not authorised: %s: %s", path, error.strerror)
         return signature, None
 
-    def _learn(self) -> None:
+    def _map_users(self) -> None:
         """Maps keys to users by the files' contents; a key that two files name belongs to
         nobody."""
         shared = Counter(public for _, public in self._read.values() if public is not None)

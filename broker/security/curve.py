@@ -23,7 +23,7 @@ FAILURES: Final = (
 )
 
 
-def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
+def make_server(socket: "zmq.Socket[bytes]", key: Key) -> None:
     """Makes the socket a CURVE server: only those connect that the Gate lets in."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
@@ -33,14 +33,14 @@ def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
     socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
-def join(socket: "zmq.Socket[bytes]", key: Key) -> None:
+def make_client(socket: "zmq.Socket[bytes]", key: Key) -> None:
     """Makes the socket a CURVE client, which talks only to the owner of this one broker key."""
     socket.set(zmq.CURVE_SERVERKEY, key.broker.encode())
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
     socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
 
 
-def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+def monitor_handshakes(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
     """Makes a monitor of failed handshakes. It must be read: a full monitor would stop all traffic,
     so its queue is unbounded; it holds what fails while the loop is busy."""
     name = f"inproc://handshakes.{socket.underlying:x}"
@@ -52,7 +52,7 @@ def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
     return made
 
 
-def unlisten(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
+def stop_monitor(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
     """Closes a monitor; call it before the socket is closed."""
     with contextlib.suppress(zmq.ZMQError):  # the context may be gone
         socket.monitor(None, 0)

@@ -54,13 +54,13 @@ class Handshakes:
         self._let_in = False  # ever
         self._failures = 0  # in a row
         self._last = Failure.HUNG_UP
-        self._said: dict[Failure, float] = {}  # when logged, since we were last let in
+        self._last_logged: dict[Failure, float] = {}  # when logged, since we were last let in
 
     def succeeded(self) -> None:
         """Notes that the broker spoke with us."""
         self._let_in = True
         self._failures = 0
-        self._said.clear()
+        self._last_logged.clear()
 
     def failed(self, what: Failure) -> bool:
         """Counts a failure; True = close this socket, and back off."""
@@ -79,9 +79,9 @@ class Handshakes:
         quiet = self._last is Failure.HUNG_UP and self._failures < _PATIENCE
         if not self._failures or quiet:
             return ""
-        if now - self._said.get(self._last, -_AGAIN_S) < _AGAIN_S:
+        if now - self._last_logged.get(self._last, -_AGAIN_S) < _AGAIN_S:
             return ""
-        self._said[self._last] = now
+        self._last_logged[self._last] = now
         return f"{self._words()}; still trying"
 
     def pause_s(self) -> float:

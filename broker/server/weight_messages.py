@@ -51,17 +51,17 @@ class Newest:
         are in the middle of."""
         blob, more = self.fetch.on_chunk(chunk, body)
         if blob is not None:
-            self.blob = blob.apart()
+            self.blob = blob.with_own_chunks()
             self._kept.add(self.blob, fetched())
         return self.blob if blob is not None else None, more
 
     def again(self, inc: int) -> list[Get]:
         """Every beat of the publisher."""
-        return self.fetch.again() if self.came_from(inc) else []
+        return self.fetch.ask_missing() if self.came_from(inc) else []
 
     def instead(self, get: Get) -> Announce | None:
         """Of a version that is no longer here."""
-        return self._kept.instead(get)
+        return self._kept.newer_instead(get)
 
     def indexes(self, get: Get) -> range:
         """The chunks that a Get asks for, as far as they exist."""

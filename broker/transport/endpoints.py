@@ -149,7 +149,7 @@ def _server(
 ) -> "zmq.Socket[bytes]":
     socket = _socket(context, kind)
     if key is not None:
-        curve.serve(socket, key)
+        curve.make_server(socket, key)
     return socket
 
 
@@ -158,7 +158,7 @@ def _client(
 ) -> "zmq.Socket[bytes]":
     socket = _socket(context, kind)
     if key is not None:
-        curve.join(socket, key)
+        curve.make_client(socket, key)
     # Jitter is libzmq's: up to the same again. A broker that is not there costs a refused packet,
     # so coming back soon is cheap; handshakes that fail are paced by the link (handshake.py).
     socket.set(zmq.RECONNECT_IVL, 100)

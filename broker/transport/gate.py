@@ -29,7 +29,7 @@ _VERSION: Final = b"1.0"
 YES, NO, LATER = b"200", b"400", b"500"
 _MECHANISM_MISMATCH: Final = 0x11000002
 # Seconds until the same line is logged again, and how many different lines are remembered.
-_AGAIN_S, _COMPLAINTS = 60.0, 256
+_AGAIN_S, _MOST_LINES = 60.0, 256
 
 REASONS: Final = ("unknown", "mechanism", "failed")
 
@@ -64,9 +64,9 @@ class Gate:
         self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.accepted = 0  # handshakes, not peers
         self.authorised = Authorised(authorised, clock)
-        self.authorised.look()
+        self.authorised.refresh()
         self._clock = clock
-        self._said: dict[str, float] = {}  # complaint -> when
+        self._last_logged: dict[str, float] = {}  # complaint -> when
         self._monitors: list[zmq.Socket[bytes]] = []
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 0)
@@ -74,7 +74,7 @@ class Gate:
 
     def watch(self, socket: "zmq.Socket[bytes]") -> None:
         """Counts the handshakes that fail at this socket."""
-        self._monitors.append(curve.listen(socket))
+        self._monitors.append(curve.monitor_handshakes(socket))
 
     def allowed(self, user: str) -> bool:
         """Tells whether the key that a connection came with is still authorised. Cheap."""
@@ -112,7 +112,7 @@ class Gate:
         try:
             while True:
                 for frames in await mail.receive(3600.0):
-                    self.failed(*curve.failure([frame.bytes for frame in frames]))
+                    self.handshake_failed(*curve.failure([frame.bytes for frame in frames]))
         finally:
             mail.close()
 
@@ -161,7 +161,7 @@ class Gate:
         shown = z85.encode(public).decode()
         return f"refused {address}: no file in {self.authorised.folder} holds its key {shown}"
 
-    def failed(self, event: int, value: int) -> None:
+    def handshake_failed(self, event: int, value: int) -> None:
         """Counts a handshake that failed before we were asked; those that we refused are counted
         already."""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -177,15 +177,15 @@ class Gate:
         """Counts a refusal, and logs it at most once a minute."""
         self.refused[reason] += 1
         now = self._clock()
-        if now - self._said.get(line, -_AGAIN_S) < _AGAIN_S:
+        if now - self._last_logged.get(line, -_AGAIN_S) < _AGAIN_S:
             return
-        self._said.pop(line, None)
-        if len(self._said) >= _COMPLAINTS:
-            oldest = next(iter(self._said))
-            if now - self._said[oldest] < _AGAIN_S:
+        self._last_logged.pop(line, None)
+        if len(self._last_logged) >= _MOST_LINES:
+            oldest = next(iter(self._last_logged))
+            if now - self._last_logged[oldest] < _AGAIN_S:
                 return  # too many different lines within a minute: the counter tells enough
-            del self._said[oldest]
-        self._said[line] = now
+            del self._last_logged[oldest]
+        self._last_logged[line] = now
         log.warning("%s", line, exc_info=trace)
 
 

@@ -68,14 +68,14 @@ class Peer(Protocol):
 
     inc: int
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         """Returns the HELLO, as things stand now."""
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None: ...
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         """Returns the messages of one beat."""
 
 
@@ -99,7 +99,7 @@ class Link:
         self.reports: Reports | None = None  # errors that the broker hears of at the next beat
         # What waits to be sent; another one at every WELCOME.
         self.bulk = BulkSender(2 * _PATIENCE_S)
-        self.turns = 0  # of its loop: at every beat, and whenever something came in
+        self.loop_turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)
         self._context = context
@@ -129,7 +129,7 @@ class Link:
     def greet(self) -> None:
         """Sends HELLO again, because its content has changed."""
         self._greeted = time.monotonic()
-        self.send(self.peer.greet())
+        self.send(self.peer.hello_frames())
 
     async def run(self) -> None:
         """Ends only by cancellation, or by RefusedError."""
@@ -144,7 +144,7 @@ class Link:
         started = time.monotonic()
         while True:
             with Mailbox(endpoints.dealer(self._context, self._key)) as mail:
-                monitor = curve.listen(mail.socket)
+                monitor = curve.monitor_handshakes(mail.socket)
                 mail.socket.connect(self.endpoint)
                 self._mail = mail
                 try:
@@ -152,7 +152,7 @@ class Link:
                         pause = _BACKOFF_S[0]
                 finally:
                     self._mail = None
-                    curve.unlisten(mail.socket, monitor)
+                    curve.stop_monitor(mail.socket, monitor)
             self.reconnects += 1
             away = max(pause, self._handshakes.pause_s())
             await asyncio.sleep(away * random.uniform(0.5, 1.0))
@@ -170,7 +170,7 @@ class Link:
         answered = False
         beat_at = 0.0
         while True:
-            self.turns += 1
+            self.loop_turns += 1
             now = time.monotonic()
             if now >= beat_at:
                 if self._locked_out(monitor):
@@ -206,7 +206,7 @@ class Link:
     def _beat(self, mail: Mailbox, waited_s: float) -> float:
         """Sends HELLO or a beat; returns the seconds to the next."""
         if self.welcome is None:
-            self._unanswered += mail.send(self.peer.greet())
+            self._unanswered += mail.send(self.peer.hello_frames())
             if waited_s > _PATIENCE_S and not self._complained:
                 self._complained = True
                 log.warning(
@@ -216,7 +216,7 @@ class Link:
                     waited_s,
                 )
             return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
-        for frames in self.peer.beats():
+        for frames in self.peer.beat_frames():
             mail.send(frames)
         self.bulk.beat(mail.send, time.monotonic())
         self._report(mail)
@@ -253,7 +253,7 @@ class Link:
                 announce = endpoints.seen_from(self.endpoint, message.announce)
                 self._announcer = (announce, self.reconnects)
                 self._announce.set()
-                self.peer.welcomed(message, buffers)
+                self.peer.on_welcome(message, buffers)
             case Refuse() if message.code == Refusal.WAIT:
                 if not self._complained:
                     self._complained = True
@@ -295,14 +295,14 @@ class Link:
         await self._announce.wait()
         while True:
             with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
-                monitor = curve.listen(mail.socket)
+                monitor = curve.monitor_handshakes(mail.socket)
                 announcer = self._announcer
                 mail.socket.connect(announcer[0])
                 try:
                     while self._announcer == announcer and not any(curve.failures(monitor)):
                         await self._hear(mail)
                 finally:
-                    curve.unlisten(mail.socket, monitor)
+                    curve.stop_monitor(mail.socket, monitor)
             if self._announcer == announcer:  # a handshake failed
                 await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
 

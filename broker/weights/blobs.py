@@ -57,7 +57,7 @@ class Blob:
         """Returns the chunk that goes out unasked: small weights need no second round trip."""
         return Chunk(self.announce.version, 0), self._part(0)
 
-    def apart(self) -> "Blob":
+    def with_own_chunks(self) -> "Blob":
         """Returns the version with each chunk in memory of its own: what is still on its way to a
         slow peer then keeps that chunk in memory, and not the whole version."""
         parts = tuple(bytes(self._part(index)) for index in range(count(self.announce)))
@@ -110,7 +110,7 @@ class KeptVersions:
         blob = self._blobs.get(get.version)
         return blob.indexes(get) if blob is not None else range(0)
 
-    def instead(self, get: Get) -> Announce | None:
+    def newer_instead(self, get: Get) -> Announce | None:
         """Returns the newest version when the one asked for is no longer here. On a line with a
         delay longer than they are kept, a version asked for would otherwise never be here."""
         if get.version in self._blobs:

@@ -88,7 +88,7 @@ class WeightFetch:
         blob = self._whole(current)  # before the body of the following one takes its place
         return blob, self._go_on()
 
-    def again(self) -> list[Get]:
+    def ask_missing(self) -> list[Get]:
         """Asks once a beat for what is missing, window by window, after some beats without
         progress; or turns to the following version, for which the sender may have dropped this
         one."""
@@ -109,7 +109,7 @@ class WeightFetch:
         self._moved = False
         self._waited = self._patience = _PATIENCE[0]
 
-    def came_otherwise(self, version: int) -> list[Get]:
+    def skip_to(self, version: int) -> list[Get]:
         """Notes that this version is here, by another way: what is not newer need not come."""
         self.version = max(self.version, version)
         if self._current is None or self._current.version > version:

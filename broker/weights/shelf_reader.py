@@ -18,7 +18,7 @@ from headrace.broker.protocol.messages import Announce
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.weight_shelf import SegmentReader, Snapshot
 
-LOOK_EVERY_S: Final = 0.002
+POLL_EVERY_S: Final = 0.002
 # Without a relay: it may be starting just now, and hears of weights when we do.
 _UNATTENDED_S: Final = 0.3
 # With one: nothing moved for this time. It may hear of them by a beat only, and its line be slow.
@@ -35,7 +35,7 @@ class ShelfReader:
         self._reader = SegmentReader(path)
         self._awaited: dict[int, Announce] = {}  # by version
         self._since = 0.0  # since then nothing came that was awaited
-        self._alone_since: float | None = None  # the broker is asked since then; None = it is not
+        self._broker_since: float | None = None  # the broker is asked since then; None = it is not
 
     def announced(self, announce: Announce, now: float) -> bool:
         """Decides where to get an announced version. True: wait for it here. False: ask the
@@ -47,22 +47,22 @@ class ShelfReader:
             if len(self._awaited) > _MOST_AWAITED:
                 del self._awaited[min(self._awaited)]
             self.awaits.set()
-        return not self._alone(self._reader.look(), now)
+        return not self._bypasses_shelf(self._reader.look(), now)
 
-    def look(self, now: float) -> tuple[Blob | None, Announce | None]:
+    def poll(self, now: float) -> tuple[Blob | None, Announce | None]:
         """Returns the weights that came, and the version to ask the broker for."""
-        lying = self._reader.look()
-        blob = self._take(lying)
+        seen = self._reader.look()
+        blob = self._take(seen)
         if blob is not None:
-            self._since, self._alone_since = now, None
-            self.have(blob.announce.version)
+            self._since, self._broker_since = now, None
+            self.received(blob.announce.version)
             return blob, None
-        if not self._awaited or self._alone(lying, now) or not self._lost(lying, now):
+        if not self._awaited or self._bypasses_shelf(seen, now) or not self._is_stuck(seen, now):
             return None, None
-        self._alone_since = now
+        self._broker_since = now
         return None, self._awaited[max(self._awaited)]
 
-    def have(self, version: int) -> None:
+    def received(self, version: int) -> None:
         """Notes a version that is here, by whichever way; nothing older is needed."""
         for older in [known for known in self._awaited if known <= version]:
             del self._awaited[older]
@@ -74,25 +74,25 @@ class ShelfReader:
         self._awaited.clear()
         self.awaits.clear()
 
-    def _take(self, lying: Snapshot | None) -> Blob | None:
+    def _take(self, seen: Snapshot | None) -> Blob | None:
         """Takes only what was announced: a broker that came back may give other weights an old
         number."""
-        wanted = self._awaited.get(lying.version) if lying is not None else None
-        if lying is None or wanted is None or wanted.digest != lying.digest:
+        wanted = self._awaited.get(seen.version) if seen is not None else None
+        if seen is None or wanted is None or wanted.digest != seen.digest:
             return None
-        blob = self._reader.take(lying.version - 1)
+        blob = self._reader.take(seen.version - 1)
         right = blob is not None and blob.announce.digest == wanted.digest
         return blob if right else None
 
-    def _lost(self, lying: Snapshot | None, now: float) -> bool:
-        if lying is None or not lying.attended:
+    def _is_stuck(self, seen: Snapshot | None, now: float) -> bool:
+        if seen is None or not seen.attended:
             return now - self._since > _UNATTENDED_S
-        return now - max(self._since, lying.moved_s) > _STUCK_S
+        return now - max(self._since, seen.moved_s) > _STUCK_S
 
-    def _alone(self, lying: Snapshot | None, now: float) -> bool:
+    def _bypasses_shelf(self, seen: Snapshot | None, now: float) -> bool:
         """Tells whether we do without the shelf."""
-        if self._alone_since is None:
+        if self._broker_since is None:
             return False
-        if lying is not None and lying.attended and lying.moved_s > self._alone_since:
-            self._since, self._alone_since = now, None
-        return self._alone_since is not None
+        if seen is not None and seen.attended and seen.moved_s > self._broker_since:
+            self._since, self._broker_since = now, None
+        return self._broker_since is not None

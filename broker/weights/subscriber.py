@@ -22,7 +22,7 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.fetch import WeightFetch
-from headrace.broker.weights.shelf_reader import LOOK_EVERY_S, ShelfReader
+from headrace.broker.weights.shelf_reader import POLL_EVERY_S, ShelfReader
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Subscriber:
         self.acting = -1  # version that the peer acts with
         self._link = link
         self._fetch = WeightFetch()
-        self._borrower = ShelfReader(shelf) if shelf is not None else None
+        self._shelf_reader = ShelfReader(shelf) if shelf is not None else None
         self._broker = 0  # incarnation we spoke with last
 
     @property
@@ -56,7 +56,7 @@ class Subscriber:
         self.acting = version
         self._link.send(encode(Acting(version, digest)))
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         if self.run is None:
             run = hello_payload.unpack(body[0]) if body else None
             if not isinstance(run, dict):
@@ -71,46 +71,46 @@ class Subscriber:
     def starts_from(self, version: int) -> None:
         """Begins with another broker: its weights count, though they may be older than ours."""
         self._fetch.reset(version)
-        if self._borrower is not None:
-            self._borrower.reset()
+        if self._shelf_reader is not None:
+            self._shelf_reader.reset()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         """Handles announcements and chunks, and ignores all else."""
         match message:
             case Announce():
-                if not self._is_borrowed(message):
+                if not self._waits_for_shelf(message):
                     self._ask(self._fetch.on_announce(message))
             case Chunk() if buffers:
                 blob, more = self._fetch.on_chunk(message, buffers[0])
                 self._ask(more)
                 self.blob = blob or self.blob
-                if blob is not None and self._borrower is not None:
-                    self._borrower.have(blob.announce.version)
+                if blob is not None and self._shelf_reader is not None:
+                    self._shelf_reader.received(blob.announce.version)
 
-    async def borrow(self, news: asyncio.Event) -> None:
+    async def poll_shelf(self, news: asyncio.Event) -> None:
         """Polls the shelf while something announced is not here; a task beside the link's."""
-        borrower = self._borrower
-        while borrower is not None:
-            await borrower.awaits.wait()
-            blob, missing = borrower.look(time.monotonic())
+        reader = self._shelf_reader
+        while reader is not None:
+            await reader.awaits.wait()
+            blob, missing = reader.poll(time.monotonic())
             if blob is not None:
                 self.blob = blob
-                self._ask(self._fetch.came_otherwise(blob.announce.version))
+                self._ask(self._fetch.skip_to(blob.announce.version))
                 news.set()
             if missing is not None:
                 self._ask(self._fetch.on_announce(missing))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
     def beat(self) -> None:
         """Asks again for what did not come."""
-        self._ask(self._fetch.again())
+        self._ask(self._fetch.ask_missing())
 
-    def _is_borrowed(self, announce: Announce) -> bool:
+    def _waits_for_shelf(self, announce: Announce) -> bool:
         newer = announce.version > self._fetch.version
         return (
             newer
-            and self._borrower is not None
-            and self._borrower.announced(announce, time.monotonic())
+            and self._shelf_reader is not None
+            and self._shelf_reader.announced(announce, time.monotonic())
         )
 
     def _ask(self, gets: Sequence[Get]) -> None:

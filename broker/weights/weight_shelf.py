@@ -57,7 +57,7 @@ class WeightShelf:
         if self._map is None or size > self._room:
             self._open(size)
 
-    def moves(self) -> None:
+    def show_progress(self) -> None:
         """Shows readers that what they wait for is on its way."""
         if self._map is not None:
             struct.pack_into("<Q", self._map, _MOVED_AT, time.monotonic_ns())

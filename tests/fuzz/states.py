@@ -59,7 +59,7 @@ def fetch(data: bytes) -> None:
             lie = msgspec.structs.replace(right.announce, digest="0" * 32)
             own.on_announce(lie)
         elif doing == 2:
-            own.again()
+            own.ask_missing()
         elif doing <= 4:
             held[number] = right
             own.on_announce(right.announce)
@@ -140,7 +140,7 @@ def outbox(data: bytes) -> None:
             messages.encode(own.on_recall(message))
         elif isinstance(message, Pong):
             assert len(own.resend(message.missing)) <= 64 * max(1, len(own))
-        own.introduction()
+        own.hello_streams()
         assert own.generated == sum(own.outcomes.values()) + len(own)
         for ping in own.pings({}, 0):
             messages.encode(ping)

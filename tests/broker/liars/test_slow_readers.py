@@ -144,7 +144,7 @@ def test_a_slow_line_ends_what_it_began_though_versions_go_by() -> None:
     for version in range(1, 250):
         announce = one.publishes(version, size)
         one.hears(F, Get(version, 0, 64))
-        gets = fetch.on_announce(announce) + fetch.again()
+        gets = fetch.on_announce(announce) + fetch.ask_missing()
         for get in gets:
             one.hears(E, get)
         for message, buffers in one.reads(E, 270_000):

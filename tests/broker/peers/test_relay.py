@@ -57,11 +57,12 @@ def test_a_version_is_fetched_once_and_lies_on_the_shelf(relay: Relay) -> None:
 
 
 def test_it_speaks_as_a_node_and_beats(relay: Relay) -> None:
-    hello, _ = decode([bytes(cast(Any, frame)) for frame in relay.end.greet()])
+    hello, _ = decode([bytes(cast(Any, frame)) for frame in relay.end.hello_frames()])
     assert isinstance(hello, Hello)
     assert (hello.role, hello.spaces) == ("node", "")
     beats = [
-        decode([bytes(cast(Any, frame)) for frame in frames])[0] for frames in relay.end.beats()
+        decode([bytes(cast(Any, frame)) for frame in frames])[0]
+        for frames in relay.end.beat_frames()
     ]
     (beat,) = beats
     assert isinstance(beat, Ping)
@@ -110,7 +111,7 @@ def test_weights_are_taken_within_milliseconds(tmp_path: Path) -> None:
         news = asyncio.Event()
         subscriber = Subscriber(cast(Any, None), shelf.path)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(subscriber.borrow(news))
+            task = group.create_task(subscriber.poll_shelf(news))
             for version in range(50):
                 whole = blob(version)
                 subscriber.handle(whole.announce, ())

@@ -73,7 +73,7 @@ def test_lost_and_doubled_chunks() -> None:
         waiting, whole, beats = deque(fetch.on_announce(source.announce)), None, 0
         while whole is None:
             if not waiting:
-                waiting.extend(fetch.again())
+                waiting.extend(fetch.ask_missing())
                 beats += 1
                 assert beats < 200
                 continue
@@ -125,7 +125,7 @@ def test_a_holder_whose_copy_is_wrong_is_asked_once_a_beat() -> None:
     asked = sum(len(fetch.on_chunk(right[0][0], wrong)[1]) for _ in range(50))
     assert (asked, fetch.refused) == (1, 50)
     for _ in range(20):
-        asked += len(fetch.again())
+        asked += len(fetch.ask_missing())
         assert sum(len(fetch.on_chunk(right[0][0], wrong)[1]) for _ in range(50)) <= 1
     assert fetch.version == -1 and asked == 4  # after 2 beats, 4 and 8 more
     whole = pull(fetch, source, [Get(4, 0, 1)])
@@ -153,7 +153,7 @@ def test_a_publisher_killed_in_the_middle(chunks: int) -> None:
     other = Blob.of(3, "layout", body(99, 64 * 8))
     gets = fetch.on_announce(other.announce)
     for _ in range(6):
-        gets = gets + fetch.again()
+        gets = gets + fetch.ask_missing()
     whole = pull(fetch, other, gets)
     assert whole is not None and bytes(whole.body) == body(99, 64 * 8)
     assert (fetch.version, fetch.busy, fetch.refused) == (3, False, 0)
@@ -174,10 +174,12 @@ def test_a_thousand_publishers_killed_in_the_middle() -> None:
     for number in range(1000):
         source = blob(number // 2 + number % 2 * 500_000, 64 * rng.randint(1, 12))
         source = Blob.of(number // 2, "layout", bytes(source.body))
-        waiting = deque(fetch.on_announce(source.announce) + fetch.again() + fetch.again())
+        waiting = deque(
+            fetch.on_announce(source.announce) + fetch.ask_missing() + fetch.ask_missing()
+        )
         for _ in range(rng.randrange(40)):
             if not waiting:
-                waiting.extend(fetch.again())
+                waiting.extend(fetch.ask_missing())
             for chunk, part in source.chunks(waiting.popleft()) if waiting else ():
                 sent = bytearray(part)
                 if rng.random() < 0.2:
@@ -258,7 +260,7 @@ def test_versions_faster_than_the_line_carries_one() -> None:
     for beat in range(4000):
         source = blob(beat, 64 * 4)
         kept.add(source)
-        gets = fetch.on_announce(source.announce) + fetch.again()
+        gets = fetch.on_announce(source.announce) + fetch.ask_missing()
         if beat % 10 == 9 and pipe:
             carried += 1
             whole, more = fetch.on_chunk(*pipe.popleft())
@@ -302,7 +304,7 @@ def test_a_transfer_whose_source_moved_on_gives_way() -> None:
     fetch = WeightFetch()
     begun(fetch, blob(1, 64 * 8), 7)
     fetch.on_announce(blob(2).announce)
-    beats = [fetch.again() for _ in range(3)]
+    beats = [fetch.ask_missing() for _ in range(3)]
     assert beats[:2] == [[]] * 2  # it moved since the last beat, and then has patience
     whole = pull(fetch, blob(2), beats[2])
     assert whole is not None and fetch.version == 2
@@ -326,13 +328,13 @@ class LongLine:
                 self._back.append((now + self._ticks, source.announce))
             while self._there and self._there[0][0] <= now:
                 self._answer(now, self._there.popleft()[1])
-            gets = self.fetch.again() if now % 100 == 0 else []
+            gets = self.fetch.ask_missing() if now % 100 == 0 else []
             while self._back and self._back[0][0] <= now:
                 gets += self._hear(now, self._back.popleft()[1])
             self._there += [(now + self._ticks, get) for get in gets]
 
     def _answer(self, now: int, get: Get) -> None:
-        newer = self.kept.instead(get)
+        newer = self.kept.newer_instead(get)
         if newer is not None:
             self._back.append((now + self._ticks, newer))
             get = Get(newer.version, get.lo, get.hi)
@@ -370,10 +372,10 @@ def test_after_a_new_connection_the_next_beat_asks() -> None:
     fetch, source = WeightFetch(), blob(1, 64 * 8)
     begun(fetch, source, 3)
     for _ in range(40):
-        fetch.again()
+        fetch.ask_missing()
     for _ in range(5):
         fetch.reconnected()
-        gets = fetch.again()
+        gets = fetch.ask_missing()
         assert [get.lo for get in gets] == [3, 4, 5, 6, 7]
     whole = pull(fetch, source, gets)
     assert whole is not None and fetch.version == 1
@@ -383,7 +385,7 @@ def test_versions_only_rise() -> None:
     rng, fetch, seen = random.Random(3), WeightFetch(), [-1]
     for step in range(2000):
         source = blob(step // 40 + rng.randrange(9), 64 * rng.randint(1, 12))
-        for get in (fetch.on_announce(source.announce) + fetch.again())[: rng.randint(0, 2)]:
+        for get in (fetch.on_announce(source.announce) + fetch.ask_missing())[: rng.randint(0, 2)]:
             for chunk in source.chunks(get)[: rng.randint(0, 9)]:
                 fetch.on_chunk(*chunk)
         seen.append(fetch.version)
