@@ -4,7 +4,7 @@ of the machine take it. It has no streams and no environment."""
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import zmq
 
@@ -56,11 +56,6 @@ class RelayEnd:
         self._name = name
         self._full_until = 0.0  # shared memory was full; nothing is fetched before
         self._complained = False
-
-    @property
-    def run(self) -> dict[str, Any] | None:
-        """Returns the shared run, once a broker welcomed us."""
-        return self.weights.run
 
     def leave(self, text: str) -> None:
         self.link.send(encode(Bye(self.inc, False, text)))

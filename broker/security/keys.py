@@ -105,7 +105,7 @@ def parse(content: str, source: str, role: str = "") -> Key:
     needed = [field for field in _FIELDS if field != "broker" or table.get("role") != BROKER]
     missing = [field for field in needed if field not in table]
     if missing:
-        raise KeyFileError(f"{source}: {missing[0]} is missing; make it anew: headrace keygen")
+        raise KeyFileError(f"{source}: {missing[0]} is missing; make a new one: headrace keygen")
     found = table["role"]
     if found not in (*ROLES, BROKER):
         raise KeyFileError(f"{source}: {found!r} is no role; there are {', '.join(ROLES)}")
@@ -129,7 +129,7 @@ def parse_public(content: str, source: str) -> str:
     if "secret" in table:
         raise KeyFileError(
             f"{source} holds a secret key where a public one belongs; take the file away and"
-            " make that key anew, others may have read it"
+            " make a new one, others may have read that one"
         )
     if "public" not in table:
         raise KeyFileError(f"{source}: public is missing; copy the .pub file of headrace keygen")
@@ -188,7 +188,7 @@ def _table(content: str, source: str) -> dict[str, str]:
     try:
         table = tomllib.loads(content)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise KeyFileError(f"{source}: {error}; make it anew: headrace keygen") from None
+        raise KeyFileError(f"{source}: {error}; make a new one: headrace keygen") from None
     for field, value in table.items():
         if field not in _FIELDS or not isinstance(value, str):
             raise KeyFileError(f"{source}: {field} does not belong into a key file")

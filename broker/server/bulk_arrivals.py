@@ -65,7 +65,7 @@ class Arrivals:
                 self._piece(peer, message, buffers)
             case Mark():
                 own = self._of.get(peer.inc) or Reassembly()
-                self._post.send(peer.route, own.reached(message, time.monotonic()))
+                self._post.send(peer.route, own.answer(message, time.monotonic()))
             case Reached():
                 self._post.reached(peer, message)
 

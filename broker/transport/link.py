@@ -284,7 +284,7 @@ class Link:
                 if whole is not None:
                     self.peer.handle(*whole)
             case Mark():
-                self.send(encode(self._pieces.reached(message, now)))
+                self.send(encode(self._pieces.answer(message, now)))
             case Reached():
                 self.bulk.reached(message, now)
                 self.bulk.flush(self.send, now)

@@ -118,7 +118,7 @@ class End:
                 if whole is not None:
                     self._take(*whole)
             case Mark():
-                self.send(encode(self.pieces.reached(message, now)))
+                self.send(encode(self.pieces.answer(message, now)))
             case Reached():
                 self.bulk.reached(message, now)
                 self.bulk.flush(self.send, now)

@@ -168,7 +168,7 @@ def pieces(data: bytes) -> None:
         elif doing == 2:
             own.forget()
         else:
-            have = own.reached(Mark(1), 0.0).have
+            have = own.answer(Mark(1), 0.0).have
             at = have if doing < 5 else abs(shaping.number(reader))
             part = body[at : at + reader.byte() * 4] if at < 1 << 40 else b"x"
             half = len(part) // 2

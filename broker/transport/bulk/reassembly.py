@@ -76,7 +76,7 @@ class Reassembly:
         self.forget()
         return whole
 
-    def reached(self, mark: Mark, now: float) -> Reached:
+    def answer(self, mark: Mark, now: float) -> Reached:
         """Returns the answer to a mark."""
         return Reached(mark.number, max(0, round(now * 1e6)), self._digest, self._have)
 

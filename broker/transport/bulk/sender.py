@@ -155,7 +155,7 @@ class BulkSender:
             self._turn += 1
         item = mark.item
         if fresh and item is not None and self._waiting.get(item.key) is item:
-            self._corrected(item, mark, message)
+            self._correct_position(item, mark, message)
 
     def _send_whole(self, frames: Sequence[Payload], nbytes: int, send: Send) -> bool:
         """Sends a message that is no larger than a piece; False = no room."""
@@ -210,7 +210,7 @@ class BulkSender:
             self._marks.append(mark)
             self._marked, self._short = self._sent, False
 
-    def _corrected(self, item: _Item, mark: _Mark, message: Reached) -> None:
+    def _correct_position(self, item: _Item, mark: _Mark, message: Reached) -> None:
         """Continues from the position of the other end: it has pieces from an earlier connection,
         or wants no more, or dropped some at its rate limit."""
         if message.digest != item.digest:

@@ -54,7 +54,7 @@ class Lines(Broker):
                     if (whole := own.add(message, buffers)) is not None:
                         heard.append(whole)
                 case Mark():
-                    self.hears(route, own.reached(message, self.now))
+                    self.hears(route, own.answer(message, self.now))
                 case _:
                     heard.append((message, buffers))
         return heard
