@@ -1,5 +1,5 @@
-"""How an evaluator speaks with the broker: weights and the run's numbers in, scores out. It has no
-streams, so it takes part in no credit, and nobody waits for its weights."""
+"""The evaluator's end: weights and the run's numbers in, scores out. It has no streams, so it takes
+part in no credit, and nothing waits for its weights."""
 
 import asyncio
 import time
@@ -28,12 +28,13 @@ from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
 
-# It stays so long after the run is over: the last weights come in and are played.
+# The evaluator stays this long after the run is over: the last weights come in and are played.
 LAST_S = 30.0
 
 
 class EvaluatorEnd:
-    """The evaluator's Peer. The evaluator waits on `news` and then looks at what it needs."""
+    """Speaks with the broker for the evaluator, which waits on `news` and then looks at what it
+    needs."""
 
     def __init__(
         self,
@@ -57,40 +58,42 @@ class EvaluatorEnd:
         self.weights = Subscriber(self.link)
 
     def open(self, spaces: tuple[str, str]) -> None:
-        """The environment is known: a learner of another one is told apart."""
+        """Sends the spaces, once the environment is known: a learner of another one is told
+        apart."""
         self._spaces = spaces
         self.link.greet()
 
     @property
     def run(self) -> dict[str, Any] | None:
-        """The shared run, once a broker welcomed us."""
+        """Returns the shared run, once a broker welcomed us."""
         return self.weights.run
 
     @property
     def blob(self) -> Blob | None:
-        """Newest weights that arrived and were not taken yet."""
+        """Returns the newest weights that arrived and were not taken yet."""
         return self.weights.blob
 
     @property
     def fetching(self) -> bool:
-        """Newer weights are on their way."""
+        """Tells whether newer weights are on their way."""
         return self.weights.fetching
 
     def take_blob(self) -> Blob | None:
         return self.weights.take()
 
     def acts_with(self, version: int, digest: str) -> None:
-        """The broker announces what is newer until it hears of it."""
+        """Confirms a version: the broker repeats newer announcements until they are confirmed."""
         self.weights.acts_with(version, digest)
 
     def clock(self) -> float | None:
-        """Seconds of the run, by the learner's clock; None = it has said nothing yet."""
+        """Returns the seconds of the run, by the learner's clock; None = it has reported nothing
+        yet."""
         said = self.learner.get("t")
         return None if said is None else said + time.monotonic() - self._said_at
 
     def trained_steps(self, version: int) -> int | None:
-        """Those that were behind these weights. What the learner said is up to a beat older or
-        newer, so it is brought to this version by the steps that a version takes."""
+        """Returns how many steps were behind these weights. The learner's report is up to a beat
+        older or newer, so it is scaled to this version by the steps that a version takes."""
         at, steps = self.learner.get("version", 0.0), self.learner.get("trained_steps")
         if steps is None or at <= 0:
             return None
@@ -101,15 +104,15 @@ class EvaluatorEnd:
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         digest, words = self._spaces
         hello = Hello("evaluator", self._name, self.inc, spaces=digest, version=self.weights.acting)
         return encode(
-            hello, hello_payload.encode(hello_payload.Introduction(spaces=words, port=self.port))
+            hello, hello_payload.encode(hello_payload.HelloPayload(spaces=words, port=self.port))
         )
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        self.weights.welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.on_welcome(welcome, body)
         self.news.set()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -123,7 +126,7 @@ class EvaluatorEnd:
                 self.over = message.text or "the learner is done"
         self.news.set()
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
         return [encode(Ping((), {**self.stats, "clock": time.time()})), encode(Watch())]
 

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from headrace.broker.protocol.messages import MAX_ENTRIES, Deliver, Done, LearnerPing, ranges
 
 Key = tuple[int, int, int]  # incarnation, stream, seq
-# Streams remembered, the longest silent forgotten first: a sampler that died never sends again.
+# Streams remembered, least recently used forgotten first: a dead sampler never sends again.
 _MOST_STREAMS = 65536
 # Second copies come within a few beats; one that comes later is counted as if it took a place, and
 # what is given beyond our room goes back.
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 class Inbox:
-    """One learner rank."""
+    """Holds the leases of one learner rank."""
 
     def __init__(self, *, inc: int) -> None:
         self.inc = inc
@@ -57,22 +57,23 @@ class Inbox:
             return Verdict.TRAINED
         if window and min(window) < message.floor:
             window -= {seq for seq in window if seq < message.floor}
-        if old is not None:  # the broker thought it lost; the newest lease is the one that counts
+        if old is not None:  # the broker took it for lost; the newest lease counts
             del self._held[old]
         self._held[message.tag] = key
         self._tags[key] = message.tag
         return Verdict.NEW if old is None else Verdict.HELD
 
     def __len__(self) -> int:
-        """Unrolls held."""
+        """Counts the unrolls held."""
         return len(self._held)
 
     def tag_of(self, key: Key) -> int:
         return self._tags[key]
 
     def trained(self, keys: Iterable[Key], *, version: int, free: int) -> list[Done]:
-        """An optimiser step used them: remember, and say so. One message when they lie together;
-        with several ranks they do not, and a header holds only so many ranges."""
+        """Remembers unrolls that an optimiser step used; returns what to send. One message when
+        they lie together; with several ranks they do not, and a header holds only so many
+        ranges."""
         tags = []
         for key in keys:
             self._window(key[0], key[1]).add(key[2])
@@ -81,11 +82,11 @@ class Inbox:
         return [Done(self.inc, version, want, part) for part in _headers(ranges(sorted(tags)))]
 
     def give_up(self, keys: Iterable[Key]) -> list[tuple[tuple[int, int], ...]]:
-        """Leases that end without a step; returns their tags, for one NACK each."""
+        """Ends leases without a step; returns their tags, for one NACK each."""
         return _headers(ranges(sorted(self._release(key) for key in keys)))
 
     def held(self) -> tuple[tuple[int, int, int, int], ...]:
-        """For HELLO: (tag, incarnation, stream, seq)."""
+        """Lists, for HELLO, the leases held: (tag, incarnation, stream, seq)."""
         self.received = 0
         self._counted.clear()
         # Another broker may count from below: only what is held says how far it has delivered.
@@ -95,12 +96,12 @@ class Inbox:
     def ping(self, *, version: int, free: int, stats: dict[str, float]) -> LearnerPing:
         tags = ranges(sorted(self._held))
         said = tags[:MAX_ENTRIES]
-        # What does not fit must not look lost: speak only of tags up to the last that is named.
+        # What does not fit must not look lost: max_tag is then the last tag that is named.
         max_tag = self._max_tag if said == tags else said[-1][1] - 1
         return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats)
 
     def windows(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:
-        """For HELLO and the checkpoint: what was trained and might come again."""
+        """Lists, for HELLO and the checkpoint, what was trained and might come again."""
         return tuple(
             (inc, stream, ranges(sorted(seqs)))
             for (inc, stream), seqs in self._trained.items()
@@ -130,10 +131,11 @@ class Inbox:
             window = set()
             if len(self._trained) >= _MOST_STREAMS:
                 del self._trained[next(iter(self._trained))]
-        self._trained[inc, stream] = window  # last in order: the longest silent comes first
+        self._trained[inc, stream] = window  # last in order: the least recently used comes first
         return window
 
 
 def _headers(tags: tuple[tuple[int, int], ...]) -> list[tuple[tuple[int, int], ...]]:
-    """As many as fit one header each; at least one, so that `want` and version are always said."""
+    """Splits tags into as many as fit one header each; at least one part, so that `want` and
+    version are always sent."""
     return [tags[at : at + MAX_ENTRIES] for at in range(0, max(1, len(tags)), MAX_ENTRIES)]

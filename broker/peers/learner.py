@@ -1,4 +1,4 @@
-"""How a learner rank speaks with the broker: leases in, outcomes and weights out."""
+"""The learner rank's end: leases in, outcomes and weights out."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ from headrace.broker.protocol.messages import (
 )
 from headrace.broker.security import keys
 from headrace.broker.transport.link import Link
-from headrace.broker.weights.blobs import Blob, Kept
+from headrace.broker.weights.blobs import Blob, KeptVersions
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ OBJECTIONS: Final = (
 
 
 class Objection(NamedTuple):
-    """Why an unroll cannot be used."""
+    """Says why an unroll cannot be used."""
 
     reason: str  # one of OBJECTIONS
     words: str  # for a person
@@ -61,7 +61,7 @@ Accept = Callable[[Deliver, Sequence[Buffer]], Objection | None]
 
 
 class LearnerEnd:
-    """The learner's Peer; lives on the receiver's event loop."""
+    """Speaks with the broker for the learner, on the receiver's event loop."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class LearnerEnd:
         self.duplicates = 0  # delivered again after they had been trained on
         self._hello = (name, rank, world)
         self._group = group  # all ranks of one learner say the same
-        # Once it is in neither says anything: it is no newcomer when it says HELLO again.
-        self._takes_over = take_over  # whoever trains this run must end
+        # Both change at the first WELCOME: a later HELLO is not that of a new learner.
+        self._takes_over = take_over  # a learner that trains this run must end
         self._fresh = fresh  # new weights may replace what the run has trained
         self._run = run
         self._shared = shared
@@ -113,8 +113,8 @@ class LearnerEnd:
         self._accept = accept
         self._free = free  # unrolls that fit into batches now, beyond those held
         self._journal = journal
-        self._blob: Blob | None = None  # the weights everybody should have
-        self._kept = Kept()  # those and some before, for Gets that are under way
+        self._blob: Blob | None = None  # the weights all peers should have
+        self._kept = KeptVersions()  # those and some before, for Gets that are under way
         self._fetched = -1  # version that the broker asked for last; -1 = none yet
         self._quiet_until = 0.0  # no further line about refused unrolls before then
         self._known = -1  # newest weights that the broker says it has whole
@@ -122,21 +122,21 @@ class LearnerEnd:
 
     @property
     def heard(self) -> bool:
-        """The broker has what we published last."""
+        """Tells whether the broker has what we published last."""
         return self._blob is None or self._known >= self._blob.announce.version
 
     def unaccounted(self) -> int:
-        """delivered - trained - nacked - held; anything but 0 is our bug."""
+        """Returns delivered - trained - nacked - held; anything but 0 is our bug."""
         nacked = self.rejected + self.given_back
         return self.delivered - self.trained_unrolls - nacked - len(self.inbox)
 
     def begins(self, version: int) -> None:
-        """Trained up to this version: 0, or what a checkpoint says."""
+        """Notes the version trained up to at the start: 0, or what a checkpoint says."""
         self.version = version
         self._journal.begins(version)
 
     def trained(self, keys: Sequence[Key], *, version: int) -> None:
-        """An optimiser step used these unrolls."""
+        """Settles unrolls that an optimiser step used."""
         self.version = max(self.version, version)
         self._journal.trained(keys, version)
         self.trained_unrolls += len(keys)
@@ -148,14 +148,14 @@ class LearnerEnd:
         return sum(self.objections.values())
 
     def reject(self, keys: Sequence[Key], objection: Objection) -> None:
-        """Unrolls that cannot be used."""
+        """Settles unrolls that cannot be used."""
         self._journal.rejected(keys)
         self.objections[objection.reason] += len(keys)
         tags = self.inbox.give_up(keys)
         self._nack(tags, Outcome.REJECTED, objection.words, blame=objection.blame)
 
     def publish(self, blob: Blob) -> None:
-        """New weights. Announce, and send the first chunk unasked."""
+        """Announces new weights, and sends their first chunk unasked."""
         self._blob = blob
         self._kept.add(blob, (self._fetched,))
         self._announce(blob)
@@ -165,7 +165,7 @@ class LearnerEnd:
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         name, rank, world = self._hello
         hello = Hello(
             "learner",
@@ -180,7 +180,7 @@ class LearnerEnd:
             take_over=self._takes_over,
             fresh=self._fresh,
         )
-        body = hello_payload.Introduction(
+        body = hello_payload.HelloPayload(
             shared=self._shared,
             spaces=self._spaces[1],
             unroll_bytes=self._unroll_bytes,
@@ -191,7 +191,7 @@ class LearnerEnd:
         )
         return encode(hello, hello_payload.encode(body))
 
-    def welcomed(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
+    def on_welcome(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
         self._known = -1  # it may be another broker
         self._takes_over, self._fresh = False, True
         if welcome.version > self.version and self._blob is not None:
@@ -215,7 +215,7 @@ class LearnerEnd:
                     # Its chunks may be on their way still: what is missing will be asked for.
                     self.link.send(encode(self._blob.announce))
             case Get():
-                newer = self._kept.instead(message)
+                newer = self._kept.newer_instead(message)
                 if newer is not None:
                     self.link.send(encode(newer))
                     message = Get(newer.version, message.lo, message.hi)
@@ -223,7 +223,7 @@ class LearnerEnd:
                 for chunk, body in self._kept.chunks(message):
                     self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
         ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
         return [encode(ping)]
@@ -238,7 +238,7 @@ class LearnerEnd:
         elif verdict is Verdict.NEW:
             self.delivered += 1
             if self._free() <= 0:
-                # It was on its way when our last HELLO was said, and the broker counts from there.
+                # It was on its way when our last HELLO was sent, and the broker counts from there.
                 # Counted by us alone, we would want one too many until the next HELLO.
                 self.inbox.received -= 1
                 self.given_back += 1
@@ -250,7 +250,7 @@ class LearnerEnd:
                 self.reject([key], objection)
 
     def _complain(self, sampler: str, reason: str) -> None:
-        """A flood of bad unrolls is counted one by one, and said once a second."""
+        """Logs a bad unroll at most once a second; each of them is counted."""
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + 1.0

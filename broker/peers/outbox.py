@@ -44,11 +44,12 @@ class _Stream:
 
     @property
     def floor_version(self) -> int:
-        """Returns the version that the next unroll must be acted with at least."""
+        """Returns the lowest version that the next unroll may be acted with."""
         return next((version for limit, version in self.floors if self.started < limit), 0)
 
     def grant(self, limit: int, version: int) -> None:
-        """Each credit has its own floor: the first one is not held back for a later one's."""
+        """Takes credit. Each credit has its own floor: the first one is not held back for a later
+        one's."""
         if limit > self.limit:
             kept = [(upto, old) for upto, old in self.floors if self.started < upto <= self.limit]
             self.floors = [*kept, (limit, version)]
@@ -56,7 +57,8 @@ class _Stream:
 
 
 class Outbox:
-    """One sampler process; its number of streams is fixed for its life."""
+    """Keeps the open unrolls of one sampler process; its number of streams is fixed for its
+    life."""
 
     def __init__(self, *, inc: int, streams: int) -> None:
         self.inc = inc
@@ -65,11 +67,11 @@ class Outbox:
         self._streams = [_Stream() for _ in range(streams)]
 
     def __len__(self) -> int:
-        """Unrolls that nobody has acknowledged."""
+        """Counts the unrolls that are not acknowledged."""
         return sum(len(stream.unacked) for stream in self._streams)
 
     def may_start(self, stream: int, version: int) -> bool:
-        """Is there credit, and are the weights new enough for it?"""
+        """Tells whether there is credit, and whether the weights are new enough for it."""
         own = self._streams[stream]
         return own.started < own.limit and version >= own.floor_version
 
@@ -95,7 +97,8 @@ class Outbox:
         episodes: Episodes,
         buffers: Sequence[Buffer],
     ) -> list[Payload]:
-        """A finished unroll; returns the frames to send. Buffers are ours until acknowledged."""
+        """Keeps a finished unroll; returns the frames to send. Buffers are ours until
+        acknowledged."""
         own = self._streams[stream]
         unroll = Unroll(
             inc=self.inc,
@@ -115,7 +118,7 @@ class Outbox:
         return encode(unroll, *buffers)
 
     def last(self, stream: int) -> int:
-        """The seq of the unroll put last."""
+        """Returns the seq of the unroll put last."""
         return self._streams[stream].next - 1
 
     def on_limit(self, limit: Limit) -> None:
@@ -124,7 +127,7 @@ class Outbox:
                 self._streams[number].grant(upto, version)
 
     def on_recall(self, recall: Recall) -> Returned:
-        """Others need what is not used here: from now on nothing more may be started."""
+        """Gives up unused credit, which others need: from now on nothing more may be started."""
         said = []
         for number, asked in recall.streams:
             if 0 <= number < len(self._streams):
@@ -148,11 +151,11 @@ class Outbox:
         return settled
 
     def unaccounted(self) -> int:
-        """generated - settled - here; anything but 0 is our bug."""
+        """Returns generated - settled - here; anything but 0 is our bug."""
         return self.generated - sum(self.outcomes.values()) - len(self)
 
     def resend(self, missing: Sequence[Range]) -> list[tuple[tuple[int, int], list[Payload]]]:
-        """Stream, seq and frames of what the broker does not have."""
+        """Returns (stream, seq) and frames of what the broker does not have."""
         out = []
         for number, lo, hi in missing:
             if 0 <= number < len(self._streams):
@@ -160,8 +163,9 @@ class Outbox:
                 out += [sent for seq, sent in unacked.items() if lo <= seq < hi]
         return [((unroll.stream, unroll.seq), encode(unroll, *rest)) for unroll, rest in out]
 
-    def introduction(self) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
-        """For HELLO: where every stream stands. Unused credit ends; LIMIT brings it anew."""
+    def hello_streams(self) -> tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...]], ...]:
+        """Returns, for HELLO, where every stream stands. Unused credit ends; LIMIT grants new
+        credit."""
         out = []
         for number, own in enumerate(self._streams):
             own.limit = own.started
@@ -170,7 +174,7 @@ class Outbox:
         return tuple(out)
 
     def unacked(self, *, waiting: Container[tuple[int, int]] = ()) -> list[Range]:
-        """All that is open, but for what waits to be sent."""
+        """Returns all that is open, except what waits to be sent."""
         return [
             (number, lo, hi)
             for number, own in enumerate(self._streams)
@@ -180,14 +184,15 @@ class Outbox:
     def pings(
         self, stats: dict[str, float], version: int, *, waiting: Container[tuple[int, int]] = ()
     ) -> list[Ping]:
-        """One beat; more than one message when much is open. A ping overtakes what waits to be
-        sent, so it must not name that: it would look lost."""
+        """Returns one beat; more than one message when much is open. A ping overtakes what waits to
+        be sent, so it must not name that: it would look lost."""
         open_ranges = self.unacked(waiting=waiting)
         cut = range(0, max(1, len(open_ranges)), MAX_ENTRIES)
         return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats, version) for at in cut]
 
     def abandon(self) -> list[Range]:
-        """The end: what is open now never will be acknowledged."""
+        """Settles everything open as abandoned: it never will be acknowledged. Returns its
+        ranges."""
         gone = self.unacked()
         for own in self._streams:
             self.outcomes[Outcome.ABANDONED] += len(own.unacked)

@@ -1,10 +1,10 @@
-"""How a machine's relay speaks with the broker: each version of the weights in, once, and onto the
-shelf, where the machine's samplers take it. It has no streams and no environment."""
+"""The relay's end: puts each version of the weights, fetched once, on the shelf, where the samplers
+of the machine take it. It has no streams and no environment."""
 
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import zmq
 
@@ -24,16 +24,16 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.security import keys
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.subscriber import Subscriber
-from headrace.broker.weights.weight_shelf import Shelf, ShelfError
+from headrace.broker.weights.weight_shelf import ShelfError, WeightShelf
 
 log = logging.getLogger(__name__)
 
-# Shared memory that was full is tried again after so long.
+# Shared memory that was full is tried again after this time.
 _FULL_S: Final = 10.0
 
 
 class RelayEnd:
-    """The relay's Peer."""
+    """Speaks with the broker for the relay."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RelayEnd:
         *,
         name: str,
         inc: int,
-        shelf: Shelf,
+        shelf: WeightShelf,
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
         port: int = 0,
@@ -54,25 +54,20 @@ class RelayEnd:
         self.link = Link(endpoint, self, context, subscribe=True, key=key)
         self.weights = Subscriber(self.link)
         self._name = name
-        self._full_until = 0.0  # there was no room; nothing is fetched before
+        self._full_until = 0.0  # shared memory was full; nothing is fetched before
         self._complained = False
-
-    @property
-    def run(self) -> dict[str, Any] | None:
-        """The shared run, once a broker welcomed us."""
-        return self.weights.run
 
     def leave(self, text: str) -> None:
         self.link.send(encode(Bye(self.inc, False, text)))
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         hello = Hello("node", self._name, self.inc, version=self.weights.acting)
-        return encode(hello, hello_payload.encode(hello_payload.Introduction(port=self.port)))
+        return encode(hello, hello_payload.encode(hello_payload.HelloPayload(port=self.port)))
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        self.weights.welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.on_welcome(welcome, body)
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         match message:
@@ -80,22 +75,22 @@ class RelayEnd:
                 if self._has_room(message.size):
                     self.weights.handle(message, buffers)
             case Chunk():
-                self.shelf.moves()
+                self.shelf.show_progress()
                 self.weights.handle(message, buffers)
                 self._lay_down()
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
         return [encode(Ping((), {"clock": time.time()}))]
 
     def _has_room(self, size: int) -> bool:
-        """Weights that cannot be laid down are not fetched."""
+        """Reserves room on the shelf: weights that do not fit there are not fetched."""
         if time.monotonic() < self._full_until:
             return False
         try:
             self.shelf.reserve(size)
         except ShelfError as error:
-            self.shelf.close()  # so samplers need not wait for it
+            self.shelf.close()  # so that samplers do not wait for it
             self._full_until = time.monotonic() + _FULL_S
             if not self._complained:
                 log.warning("%s; until then each sampler fetches the weights itself", error)
@@ -110,7 +105,7 @@ class RelayEnd:
             return
         try:
             self.shelf.put(blob)
-        except ShelfError:  # smaller ones came first; the next announcement says it
+        except ShelfError:  # reserved for smaller ones; the next announcement reports it
             self.shelf.close()
         self.fetches += 1
         self.nbytes += len(blob.body)

@@ -1,4 +1,4 @@
-"""How a sampler speaks with the broker: its unrolls out, credit and weights in."""
+"""The sampler's end: its unrolls out, credit and weights in."""
 
 import asyncio
 import time
@@ -37,7 +37,8 @@ from headrace.broker.weights.subscriber import Subscriber
 
 
 class ActorEnd:
-    """The sampler's Peer. The sampler waits on `news` and then looks at what it needs."""
+    """Speaks with the broker for the sampler, which waits on `news` and then looks at what it
+    needs."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ActorEnd:
         self.port = 0  # where its metrics are served; 0 = nowhere
         self.bytes_sent = 0
         self.acks = Buckets(ACK_S)  # from sending to the acknowledgement
-        self.last_ack = 0.0  # when one came, since 1970; 0 = none yet
+        self.last_ack = 0.0  # when one came, seconds since 1970; 0 = none yet
         self._sent: dict[tuple[int, int], float] = {}  # (stream, seq) -> when; not acknowledged
         self._spaces = ("", "")  # digest, words
         self.weights = Subscriber(self.link, shelf)
@@ -69,32 +70,32 @@ class ActorEnd:
 
     @property
     def stats(self) -> dict[str, float]:
-        """Its own figures, as they are now."""
+        """Returns the sampler's own figures, as they are now."""
         return {**self.say(), "clock": time.time()}
 
     @property
     def run(self) -> dict[str, Any] | None:
-        """The shared run, once a broker welcomed us."""
+        """Returns the shared run, once a broker welcomed us."""
         return self.weights.run
 
     @property
     def blob(self) -> Blob | None:
-        """Newest weights that arrived and were not taken yet."""
+        """Returns the newest weights that arrived and were not taken yet."""
         return self.weights.blob
 
     @property
     def acting(self) -> int:
-        """Version the sampler acts with."""
+        """Returns the version that the sampler acts with."""
         return self.weights.acting
 
     async def serve(self) -> None:
-        """The link, and the look at the machine's shelf. Ends as the link does."""
+        """Runs the link and the poll of the machine's shelf. Ends as the link does."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.link.run(), name="link")
-            group.create_task(self.weights.borrow(self.news), name="shelf")
+            group.create_task(self.weights.poll_shelf(self.news), name="shelf")
 
     def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
-        """The environments are made: ask for credit."""
+        """Asks for credit, once the environments are made."""
         self.outbox = Outbox(inc=self.inc, streams=streams)
         self._spaces = spaces
         self.link.greet()
@@ -110,7 +111,7 @@ class ActorEnd:
         episodes: Episodes,
         buffers: Sequence[Buffer],
     ) -> None:
-        """A finished unroll goes out; it stays in the outbox until it is acknowledged."""
+        """Sends a finished unroll; it stays in the outbox until it is acknowledged."""
         frames = self.outbox.put(
             stream,
             versions=versions,
@@ -130,35 +131,35 @@ class ActorEnd:
         return self.weights.take()
 
     def acts_with(self, version: int, digest: str) -> None:
-        """Proof that the weights arrived: the digest of what the module holds now."""
+        """Proves that the weights arrived: sends the digest of what the module holds now."""
         self.weights.acts_with(version, digest)
 
     def leave(self, text: str) -> None:
-        """Clean exit; what is open is abandoned and said so. Its last figures go first."""
-        for frames in self.beats():
+        """Ends cleanly: sends the last figures, then abandons what is open and says so."""
+        for frames in self.beat_frames():
             self.link.send(frames)
         gone = self.outbox.abandon()
         self._forget(gone)
         self._sent.clear()
         self._journal.given_up(self.inc, gone)
-        # A full list says that another follows, so the last one is never full.
+        # A full list means that another follows, so the last one is never full.
         for at in range(0, len(gone) + 1, MAX_ENTRIES):
             self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
 
     # ---- Peer -----------------------------------------------------------------------------------
 
-    def greet(self) -> list[Payload]:
-        streams = self.outbox.introduction() if self._spaces[0] else ()
+    def hello_frames(self) -> list[Payload]:
+        streams = self.outbox.hello_streams() if self._spaces[0] else ()
         hello = Hello("actor", self.name, self.inc, spaces=self._spaces[0], version=self.acting)
         return encode(
             hello,
             hello_payload.encode(
-                hello_payload.Introduction(spaces=self._spaces[1], streams=streams, port=self.port)
+                hello_payload.HelloPayload(spaces=self._spaces[1], streams=streams, port=self.port)
             ),
         )
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        self.weights.welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        self.weights.on_welcome(welcome, body)
         self.news.set()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -186,7 +187,7 @@ class ActorEnd:
                 self.over = message.text or "the learner is done"
         self.news.set()
 
-    def beats(self) -> list[list[Payload]]:
+    def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
         if not self._spaces[0]:
             return []
@@ -194,7 +195,7 @@ class ActorEnd:
         return [encode(ping) for ping in self.outbox.pings(self.stats, self.acting, waiting=bulk)]
 
     def _forget(self, ended: Sequence[Range]) -> None:
-        """They need not be sent any more."""
+        """Removes ended unrolls from what waits to be sent."""
         for stream, lo, hi in ended if self.link.bulk else ():
             for seq in range(lo, hi):
                 self.link.bulk.drop((stream, seq))

@@ -1,4 +1,4 @@
-"""The messages about credit, part of the union in wire.py."""
+"""The messages about credit, part of the union in messages.py."""
 
 from typing import Annotated
 
@@ -9,18 +9,20 @@ from headrace.broker.protocol.fields import MAX_ENTRIES, Count
 
 
 class Limit(Message, frozen=True):
-    """Broker -> actor: (stream, limit, version): seqs below may start, acting with >= version."""
+    """Grants credit, broker -> actor: (stream, limit, version): seqs below may start, acting with
+    >= version."""
 
     grants: tuple[tuple[int, int, int], ...]
 
 
 class Recall(Message, frozen=True):
-    """Broker -> actor: (stream, number of the question): give back the credit not used yet."""
+    """Asks, broker -> actor, for the credit not used yet: (stream, number of the question)."""
 
     streams: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_ENTRIES)]
 
 
 class Returned(Message, frozen=True):
-    """Actor -> broker: (stream, number of the question, started): none above will start."""
+    """Answers Recall, actor -> broker: (stream, number of the question, started): none above will
+    start."""
 
     streams: Annotated[tuple[tuple[Count, Count, Count], ...], Meta(max_length=MAX_ENTRIES)]

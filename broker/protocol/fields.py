@@ -1,4 +1,4 @@
-"""The types that fields of messages may have, with their bounds: what is beyond is no message."""
+"""The types that fields of messages may have; a message with a value out of bounds is malformed."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -11,7 +11,7 @@ MAX_ENTRIES: Final = 64
 # Frames of a message behind the first two.
 MAX_BUFFERS: Final = 32
 MAX_BUFFER_BYTES: Final = 64 << 20
-# Episodes told with one unroll; a sampler tells the others with the next ones.
+# Episodes reported with one unroll; a sampler reports the others with the next ones.
 MAX_EPISODES: Final = 128
 # Two billion versions a year for thirty years; times the largest batch it is still below 2**53.
 MAX_VERSION: Final = 1 << 36
@@ -20,10 +20,10 @@ Role: TypeAlias = Annotated[str, Meta(max_length=32)]
 # A DELIVER names the sampler beside the fields of its unroll, and all of that must fit one header.
 MOST_NAME: Final = 200
 Name: TypeAlias = Annotated[str, Meta(max_length=MOST_NAME)]
-# Of an error: in bytes it fits a header, whatever it is written in.
+# Text of an error. The bound is in bytes, so that it fits a header in any alphabet.
 MOST_TEXT_BYTES: Final = 3000
 Text: TypeAlias = Annotated[str, Meta(max_length=MOST_TEXT_BYTES)]
-# Nothing that we count reaches 2**53; more would only serve to overflow a sum.
+# No count of ours reaches 2**53; a larger one could only overflow a sum.
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 # xxh3-64.
 Digest: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -33,7 +33,7 @@ Sizes: TypeAlias = Annotated[
 ]
 # Of weights; -1 = none yet.
 Version: TypeAlias = Annotated[int, Meta(ge=-1, le=MAX_VERSION)]
-# Of an unroll: nobody acts without weights.
+# Of an unroll: no sampler acts without weights.
 ActedWith: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_VERSION)]
 # 63 random bits per process start.
 Inc: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -50,7 +50,8 @@ Episodes: TypeAlias = Annotated[
 
 
 class Outcome(IntEnum):
-    """How an unroll ended. Every unroll gets exactly one, and the sampler is told."""
+    """Lists how an unroll can end. Every unroll gets exactly one outcome, and the sampler is
+    told."""
 
     TRAINED = 0  # an optimiser step used it
     STALE = 1  # older than max_lag_hard versions
@@ -62,7 +63,7 @@ class Outcome(IntEnum):
 
 
 class Refusal(IntEnum):
-    """Why a HELLO was refused; the text says what differs and what to do."""
+    """Lists why a HELLO is refused; the text says what differs and what to do."""
 
     RUN = 0
     SPACES = 1
@@ -76,7 +77,7 @@ class Refusal(IntEnum):
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
+    """Returns ascending numbers as half-open ranges: 1 2 3 7 -> (1, 4) (7, 8)."""
     out: list[tuple[int, int]] = []
     for number in numbers:
         if out and out[-1][1] == number:

@@ -14,19 +14,20 @@ Tag: TypeAlias = Annotated[int, Meta(ge=0)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Spans: TypeAlias = tuple[tuple[Count, Count], ...]
 
-# Seqs that one HELLO may make us look at: of a stream, of all, and of all that a learner trained.
+# Seqs that one HELLO may name: of one stream, of all, and of all that a learner trained.
 _MOST_OF_STREAM = 1 << 16
 _MOST_OPEN = 1 << 17
 _MOST_TRAINED = 1 << 20
-# Tables in tables in a run: of the arguments of an environment, a few.
+# Depth of tables in a run; only an environment's arguments nest, and only a few levels.
 _MOST_DEEP = 16
 
 
-class Introduction(Struct, frozen=True):
-    """What a HELLO carries beside its header; empty for whom it does not concern."""
+class HelloPayload(Struct, frozen=True):
+    """Holds what a HELLO carries beside its header; a field is empty for a role that does not use
+    it."""
 
     shared: dict[str, object] | None = None  # learner: the sections all must agree on
-    spaces: str = ""  # in words, for the refusal of somebody else's
+    spaces: str = ""  # in words, for the text of a refusal
     unroll_bytes: Count = 0  # learner: size of one unroll by these spaces
     # actor: (stream, floor, next, started, unacked half-open ranges)
     streams: tuple[tuple[Count, Count, Count, Count, Spans], ...] = ()
@@ -37,13 +38,13 @@ class Introduction(Struct, frozen=True):
     port: Port = 0  # where its metrics can be had, at the address it connects from; 0 = nowhere
 
 
-def encode(said: Introduction) -> bytes:
+def encode(said: HelloPayload) -> bytes:
     return msgspec.msgpack.encode(said)
 
 
-def decode(body: Buffer) -> Introduction:
+def decode(body: Buffer) -> HelloPayload:
     try:
-        said = msgspec.msgpack.decode(body, type=Introduction)
+        said = msgspec.msgpack.decode(body, type=HelloPayload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed("introduction") from error
     if said.shared is not None and not _sections(said.shared):
@@ -63,7 +64,8 @@ def decode(body: Buffer) -> Introduction:
 
 
 def _sections(shared: dict[str, object]) -> bool:
-    """Tables of keys, nested no deeper than any run: what compares and shows it calls itself."""
+    """Checks for tables of keys, nested no deeper than any run: comparing and printing them
+    recurses."""
     level: list[object] = list(shared.values())
     if not all(isinstance(table, dict) for table in level):
         return False
@@ -80,13 +82,13 @@ def _sections(shared: dict[str, object]) -> bool:
 
 
 def _ascending(floor: int, spans: Spans, ceiling: int) -> bool:
-    """Ranges in order, apart, and inside."""
+    """Tells whether the ranges are in order, apart, and inside the bounds."""
     edges = [floor, *(edge for span in spans for edge in span), ceiling]
     return all(low <= high for low, high in pairwise(edges))
 
 
 def pack(plain: object) -> bytes:
-    """Any plain data: the run in WELCOME, the numbers in STATUS."""
+    """Encodes any plain data: the run in WELCOME, the numbers in STATUS."""
     packed: bytes = msgpack.packb(plain, use_bin_type=True)
     return packed
 
@@ -94,5 +96,5 @@ def pack(plain: object) -> bytes:
 def unpack(body: Buffer) -> object:
     try:
         return msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # a list is no key
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as a key
         raise Malformed("body") from error

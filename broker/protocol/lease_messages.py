@@ -1,11 +1,12 @@
-"""The messages about leases, between the broker and a learner; part of the union in wire.py."""
+"""The messages about leases, between the broker and a learner; part of the union in messages.py."""
 
 from headrace.broker.protocol.bulk_messages import Message
 from headrace.broker.protocol.fields import Count, Episodes, Inc, Name, Outcome, Version
 
 
 class Deliver(Message, frozen=True):
-    """Broker -> learner: a lease. The fields of Unroll, and who made it; buffers as they came."""
+    """Gives a lease, broker -> learner. The fields of Unroll, and who made it; buffers as they
+    came."""
 
     tag: int
     attempt: int
@@ -23,7 +24,7 @@ class Deliver(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Learner -> broker: an optimiser step used these leases."""
+    """Says, learner -> broker, that an optimiser step used these leases."""
 
     inc: Inc
     version: Version
@@ -32,7 +33,7 @@ class Done(Message, frozen=True):
 
 
 class Nack(Message, frozen=True):
-    """Learner -> broker: these leases end without a step.
+    """Ends leases without a step, learner -> broker.
 
     outcome REJECTED settles them; DUPLICATE: trained here before, acknowledge them as trained;
     ABANDONED gives them back untouched.
@@ -46,7 +47,8 @@ class Nack(Message, frozen=True):
 
 
 class LearnerPing(Message, frozen=True):
-    """Learner -> broker, every beat: leases held, so that a lost DELIVER or DONE is noticed."""
+    """Lists the leases held, learner -> broker, every beat, so that a lost DELIVER or DONE is
+    noticed."""
 
     inc: Inc
     version: Version
@@ -57,7 +59,8 @@ class LearnerPing(Message, frozen=True):
 
 
 class LearnerPong(Message, frozen=True):
-    """Broker -> learner: `weights` is the newest version whole here; announce again if it lags."""
+    """Tells, broker -> learner, the newest version whole at the broker (`weights`); announce again
+    if it lags."""
 
     broker_inc: int
     version: int

@@ -78,15 +78,15 @@ Payload: TypeAlias = Buffer | zmq.Frame
 
 
 class WireError(ValueError):
-    """What arrived is no message of ours."""
+    """Says that what arrived is not one of our messages."""
 
 
 class Malformed(WireError):  # noqa: N818 - reads as what it says
-    """Wrong bytes: counted under a reason, never answered."""
+    """Reports wrong bytes: counted under a reason, never answered."""
 
 
 class OtherProtocol(WireError):  # noqa: N818
-    """A peer of another release."""
+    """Reports a peer of another release."""
 
     def __init__(self, theirs: int) -> None:
         super().__init__(
@@ -96,7 +96,8 @@ class OtherProtocol(WireError):  # noqa: N818
 
 
 class Hello(Message, frozen=True):
-    """Any peer -> broker, first and again after RESYNC. Buffer 0: msgpack Introduction."""
+    """Introduces any peer to the broker, first and again after RESYNC. Buffer 0: msgpack
+    HelloPayload."""
 
     role: Role  # actor, learner, watcher or evaluator
     name: Name
@@ -106,13 +107,13 @@ class Hello(Message, frozen=True):
     rank: Rank = 0
     world: Rank = 1
     version: Version = 0  # actor: acting with; learner: trained up to
-    group: Inc = 0  # learner: all ranks of one learner say the same
-    take_over: bool = False  # learner: ends another one that lives
+    group: Inc = 0  # learner: the same for all ranks of one learner
+    take_over: bool = False  # learner: replaces another one that lives
     fresh: bool = False  # learner: new weights may replace what the run has trained
 
 
 class Welcome(Message, frozen=True):
-    """Broker -> peer. Buffer 0: msgpack of the shared run."""
+    """Admits a peer, broker -> peer. Buffer 0: msgpack of the shared run."""
 
     broker_inc: int
     run: str
@@ -123,19 +124,19 @@ class Welcome(Message, frozen=True):
 
 
 class Refuse(Message, frozen=True):
-    """Broker -> peer: go away; the text is for a person."""
+    """Sends a peer away, broker -> peer; the text is for a person."""
 
     code: int
     text: str
 
 
 class Unroll(Message, frozen=True):
-    """Actor -> broker, buffers: the unroll's fields."""
+    """Carries a finished unroll, actor -> broker. Buffers: the unroll's fields."""
 
     inc: Inc
     stream: Count
     seq: Count
-    floor: Count  # every seq below is settled for the sampler; nobody need remember it
+    floor: Count  # every seq below is settled for the sampler and need not be remembered
     version_min: ActedWith
     version_max: ActedWith
     steps: Count  # live steps, dead ones left out
@@ -145,14 +146,14 @@ class Unroll(Message, frozen=True):
 
 
 class Ack(Message, frozen=True):
-    """Broker -> actor: ranges with the outcome they share."""
+    """Acknowledges, broker -> actor, ranges with the outcome they share."""
 
     outcome: Outcome
     ranges: tuple[Range, ...]
 
 
 class Ping(Message, frozen=True):
-    """Actor, evaluator -> broker, every beat: what is not acknowledged."""
+    """Lists, actor or evaluator -> broker, every beat, what is not acknowledged."""
 
     unacked: Ranges
     stats: dict[str, float]
@@ -160,7 +161,7 @@ class Ping(Message, frozen=True):
 
 
 class Pong(Message, frozen=True):
-    """Broker -> actor: unacknowledged ranges that are not here; send them again."""
+    """Names, broker -> actor, unacknowledged ranges that are not here; send them again."""
 
     broker_inc: int
     version: int
@@ -168,7 +169,7 @@ class Pong(Message, frozen=True):
 
 
 class Announce(Message, frozen=True):
-    """Weights: learner -> broker on the DEALER, broker -> all on the XPUB."""
+    """Announces weights: learner -> broker on the DEALER, broker -> all on the XPUB."""
 
     version: Version
     layout: str
@@ -179,7 +180,7 @@ class Announce(Message, frozen=True):
 
 
 class Get(Message, frozen=True):
-    """Weights: send chunks [lo, hi) of that version."""
+    """Asks for chunks [lo, hi) of that version of the weights."""
 
     version: Version
     lo: Count
@@ -187,21 +188,23 @@ class Get(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Weights: one chunk; buffer 0 is its bytes."""
+    """Carries one chunk of weights; buffer 0 is its bytes."""
 
     version: Version
     index: Count
 
 
 class Acting(Message, frozen=True):
-    """WACK, actor -> broker: I act with this version; digest recomputed from the loaded module."""
+    """Confirms weights (WACK), actor -> broker: I act with this version; digest recomputed from the
+    loaded module."""
 
     version: Version
     digest: str
 
 
 class Bye(Message, frozen=True):
-    """Either way, a clean end. final (learner, broker): the run is over, nothing is trained."""
+    """Ends a session cleanly, either way. final (learner, broker): the run is over, nothing is
+    trained."""
 
     inc: Inc
     final: bool
@@ -210,21 +213,22 @@ class Bye(Message, frozen=True):
 
 
 class Resync(Message, frozen=True):
-    """Broker -> peer: I do not know you; say HELLO."""
+    """Asks an unknown peer for HELLO, broker -> peer."""
 
     broker_inc: int
 
 
 class Watch(Message, frozen=True):
-    """Watcher -> broker: send Status."""
+    """Asks for Status, watcher -> broker."""
 
 
 class Status(Message, frozen=True):
-    """Broker -> watcher. Buffer 0: msgpack of numbers to show."""
+    """Carries the numbers to show, broker -> watcher. Buffer 0: their msgpack."""
 
 
 class Trouble(Message, frozen=True):
-    """Any peer -> broker: errors in its log. Those of one kind are one, the first of them whole."""
+    """Reports errors in its log, any peer -> broker. Errors of one kind are one, the first of them
+    whole."""
 
     inc: Inc
     text: Text
@@ -267,7 +271,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 def encode(message: Message, *buffers: Payload) -> list[Payload]:
-    """The frames of a message."""
+    """Returns the frames of a message."""
     header = _ENCODER.encode(message)
     assert len(header) <= MAX_HEADER, f"{type(message).__name__} header of {len(header)} bytes"
     prefix = _PREFIX.pack(
@@ -283,14 +287,14 @@ def encode(message: Message, *buffers: Payload) -> list[Payload]:
 
 
 def kind(frames: Sequence[Payload]) -> type[Message]:
-    """Of a message that `encode` made."""
+    """Returns the type of a message that `encode` made."""
     prefix = frames[0]
     assert isinstance(prefix, bytes)
     return TYPES[prefix[3]]
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
-    """The message and its buffers, or a WireError; never anything else."""
+    """Returns the message and its buffers; raises WireError and never anything else."""
     if len(frames) < 2:
         raise Malformed("fewer than two frames")
     prefix, header = frames[0], frames[1]
@@ -320,5 +324,6 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
 
 
 def _check(header: Buffer, tag: int, buffers: int) -> int:
-    """Seeded, so that a flipped type or count does not pass for another message."""
+    """Computes the seeded hash, so that a flipped type or count does not pass for another
+    message."""
     return xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers)

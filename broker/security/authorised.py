@@ -1,8 +1,8 @@
 """The folder of public keys that may connect, read again when it changes.
 
-A file that cannot be used counts as not there, and is named once. A folder that is not there lets
-nobody new in, and throws nobody out: a disk that comes a moment late must not cost a thousand
-samplers their work. Deleting a file withdraws its key.
+A file that cannot be used is ignored, and logged once. While the folder is missing no new peer is
+let in and none is thrown out: a disk that comes a moment late must not cost a thousand samplers
+their work. Deleting a file withdraws its key.
 """
 
 import logging
@@ -17,10 +17,10 @@ from headrace.broker.security.keys import KeyFileError
 
 log = logging.getLogger(__name__)
 
-# Looked at again after so long: a withdrawn key works no longer than this.
-LOOK_EVERY_S: Final = 0.5
-# A key that is not known may have been made this moment; but a flood of them costs no more looks.
-_LOOK_AGAIN_S: Final = 0.05
+# The folder is read again after this time: a withdrawn key works no longer.
+REFRESH_EVERY_S: Final = 0.5
+# An unknown key may have been made just now; a flood of them is limited to one look in this time.
+_REFRESH_AGAIN_S: Final = 0.05
 # Folder entries read at most, so that a wrong folder does not hold up the broker.
 _MOST_FILES: Final = 20_000
 
@@ -28,11 +28,11 @@ _Signature = tuple[int, int, int, int]
 
 
 class Authorised:
-    """Who has which public key."""
+    """Maps public keys to users."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self.folder = folder
-        self.problem = ""  # why nobody new can be let in; "" = the folder can be read
+        self.problem = ""  # why no new peer can be let in; "" = the folder can be read
         self.users: dict[bytes, str] = {}  # raw public key -> user
         self.withdrawn: dict[bytes, str] = {}  # keys that were here once
         self._clock = clock
@@ -40,26 +40,26 @@ class Authorised:
         self._read: dict[
             str, tuple[_Signature, bytes | None]
         ] = {}  # by file; None = cannot be used
-        self._looked = -1e9  # when
+        self._refreshed = -1e9  # when
 
     def user(self, public: bytes) -> str | None:
-        """Whose key it is; None = nobody's."""
-        self.look(LOOK_EVERY_S)
+        """Returns the user that has this key; None = nobody."""
+        self.refresh(REFRESH_EVERY_S)
         if public not in self.users:
-            self.look(_LOOK_AGAIN_S)
+            self.refresh(_REFRESH_AGAIN_S)
         return self.users.get(public)
 
     def has(self, user: str) -> bool:
-        """Has this user a key?"""
-        self.look(LOOK_EVERY_S)
+        """Tells whether this user has a key."""
+        self.refresh(REFRESH_EVERY_S)
         return user in self._names
 
-    def look(self, oldest_s: float = 0.0) -> None:
-        """Read what changed, unless we looked a moment ago."""
+    def refresh(self, oldest_s: float = 0.0) -> None:
+        """Reads what changed, unless that was done in the last `oldest_s` seconds."""
         now = self._clock()
-        if now - self._looked < oldest_s:
+        if now - self._refreshed < oldest_s:
             return
-        self._looked = now
+        self._refreshed = now
         try:
             files = self._files()
         except OSError as error:
@@ -72,8 +72,8 @@ class Authorised:
             log.warning("%s can be read again", self.folder)
             self.problem = ""
         if files != {name: signature for name, (signature, _) in self._read.items()}:
-            self._read = {name: self._one(name, files[name]) for name in sorted(files)}
-            self._learn()
+            self._read = {name: self._read_file(name, files[name]) for name in sorted(files)}
+            self._map_users()
 
     def _trouble(self, why: str) -> None:
         if why != self.problem:
@@ -81,7 +81,7 @@ class Authorised:
         self.problem = why
 
     def _files(self) -> dict[str, _Signature]:
-        """Every public file, with what changes when it does."""
+        """Returns every public file with a signature that changes when the file does."""
         if self.folder.stat().st_mode & 0o022:
             raise KeyFileError(
                 f"others can write into {self.folder}, and so let themselves in;"
@@ -101,7 +101,7 @@ class Authorised:
                     raise KeyFileError(f"{self.folder} holds more than {_MOST_FILES} keys")
         return found
 
-    def _one(self, name: str, signature: _Signature) -> tuple[_Signature, bytes | None]:
+    def _read_file(self, name: str, signature: _Signature) -> tuple[_Signature, bytes | None]:
         known = self._read.get(name)
         if known is not None and known[0] == signature:
             return known
@@ -117,8 +117,9 @@ class Authorised:
             log.error("not authorised: %s: %s", path, error.strerror)
         return signature, None
 
-    def _learn(self) -> None:
-        """From the files' contents; a key that two files name is nobody's."""
+    def _map_users(self) -> None:
+        """Maps keys to users by the files' contents; a key that two files name belongs to
+        nobody."""
         shared = Counter(public for _, public in self._read.values() if public is not None)
         before, self.users = self.users, {}
         for name, (_, public) in self._read.items():

@@ -1,6 +1,6 @@
-"""CURVE options of both ends of a socket, and the monitor that tells of failed handshakes.
+"""CURVE options of both ends of a socket, and the monitor that reports failed handshakes.
 
-Who may connect is the Gate's to say (gate.py).
+The Gate (gate.py) decides who may connect.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import zmq
 from headrace.broker.protocol.messages import Buffer
 from headrace.broker.security.keys import Key
 
-# A named domain: only sockets that say it are asked about here, and "*" would not match it.
+# A named domain: only sockets that set it are asked about here, and "*" would not match it.
 DOMAIN: Final = b"headrace"
-# What the broker's own end sees of handshakes that came to nothing before a key was asked about.
+# Handshakes that failed, also those that failed before the Gate was asked about a key.
 FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -23,26 +23,26 @@ FAILURES: Final = (
 )
 
 
-def serve(socket: "zmq.Socket[bytes]", key: Key) -> None:
-    """The broker's end: nobody comes in whom the Gate did not let in."""
+def make_server(socket: "zmq.Socket[bytes]", key: Key) -> None:
+    """Makes the socket a CURVE server: only those connect that the Gate lets in."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
     socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
     socket.set(zmq.ZAP_DOMAIN, DOMAIN)
-    # Without it libzmq lets everybody in when no handler is bound.
+    # Without it libzmq lets every peer in when no handler is bound.
     socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
-def join(socket: "zmq.Socket[bytes]", key: Key) -> None:
-    """A peer's end: it talks to the owner of this one broker key and to nobody else."""
+def make_client(socket: "zmq.Socket[bytes]", key: Key) -> None:
+    """Makes the socket a CURVE client, which talks only to the owner of this one broker key."""
     socket.set(zmq.CURVE_SERVERKEY, key.broker.encode())
     socket.set(zmq.CURVE_SECRETKEY, key.secret.encode())
     socket.set(zmq.CURVE_PUBLICKEY, key.public.encode())
 
 
-def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
-    """A monitor of failed handshakes. It must be read: what nobody reads would stop all traffic,
-    so its queue has no bound of its own; it holds what fails while the loop is busy."""
+def monitor_handshakes(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
+    """Makes a monitor of failed handshakes. It must be read: a full monitor would stop all traffic,
+    so its queue is unbounded; it holds what fails while the loop is busy."""
     name = f"inproc://handshakes.{socket.underlying:x}"
     socket.monitor(name, FAILURES)
     made: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
@@ -52,15 +52,15 @@ def listen(socket: "zmq.Socket[bytes]") -> "zmq.Socket[bytes]":
     return made
 
 
-def unlisten(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
-    """Before the socket is closed."""
+def stop_monitor(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
+    """Closes a monitor; call it before the socket is closed."""
     with contextlib.suppress(zmq.ZMQError):  # the context may be gone
         socket.monitor(None, 0)
     monitor.close(0)
 
 
 def failures(monitor: "zmq.Socket[bytes]") -> Iterator[tuple[int, int]]:
-    """All that came in, without waiting."""
+    """Yields all failures that came in, without waiting."""
     while True:
         try:
             frames = monitor.recv_multipart(zmq.DONTWAIT)
@@ -70,6 +70,6 @@ def failures(monitor: "zmq.Socket[bytes]") -> Iterator[tuple[int, int]]:
 
 
 def failure(frames: Sequence[Buffer]) -> tuple[int, int]:
-    """A monitor's message: event and value."""
+    """Reads event and value from a monitor's message."""
     event, value = struct.unpack("=HI", bytes(frames[0])[:6])
     return int(event), int(value)

@@ -1,4 +1,4 @@
-"""What a failed handshake means to a peer: what its user is told, and what it does next. Pure.
+"""Decides what a peer does after a failed handshake, and what its user is told. Pure.
 
     what libzmq tells                       because                                 then
     AUTH 400            REFUSED    the broker does not know our key                 end; or wait
@@ -8,8 +8,8 @@
 
 "End; or wait": a peer that was never let in was started wrongly, and ends. One that was let in
 before waits: what it holds is worth more than a quick answer to a slip at the broker. The last row
-cannot be told apart from a broker that is being restarted, so nobody ends because of it, and it is
-only spoken of when it repeats.
+cannot be told apart from a broker that is being restarted, so no peer ends because of it, and it is
+logged only when it repeats.
 """
 
 from enum import Enum
@@ -21,9 +21,9 @@ from headrace.broker.security.keys import Key, stem
 
 _REFUSED: Final = 400
 _MECHANISM_MISMATCH: Final = 0x11000002
-# So many broken handshakes in a row are no accident.
+# This many broken handshakes in a row are not an accident.
 _PATIENCE: Final = 3
-# The same words come no sooner again.
+# Seconds until the same line is logged again.
 _AGAIN_S: Final = 60.0
 _LONGEST_S: Final = {"refused": 30.0, "later": 5.0, "mismatch": 30.0, "hung up": 5.0}
 _SHORTEST_S: Final = 0.5
@@ -37,7 +37,7 @@ class Failure(Enum):
 
 
 def failure(event: int, value: int) -> Failure:
-    """Of a monitor's event."""
+    """Classifies a monitor's event."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return Failure.REFUSED if value == _REFUSED else Failure.LATER
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
@@ -46,7 +46,7 @@ def failure(event: int, value: int) -> Failure:
 
 
 class Handshakes:
-    """Those of one link, over all its sockets."""
+    """Follows the handshakes of one link, over all its sockets."""
 
     def __init__(self, endpoint: str, key: Key | None) -> None:
         self._endpoint = endpoint
@@ -54,41 +54,41 @@ class Handshakes:
         self._let_in = False  # ever
         self._failures = 0  # in a row
         self._last = Failure.HUNG_UP
-        self._said: dict[Failure, float] = {}  # when, since we were let in
+        self._last_logged: dict[Failure, float] = {}  # when logged, since we were last let in
 
     def succeeded(self) -> None:
-        """The broker spoke with us."""
+        """Notes that the broker spoke with us."""
         self._let_in = True
         self._failures = 0
-        self._said.clear()
+        self._last_logged.clear()
 
     def failed(self, what: Failure) -> bool:
-        """True = this socket will not do; away with it, and wait."""
+        """Counts a failure; True = close this socket, and back off."""
         self._failures += 1
         self._last = what
         return what is not Failure.HUNG_UP or self._failures >= _PATIENCE
 
     def fatal(self) -> str:
-        """Why there is no sense in going on; "" = there is."""
+        """Says why to give up; "" = go on."""
         if self._let_in or not self._failures:
             return ""
         return self._words() if self._last in (Failure.REFUSED, Failure.MISMATCH) else ""
 
     def line(self, now: float) -> str:
-        """What the user should hear now; "" = nothing new."""
+        """Returns the next line for the user; "" = nothing new."""
         quiet = self._last is Failure.HUNG_UP and self._failures < _PATIENCE
         if not self._failures or quiet:
             return ""
-        if now - self._said.get(self._last, -_AGAIN_S) < _AGAIN_S:
+        if now - self._last_logged.get(self._last, -_AGAIN_S) < _AGAIN_S:
             return ""
-        self._said[self._last] = now
+        self._last_logged[self._last] = now
         return f"{self._words()}; still trying"
 
     def pause_s(self) -> float:
-        """How long to stay away; 0 = no handshake failed."""
+        """Returns the back-off in seconds; 0 = no handshake failed."""
         if not self._failures:
             return 0.0
-        # One that begins to fail is asked again soon, one that goes on failing seldom.
+        # Exponential back-off: soon at first, seldom while it goes on failing.
         doubled = _SHORTEST_S * 2.0 ** min(self._failures - 1, 10)
         return min(doubled, _LONGEST_S[self._last.value])
 

@@ -1,14 +1,15 @@
-"""Key files: one secret file for each who connects, one public file for each who may. No sockets.
+"""Key files: one secret file for each peer, one public file for each peer that may connect. No
+sockets.
 
     FOLDER/                   0700
       broker.key              0600   the broker's own pair
       broker.pub                     its public half, for peers' files that are made later
       actor-node7.key         0600   all that a peer needs: its own pair, the broker's public half
-      authorised/                    what the broker looks into
-        actor-node7.pub              public half; the file's name says who it is
+      authorised/                    where the broker looks up keys
+        actor-node7.pub              public half; the file's name says who owns it
 
-Each is a few lines of TOML; a key is 40 characters of Z85. What is wrong with a file is a
-KeyFileError: one line that names the file and what to do.
+Each is a few lines of TOML; a key is 40 characters of Z85. A wrong file raises KeyFileError: one
+line that names the file and what to do.
 """
 
 import os
@@ -33,11 +34,11 @@ _FIELDS: Final = ("role", "name", "public", "secret", "broker")
 
 
 class KeyFileError(ValueError):
-    """A key file that cannot be used; the text is one line for the user."""
+    """Says, in one line for the user, why a key file cannot be used."""
 
 
 class Key(NamedTuple):
-    """What one process needs."""
+    """Holds the keys of one process."""
 
     role: str
     name: str  # "" = the role's shared key
@@ -47,17 +48,17 @@ class Key(NamedTuple):
     path: str  # where it was read, for messages
 
     def __repr__(self) -> str:
-        """Never the secret: a key may come into a log by way of a traceback."""
+        """Hides the secret: a key may come into a log by way of a traceback."""
         return f"Key({stem(self.role, self.name)}, {self.public})"
 
 
 def stem(role: str, name: str) -> str:
-    """How its files are called."""
+    """Returns the file name of a key, without its ending."""
     return f"{role}-{name}" if name else role
 
 
 def user(role: str, name: str) -> str:
-    """What the broker calls the connections that use it."""
+    """Returns the user that the broker gives to connections with this key."""
     return f"{role}:{name}"
 
 
@@ -70,13 +71,13 @@ def check_name(name: str) -> str:
 
 
 def make(role: str, name: str = "", broker: str = "") -> Key:
-    """A new pair."""
+    """Makes a new pair."""
     public, secret = (half.decode() for half in zmq.curve_keypair())
     return Key(role, name, public, secret, broker or public, "")
 
 
 def text(key: Key) -> str:
-    """The secret file."""
+    """Returns the content of the secret file."""
     who = f"{key.role} {key.name}".strip()
     return (
         f"# A secret Headrace key: whoever reads this file can take part as {who}.\n"
@@ -87,24 +88,24 @@ def text(key: Key) -> str:
 
 
 def public_text(public: str) -> str:
-    """The public file; who it belongs to is the file's name."""
+    """Returns the content of the public file; the file's name says who owns it."""
     return f'# The public half of a Headrace key. Not secret.\npublic = "{public}"\n'
 
 
 def raw(public: str) -> bytes:
-    """As it travels in a handshake."""
+    """Decodes a key to the bytes that travel in a handshake."""
     return bytes(z85.decode(public))
 
 
 def parse(content: str, source: str, role: str = "") -> Key:
-    """A secret file; of this role, unless any will do."""
+    """Reads a secret file of this role; "" = any role."""
     table = _table(content, source)
     if "secret" not in table and "public" in table:
         raise KeyFileError(f"{source} is only the public half of a key; give the .key file")
     needed = [field for field in _FIELDS if field != "broker" or table.get("role") != BROKER]
     missing = [field for field in needed if field not in table]
     if missing:
-        raise KeyFileError(f"{source}: {missing[0]} is missing; make it anew: headrace keygen")
+        raise KeyFileError(f"{source}: {missing[0]} is missing; make a new one: headrace keygen")
     found = table["role"]
     if found not in (*ROLES, BROKER):
         raise KeyFileError(f"{source}: {found!r} is no role; there are {', '.join(ROLES)}")
@@ -123,12 +124,12 @@ def parse(content: str, source: str, role: str = "") -> Key:
 
 
 def parse_public(content: str, source: str) -> str:
-    """A public file."""
+    """Reads a public file."""
     table = _table(content, source)
     if "secret" in table:
         raise KeyFileError(
             f"{source} holds a secret key where a public one belongs; take the file away and"
-            " make that key anew, others may have read it"
+            " make a new one, others may have read that one"
         )
     if "public" not in table:
         raise KeyFileError(f"{source}: public is missing; copy the .pub file of headrace keygen")
@@ -136,7 +137,7 @@ def parse_public(content: str, source: str) -> str:
 
 
 def owner(name: str, source: str) -> tuple[str, str]:
-    """Whose a public file of this name is: role and name."""
+    """Returns the role and name of the owner of a public file, by its name."""
     role, dash, own = name.removesuffix(".pub").partition("-")
     if role not in ROLES or (dash and not _NAME.fullmatch(own)):
         raise KeyFileError(
@@ -147,7 +148,7 @@ def owner(name: str, source: str) -> tuple[str, str]:
 
 
 def read(path: Path, role: str) -> Key:
-    """The key of this role in a file that nobody else can read."""
+    """Reads the key of this role from a file that only its owner can read."""
     try:
         mode = path.stat().st_mode
         content = read_bounded(path)
@@ -172,7 +173,7 @@ _ALL_THAT_READS: Final = "the user that runs this process must be able to read i
 
 
 def read_bounded(path: Path) -> str:
-    """At most as much as a key file may hold; a KeyFileError when it holds no text."""
+    """Reads as much as a key file may hold; raises KeyFileError when that is not text."""
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
@@ -187,7 +188,7 @@ def _table(content: str, source: str) -> dict[str, str]:
     try:
         table = tomllib.loads(content)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise KeyFileError(f"{source}: {error}; make it anew: headrace keygen") from None
+        raise KeyFileError(f"{source}: {error}; make a new one: headrace keygen") from None
     for field, value in table.items():
         if field not in _FIELDS or not isinstance(value, str):
             raise KeyFileError(f"{source}: {field} does not belong into a key file")

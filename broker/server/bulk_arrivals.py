@@ -25,7 +25,7 @@ from headrace.broker.server.connections.admission import Door
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.weight_messages import Shipping
 from headrace.broker.transport.bulk import reassembly
-from headrace.broker.transport.bulk.reassembly import Pieces
+from headrace.broker.transport.bulk.reassembly import Reassembly
 from headrace.broker.weights.blobs import MOST_CHUNK_BYTES
 
 # What it takes; and who brings bulk.
@@ -49,7 +49,7 @@ class Arrivals:
         self._post = shipping.post
         self._newest = shipping.newest
         self._take = take  # a message that is whole now
-        self._of: dict[int, Pieces] = {}  # by incarnation: they outlive a connection
+        self._of: dict[int, Reassembly] = {}  # by incarnation: they outlive a connection
 
     @property
     def nbytes(self) -> int:
@@ -64,8 +64,8 @@ class Arrivals:
             case Piece():
                 self._piece(peer, message, buffers)
             case Mark():
-                own = self._of.get(peer.inc) or Pieces()
-                self._post.send(peer.route, own.reached(message, time.monotonic()))
+                own = self._of.get(peer.inc) or Reassembly()
+                self._post.send(peer.route, own.answer(message, time.monotonic()))
             case Reached():
                 self._post.reached(peer, message)
 
@@ -73,7 +73,7 @@ class Arrivals:
         if peer.role not in _BRING:
             self._complaints.count("unexpected")
             return
-        own = self._of.setdefault(peer.inc, Pieces())
+        own = self._of.setdefault(peer.inc, Reassembly())
         try:
             inner = reassembly.opened(message, head)
         except Malformed:

@@ -21,7 +21,7 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.peer_errors import Troubles
 from headrace.broker.protocol import hello_payload, messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Buffer, Message, Refusal
 from headrace.broker.server import effects
 from headrace.broker.server.bulk_arrivals import CARRIAGE, Arrivals
@@ -217,7 +217,7 @@ class Server:
             self.counters.errors["hello"] += 1
             return
         try:
-            intro = hello_payload.decode(body) if body else Introduction()
+            intro = hello_payload.decode(body) if body else HelloPayload()
         except messages.Malformed:
             self.counters.errors["malformed"] += 1
             return

@@ -13,21 +13,21 @@ from headrace.broker.server.connections.admission import Door
 from headrace.broker.server.connections.complaints import Complaints
 from headrace.broker.server.connections.replies import Post
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.weights.blobs import Blob, Kept
-from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.blobs import Blob, KeptVersions
+from headrace.broker.weights.fetch import WeightFetch
 
 # Versions whose moment is remembered: who takes longer than these is not measured.
 _MOST_TIMED: Final = 256
 
 
 class Newest:
-    """Keeps the newest weights: who may bring them and what is asked for; the Fetch verifies what
+    """Keeps the newest weights: who may bring them and what is asked for; the fetch verifies what
     arrives. Every method returns the messages to send."""
 
     def __init__(self) -> None:
-        self.fetch = Fetch()
+        self.fetch = WeightFetch()
         self.blob: Blob | None = None  # newest whole weights, its chunks apart
-        self._kept = Kept()
+        self._kept = KeptVersions()
         self._publisher = 0  # incarnation of the rank that announced last
 
     @property
@@ -51,17 +51,17 @@ class Newest:
         are in the middle of."""
         blob, more = self.fetch.on_chunk(chunk, body)
         if blob is not None:
-            self.blob = blob.apart()
+            self.blob = blob.with_own_chunks()
             self._kept.add(self.blob, fetched())
         return self.blob if blob is not None else None, more
 
     def again(self, inc: int) -> list[Get]:
         """Every beat of the publisher."""
-        return self.fetch.again() if self.came_from(inc) else []
+        return self.fetch.ask_missing() if self.came_from(inc) else []
 
     def instead(self, get: Get) -> Announce | None:
         """Of a version that is no longer here."""
-        return self._kept.instead(get)
+        return self._kept.newer_instead(get)
 
     def indexes(self, get: Get) -> range:
         """The chunks that a Get asks for, as far as they exist."""

@@ -1,4 +1,4 @@
-"""Addresses, and sockets with every option that MUST be set, set in one place."""
+"""Addresses, and sockets with every option that MUST be set, in one place."""
 
 import ipaddress
 import re
@@ -15,7 +15,7 @@ _HIGH_WATER = 1024
 # A name, an address, an interface, or * for all: what ZeroMQ takes, and no longer than DNS does.
 _HOST = re.compile(r"[!-~]{1,253}")
 _SUBSCRIPTION_BYTES = 1024
-# Announcements: of many that wait only the newest matters, and one that is lost comes with a beat.
+# Announcements: of many that wait only the newest matters, and a lost one is repeated by a beat.
 _ANNOUNCED = 64
 # A peer that vanished without closing (power, cable) is noticed by TCP, so that its descriptor is
 # freed. Not by ZeroMQ's own heartbeats: libzmq 4.3.5 aborts the process when their timer fires on a
@@ -24,17 +24,18 @@ _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 10, 5, 3
 # While something of ours is not acknowledged TCP sends no keepalive, and repeats that for a quarter
 # of an hour: such a connection ends after the same time as one on which nothing is under way.
 _UNHEARD_MS = 1000 * (_KEEPALIVE_IDLE_S + _KEEPALIVE_INTERVAL_S * _KEEPALIVE_COUNT)
-# A host that is gone does not refuse, and TCP would knock there for two minutes. Each attempt looks
+# A host that is gone does not refuse, and TCP would try it for two minutes. Each attempt looks
 # the name up again: the broker may have moved. Long enough for a lost packet on a long line.
 _CONNECT_MS = 2000
 
 
 class EndpointError(ValueError):
-    """An address that cannot be used; the text says which and why."""
+    """Says which address cannot be used, and why."""
 
 
 def check(endpoint: str) -> str:
-    """tcp://host:port or ipc:///path, or an EndpointError."""
+    """Returns the address if it is tcp://host:port or ipc:///path; raises EndpointError
+    otherwise."""
     scheme, _, rest = endpoint.partition("://")
     if scheme == "ipc" and rest and rest.isprintable():
         if len(rest) > 100:
@@ -48,13 +49,14 @@ def check(endpoint: str) -> str:
 
 def _port(text: str) -> bool:
     return text == "*" or (
-        # No other alphabet's digits, and not so many that reading them is refused.
+        # ASCII digits only, and few: int() refuses a very long text.
         len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536
     )
 
 
 def check_bind(endpoint: str, *, guarded: bool) -> str:
-    """Without keys, and without being told that it is meant so, only this machine gets in."""
+    """Returns the address; raises EndpointError when other machines can reach it and it is not
+    `guarded` (by keys, or by the user's word that none are needed)."""
     check(endpoint)
     if guarded or _stays_here(endpoint):
         return endpoint
@@ -70,8 +72,8 @@ def _stays_here(endpoint: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether only this machine can reach it, as it stands in an address; a name, an
-    interface or all of them may be reached from afar."""
+    """Tells whether only this machine can reach a host, as it stands in an address; a name, an
+    interface or all of them may be reachable from other machines."""
     if host == "localhost":
         return True
     try:
@@ -81,13 +83,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _answers(path: str) -> bool:
-    """Does a process listen there? A file that a dead one left does not answer."""
+    """Tells whether a process listens at the path. A file that a dead process left does not
+    answer."""
     with unix.socket(unix.AF_UNIX, unix.SOCK_STREAM) as probe:
         return probe.connect_ex(path) == 0
 
 
 def announce_endpoint(bind: str) -> str:
-    """Where weight announcements go out unless the run says otherwise: the next port or path."""
+    """Returns the default address for weight announcements: the next port or path."""
     if bind.startswith("ipc://"):
         return bind + ".pub"
     host, _, port = bind.rpartition(":")
@@ -95,7 +98,7 @@ def announce_endpoint(bind: str) -> str:
 
 
 def seen_from(broker: str, announce: str) -> str:
-    """The announcement address for a peer: the broker may listen on all interfaces."""
+    """Returns the announcement address for a peer: the broker may listen on all interfaces."""
     if announce.startswith("ipc://"):
         return announce
     return f"{broker.rpartition(':')[0]}:{announce.rpartition(':')[2]}"
@@ -104,7 +107,7 @@ def seen_from(broker: str, announce: str) -> str:
 def router(
     context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
 ) -> "zmq.Socket[bytes]":
-    """With a key it is a CURVE server: make the Gate first."""
+    """Makes the broker's ROUTER. With a key it is a CURVE server: make the Gate first."""
     socket = _server(context, zmq.ROUTER, key)
     socket.set(zmq.ROUTER_MANDATORY, 1)  # without it a full or unknown peer drops silently
     return socket
@@ -126,7 +129,7 @@ def dealer(
     context: "zmq.Context[zmq.Socket[bytes]]", key: Key | None = None
 ) -> "zmq.Socket[bytes]":
     socket = _client(context, zmq.DEALER, key)
-    # Only to a broker that is there: what waits in a pipe to nobody would be lost with it.
+    # Queue only to a connected broker: messages in a pipe without one would be lost with the pipe.
     socket.set(zmq.IMMEDIATE, 1)
     return socket
 
@@ -136,7 +139,7 @@ def subscriber(
 ) -> "zmq.Socket[bytes]":
     socket = _client(context, zmq.SUB, key)
     socket.set(zmq.SUBSCRIBE, b"")
-    # A lost announcement comes again with the next beat; nothing waits for this one to be back.
+    # A lost announcement comes again with the next beat, so reconnecting is not urgent.
     socket.set(zmq.RECONNECT_IVL, 500)
     return socket
 
@@ -146,7 +149,7 @@ def _server(
 ) -> "zmq.Socket[bytes]":
     socket = _socket(context, kind)
     if key is not None:
-        curve.serve(socket, key)
+        curve.make_server(socket, key)
     return socket
 
 
@@ -155,7 +158,7 @@ def _client(
 ) -> "zmq.Socket[bytes]":
     socket = _socket(context, kind)
     if key is not None:
-        curve.join(socket, key)
+        curve.make_client(socket, key)
     # Jitter is libzmq's: up to the same again. A broker that is not there costs a refused packet,
     # so coming back soon is cheap; handshakes that fail are paced by the link (handshake.py).
     socket.set(zmq.RECONNECT_IVL, 100)
@@ -179,10 +182,11 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
 
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
-    """Listen; returns the address with its real port. A taken one is an EndpointError."""
+    """Listens; returns the address with its real port. Raises EndpointError if the address is
+    taken."""
     if endpoint.endswith(":0"):
         endpoint = endpoint[:-1] + "*"
-    # ZeroMQ would take the path away from whoever listens there, without a word.
+    # ZeroMQ would silently take the path away from the process that listens there.
     if endpoint.startswith("ipc://") and _answers(endpoint.removeprefix("ipc://")):
         raise EndpointError(
             f"cannot listen on {endpoint}: address already in use;"

@@ -2,9 +2,8 @@
 
     libzmq (ZAP) --request--> Gate --is the key in the folder?--> answer: user "role:name", or no
 
-What a peer with that user may say is the server's business (server.py). The handler answers
-whatever comes and ends only by cancellation: a handler that dies leaves every later client hanging
-for ever, without a word.
+What a peer with that user may send is decided in server.py. The handler answers every request and
+ends only by cancellation: if it died, every later client would hang for ever without a word.
 """
 
 import asyncio
@@ -29,14 +28,14 @@ _VERSION: Final = b"1.0"
 # The peer hears it: 400 = your key is refused, 500 = the broker cannot tell now, come again.
 YES, NO, LATER = b"200", b"400", b"500"
 _MECHANISM_MISMATCH: Final = 0x11000002
-# The same complaint comes no sooner again; of many different ones so many are remembered.
-_AGAIN_S, _COMPLAINTS = 60.0, 256
+# Seconds until the same line is logged again, and how many different lines are remembered.
+_AGAIN_S, _MOST_LINES = 60.0, 256
 
 REASONS: Final = ("unknown", "mechanism", "failed")
 
 
 class Request(NamedTuple):
-    """What libzmq wants to know."""
+    """Holds what libzmq asks."""
 
     id: bytes
     domain: bytes
@@ -52,7 +51,8 @@ class Reply(NamedTuple):
 
 
 class Gate:
-    """One for each context with CURVE server sockets; made before they are bound."""
+    """Answers the ZAP requests of one context with CURVE server sockets; made before they are
+    bound."""
 
     def __init__(
         self,
@@ -64,24 +64,24 @@ class Gate:
         self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self.accepted = 0  # handshakes, not peers
         self.authorised = Authorised(authorised, clock)
-        self.authorised.look()
+        self.authorised.refresh()
         self._clock = clock
-        self._said: dict[str, float] = {}  # complaint -> when
+        self._last_logged: dict[str, float] = {}  # complaint -> when
         self._monitors: list[zmq.Socket[bytes]] = []
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 0)
         self._socket.bind(_ADDRESS)
 
     def watch(self, socket: "zmq.Socket[bytes]") -> None:
-        """Count the handshakes that fail at this socket."""
-        self._monitors.append(curve.listen(socket))
+        """Counts the handshakes that fail at this socket."""
+        self._monitors.append(curve.monitor_handshakes(socket))
 
     def allowed(self, user: str) -> bool:
-        """Is the key that a connection came with still there? Cheap."""
+        """Tells whether the key that a connection came with is still authorised. Cheap."""
         return self.authorised.has(user)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._answer_loop(), name="gate")
@@ -112,14 +112,15 @@ class Gate:
         try:
             while True:
                 for frames in await mail.receive(3600.0):
-                    self.failed(*curve.failure([frame.bytes for frame in frames]))
+                    self.handshake_failed(*curve.failure([frame.bytes for frame in frames]))
         finally:
             mail.close()
 
     # ---- decisions ------------------------------------------------------------------------------
 
     def answer(self, frames: Sequence[bytes]) -> list[bytes]:
-        """One question with its route; whatever it is, there is an answer."""
+        """Answers one request, which comes with its route; there is an answer whatever the request
+        is."""
         envelope, asked = _opened(frames)
         request_id = asked[1] if len(asked) > 1 else b""
         try:
@@ -133,7 +134,7 @@ class Gate:
         return [*envelope, _VERSION, request_id, reply.status, reply.text, reply.user.encode(), b""]
 
     def decide(self, request: Request) -> Reply:
-        """Whose key it is, if it is anybody's."""
+        """Decides by the owner of the key, if it has one."""
         if request.domain != curve.DOMAIN or request.mechanism != b"CURVE":
             self._refuse("mechanism", f"refused {request.address}: it brought no key")
             return Reply(NO, b"a key is needed")
@@ -153,15 +154,16 @@ class Gate:
         return Reply(YES, b"", user)
 
     def _unknown(self, address: str, public: bytes) -> str:
-        """One line about a key that is not in the folder."""
+        """Words the log line about a key that is not in the folder."""
         was = self.authorised.withdrawn.get(public)
         if was is not None:
             return f"refused {address}: the key of {was.replace(':', ' ').strip()} is withdrawn"
         shown = z85.encode(public).decode()
         return f"refused {address}: no file in {self.authorised.folder} holds its key {shown}"
 
-    def failed(self, event: int, value: int) -> None:
-        """A handshake that ended without a question to us; those that we refused are counted."""
+    def handshake_failed(self, event: int, value: int) -> None:
+        """Counts a handshake that failed before we were asked; those that we refused are counted
+        already."""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
@@ -169,32 +171,32 @@ class Gate:
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             self._refuse("failed", "refused a peer that takes us for a broker with another key")
         else:
-            self.refused["failed"] += 1  # gone in the middle: nothing that one could mend here
+            self.refused["failed"] += 1  # it left in the middle: nothing to correct at this end
 
     def _refuse(self, reason: str, line: str, *, trace: bool = False) -> None:
-        """Counted always, said once a minute."""
+        """Counts a refusal, and logs it at most once a minute."""
         self.refused[reason] += 1
         now = self._clock()
-        if now - self._said.get(line, -_AGAIN_S) < _AGAIN_S:
+        if now - self._last_logged.get(line, -_AGAIN_S) < _AGAIN_S:
             return
-        self._said.pop(line, None)
-        if len(self._said) >= _COMPLAINTS:
-            oldest = next(iter(self._said))
-            if now - self._said[oldest] < _AGAIN_S:
-                return  # so many different ones within a minute: the counter tells enough
-            del self._said[oldest]
-        self._said[line] = now
+        self._last_logged.pop(line, None)
+        if len(self._last_logged) >= _MOST_LINES:
+            oldest = next(iter(self._last_logged))
+            if now - self._last_logged[oldest] < _AGAIN_S:
+                return  # too many different lines within a minute: the counter tells enough
+            del self._last_logged[oldest]
+        self._last_logged[line] = now
         log.warning("%s", line, exc_info=trace)
 
 
 def _opened(frames: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The route up to the empty frame, and what was asked."""
+    """Splits frames into the route, up to the empty frame, and the request."""
     at = frames.index(b"", 1) + 1 if b"" in frames[1:] else 1
     return list(frames[:at]), list(frames[at:])
 
 
 def _request(frames: Sequence[bytes]) -> Request:
-    """ValueError = not what libzmq would ask."""
+    """Reads a request; raises ValueError when libzmq would not send it."""
     if len(frames) < 6 or frames[0] != _VERSION:
         raise ValueError("is malformed")
     _, request_id, domain, address, _identity, mechanism, *credentials = frames

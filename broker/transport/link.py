@@ -1,11 +1,11 @@
-"""A peer's connection to the broker: greet, listen, beat, and begin again when it falls silent.
+"""A peer's connection to the broker: greet, listen, beat, and connect again when it falls silent.
 
     CONNECT -> greet every beat -> WELCOME -> LIVE --silent for a lease--> close, back off
                                                |
                                                +-- RESYNC (the broker restarted) --> greet
 
-What a peer says and does is its Peer object's business; the link only carries. Handshakes that fail
-(wrong keys) come in by a monitor of the socket, which is read at every beat.
+The Peer object decides what a peer sends and does; the link only carries. Failed handshakes (wrong
+keys) are reported by a monitor of the socket, which is read at every beat.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ from headrace.broker.security.handshake import Handshakes, failure
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.bulk import reassembly
-from headrace.broker.transport.bulk.reassembly import Pieces
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.reassembly import Reassembly
+from headrace.broker.transport.bulk.sender import BulkSender
 from headrace.broker.transport.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 
-# Say so when nobody answered for this long; go on trying.
+# Without an answer for this long a warning is logged; attempts go on.
 _PATIENCE_S: Final = 5.0
-# Each HELLO that is not answered doubles it: a broker that is late must not be made later.
+# Each unanswered HELLO doubles it: back-off, no load on a broker that is already slow to answer.
 _GREET_EVERY_S: Final = 0.2
 _GREET_MOST_S: Final = 2.0
 _BACKOFF_S: Final = (0.05, 5.0)
@@ -60,27 +60,27 @@ _SUBSCRIBE_AGAIN_S: Final = 5.0
 
 
 class RefusedError(Exception):
-    """The broker will not have us; the text is for the user."""
+    """Says, for the user, why the broker refused us."""
 
 
 class Peer(Protocol):
-    """What speaks through a link."""
+    """Decides what is sent over a link, and handles what comes in."""
 
     inc: int
 
-    def greet(self) -> list[Payload]:
-        """The HELLO, as things stand now."""
+    def hello_frames(self) -> list[Payload]:
+        """Returns the HELLO, as things stand now."""
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None: ...
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None: ...
 
-    def beats(self) -> list[list[Payload]]:
-        """What to say every beat."""
+    def beat_frames(self) -> list[list[Payload]]:
+        """Returns the messages of one beat."""
 
 
 class Link:
-    """One DEALER and one SUB; both belong to the loop that runs `run`."""
+    """Owns one DEALER and one SUB; both belong to the loop that runs `run`."""
 
     def __init__(
         self,
@@ -97,8 +97,9 @@ class Link:
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
         self.reports: Reports | None = None  # errors that the broker hears of at the next beat
-        self.bulk = Bulk(2 * _PATIENCE_S)  # what waits to be sent; another one at every WELCOME
-        self.turns = 0  # of its loop: at every beat, and whenever something came in
+        # What waits to be sent; another one at every WELCOME.
+        self.bulk = BulkSender(2 * _PATIENCE_S)
+        self.loop_turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)
         self._context = context
@@ -106,27 +107,29 @@ class Link:
         self._heard = 0.0  # when the broker last said anything
         self._greeted = 0.0  # when we last said HELLO
         self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
-        self._complained = False  # told the user once that nobody answers
-        self._pieces = Pieces()  # what comes in pieces, also over several connections
+        self._complained = False  # the user was told that the broker does not answer
+        self._pieces = Reassembly()  # what comes in pieces, also over several connections
         self._announce = asyncio.Event()  # set when there is an address to subscribe to
         # Its address, and which of our sockets was welcomed last: a broker that fell silent may be
-        # gone with its host, and a subscriber, which sends nothing, would not notice for long.
+        # gone with its host, and a subscriber, which sends nothing, would be late to notice.
         self._announcer = ("", 0)
 
     def send(self, frames: Sequence[Payload]) -> bool:
-        """False = not now; whoever must not lose it says it again at the next beat."""
+        """Sends now; False = there was no room. A message that must not be lost is sent again at a
+        beat."""
         return self._mail is not None and self._mail.send(frames)
 
     def send_bulk(self, key: Hashable, frames: Sequence[Payload]) -> None:
-        """In its turn, and in pieces where the line is slow. Without a broker it is dropped, and
-        with the connection: the beat tells what is missing there."""
+        """Sends a large message in its turn, in pieces where the line is slow. It is dropped while
+        there is no broker, and when the connection breaks: the next beats tell what is missing
+        there."""
         if self.welcome is not None:
             self.bulk.submit(key, frames, self.send, time.monotonic())
 
     def greet(self) -> None:
-        """Say HELLO again: what we would say has changed."""
+        """Sends HELLO again, because its content has changed."""
         self._greeted = time.monotonic()
-        self.send(self.peer.greet())
+        self.send(self.peer.hello_frames())
 
     async def run(self) -> None:
         """Ends only by cancellation, or by RefusedError."""
@@ -136,12 +139,12 @@ class Link:
                 group.create_task(self._announce_loop(), name="link-announce")
 
     async def _connect_loop(self) -> None:
-        """One socket after another; each lives until the broker is silent for a lease."""
+        """Opens one socket after another; each lives until the broker is silent for a lease."""
         pause, longest = _BACKOFF_S
         started = time.monotonic()
         while True:
             with Mailbox(endpoints.dealer(self._context, self._key)) as mail:
-                monitor = curve.listen(mail.socket)
+                monitor = curve.monitor_handshakes(mail.socket)
                 mail.socket.connect(self.endpoint)
                 self._mail = mail
                 try:
@@ -149,7 +152,7 @@ class Link:
                         pause = _BACKOFF_S[0]
                 finally:
                     self._mail = None
-                    curve.unlisten(mail.socket, monitor)
+                    curve.stop_monitor(mail.socket, monitor)
             self.reconnects += 1
             away = max(pause, self._handshakes.pause_s())
             await asyncio.sleep(away * random.uniform(0.5, 1.0))
@@ -157,7 +160,8 @@ class Link:
             started = time.monotonic()
 
     async def _talk(self, mail: Mailbox, monitor: "zmq.Socket[bytes]", started: float) -> bool:
-        """Until silence, or handshakes that fail; True when the broker ever answered.
+        """Runs one socket until the broker is silent or handshakes fail; True = the broker answered
+        once.
 
         Consumes the broker's messages, produces beats, waits for either a message or the next beat.
         """
@@ -166,7 +170,7 @@ class Link:
         answered = False
         beat_at = 0.0
         while True:
-            self.turns += 1
+            self.loop_turns += 1
             now = time.monotonic()
             if now >= beat_at:
                 if self._locked_out(monitor):
@@ -186,7 +190,8 @@ class Link:
                 return answered
 
     def _locked_out(self, monitor: "zmq.Socket[bytes]") -> bool:
-        """Did handshakes fail, so that this socket will not do? RefusedError = none ever will."""
+        """Tells whether failed handshakes end this socket; raises RefusedError if no other would
+        do."""
         out = False
         for event in curve.failures(monitor):
             out |= self._handshakes.failed(failure(*event))
@@ -199,9 +204,9 @@ class Link:
         return out
 
     def _beat(self, mail: Mailbox, waited_s: float) -> float:
-        """Greet or beat; returns the seconds to the next."""
+        """Sends HELLO or a beat; returns the seconds to the next."""
         if self.welcome is None:
-            self._unanswered += mail.send(self.peer.greet())
+            self._unanswered += mail.send(self.peer.hello_frames())
             if waited_s > _PATIENCE_S and not self._complained:
                 self._complained = True
                 log.warning(
@@ -211,14 +216,14 @@ class Link:
                     waited_s,
                 )
             return min(_GREET_EVERY_S * (1 << self._unanswered), _GREET_MOST_S)
-        for frames in self.peer.beats():
+        for frames in self.peer.beat_frames():
             mail.send(frames)
         self.bulk.beat(mail.send, time.monotonic())
         self._report(mail)
         return self.welcome.beat_s
 
     def _report(self, mail: Mailbox) -> None:
-        """What cannot be sent waits for the next beat."""
+        """Reports our errors; those that cannot be sent now wait for the next beat."""
         if self.reports is None:
             return
         for text, count in self.reports.take():
@@ -244,11 +249,11 @@ class Link:
                 self._complained = False
                 self._unanswered = 0
                 self.welcome = message
-                self.bulk = Bulk(message.lease_s)
+                self.bulk = BulkSender(message.lease_s)
                 announce = endpoints.seen_from(self.endpoint, message.announce)
                 self._announcer = (announce, self.reconnects)
                 self._announce.set()
-                self.peer.welcomed(message, buffers)
+                self.peer.on_welcome(message, buffers)
             case Refuse() if message.code == Refusal.WAIT:
                 if not self._complained:
                     self._complained = True
@@ -266,7 +271,7 @@ class Link:
                 pass  # an answer to somebody we were before
 
     def _carry(self, message: Open | Piece | Mark | Reached, buffers: Sequence[Buffer]) -> None:
-        """What comes in pieces, and how far our own have come."""
+        """Handles the messages of bulk: pieces that come in, marks, and the answers to our own."""
         now = time.monotonic()
         match message:
             case Open():
@@ -279,30 +284,30 @@ class Link:
                 if whole is not None:
                     self.peer.handle(*whole)
             case Mark():
-                self.send(encode(self._pieces.reached(message, now)))
+                self.send(encode(self._pieces.answer(message, now)))
             case Reached():
                 self.bulk.reached(message, now)
                 self.bulk.flush(self.send, now)
 
     async def _announce_loop(self) -> None:
-        """One SUB after another: libzmq gives up where a handshake is refused. What is not heard
-        meanwhile comes with the beat."""
+        """Opens one SUB after another: libzmq gives up where a handshake is refused. Announcements
+        missed meanwhile come with the beat."""
         await self._announce.wait()
         while True:
             with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
-                monitor = curve.listen(mail.socket)
+                monitor = curve.monitor_handshakes(mail.socket)
                 announcer = self._announcer
                 mail.socket.connect(announcer[0])
                 try:
                     while self._announcer == announcer and not any(curve.failures(monitor)):
                         await self._hear(mail)
                 finally:
-                    curve.unlisten(mail.socket, monitor)
+                    curve.stop_monitor(mail.socket, monitor)
             if self._announcer == announcer:  # a handshake failed
                 await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
 
     async def _hear(self, mail: Mailbox) -> None:
-        """Weight announcements; of several that wait only the newest is handed on."""
+        """Receives weight announcements; of several that wait only the newest is handed on."""
         newest: Announce | None = None
         for frames in await mail.receive(1.0):
             try:

@@ -1,9 +1,9 @@
 """One ZeroMQ socket on the event loop: send without waiting, receive in small batches.
 
 The socket's descriptor is edge-triggered: any send or receive may swallow the edge of a message
-that came in meanwhile. So every wait is preceded by a look at the socket's own state, and every
-send is followed by one. Receiving happens only after a wake-up and never inside an await, so
-cancelling a wait loses nothing.
+that came in meanwhile. So the socket's own state is checked before every wait and after every send.
+Receiving happens only after a wake-up and never inside an await, so cancelling a wait loses
+nothing.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _COPY_BELOW = 65536
 
 
 class Mailbox:
-    """Owned by one event loop; close it there."""
+    """Wraps a socket for one event loop; close it there."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self.socket = socket
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()  # set = there may be something to receive
-        self._waiting = False  # somebody awaits _ready
+        self._waiting = False  # a reader awaits _ready
         self._looking = False  # a look at the socket's state is scheduled
         self._sent = 0  # frames watched so far
         self._leaving: dict[int, weakref.ref[memoryview]] = {}  # those that have not left
@@ -44,18 +44,18 @@ class Mailbox:
         self._loop.add_reader(self._fd, self._ready.set)
 
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
-        """Queue a message for sending; False = no room or no such peer, and nothing was queued.
+        """Queues a message for sending; False = no room or no such peer, and nothing was queued.
         `left` is called on the loop when ZeroMQ has passed the message on, or dropped it."""
         if left is not None:
             frames = [*frames[:-1], self._watched(frames[-1], left)]
         return self._put(frames) == 0
 
     def reaches(self, frames: Sequence[Payload]) -> bool:
-        """Sends it if there is room; False = there is no such peer any more."""
+        """Sends a message if there is room; False = the peer is not connected any more."""
         return self._put(frames) != zmq.EHOSTUNREACH
 
     def _put(self, frames: Sequence[Payload]) -> int:
-        """0, or the error number."""
+        """Returns 0, or the error number."""
         last = len(frames) - 1
         try:
             for at, frame in enumerate(frames):
@@ -75,8 +75,9 @@ class Mailbox:
         return 0
 
     def _watched(self, frame: Payload, left: Callable[[], None]) -> zmq.Frame:
-        """The same bytes, from a view of ours that ZeroMQ gives up when they have left. Whichever
-        thread drops the last reference to it tells, the library's own as a rule."""
+        """Wraps the bytes in a view that ZeroMQ releases once they have left. The thread that drops
+        the last reference to it, as a rule one of libzmq's, then calls `left` by way of the
+        loop."""
         view = memoryview(frame.buffer if isinstance(frame, zmq.Frame) else frame)
         self._sent += 1
         number, loop = self._sent, self._loop
@@ -87,14 +88,14 @@ class Mailbox:
                 left()
 
         def tell(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for it
                 loop.call_soon_threadsafe(gone)
 
         self._leaving[number] = weakref.ref(view, tell)
         return zmq.Frame(view, copy=False)
 
     async def receive(self, timeout_s: float) -> list[list[zmq.Frame]]:
-        """Up to DRAIN messages; empty after the timeout. Safe to cancel."""
+        """Receives up to DRAIN messages; none after the timeout. Safe to cancel."""
         self._ready.clear()
         if self._readable():
             await asyncio.sleep(0)  # a reader that always finds something must still yield
@@ -109,7 +110,7 @@ class Mailbox:
         return self._drain()
 
     def _look(self) -> None:
-        """After sends while somebody waits: they may have swallowed the edge."""
+        """Wakes the reader after sends, which may have swallowed the edge."""
         self._looking = False
         if self._waiting and self._readable():
             self._ready.set()

@@ -1,4 +1,4 @@
-"""Weights in flight, pure: versions, chunks, digests. fetch.py is the receiving end.
+"""Versions of the weights, their chunks and digests, pure; fetch.py is the receiving end.
 
     publisher   Announce -> (chunks as they are asked for; the first one unasked)
     receiver    Announce -> Get, Get, .. -> Chunk, Chunk, .. -> body, verified
@@ -18,7 +18,7 @@ CHUNK_BYTES = 1 << 17
 MOST_CHUNK_BYTES = 64 * CHUNK_BYTES
 MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
 _KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
-# Of larger ones: the newest, and two before it while somebody is in the middle of them.
+# Of larger ones: the newest, and two before it while a peer is in the middle of fetching them.
 _KEPT_FETCHED = 3
 _MOST_CHUNKS = 400  # beyond, they are larger
 # Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
@@ -27,7 +27,7 @@ WINDOW = 64
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One version of the weights, whole."""
+    """Holds one whole version of the weights."""
 
     announce: Announce
     body: memoryview  # empty when the chunks are apart
@@ -45,47 +45,48 @@ class Blob:
         return cls(Announce(version, layout, digest, len(view), size, hashes), view)
 
     def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
-        """What a Get asks for, as far as it exists."""
+        """Returns the chunks that a Get asks for, as far as they exist."""
         return [(Chunk(self.announce.version, at), self._part(at)) for at in self.indexes(get)]
 
     def indexes(self, get: Get) -> range:
-        """Returns which chunks that are."""
+        """Returns the indexes of the chunks that a Get asks for."""
         first = max(0, get.lo)
         return range(first, min(get.hi, count(self.announce), first + WINDOW))
 
     def first(self) -> tuple[Chunk, memoryview]:
-        """The chunk that goes out unasked: small weights need no second round trip."""
+        """Returns the chunk that goes out unasked: small weights need no second round trip."""
         return Chunk(self.announce.version, 0), self._part(0)
 
-    def apart(self) -> "Blob":
-        """Returns it with each chunk in memory of its own: what is still on its way to a slow peer
-        then keeps that chunk, and not the whole version."""
+    def with_own_chunks(self) -> "Blob":
+        """Returns the version with each chunk in memory of its own: what is still on its way to a
+        slow peer then keeps that chunk in memory, and not the whole version."""
         parts = tuple(bytes(self._part(index)) for index in range(count(self.announce)))
         return Blob(self.announce, memoryview(b""), parts)
 
     def _part(self, index: int) -> memoryview:
-        """Cut as it was announced: the hashes are of these pieces."""
+        """Returns the chunk as it was announced: the hashes are of these pieces."""
         if self.parts:
             return memoryview(self.parts[index])
         size = self.announce.chunk
         return self.body[index * size : (index + 1) * size]
 
 
-class Kept:
-    """The newest version and some before it: while versions follow each other quickly, a Get for
-    one is still on its way when the next is here already."""
+class KeptVersions:
+    """Keeps the newest version and some before it: while versions follow each other quickly, a Get
+    for one is still on its way when the next is here already."""
 
     def __init__(self) -> None:
-        self._blobs: dict[int, Blob] = {}  # by version; what was asked for last stands last
+        self._blobs: dict[int, Blob] = {}  # by version, least recently asked for first
 
     @property
     def nbytes(self) -> int:
         return sum(blob.announce.size for blob in self._blobs.values())
 
     def add(self, blob: Blob, fetched: Collection[int] = ()) -> None:
-        """Makes it the newest. Small versions stay while there is room; of large ones those that
-        are being `fetched`, so that a slow line ends what it began, and there the one that nobody
-        asked for longest goes first: who asks and does not read holds no place for long."""
+        """Makes `blob` the newest. Small versions stay while there is room; of large ones those
+        that are being `fetched`, so that a slow line ends what it began. Among those the one that
+        was not asked for longest goes first: a peer that asks and does not read holds no place for
+        long."""
         version, size = blob.announce.version, blob.announce.size
         self._blobs.pop(version, None)
         others = sorted(self._blobs, key=lambda other: other in fetched)
@@ -97,7 +98,7 @@ class Kept:
             del self._blobs[other]
 
     def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
-        """What a Get is answered with."""
+        """Returns the chunks that answer a Get."""
         blob = self._blobs.pop(get.version, None)
         if blob is None:
             return []
@@ -105,13 +106,13 @@ class Kept:
         return blob.chunks(get)
 
     def indexes(self, get: Get) -> range:
-        """Returns which chunks it would be answered with."""
+        """Returns the indexes of the chunks that answer a Get."""
         blob = self._blobs.get(get.version)
         return blob.indexes(get) if blob is not None else range(0)
 
-    def instead(self, get: Get) -> Announce | None:
-        """Returns what to send instead of a version that is no longer here: the newest. On a line
-        that is longer than they are kept, what is asked for never would be."""
+    def newer_instead(self, get: Get) -> Announce | None:
+        """Returns the newest version when the one asked for is no longer here. On a line with a
+        delay longer than they are kept, a version asked for would otherwise never be here."""
         if get.version in self._blobs:
             return None
         found = newest([blob.announce for blob in self._blobs.values()])
@@ -123,5 +124,5 @@ def count(announce: Announce) -> int:
 
 
 def newest(announces: Sequence[Announce]) -> Announce | None:
-    """Of several that waited, only the last matters."""
+    """Returns the newest of several announcements; only that one matters."""
     return max(announces, key=lambda a: a.version, default=None)

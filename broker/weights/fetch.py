@@ -16,7 +16,7 @@ _AT_ONCE = 16
 _PATIENCE = (2, 64)
 
 
-class Fetch:
+class WeightFetch:
     """Receives versions, one at a time, the newest announced next.
 
     Small ones are asked for behind the one that is on its way: on a long line one round trip is not
@@ -40,7 +40,7 @@ class Fetch:
 
     @property
     def nbytes(self) -> int:
-        """Of the version that comes in."""
+        """Returns the bytes of the version that comes in."""
         return len(self._body)
 
     @property
@@ -48,13 +48,13 @@ class Fetch:
         return self._current is not None
 
     def on_announce(self, announce: Announce) -> list[Get]:
-        """Begin with it, or keep it for when the one on its way is whole: where versions come
+        """Begins with it, or keeps it for when the one on its way is whole: where versions come
         faster than the line carries one, none would ever be."""
         if not _sane(announce) or announce.version <= self.version:
             return []
         current = self._current
         last = self._behind[-1] if self._behind else current
-        # The same version with another content: its publisher died and a new one says it anew.
+        # The same version with another content: its publisher died and a new one repeats it.
         if last is not None and (announce.version < last.version or announce == last):
             return []
         if current is None or (announce.version == current.version and not self._late()):
@@ -66,12 +66,12 @@ class Fetch:
         return []
 
     def on_chunk(self, chunk: Chunk, body: Buffer) -> tuple[Blob | None, list[Get]]:
-        """A whole blob when this was the last chunk, and what to ask for now."""
+        """Returns the whole blob when this was the last chunk, and what to ask for now."""
         if not self._have:
             self._turn_to(chunk.version)
         current = self._current
         if current is None or chunk.version != current.version:
-            # What we gave up is still coming, and what we asked for stands behind it.
+            # Chunks of a version that we gave up still come; those of this one are behind them.
             self._moved |= current is not None and chunk.version < current.version
             return None, []
         if not 0 <= chunk.index < count(current):
@@ -88,9 +88,10 @@ class Fetch:
         blob = self._whole(current)  # before the body of the following one takes its place
         return blob, self._go_on()
 
-    def again(self) -> list[Get]:
-        """Every beat. After some without progress it asks for what is missing, window by window, or
-        turns to the following version: who sends may have dropped this one for it."""
+    def ask_missing(self) -> list[Get]:
+        """Asks once a beat for what is missing, window by window, after some beats without
+        progress; or turns to the following version, for which the sender may have dropped this
+        one."""
         moved, self._moved = self._moved, False
         self._spoilt.clear()
         self._waited = 0 if moved else self._waited + 1
@@ -104,12 +105,12 @@ class Fetch:
         return [Get(self._current.version, at, at + 1) for at in absent]
 
     def reconnected(self) -> None:
-        """What was on its way went with the old connection: the next beat asks at once."""
+        """Makes the next beat ask at once: what was on its way was lost with the old connection."""
         self._moved = False
         self._waited = self._patience = _PATIENCE[0]
 
-    def came_otherwise(self, version: int) -> list[Get]:
-        """It is here, by another way: what is not newer need not come."""
+    def skip_to(self, version: int) -> list[Get]:
+        """Notes that this version is here, by another way: what is not newer need not come."""
         self.version = max(self.version, version)
         if self._current is None or self._current.version > version:
             return []
@@ -117,8 +118,8 @@ class Fetch:
         return self._go_on()
 
     def reset(self, version: int) -> None:
-        """Another broker, at this version: what was half here is gone, and if it begins below us
-        (broker and learner both came back from older state) its weights are the newer ones."""
+        """Begins with another broker, at this version: drops what was half here. If it begins below
+        us (broker and learner both came back from older state) its weights are the newer ones."""
         self._current = self._next = None
         self._behind.clear()
         self._patience = _PATIENCE[0]
@@ -126,14 +127,14 @@ class Fetch:
             self.version = -1
 
     def _begin(self, announce: Announce) -> list[Get]:
-        """Gives up all others."""
+        """Turns to this version, and gives up all others."""
         self._behind.clear()
         self._next = None
         self._expect(announce, asked=0)
         return self._ask(announce)
 
     def _go_on(self) -> list[Get]:
-        """The version on its way is here, or need not come: turn to what follows it."""
+        """Turns to the next version, once the one on its way is here or need not come."""
         while self._current is None and self._behind:
             announce = self._behind.popleft()
             if announce.version > self.version:
@@ -142,8 +143,8 @@ class Fetch:
         return self.on_announce(following) if following is not None else []
 
     def _turn_to(self, version: int) -> None:
-        """Who sends a later version before anything of the one that was asked for has it no more:
-        versions came faster than the Get."""
+        """Turns to a later version whose chunk comes before any of the one asked for: its sender
+        has that one no more, because versions came faster than the Get."""
         if self._current is None:
             return
         if version in [announce.version for announce in self._behind]:
@@ -155,7 +156,7 @@ class Fetch:
             self._expect(announce, asked=min(count(announce), blobs.WINDOW))
 
     def _expect(self, announce: Announce, *, asked: int) -> None:
-        """Chunks of this version come next."""
+        """Prepares for the chunks of this version."""
         self._current = announce
         self._body = bytearray(announce.size)
         self._have.clear()
@@ -172,11 +173,11 @@ class Fetch:
         )
 
     def _late(self) -> bool:
-        """More than half is here."""
+        """Tells whether more than half is here."""
         return self._current is not None and 2 * len(self._have) > count(self._current)
 
     def _ask(self, announce: Announce) -> list[Get]:
-        """The next window, once the one before is here."""
+        """Asks for the next window, once the one before is here."""
         if len(self._have) < self._asked:
             return []
         lo = self._asked
@@ -184,8 +185,8 @@ class Fetch:
         return [Get(announce.version, lo, self._asked)]
 
     def _once_more(self, chunk: Chunk) -> list[Get]:
-        """A wrong chunk is asked for at once, and then only by the beat: from a holder whose copy
-        is wrong it would come as fast as the wire carries it."""
+        """Asks for a wrong chunk again, at once but only once a beat: from a holder whose copy is
+        wrong it would come as fast as the wire carries it."""
         if chunk.index in self._spoilt or chunk.index in self._have:
             return []
         self._spoilt.add(chunk.index)
@@ -206,7 +207,7 @@ class Fetch:
             self.refused += 1
             return None
         self.version = announce.version
-        body, self._body = self._body, bytearray()  # it belongs to who takes the blob
+        body, self._body = self._body, bytearray()  # it belongs to the caller that takes the blob
         return Blob(announce, memoryview(body))
 
 

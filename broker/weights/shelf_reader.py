@@ -1,13 +1,13 @@
-"""Weights by way of the machine's shelf: waited for there, and asked of the broker when they do not
-come. Pure but for the shelf; the clock is handed in.
+"""Gets weights from the machine's shelf, and decides when to ask the broker instead. Pure but for
+the shelf; the clock is handed in.
 
     announced --> on the shelf: taken
              |
-             +--> nobody attends to the shelf, or nothing moves there --> asked of the broker;
-                  from then on at once, until the shelf is attended and has moved again
+             +--> the shelf has no live writer, or nothing moves there --> asked of the broker;
+                  from then on at once, until the shelf has a writer and has moved again
 
-While something is awaited the shelf is looked at every 2 ms. A look costs two microseconds, so that
-is a thousandth of a core, and only until the weights are here; half of it is what they are late.
+While something is awaited the shelf is polled every 2 ms. A poll costs two microseconds, so that is
+a thousandth of a core, and only until the weights are here; they are late by half of it.
 """
 
 import asyncio
@@ -16,29 +16,30 @@ from typing import Final
 
 from headrace.broker.protocol.messages import Announce
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.weight_shelf import Lying, Reader
+from headrace.broker.weights.weight_shelf import SegmentReader, Snapshot
 
-LOOK_EVERY_S: Final = 0.002
-# Without a relay: it may only be about to begin, and hears of weights when we do.
+POLL_EVERY_S: Final = 0.002
+# Without a relay: it may be starting just now, and hears of weights when we do.
 _UNATTENDED_S: Final = 0.3
-# With one: nothing has moved for so long. It may hear of them by a beat only, and its line be slow.
+# With one: nothing moved for this time. It may hear of them by a beat only, and its line be slow.
 _STUCK_S: Final = 5.0
-# Announced and not here: beyond so many the oldest are not waited for.
+# Versions announced and not here: beyond this number the oldest are not waited for.
 _MOST_AWAITED: Final = 64
 
 
-class Borrower:
-    """One sampler's."""
+class ShelfReader:
+    """Follows the shelf for one sampler."""
 
     def __init__(self, path: Path) -> None:
         self.awaits = asyncio.Event()  # set while something announced is not here
-        self._reader = Reader(path)
+        self._reader = SegmentReader(path)
         self._awaited: dict[int, Announce] = {}  # by version
-        self._since = 0.0  # so long nothing came that was awaited
-        self._alone_since: float | None = None  # the broker is asked since then; None = it is not
+        self._since = 0.0  # since then nothing came that was awaited
+        self._broker_since: float | None = None  # the broker is asked since then; None = it is not
 
     def announced(self, announce: Announce, now: float) -> bool:
-        """True: wait for it here. False: ask the broker."""
+        """Decides where to get an announced version. True: wait for it here. False: ask the
+        broker."""
         if self._awaited.get(announce.version) != announce:
             if not self._awaited:
                 self._since = now
@@ -46,51 +47,52 @@ class Borrower:
             if len(self._awaited) > _MOST_AWAITED:
                 del self._awaited[min(self._awaited)]
             self.awaits.set()
-        return not self._alone(self._reader.look(), now)
+        return not self._bypasses_shelf(self._reader.look(), now)
 
-    def look(self, now: float) -> tuple[Blob | None, Announce | None]:
-        """What came, and what to ask the broker for."""
-        lying = self._reader.look()
-        blob = self._take(lying)
+    def poll(self, now: float) -> tuple[Blob | None, Announce | None]:
+        """Returns the weights that came, and the version to ask the broker for."""
+        seen = self._reader.look()
+        blob = self._take(seen)
         if blob is not None:
-            self._since, self._alone_since = now, None
-            self.have(blob.announce.version)
+            self._since, self._broker_since = now, None
+            self.received(blob.announce.version)
             return blob, None
-        if not self._awaited or self._alone(lying, now) or not self._lost(lying, now):
+        if not self._awaited or self._bypasses_shelf(seen, now) or not self._is_stuck(seen, now):
             return None, None
-        self._alone_since = now
+        self._broker_since = now
         return None, self._awaited[max(self._awaited)]
 
-    def have(self, version: int) -> None:
-        """It is here, by whichever way; nothing older is needed."""
+    def received(self, version: int) -> None:
+        """Notes a version that is here, by whichever way; nothing older is needed."""
         for older in [known for known in self._awaited if known <= version]:
             del self._awaited[older]
         if not self._awaited:
             self.awaits.clear()
 
     def reset(self) -> None:
-        """Another broker: what the one before announced means nothing."""
+        """Forgets the announcements of the broker before: they mean nothing to another one."""
         self._awaited.clear()
         self.awaits.clear()
 
-    def _take(self, lying: Lying | None) -> Blob | None:
-        """Only what was announced: a broker that came back may call other weights by old names."""
-        wanted = self._awaited.get(lying.version) if lying is not None else None
-        if lying is None or wanted is None or wanted.digest != lying.digest:
+    def _take(self, seen: Snapshot | None) -> Blob | None:
+        """Takes only what was announced: a broker that came back may give other weights an old
+        number."""
+        wanted = self._awaited.get(seen.version) if seen is not None else None
+        if seen is None or wanted is None or wanted.digest != seen.digest:
             return None
-        blob = self._reader.take(lying.version - 1)
+        blob = self._reader.take(seen.version - 1)
         right = blob is not None and blob.announce.digest == wanted.digest
         return blob if right else None
 
-    def _lost(self, lying: Lying | None, now: float) -> bool:
-        if lying is None or not lying.attended:
+    def _is_stuck(self, seen: Snapshot | None, now: float) -> bool:
+        if seen is None or not seen.attended:
             return now - self._since > _UNATTENDED_S
-        return now - max(self._since, lying.moved_s) > _STUCK_S
+        return now - max(self._since, seen.moved_s) > _STUCK_S
 
-    def _alone(self, lying: Lying | None, now: float) -> bool:
-        """Do we do without the shelf?"""
-        if self._alone_since is None:
+    def _bypasses_shelf(self, seen: Snapshot | None, now: float) -> bool:
+        """Tells whether we do without the shelf."""
+        if self._broker_since is None:
             return False
-        if lying is not None and lying.attended and lying.moved_s > self._alone_since:
-            self._since, self._alone_since = now, None
-        return self._alone_since is not None
+        if seen is not None and seen.attended and seen.moved_s > self._broker_since:
+            self._since, self._broker_since = now, None
+        return self._broker_since is not None

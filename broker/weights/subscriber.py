@@ -21,16 +21,16 @@ from headrace.broker.protocol.messages import (
 )
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
-from headrace.broker.weights.shelf_reader import LOOK_EVERY_S, Borrower
+from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.shelf_reader import POLL_EVERY_S, ShelfReader
 
 log = logging.getLogger(__name__)
 
 
 class Subscriber:
-    """The part of a sampler's, an evaluator's and a relay's Peer that gets the run and its weights.
+    """Gets the run and its weights for the Peer of a sampler, an evaluator or a relay.
 
-    `shelf`: where a relay of this machine puts them; without one they come from the broker.
+    `shelf`: where a relay of this machine puts the weights; without one they come from the broker.
     """
 
     def __init__(self, link: Link, shelf: Path | None = None) -> None:
@@ -38,13 +38,13 @@ class Subscriber:
         self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
         self.acting = -1  # version that the peer acts with
         self._link = link
-        self._fetch = Fetch()
-        self._borrower = Borrower(shelf) if shelf is not None else None
+        self._fetch = WeightFetch()
+        self._shelf_reader = ShelfReader(shelf) if shelf is not None else None
         self._broker = 0  # incarnation we spoke with last
 
     @property
     def fetching(self) -> bool:
-        """Newer weights are on their way."""
+        """Tells whether newer weights are on their way."""
         return self._fetch.busy
 
     def take(self) -> Blob | None:
@@ -52,11 +52,11 @@ class Subscriber:
         return blob
 
     def acts_with(self, version: int, digest: str) -> None:
-        """Proof that the weights arrived: the digest of what the module holds now."""
+        """Proves that the weights arrived: sends the digest of what the module holds now."""
         self.acting = version
         self._link.send(encode(Acting(version, digest)))
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         if self.run is None:
             run = hello_payload.unpack(body[0]) if body else None
             if not isinstance(run, dict):
@@ -69,48 +69,48 @@ class Subscriber:
             self.starts_from(welcome.version)
 
     def starts_from(self, version: int) -> None:
-        """Another broker: its weights count, though they may be older than ours."""
+        """Begins with another broker: its weights count, though they may be older than ours."""
         self._fetch.reset(version)
-        if self._borrower is not None:
-            self._borrower.reset()
+        if self._shelf_reader is not None:
+            self._shelf_reader.reset()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
-        """What is neither an announcement nor a chunk is not for us."""
+        """Handles announcements and chunks, and ignores all else."""
         match message:
             case Announce():
-                if not self._is_borrowed(message):
+                if not self._waits_for_shelf(message):
                     self._ask(self._fetch.on_announce(message))
             case Chunk() if buffers:
                 blob, more = self._fetch.on_chunk(message, buffers[0])
                 self._ask(more)
                 self.blob = blob or self.blob
-                if blob is not None and self._borrower is not None:
-                    self._borrower.have(blob.announce.version)
+                if blob is not None and self._shelf_reader is not None:
+                    self._shelf_reader.received(blob.announce.version)
 
-    async def borrow(self, news: asyncio.Event) -> None:
-        """Looks at the shelf while something announced is not here; a task beside the link's."""
-        borrower = self._borrower
-        while borrower is not None:
-            await borrower.awaits.wait()
-            blob, missing = borrower.look(time.monotonic())
+    async def poll_shelf(self, news: asyncio.Event) -> None:
+        """Polls the shelf while something announced is not here; a task beside the link's."""
+        reader = self._shelf_reader
+        while reader is not None:
+            await reader.awaits.wait()
+            blob, missing = reader.poll(time.monotonic())
             if blob is not None:
                 self.blob = blob
-                self._ask(self._fetch.came_otherwise(blob.announce.version))
+                self._ask(self._fetch.skip_to(blob.announce.version))
                 news.set()
             if missing is not None:
                 self._ask(self._fetch.on_announce(missing))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
 
     def beat(self) -> None:
         """Asks again for what did not come."""
-        self._ask(self._fetch.again())
+        self._ask(self._fetch.ask_missing())
 
-    def _is_borrowed(self, announce: Announce) -> bool:
+    def _waits_for_shelf(self, announce: Announce) -> bool:
         newer = announce.version > self._fetch.version
         return (
             newer
-            and self._borrower is not None
-            and self._borrower.announced(announce, time.monotonic())
+            and self._shelf_reader is not None
+            and self._shelf_reader.announced(announce, time.monotonic())
         )
 
     def _ask(self, gets: Sequence[Get]) -> None:

@@ -4,12 +4,12 @@
     bytes 64..   slot 0: sequence, version, size, digest, layout       bytes 256..  slot 1: the same
     bytes 4096.. the two bodies
 
-The writer fills the slot that is not current and then turns to it. A slot's sequence is odd while
-it is written, and a reader takes a body only if its digest is right: half of one version and half
-of another is never handed out, whatever the processor reorders.
+The writer fills the slot that is not current and then makes it current. A slot is a seqlock: its
+sequence is odd while it is written. A reader also checks the digest of the body, so half of one
+version and half of another is never handed out, whatever the processor reorders.
 
-The writer holds a lock on its file. The kernel takes it away when the writer dies, however it died,
-so readers know at once that nobody attends to the shelf any more.
+The writer holds a lock on its file. The kernel releases it when the writer dies, however it died,
+so readers know at once that the shelf has no writer any more.
 """
 
 import contextlib
@@ -37,32 +37,33 @@ _BODY_AT: Final = 4096
 
 
 class ShelfError(OSError):
-    """There is no room in shared memory; the text says what to change."""
+    """Says that shared memory has no room, and what to change."""
 
 
-class Shelf:
-    """The writer's end. The file goes when it is closed; who has it open keeps what is there."""
+class WeightShelf:
+    """Writes the shelf. Its file is removed by `close`; readers that have it open keep the
+    content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.version = -1  # of what lies there; -1 = nothing yet
+        self.version = -1  # of the current weights; -1 = none yet
         self._map: mmap.mmap | None = None
         self._lock = -1  # descriptor of the file, locked while we are here
         self._room = 0  # bytes of one slot
 
     def reserve(self, size: int) -> None:
-        """Room for weights of this size, so that they are not fetched in vain. A larger model than
-        before gets a new file."""
+        """Makes room for weights of this size, so that they are not fetched in vain. A model larger
+        than before gets a new file."""
         if self._map is None or size > self._room:
             self._open(size)
 
-    def moves(self) -> None:
-        """A sign of progress: what readers wait for is on its way."""
+    def show_progress(self) -> None:
+        """Shows readers that what they wait for is on its way."""
         if self._map is not None:
             struct.pack_into("<Q", self._map, _MOVED_AT, time.monotonic_ns())
 
     def put(self, blob: Blob) -> None:
-        """Make it current."""
+        """Writes the weights, and makes them current."""
         self.reserve(len(blob.body))
         shared = self._map
         assert shared is not None
@@ -130,24 +131,24 @@ class Shelf:
 
 
 def _retire_killed(path: Path) -> None:
-    """A writer that was killed has told its readers nothing; they learn it from its file."""
+    """Marks the file of a killed writer as retired: the writer could not tell its readers."""
     with contextlib.suppress(OSError), path.open("r+b") as left:
         if left.read(len(_MAGIC)) == _MAGIC:
             left.seek(_RETIRED_AT)
             left.write(b"\1\0\0\0")
 
 
-class Lying(NamedTuple):
-    """What a look at a shelf tells, for a microsecond."""
+class Snapshot(NamedTuple):
+    """Holds the header of the shared segment, as one read saw it; stale at once."""
 
-    version: int  # -1 = nothing yet
+    version: int  # -1 = none yet
     digest: str
     moved_s: float  # time.monotonic() of the writer's last move
     attended: bool  # its writer is alive
 
 
-class Reader:
-    """A reader's end; it opens the shelf when there is one, and again when it was replaced."""
+class SegmentReader:
+    """Reads the shelf; opens it when there is one, and again when it was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -155,20 +156,21 @@ class Reader:
         self._map: mmap.mmap | None = None
         self._lock = -1  # descriptor of the file
 
-    def look(self) -> Lying | None:
-        """None = there is no shelf."""
+    def look(self) -> Snapshot | None:
+        """Reads the header; None = there is no shelf."""
         shared = self._opened()
         if shared is None:
             return None
         sequence, version, _, digest, _ = _SLOT.unpack_from(shared, _SLOT_AT[_current(shared)])
         moved_s = _HEADER.unpack_from(shared, 0)[4] / 1e9
         written = bool(sequence) and not sequence % 2
-        return Lying(
+        return Snapshot(
             version if written else -1, digest.decode(errors="replace"), moved_s, self._attended()
         )
 
     def take(self, newer_than: int) -> Blob | None:
-        """The current weights if they are newer; None = not, or not now: look again later."""
+        """Returns the current weights if they are newer; None = not, or not now: look again
+        later."""
         shared = self._opened()
         if shared is None:
             return None
@@ -199,7 +201,7 @@ class Reader:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return True  # somebody has it: the writer
+            return True  # the writer has it
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         return False
 
@@ -219,7 +221,7 @@ class Reader:
 
 
 def _mapped(fd: int) -> mmap.mmap | None:
-    """None = it is no shelf, or one that was left."""
+    """Maps the file; None = it is not a shelf, or a retired one."""
     if os.fstat(fd).st_size < _BODY_AT:
         return None
     shared = mmap.mmap(fd, 0, prot=mmap.PROT_READ)

@@ -114,7 +114,7 @@ def visit_broker(address: str, key: Key | None) -> BrokerVisit:
         inc = int.from_bytes(os.urandom(8)) >> 1
         role = key.role if key is not None and key.role in _ROLES else "watcher"
         hello = messages.encode(
-            messages.Hello(role, "doctor", inc), hello_payload.encode(hello_payload.Introduction())
+            messages.Hello(role, "doctor", inc), hello_payload.encode(hello_payload.HelloPayload())
         )
         poller = zmq.Poller()
         poller.register(client, zmq.POLLIN)

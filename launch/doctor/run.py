@@ -150,7 +150,7 @@ def _authorised(run: Run) -> Iterator[Finding]:
         return
     known = Authorised(folder, time.monotonic)
     with _captured_log("headrace.broker.security.authorised") as lines:
-        known.look()
+        known.refresh()
     for line in lines:
         yield Finding(WARN, "keys", line)
     if known.problem:

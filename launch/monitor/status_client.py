@@ -69,7 +69,7 @@ class StatusClient:
             case messages.Resync():
                 hello = messages.Hello("watcher", "view", self._inc)
                 self._send(
-                    messages.encode(hello, hello_payload.encode(hello_payload.Introduction()))
+                    messages.encode(hello, hello_payload.encode(hello_payload.HelloPayload()))
                 )
                 self.ask()  # the question before HELLO was not answered
             case messages.Status() if buffers:

@@ -158,7 +158,7 @@ class _Pulse:
         return systemd.Pulse(
             ready=link.welcome is not None and self.evaluator is not None,
             moved=game.moved if game is not None else None,
-            turns=(link.turns,),
+            turns=(link.loop_turns,),
             idle=game is None,
             text=text + ("waits for weights" if game is None else "plays"),
         )

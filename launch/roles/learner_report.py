@@ -65,12 +65,12 @@ def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
     train loop. Without a batch that turns twice a second.
     """
     link, welcomed = feed.end.link, feed.end.welcome_version is not None
-    train_loop = metrics.phase_seconds()["wait"] if welcomed else link.turns
+    train_loop = metrics.phase_seconds()["wait"] if welcomed else link.loop_turns
     unheard = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
     return Pulse(
         ready=welcomed,
         moved=(progress.learner_steps, progress.nonfinite),
-        turns=(train_loop, link.turns),
+        turns=(train_loop, link.loop_turns),
         idle=True,
         text=f"{unheard}version {progress.version}",
         steps=progress.trained_steps,

@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 
 from headrace.broker.peers.relay import RelayEnd
-from headrace.broker.weights.weight_shelf import Shelf
+from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.config import keyring
 from headrace.launch.process import logs, runtime
 from headrace.launch.process.node_reports import Figures, Teller
@@ -30,7 +30,7 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
     node = os.getppid()
 
     async def main() -> int:
-        laid = Shelf(shelf)
+        laid = WeightShelf(shelf)
         laid.reserve(0)  # so that samplers see somebody attend to it
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         end = RelayEnd(

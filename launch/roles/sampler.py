@@ -148,7 +148,7 @@ class _Pulse:
         return systemd.Pulse(
             ready=link.welcome is not None and sampler is not None,
             moved=(self.metrics.calls, outbox.generated - len(outbox), self.end.acting),
-            turns=(link.turns,),
+            turns=(link.loop_turns,),
             idle=sampler is None or waits not in ("", "env"),
             text=f"{text}, waits for {waits}" if waits not in ("", "env") else text,
             steps=self.metrics.env_steps,

@@ -184,7 +184,7 @@ class Feed:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LAST_WEIGHTS_S
         while not self.end.heard and self.end.link.welcome is not None and loop.time() < deadline:
-            for frames in self.end.beats():
+            for frames in self.end.beat_frames():
                 self.end.link.send(frames)
             await asyncio.sleep(_ASK_EVERY_S)
 
@@ -232,7 +232,7 @@ class Feed:
         self._filling = batch
         if self._recorder is not None:
             self._recorder.refilled()
-        for frames in self.end.beats():  # the broker hears at once that there is room
+        for frames in self.end.beat_frames():  # the broker hears at once that there is room
             self.end.link.send(frames)
 
     def _on_windows(self) -> Windows:

@@ -18,8 +18,8 @@ from headrace.broker.protocol.messages import (
     decode,
     encode,
 )
-from headrace.broker.transport.bulk.reassembly import Pieces, opened
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.reassembly import Reassembly, opened
+from headrace.broker.transport.bulk.sender import BulkSender
 
 _OVERHEAD = 60  # bytes of framing of a message, for all layers
 
@@ -71,8 +71,8 @@ class End:
     def __init__(self, world: World, out: Way, lease_s: float) -> None:
         self.world = world
         self.out = out
-        self.bulk = Bulk(lease_s)
-        self.pieces = Pieces()
+        self.bulk = BulkSender(lease_s)
+        self.pieces = Reassembly()
         self.took: list[tuple[Message, bytes]] = []  # whole messages, in order
         self.bytes = 0  # of their buffers
         self.heard: list[float] = []  # when anything arrived
@@ -118,7 +118,7 @@ class End:
                 if whole is not None:
                     self._take(*whole)
             case Mark():
-                self.send(encode(self.pieces.reached(message, now)))
+                self.send(encode(self.pieces.answer(message, now)))
             case Reached():
                 self.bulk.reached(message, now)
                 self.bulk.flush(self.send, now)
@@ -166,4 +166,4 @@ def reconnect(peer: End, broker: End, lease_s: float = 10.0) -> None:
     """What is under way both ways is lost; both begin with an empty line."""
     for end in (peer, broker):
         end.cut += 1
-        end.bulk = Bulk(lease_s)
+        end.bulk = BulkSender(lease_s)

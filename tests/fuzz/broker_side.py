@@ -85,9 +85,9 @@ def honest(at: int) -> list[bytes]:
     role = "actor" if at else "learner"
     hello = messages.Hello(role, "n", at + 1, spaces="s", version=0)
     streams = tuple((number, 0, 0, 0, ()) for number in range(2))
-    said = hello_payload.Introduction(spaces="s", streams=streams)
+    said = hello_payload.HelloPayload(spaces="s", streams=streams)
     if at == 0:
-        said = hello_payload.Introduction(unroll_bytes=shaping.UNROLL_BYTES, want=8)
+        said = hello_payload.HelloPayload(unroll_bytes=shaping.UNROLL_BYTES, want=8)
     return [bytes(_plain(frame)) for frame in messages.encode(hello, hello_payload.encode(said))]
 
 

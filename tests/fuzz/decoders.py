@@ -104,7 +104,7 @@ def kept(message: messages.Message) -> None:
 
 
 def introduce(data: bytes) -> None:
-    """The Introduction of a HELLO."""
+    """The HelloPayload of a HELLO."""
     with contextlib.suppress(messages.Malformed):
         said = hello_payload.decode(data)
         for _, floor, following, started, unacked in said.streams:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.broker.protocol import messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from tests.fuzz.framing import framed
 from tests.fuzz.reading import Reader
 
@@ -132,7 +132,7 @@ def _fields(kind: type[msgspec.Struct], *, without: str = "") -> dict[str, Make]
 
 _MESSAGES = [_fields(kind) for kind in messages.TYPES]
 # Any plain data may stand in `shared`: decoders.py sees to that.
-_INTRODUCTION = _fields(Introduction, without="shared")
+_INTRODUCTION = _fields(HelloPayload, without="shared")
 _HELLO, _UNROLL, _DONE = (
     messages.TYPES.index(t) for t in (messages.Hello, messages.Unroll, messages.Done)
 )

@@ -22,11 +22,11 @@ from headrace.broker.protocol.messages import (
     Reached,
     Recall,
 )
-from headrace.broker.transport.bulk.reassembly import Pieces
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.reassembly import Reassembly
+from headrace.broker.transport.bulk.sender import BulkSender
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.fetch import WeightFetch
 from tests.fuzz import shaping
 from tests.fuzz.reading import Reader
 
@@ -45,7 +45,7 @@ def _blob(version: int, body: bytes) -> Blob:
 
 def fetch(data: bytes) -> None:
     """Announce and Chunk in any order and shape: never a wrong body, never an older version."""
-    reader, own, version, held = Reader(data), Fetch(), -1, {}
+    reader, own, version, held = Reader(data), WeightFetch(), -1, {}
     while reader.left > 0:
         doing, number = reader.byte() % 8, reader.byte() % 6
         body = reader.pick(_BODIES)
@@ -59,7 +59,7 @@ def fetch(data: bytes) -> None:
             lie = msgspec.structs.replace(right.announce, digest="0" * 32)
             own.on_announce(lie)
         elif doing == 2:
-            own.again()
+            own.ask_missing()
         elif doing <= 4:
             held[number] = right
             own.on_announce(right.announce)
@@ -140,7 +140,7 @@ def outbox(data: bytes) -> None:
             messages.encode(own.on_recall(message))
         elif isinstance(message, Pong):
             assert len(own.resend(message.missing)) <= 64 * max(1, len(own))
-        own.introduction()
+        own.hello_streams()
         assert own.generated == sum(own.outcomes.values()) + len(own)
         for ping in own.pings({}, 0):
             messages.encode(ping)
@@ -154,7 +154,7 @@ def _plain(frame: Payload) -> messages.Buffer:
 def pieces(data: bytes) -> None:
     """Open and Piece in any order: what becomes whole is what was opened, and nothing more than
     that is in memory."""
-    reader, own = Reader(data), Pieces()
+    reader, own = Reader(data), Reassembly()
     body, sizes = b"", [0]
     while reader.left > 0:
         doing = reader.byte() % 6
@@ -168,7 +168,7 @@ def pieces(data: bytes) -> None:
         elif doing == 2:
             own.forget()
         else:
-            have = own.reached(Mark(1), 0.0).have
+            have = own.answer(Mark(1), 0.0).have
             at = have if doing < 5 else abs(shaping.number(reader))
             part = body[at : at + reader.byte() * 4] if at < 1 << 40 else b"x"
             half = len(part) // 2
@@ -182,7 +182,7 @@ def pieces(data: bytes) -> None:
 def bulk(data: bytes) -> None:
     """What a peer says to marks, true or not: what was put goes out in order, never more of it at
     once than there is room for, and always a message."""
-    reader, own, now = Reader(data), Bulk(10.0), 0.0
+    reader, own, now = Reader(data), BulkSender(10.0), 0.0
     marks: list[int] = []
     sent = 0
 

@@ -45,7 +45,7 @@ _HELLO_BURST: Final = 10
 _FEWEST_GREETED_S: Final = 100
 # Routes of strangers remembered, the first come forgotten first.
 _MOST_STRANGERS: Final = 4096
-# An Introduction by role: the spaces in words, and a little for each stream.
+# A HelloPayload by role: the spaces in words, and a little for each stream.
 _WORDS_BYTES: Final = 64 << 10
 _STREAM_BYTES: Final = 1 << 10
 _LEARNER_BYTES: Final = 16 << 20

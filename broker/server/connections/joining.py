@@ -11,7 +11,7 @@ import zmq
 
 from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
 from headrace.broker.server.connections.admission import Budget, Door
 from headrace.broker.server.connections.roster import Peer, Roster
@@ -56,7 +56,7 @@ class Reception:
         roster.most_ranks = ledger.book.credit.batch
 
     def objection(
-        self, hello: Hello, intro: Introduction, user: str, *, published: int, now: float
+        self, hello: Hello, intro: HelloPayload, user: str, *, published: int, now: float
     ) -> tuple[Refusal, str] | None:
         """Why it may not come in, in words for its user: the key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
@@ -79,7 +79,7 @@ class Reception:
         self,
         route: bytes,
         hello: Hello,
-        intro: Introduction,
+        intro: HelloPayload,
         *,
         user: str,
         address: str,
@@ -109,7 +109,7 @@ class Reception:
         return peer, "joins" if new else "goes on from another connection" if moved else ""
 
     def enter(
-        self, peer: Peer, hello: Hello, intro: Introduction, *, published: int
+        self, peer: Peer, hello: Hello, intro: HelloPayload, *, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
         """The version to continue at, and who must go: with another environment than the learner's,
         or ranks of another learner."""
@@ -131,7 +131,7 @@ class Reception:
         return version, []
 
     def _learner(
-        self, peer: Peer, hello: Hello, intro: Introduction, published: int
+        self, peer: Peer, hello: Hello, intro: HelloPayload, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
         out = [(rival, Refusal.TAKEN, text) for rival, text in self._succession.succeed(hello)]
         self._roster.spaces = (hello.spaces, intro.spaces)

@@ -17,8 +17,8 @@ from headrace.broker.protocol.messages import (
 )
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import Peer
-from headrace.broker.transport.bulk.sender import Bulk, Send
-from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, Pipes
+from headrace.broker.transport.bulk.sender import BulkSender, Send
+from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, UnsentBytes
 from headrace.broker.transport.mailbox import Mailbox
 
 _MOST_WORDS = 1000
@@ -31,7 +31,7 @@ class Post:
     def __init__(
         self, router: Mailbox, metrics: Counters, lease_s: float, queue_bytes: int
     ) -> None:
-        self.pipes = Pipes()
+        self.pipes = UnsentBytes()
         # Called when nothing waits for a peer any more, after something did.
         self.emptied: Callable[[Peer], object] = bool
         self._router = router
@@ -47,7 +47,7 @@ class Post:
         """Sends in its turn, and in pieces where the peer's line is slow; until there is room it
         waits."""
         if peer.bulk is None:
-            peer.bulk = Bulk(self._lease_s)
+            peer.bulk = BulkSender(self._lease_s)
         frames = wire.encode(message, *buffers)
         peer.bulk.submit(key, frames, self._to(peer), time.monotonic())
 

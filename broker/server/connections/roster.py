@@ -6,10 +6,10 @@ from statistics import median_low
 from typing import Any
 
 from headrace.broker import sanitise as say
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
 from headrace.broker.server.connections.admission import Budget
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.sender import BulkSender
 
 ROLES = ("actor", "learner", "watcher", "evaluator", "node")
 _PLAYERS = ("actor", "evaluator")
@@ -35,7 +35,7 @@ class Peer:
     budget: Budget = field(default_factory=Budget)
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
-    bulk: Bulk | None = None  # what waits to be sent to it; None = nothing ever did
+    bulk: BulkSender | None = None  # what waits to be sent to it; None = nothing ever did
     address: str = ""  # where it connects from
     target: str = ""  # where its metrics are, host:port; "" = it serves none
 
@@ -131,7 +131,7 @@ class Roster:
         return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
 
     def objection(
-        self, hello: Hello, said: Introduction, user: str = "", owner: str | None = None
+        self, hello: Hello, said: HelloPayload, user: str = "", owner: str | None = None
     ) -> tuple[Refusal, str] | None:
         """Why this peer may not join; the words are for its user. `owner`: who said that
         incarnation before and is gone; whoever is here is asked by itself."""

@@ -1,13 +1,13 @@
 """Decides how many bytes may be under way on one line in one direction, pure.
 
-Whatever is said after bulk waits behind it: beats, credit, acknowledgements. So no more is put on a
-line than it carries in a moment (`delay_s`), however large the kernel's and the routers' buffers
-are. What is under way is known from marks that the other end answers, so the line's rate need not
-be: what stood in front of a mark took as long as the mark did.
+Beats, credit and acknowledgements wait behind the bulk that was sent before them. So no more is put
+on a line than it carries in a moment (`delay_s`), however large the kernel's and the routers'
+buffers are. What is under way is known from marks that the other end answers, so the line's rate
+need not be: the bytes in front of a mark took as long as the mark did.
 
     delay   < 1/4   twice as much each time: the line is not full
             < 1/2   1/8 more each time
-            < 1     8 KiB more each time: so those who share a line come to equal parts
+            < 1     8 KiB more each time: so connections that share a line come to equal parts
             more    as much as would have taken 0.85, at once
 """
 
@@ -26,8 +26,9 @@ _FEWEST_PIECE: Final = 4 << 10
 _LEASE_PARTS: Final = 6
 
 
-class Window:
-    """Of one connection; a new connection begins with a new one."""
+class CongestionWindow:
+    """Holds how many bytes may be under way on one connection; a new connection begins with a new
+    one."""
 
     def __init__(self, lease_s: float) -> None:
         self.delay_s = lease_s / _LEASE_PARTS  # what is under way takes no longer
@@ -43,10 +44,11 @@ class Window:
     def reached(
         self, *, nbytes: int, under_way: int, delay_s: float, back_s: float, short: bool
     ) -> bool:
-        """A mark was answered. `nbytes`: arrived since the one before; `under_way`: when the mark
-        went out, all of it in front of the mark; `delay_s`: until it was there; `back_s`: that its
-        answer waited, behind bulk of the other direction; `short`: more would have gone, had there
-        been room. True = the size fell: what was sent before says nothing about the new one."""
+        """Takes the answer to a mark. `nbytes`: arrived since the mark before; `under_way`: when
+        the mark went out, all of it in front of the mark; `delay_s`: until it was there; `back_s`:
+        that its answer waited, behind bulk of the other direction; `short`: more would have gone,
+        had there been room. True = the size fell: what was sent before says nothing about the new
+        one."""
         self._least_s = min(self._least_s, delay_s)
         if delay_s > self.delay_s:
             # What is under way lasts until the answer is back, so that the line is never empty.

@@ -1,7 +1,7 @@
-"""The receiving end of a line for bulk: a message that comes in pieces, until it is whole. Pure.
+"""Joins the pieces of a large message until it is whole: the receiving end of bulk. Pure.
 
-One at a time: the next Open ends what was not finished. It outlives a broken connection, and the
-same buffers, opened again, go on where they ended.
+One message at a time: the next Open ends what was not finished. The state outlives a broken
+connection, and the same buffers, opened again, go on where they ended.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from headrace.broker.protocol.messages import (
 
 
 def opened(message: Open, head: Sequence[Buffer]) -> Message:
-    """The message whose buffers will follow; Malformed when it is none."""
+    """Returns the message whose buffers will follow; raises Malformed when there is none."""
     if len(head) != 2:
         raise Malformed("no message was opened")
     inner, _ = decode([*head, *(b"" for _ in message.sizes)])
     return inner
 
 
-class Pieces:
-    """Of one peer."""
+class Reassembly:
+    """Collects the pieces of one peer's messages."""
 
     def __init__(self) -> None:
         self.message: Message | None = None  # what stands open; None = nothing does
@@ -38,7 +38,7 @@ class Pieces:
         self._buffers: list[bytearray] = []
 
     def begin(self, message: Open, inner: Message) -> None:
-        """Makes room for it, unless the same stands open."""
+        """Makes room for the message, unless the same one stands open."""
         same = self.message is not None and message.digest == self._digest
         if not same or [len(buffer) for buffer in self._buffers] != list(message.sizes):
             self.refuse(message)
@@ -48,20 +48,20 @@ class Pieces:
         self.message = inner
 
     def refuse(self, message: Open) -> None:
-        """It is not wanted: as if all of it were here."""
+        """Answers for a message that is not wanted as if all of it were here."""
         self.forget()
         self._digest = message.digest
         self._have = self._total = sum(message.sizes)
 
     def forget(self) -> None:
-        """What stood open is not wanted any more."""
+        """Drops the open message, and answers as if all of it were here."""
         self.message, self._buffers, self.size = None, [], 0
         self._have = self._total
 
     def add(self, piece: Piece, parts: Sequence[Buffer]) -> tuple[Message, list[bytearray]] | None:
-        """The message with its buffers when it is whole now. What is here already is skipped: who
-        opened it anew may have sent all of it before he heard how far we are. A piece behind a gap
-        is left alone."""
+        """Returns the message with its buffers when this piece completes it. Bytes that are here
+        already are skipped: a sender that opens it again may have sent all of it before it hears
+        how far we are. A piece behind a gap is ignored."""
         end = piece.at + sum(map(len, parts))
         here = self._have - piece.at  # bytes of it
         if self.message is None or here < 0 or not self._have < end <= self._total:
@@ -76,8 +76,8 @@ class Pieces:
         self.forget()
         return whole
 
-    def reached(self, mark: Mark, now: float) -> Reached:
-        """The answer to a mark."""
+    def answer(self, mark: Mark, now: float) -> Reached:
+        """Returns the answer to a mark."""
         return Reached(mark.number, max(0, round(now * 1e6)), self._digest, self._have)
 
     def _store(self, part: memoryview) -> None:

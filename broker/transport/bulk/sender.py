@@ -1,5 +1,5 @@
-"""The sending end of a line for bulk: unrolls and weights, one after another, in pieces where they
-are large for the line, and never so much at once that what is said meanwhile would wait.
+"""Sends unrolls and weights on one line, one after another, in pieces where they are large for the
+line, and never so much at once that control messages sent meanwhile would wait.
 
     put -> waits -> goes out whole, or Open Piece Piece .. with a Mark now and then
                       ^                                         |
@@ -27,14 +27,14 @@ from headrace.broker.protocol.messages import (
     Reached,
     encode,
 )
-from headrace.broker.transport.bulk.congestion_window import Window
+from headrace.broker.transport.bulk.congestion_window import CongestionWindow
 
 Send = Callable[[Sequence[Payload]], bool]
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """One message."""
+    """Holds one message that waits."""
 
     key: Hashable
     frames: Sequence[Payload]
@@ -48,7 +48,7 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """One that was not answered yet."""
+    """Holds one mark that was not answered yet."""
 
     number: int
     sent: int  # bytes that had gone out on this connection
@@ -60,12 +60,12 @@ class _Mark:
     at: int
 
 
-class Bulk:
-    """One connection's, one direction. Whoever owns it calls `flush` when there may be room: after
-    `put`, `reached`, and at every beat. `submit` is both, for one message."""
+class BulkSender:
+    """Sends the bulk of one connection in one direction. Its owner calls `flush` when there may be
+    room: after `put`, `reached`, and at every beat. `submit` does both for one message."""
 
     def __init__(self, lease_s: float) -> None:
-        self.window = Window(lease_s)
+        self.window = CongestionWindow(lease_s)
         self._waiting: dict[Hashable, _Item] = {}  # the first may be under way in pieces
         self._sent = 0  # bytes that ever went out
         self._reached = 0  # of those, the other end has read
@@ -77,7 +77,7 @@ class Bulk:
         self._nearest_us: int | None = None  # least that an answer took to come back, by two clocks
 
     def __len__(self) -> int:
-        """Messages that are not, or not wholly, on their way."""
+        """Counts the messages that are not, or not wholly, on their way."""
         return len(self._waiting)
 
     def __contains__(self, key: Hashable) -> bool:
@@ -97,12 +97,12 @@ class Bulk:
             self._mark(send, now)
 
     def put(self, key: Hashable, frames: Sequence[Payload]) -> None:
-        """The last in line; what waits already waits once."""
+        """Appends a message to the queue, unless it waits there already."""
         if key not in self._waiting:
             self._waiting[key] = _Item(key, frames, sum(map(len, frames)))
 
     def drop(self, key: Hashable) -> None:
-        """Nobody needs it any more."""
+        """Removes a message that is not needed any more."""
         self._waiting.pop(key, None)
 
     def flush(self, send: Send, now: float) -> None:
@@ -121,7 +121,8 @@ class Bulk:
             self._mark(send, now)
 
     def beat(self, send: Send, now: float) -> None:
-        """A mark, or its answer, may have been lost at a door."""
+        """Repeats the last mark if none was answered since the last beat, and flushes: the mark, or
+        its answer, may have been dropped by the other end's rate limit."""
         if self._marks and not self._answers:
             last = self._marks[-1]
             send(encode(Mark(last.number)))
@@ -129,7 +130,7 @@ class Bulk:
         self.flush(send, now)
 
     def reached(self, message: Reached, now: float) -> None:
-        """The other end has read as far as that mark."""
+        """Notes that the other end has read as far as that mark."""
         if all(mark.number != message.number for mark in self._marks):
             return  # of the connection before, or answered
         while (mark := self._marks.popleft()).number != message.number:
@@ -154,7 +155,7 @@ class Bulk:
             self._turn += 1
         item = mark.item
         if fresh and item is not None and self._waiting.get(item.key) is item:
-            self._corrected(item, mark, message)
+            self._correct_position(item, mark, message)
 
     def _send_whole(self, frames: Sequence[Payload], nbytes: int, send: Send) -> bool:
         """Sends a message that is no larger than a piece; False = no room."""
@@ -169,7 +170,7 @@ class Bulk:
 
     def _flush_piece(self, item: _Item, send: Send) -> bool:
         """Sends the next piece of the first in line; False = no room."""
-        self._short = True  # in a larger window it would not have been cut
+        self._short = True  # a larger window would not have cut it
         if not item.digest:
             item.parts = [memoryview(_plain(part)).cast("B") for part in item.frames[2:]]
             item.size, item.digest = sum(map(len, item.parts)), _digest(item.parts)
@@ -192,7 +193,7 @@ class Bulk:
 
     def _mark(self, send: Send, now: float) -> None:
         if self._sent == self._marked:
-            return  # the last mark says it
+            return  # nothing was sent since the last mark
         item = next(iter(self._waiting.values()), None)
         opened = item if item is not None and item.opened else None
         mark = _Mark(
@@ -209,9 +210,9 @@ class Bulk:
             self._marks.append(mark)
             self._marked, self._short = self._sent, False
 
-    def _corrected(self, item: _Item, mark: _Mark, message: Reached) -> None:
-        """It goes on from where the other end is: there are pieces from an earlier connection, or
-        it wants no more, or some were dropped at its door."""
+    def _correct_position(self, item: _Item, mark: _Mark, message: Reached) -> None:
+        """Continues from the position of the other end: it has pieces from an earlier connection,
+        or wants no more, or dropped some at its rate limit."""
         if message.digest != item.digest:
             item.opened, item.at = False, 0
             self._turn += 1
@@ -227,7 +228,8 @@ def _plain(part: Payload) -> memoryview | bytes | bytearray:
 
 
 def _digest(parts: Sequence[memoryview]) -> int:
-    """As the digest of an unroll: over the buffers, joined. Never 0, which says that nothing is."""
+    """Computes the digest as for an unroll: over the joined buffers. Never 0, which means
+    "nothing"."""
     state = xxhash.xxh3_64()
     for part in parts:
         state.update(part)
@@ -235,7 +237,7 @@ def _digest(parts: Sequence[memoryview]) -> int:
 
 
 def _cut(parts: Sequence[memoryview], lo: int, hi: int) -> list[memoryview]:
-    """Bytes lo to hi of the parts, joined."""
+    """Returns bytes lo to hi of the joined parts."""
     out, at = [], 0
     for part in parts:
         if at < hi and at + len(part) > lo:

@@ -1,6 +1,6 @@
 """Counts the bytes that ZeroMQ holds for each connection: sent, and not yet with the kernel. Pure.
 
-ZeroMQ bounds messages, not bytes, and tells of neither. But the mailbox can tell when a message has
+ZeroMQ bounds messages, not bytes, and reports neither. But the mailbox can tell when a message has
 left. So a message is marked every 64 KiB: once it has left, all that was sent before it has too.
 What is not marked yet is below 64 KiB. A mark costs as much as a dozen small messages, so where far
 more bulk may wait, as on the way to a learner, one comes every 1 MiB at most.
@@ -17,18 +17,18 @@ from typing import Final
 # Keeps a fast line busy while a mark comes back (well below a millisecond), and leaves a beat on a
 # line of 2 Mbit/s two seconds behind it.
 MOST_BULK: Final = 512 << 10
-# Of all connections together: beyond, each has one message of bulk under way at a time.
+# Of all connections together: beyond it each has one message of bulk under way at a time.
 MOST_IN_ALL: Final = 64 << 20
 _MOST_SMALL: Final = 256 << 10
 _MARK: Final = 64 << 10
 _MOST_MARK: Final = 1 << 20
-# Connections remembered, the first come forgotten first: it costs an unmarked rest, no more.
+# Connections remembered, oldest forgotten first: only its bytes since the last mark are lost.
 _MOST_PIPES: Final = 16_384
 _LOOKS: Final = 16
 
 
 class _Pipe:
-    """One connection's."""
+    """Counts the unsent bytes of one connection."""
 
     __slots__ = ("bulk", "loose_bulk", "loose_small", "marks", "small")
 
@@ -40,8 +40,8 @@ class _Pipe:
         self.marks = 0  # marked messages that have not left
 
 
-class Pipes:
-    """All connections of one ROUTER."""
+class UnsentBytes:
+    """Counts the unsent bytes of all connections of one ROUTER."""
 
     def __init__(self) -> None:
         self.nbytes = 0  # up to the last mark of every connection
@@ -51,9 +51,10 @@ class Pipes:
     def has_room(
         self, route: bytes, size: int, *, bulk: bool, most: int = MOST_BULK, in_all: int = 0
     ) -> bool:
-        """Says whether so many more bytes may be sent there. `most` bounds the bulk of this
+        """Says whether `size` more bytes may be sent there. `most` bounds the bulk of this
         connection, `in_all` what may be on its way beside MOST_IN_ALL. Where nothing waits there is
-        always room; where there is none a mark is under way, so that `drained` will come."""
+        always room; where there is no room a mark is under way, so that `drained` will be
+        called."""
         pipe = self._pipes.get(route)
         if pipe is None:
             return True
@@ -102,5 +103,6 @@ class Pipes:
 
 
 def _mark(most: int) -> int:
-    """Returns after how much bulk there is a mark: an eighth of what may wait, at most so."""
+    """Returns how many bytes of bulk lie between marks: an eighth of what may wait, at most 1
+    MiB."""
     return min(most * _MARK // MOST_BULK, _MOST_MARK)

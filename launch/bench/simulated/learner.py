@@ -64,9 +64,9 @@ class SimulatedLearner(LearnerEnd):
             self.trained(batch, version=self.version + 1)
             self._publish()
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         first = self.welcome_version is None
-        super().welcomed(welcome, body)
+        super().on_welcome(welcome, body)
         if first:
             self._publish()
 

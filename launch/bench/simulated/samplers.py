@@ -66,12 +66,12 @@ class SimulatedSampler(ActorEnd):
         self._latencies = latencies
         self.say = self._says
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         self.hellos += 1
-        return super().greet()
+        return super().hello_frames()
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        super().welcomed(welcome, body)
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
+        super().on_welcome(welcome, body)
         self._newest_version = max(self._newest_version, welcome.version)
         self._pings.clear()
         if welcome.broker_inc != self._welcomed_by and len(self.lives) < _MOST_LIVES:
@@ -103,8 +103,8 @@ class SimulatedSampler(ActorEnd):
             self.pong_s = max(self.pong_s, time.monotonic() - self._pings.popleft())
         super().handle(message, buffers)
 
-    def beats(self) -> list[list[Payload]]:
-        said = super().beats()
+    def beat_frames(self) -> list[list[Payload]]:
+        said = super().beat_frames()
         self._pings += [time.monotonic()] * len(said)
         return said
 

@@ -9,7 +9,7 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import Book
 from headrace.broker.protocol import hello_payload, messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Message, Payload, Unroll
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import Roster
@@ -17,7 +17,7 @@ from headrace.broker.server.server import Server
 from headrace.broker.weights.blobs import Blob
 
 A, B, L, M, W = b"sampler a", b"sampler b", b"learner", b"other learner", b"watcher"
-NOTHING = Introduction()
+NOTHING = HelloPayload()
 FAR = 1 << 35  # a version that nobody reaches
 
 
@@ -94,7 +94,7 @@ class Broker:
         return [message for _, message in self.pump() if isinstance(message, kind)]
 
     def hello(
-        self, route: bytes, hello: messages.Hello, intro: Introduction = NOTHING, user: str = ""
+        self, route: bytes, hello: messages.Hello, intro: HelloPayload = NOTHING, user: str = ""
     ) -> None:
         self.hears(route, hello, hello_payload.encode(intro), user=user)
 
@@ -102,7 +102,7 @@ class Broker:
         self, route: bytes = A, inc: int = 1, streams: int = 1, user: str = "", **other: Any
     ) -> None:
         """Says HELLO as one that has just started."""
-        intro = Introduction(streams=tuple((n, 0, 0, 0, ()) for n in range(streams)))
+        intro = HelloPayload(streams=tuple((n, 0, 0, 0, ()) for n in range(streams)))
         hello = messages.Hello("actor", f"a{inc}", inc, spaces="s", **{"version": 0, **other})
         self.hello(route, hello, intro, user)
 
@@ -133,7 +133,7 @@ class Broker:
             take_over=take_over,
             fresh=fresh,
         )
-        self.hello(route, hello, Introduction(**{"want": 8, "unroll_bytes": 100, **intro}), user)
+        self.hello(route, hello, HelloPayload(**{"want": 8, "unroll_bytes": 100, **intro}), user)
 
     def unrolls(self, seqs: Sequence[int], route: bytes = A, inc: int = 1, **other: Any) -> None:
         for seq in seqs:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker.protocol import fields as wire_limits
 from headrace.broker.protocol import hello_payload, messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Message, Outcome, Unroll
 from tests.broker.liars.talk import A, B, Broker, L, M, W
 
@@ -33,7 +33,7 @@ class Babbler:
         count = self.rng.choice((0, 1, 1, 2, 3, 64, 65))
         return tuple(tuple(self.number() for _ in range(width)) for _ in range(count))
 
-    def intro(self) -> Introduction:
+    def intro(self) -> HelloPayload:
         rng = self.rng
         streams = []
         for n in range(rng.randrange(3)):
@@ -43,7 +43,7 @@ class Babbler:
             streams.append((n, floor, following, following + rng.randrange(2), unacked))
         trained = tuple((self.number(), rng.randrange(3), ((0, 3), (5, 9))) for _ in range(3))
         held = self.spans(4) if rng.random() < 0.3 else ()
-        return Introduction(
+        return HelloPayload(
             unroll_bytes=rng.choice((0, 100, 100, 100, 1 << 53)),
             streams=tuple(streams),
             trained=trained if rng.random() < 0.3 else (),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.protocol import messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Mark, Message, Open, Piece, Reached, Unroll
 from headrace.broker.weights.blobs import Blob
 from tests.broker.liars.talk import A, B, Broker, L, W, publish, works
@@ -168,7 +168,7 @@ def test_nobody_pins_more_than_the_queue_may_hold() -> None:
     one = Broker()
     one.learner(unroll_bytes=100_000)
     for n in range(50):
-        claims = Introduction(streams=((0, 0, 1, 1, ((0, 1),)),))
+        claims = HelloPayload(streams=((0, 0, 1, 1, ((0, 1),)),))
         one.hello(b"%d" % n, messages.Hello("actor", f"a{n}", 100 + n, spaces="s"), claims)
         opens(one, b"%d" % n, unroll(inc=100 + n), 90_000)
         one.hears(b"%d" % n, Piece(0), BODY)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker import sanitise
 from headrace.broker.protocol import hello_payload, messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Outcome, Unroll
 from tests.broker.liars.talk import FAR, A, B, Broker, Frame, L, W, works
 
@@ -127,11 +127,11 @@ def test_episodes_that_cannot_be_are_left_out(honest: Broker) -> None:
 def test_one_line_stays_one_line(honest: Broker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     hello = messages.Hello("actor", "a\nERROR all is lost\x1b[2J", 7, spaces="s")
-    honest.hello(B, hello, Introduction(streams=((0, 0, 0, 0, ()),)))
+    honest.hello(B, hello, HelloPayload(streams=((0, 0, 0, 0, ()),)))
     honest.hears(B, messages.Bye(7, False, "gone\r\nERROR it is" + "x" * 3000))
     honest.hello(W, messages.Hello("king\nERROR of all", "k", 8))
     other = messages.Hello("evaluator", "e", 9, spaces="other")
-    honest.hello(W, other, Introduction(spaces="a box\nERROR of all" + "x" * 50_000))
+    honest.hello(W, other, HelloPayload(spaces="a box\nERROR of all" + "x" * 50_000))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) >= 4
     assert all(line.isprintable() and len(line) < 1200 for line in lines)
@@ -201,14 +201,14 @@ def test_metrics_are_where_the_connection_comes_from(
     """A peer names a port and no host: Prometheus is sent nowhere else."""
     monkeypatch.setattr(Frame, "address", address)
     one = Broker()
-    one.hello(A, messages.Hello("actor", "a", 1, spaces="s"), Introduction(port=9101))
+    one.hello(A, messages.Hello("actor", "a", 1, spaces="s"), HelloPayload(port=9101))
     assert [peer.target for peer in one.server.roster.everybody()] == [target]
 
 
 @pytest.mark.parametrize("role", ["actor", "watcher", "evaluator", "learner"])
 def test_an_introduction_has_a_size(role: str) -> None:
     one = Broker(streams=4)
-    one.hello(A, messages.Hello(role, "x", 7, spaces="s"), Introduction(spaces="x" * (17 << 20)))
+    one.hello(A, messages.Hello(role, "x", 7, spaces="s"), HelloPayload(spaces="x" * (17 << 20)))
     assert one.errors["size"] == 1
     assert one.pump() == []
 
@@ -240,12 +240,12 @@ def test_open_ranges_cost_no_more_than_they_may(honest: Broker) -> None:
 @pytest.mark.parametrize(
     "intro",
     [
-        Introduction(streams=((0, 0, 1 << 50, 1 << 50, ()),)),
-        Introduction(streams=tuple((n, 0, 4000, 4000, ((0, 4000),)) for n in range(64))),
-        Introduction(trained=tuple((n, 0, ((0, 1 << 53),)) for n in range(3))),
+        HelloPayload(streams=((0, 0, 1 << 50, 1 << 50, ()),)),
+        HelloPayload(streams=tuple((n, 0, 4000, 4000, ((0, 4000),)) for n in range(64))),
+        HelloPayload(trained=tuple((n, 0, ((0, 1 << 53),)) for n in range(3))),
     ],
 )
-def test_an_introduction_names_only_so_much(intro: Introduction) -> None:
+def test_an_introduction_names_only_so_much(intro: HelloPayload) -> None:
     with pytest.raises(messages.Malformed):
         hello_payload.decode(hello_payload.encode(intro))
 

@@ -10,10 +10,10 @@ import pytest
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import Announce, Chunk, Get, Mark, Open, Payload, Piece
 from headrace.broker.transport.bulk import reassembly
-from headrace.broker.transport.bulk.reassembly import Pieces
+from headrace.broker.transport.bulk.reassembly import Reassembly
 from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.fetch import WeightFetch
 from tests.broker.liars.talk import NOTHING, Broker, L
 
 E, F = b"evaluator", b"another"
@@ -25,7 +25,7 @@ class Lines(Broker):
 
     def __init__(self, **limits: Any) -> None:
         self.lines: dict[bytes, deque[tuple[list[bytes], Callable[[], None] | None]]] = {}
-        self.pieces: dict[bytes, Pieces] = {}
+        self.pieces: dict[bytes, Reassembly] = {}
         super().__init__(**limits)
         self.learner()
         self.hello(E, messages.Hello("evaluator", "e", 70), NOTHING)
@@ -40,7 +40,7 @@ class Lines(Broker):
     def reads(self, route: bytes, nbytes: float = math.inf) -> list[tuple[Any, Any]]:
         """Until so much was read, or all; it answers marks, and puts together what is in pieces."""
         heard: list[tuple[Any, Any]] = []
-        own = self.pieces.setdefault(route, Pieces())
+        own = self.pieces.setdefault(route, Reassembly())
         while self.lines.get(route) and nbytes > 0:
             frames, left = self.lines[route].popleft()
             nbytes -= sum(map(len, frames))
@@ -54,7 +54,7 @@ class Lines(Broker):
                     if (whole := own.add(message, buffers)) is not None:
                         heard.append(whole)
                 case Mark():
-                    self.hears(route, own.reached(message, self.now))
+                    self.hears(route, own.answer(message, self.now))
                 case _:
                     heard.append((message, buffers))
         return heard
@@ -139,12 +139,12 @@ def test_versions_that_nobody_reads_are_not_kept() -> None:
 def test_a_slow_line_ends_what_it_began_though_versions_go_by() -> None:
     """Two chunks go through it while a version comes; 40 of them make one. Beside it peers that
     ask for each version and read none."""
-    one, fetch, whole = Lines(), Fetch(), 0
+    one, fetch, whole = Lines(), WeightFetch(), 0
     size = 5 * MIB
     for version in range(1, 250):
         announce = one.publishes(version, size)
         one.hears(F, Get(version, 0, 64))
-        gets = fetch.on_announce(announce) + fetch.again()
+        gets = fetch.on_announce(announce) + fetch.ask_missing()
         for get in gets:
             one.hears(E, get)
         for message, buffers in one.reads(E, 270_000):

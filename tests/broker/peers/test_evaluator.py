@@ -154,7 +154,7 @@ def test_a_lost_chunk_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> Non
     end.handle(blob.announce, ())
     assert end.fetching
     for _ in range(3):  # since the last beat it has begun, and then it waits for two
-        end.beats()
+        end.beat_frames()
     assert asked == [Get(3, 0, 1), Get(3, 0, 1)]
     chunk, body = blob.first()
     end.handle(chunk, [body])
@@ -260,7 +260,7 @@ def test_another_broker_has_not_heard_what_the_one_before_had(
     world.go(2 * LEASE)
     end = world.group.ranks[0].end
     assert end.heard
-    end.welcomed(Welcome(99, "run", BEAT, LEASE, "tcp://broker:2", 0), ())
+    end.on_welcome(Welcome(99, "run", BEAT, LEASE, "tcp://broker:2", 0), ())
     assert not end.heard
 
 

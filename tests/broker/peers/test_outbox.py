@@ -64,7 +64,7 @@ def test_each_credit_waits_for_its_own_weights() -> None:
     put(box)
     assert box.waits_for_weights(0, 5) and not box.may_start(0, 5)
     assert box.may_start(0, 6)
-    box.introduction()  # what was not used ends, and comes anew for newer weights
+    box.hello_streams()  # what was not used ends, and comes anew for newer weights
     assert not box.may_start(0, 9)
     box.on_limit(Limit(((0, 2, 8),)))
     assert not box.may_start(0, 7) and box.may_start(0, 8)
@@ -118,7 +118,7 @@ def test_a_ping_leaves_out_what_waits_to_be_sent() -> None:
     assert ping.unacked == ((0, 0, 2), (1, 0, 1), (1, 2, 4))
     (later,) = box.pings({}, 0)
     assert later.unacked == ((0, 0, 4), (1, 0, 4))
-    assert box.introduction()[0][4] == ((0, 4),)  # a HELLO names all
+    assert box.hello_streams()[0][4] == ((0, 4),)  # a HELLO names all
 
 
 def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:
@@ -126,7 +126,7 @@ def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:
     put(box), put(box), put(box)
     box.on_ack(ack((0, 0, 1), (0, 2, 3)))
     box.start(0)  # one is running
-    assert box.introduction() == ((0, 1, 3, 4, ((1, 2),)), (1, 0, 0, 0, ()))
+    assert box.hello_streams() == ((0, 1, 3, 4, ((1, 2),)), (1, 0, 0, 0, ()))
     assert not box.may_start(0, 99) and not box.may_start(1, 99)
     box.put(0, versions=(1, 1), steps=1, digest=0, ended=0, episodes=(), buffers=())
     box.on_limit(Limit(((0, 5, 0),)))
@@ -164,7 +164,7 @@ def test_generated_is_settled_and_open(moves: list[tuple[int, int, Outcome]]) ->
         put(box, stream)
         box.on_ack(ack((stream, seq, seq + 2), outcome=outcome))
         assert box.generated == sum(box.outcomes.values()) + len(box)
-        for number, floor, following, started, unacked in box.introduction():
+        for number, floor, following, started, unacked in box.hello_streams():
             assert floor <= following == started
             assert floor == (unacked[0][0] if unacked else following), number
         box.on_limit(Limit(tuple((n, 99, 0) for n in range(3))))

@@ -14,7 +14,7 @@ from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.protocol.messages import Acting, Get, Hello, Message, Ping, decode
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
-from headrace.broker.weights.weight_shelf import Reader, Shelf, ShelfError
+from headrace.broker.weights.weight_shelf import SegmentReader, ShelfError, WeightShelf
 from tests.system.harness.figures import say
 
 
@@ -26,7 +26,7 @@ class Relay:
     """One that speaks to nobody."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shelf = Shelf(folder / "weights")
+        self.shelf = WeightShelf(folder / "weights")
         self.end = RelayEnd(
             "tcp://broker:1", name="n", inc=1, shelf=self.shelf, context=cast(Any, None)
         )
@@ -48,7 +48,7 @@ def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Relay:
 
 def test_a_version_is_fetched_once_and_lies_on_the_shelf(relay: Relay) -> None:
     relay.fetches(blob(3, 300_000))
-    found = Reader(relay.shelf.path).take(-1)
+    found = SegmentReader(relay.shelf.path).take(-1)
     assert found is not None
     assert found.announce == blob(3, 300_000).announce
     relay.end.handle(blob(3, 300_000).announce, ())  # every beat, to whoever may have missed it
@@ -57,11 +57,12 @@ def test_a_version_is_fetched_once_and_lies_on_the_shelf(relay: Relay) -> None:
 
 
 def test_it_speaks_as_a_node_and_beats(relay: Relay) -> None:
-    hello, _ = decode([bytes(cast(Any, frame)) for frame in relay.end.greet()])
+    hello, _ = decode([bytes(cast(Any, frame)) for frame in relay.end.hello_frames()])
     assert isinstance(hello, Hello)
     assert (hello.role, hello.spaces) == ("node", "")
     beats = [
-        decode([bytes(cast(Any, frame)) for frame in frames])[0] for frames in relay.end.beats()
+        decode([bytes(cast(Any, frame)) for frame in frames])[0]
+        for frames in relay.end.beat_frames()
     ]
     (beat,) = beats
     assert isinstance(beat, Ping)
@@ -90,19 +91,19 @@ def test_what_there_is_no_room_for_is_not_fetched(
             now += 5.0
     assert relay.said == []
     assert len(tried) == 10, "every ten seconds"
-    assert Reader(relay.shelf.path).look() is None
+    assert SegmentReader(relay.shelf.path).look() is None
     assert caplog.messages == [
         "no room for weights; until then each sampler fetches the weights itself"
     ]
     monkeypatch.setattr(relay.shelf, "reserve", reserve)
     now += 10.0
     relay.fetches(blob(30))
-    assert Reader(relay.shelf.path).take(-1) is not None
+    assert SegmentReader(relay.shelf.path).take(-1) is not None
 
 
 def test_weights_are_taken_within_milliseconds(tmp_path: Path) -> None:
     """From the moment at which they lie there; a sampler that paces itself waits for no more."""
-    shelf = Shelf(tmp_path / "weights")
+    shelf = WeightShelf(tmp_path / "weights")
     shelf.reserve(5000)
     late: list[float] = []
 
@@ -110,7 +111,7 @@ def test_weights_are_taken_within_milliseconds(tmp_path: Path) -> None:
         news = asyncio.Event()
         subscriber = Subscriber(cast(Any, None), shelf.path)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(subscriber.borrow(news))
+            task = group.create_task(subscriber.poll_shelf(news))
             for version in range(50):
                 whole = blob(version)
                 subscriber.handle(whole.announce, ())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.protocol import hello_payload, messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import (
     Buffer,
     Malformed,
@@ -230,7 +230,7 @@ def test_bodies_are_read_or_malformed(body: bytes) -> None:
 
 
 def test_an_introduction_comes_back() -> None:
-    said = Introduction(
+    said = HelloPayload(
         shared={"a": {"b": 1}},
         spaces="words",
         unroll_bytes=5,
@@ -261,7 +261,7 @@ def test_an_introduction_comes_back() -> None:
 )
 def test_streams_that_cannot_be(stream: tuple[int, int, int, int, tuple[()]]) -> None:
     with pytest.raises(Malformed):
-        hello_payload.decode(hello_payload.encode(Introduction(streams=(stream,))))
+        hello_payload.decode(hello_payload.encode(HelloPayload(streams=(stream,))))
 
 
 def test_ranges() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.security import keys
-from headrace.broker.security.authorised import LOOK_EVERY_S, Authorised
+from headrace.broker.security.authorised import REFRESH_EVERY_S, Authorised
 from headrace.broker.security.keys import Key, KeyFileError
 
 BROKER = keys.make("broker")
@@ -168,7 +168,7 @@ class Folder:
     def user(self, key: Key) -> str | None:
         return self.authorised.user(keys.raw(key.public))
 
-    def later(self, seconds: float = 2 * LOOK_EVERY_S) -> None:
+    def later(self, seconds: float = 2 * REFRESH_EVERY_S) -> None:
         self.now += seconds
 
 
@@ -270,7 +270,7 @@ class TestAuthorised:
 
     def test_a_folder_that_others_write_into_lets_nobody_in(self, folder: Folder) -> None:
         folder.path.chmod(0o777)
-        folder.authorised.look()
+        folder.authorised.refresh()
         assert f"chmod go-w {folder.path}" in folder.authorised.problem
 
     def test_it_looks_seldom(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

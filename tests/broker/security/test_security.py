@@ -52,7 +52,7 @@ class Door:
     async def says(self, key: Key | None) -> str:
         """What becomes of a message: the user that it came from, or why there was no handshake."""
         with Mailbox(endpoints.dealer(self.context, key)) as mail:
-            monitor = curve.listen(mail.socket)
+            monitor = curve.monitor_handshakes(mail.socket)
             mail.socket.connect(self.address)
             try:
                 async with asyncio.timeout(LONG_S):
@@ -63,7 +63,7 @@ class Door:
                         for event in curve.failures(monitor):
                             return failure(*event).value
             finally:
-                curve.unlisten(mail.socket, monitor)
+                curve.stop_monitor(mail.socket, monitor)
 
     async def counts(self, number: int, *reasons: str) -> None:
         """Waits until so many were refused for these reasons together."""

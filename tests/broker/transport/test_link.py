@@ -35,17 +35,17 @@ class Peer:
         self.welcomes = 0
         self.heard: list[Message] = []
 
-    def greet(self) -> list[Payload]:
+    def hello_frames(self) -> list[Payload]:
         return messages.encode(messages.Hello("watcher", "w", 1))
 
-    def welcomed(self, welcome: Welcome, body: Sequence[Buffer]) -> None:  # noqa: ARG002
+    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:  # noqa: ARG002
         self.welcomes += 1
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         self.heard.append(message)
 
-    def beats(self) -> list[list[Payload]]:
-        return [self.greet()]  # any word will do, it is answered
+    def beat_frames(self) -> list[list[Payload]]:
+        return [self.hello_frames()]  # any word will do, it is answered
 
 
 @contextlib.asynccontextmanager
@@ -149,7 +149,7 @@ def test_who_was_let_in_waits_until_its_key_is_back(
                 await until(lambda: peer.welcomes)
             (folder / "authorised").rename(folder / "away")
             async with broker(folder) as publisher:
-                monitor = curve.listen(publisher)
+                monitor = curve.monitor_handshakes(publisher)
                 await until(lambda: "cannot read its authorised keys" in caplog.text)
                 await until(lambda: monitor.poll(0))  # and the announcements were refused, too
                 peer.welcomes = 0

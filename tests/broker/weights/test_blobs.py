@@ -11,7 +11,7 @@ from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Announce, Chunk, Get
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.fetch import Fetch
+from headrace.broker.weights.fetch import WeightFetch
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def blob(version: int, size: int = 1000) -> Blob:
     return Blob.of(version, "layout", body(version, size))
 
 
-def pull(fetch: Fetch, source: Blob, gets: list[Get]) -> Blob | None:
+def pull(fetch: WeightFetch, source: Blob, gets: list[Get]) -> Blob | None:
     """Answer every request until there is none; returns the newest whole blob."""
     waiting, newest, turns = deque(gets), None, 0
     while waiting:
@@ -42,7 +42,7 @@ def pull(fetch: Fetch, source: Blob, gets: list[Get]) -> Blob | None:
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 64 * 8, 64 * 8 + 1, 5000])
 def test_a_version_arrives_whole(size: int) -> None:
-    source, fetch = blob(3, size), Fetch()
+    source, fetch = blob(3, size), WeightFetch()
     assert blobs.count(source.announce) == -(-size // 64)
     whole = pull(fetch, source, fetch.on_announce(source.announce))
     assert whole is not None and bytes(whole.body) == body(3, size)
@@ -51,14 +51,14 @@ def test_a_version_arrives_whole(size: int) -> None:
 
 
 def test_small_weights_need_no_second_round_trip() -> None:
-    source, fetch = blob(1, 50), Fetch()
+    source, fetch = blob(1, 50), WeightFetch()
     fetch.on_announce(source.announce)
     whole, more = fetch.on_chunk(*source.first())
     assert whole is not None and bytes(whole.body) == body(1, 50) and more == []
 
 
 def test_a_window_at_a_time() -> None:
-    source, fetch = blob(1, 64 * (2 * blobs.WINDOW + 4)), Fetch()
+    source, fetch = blob(1, 64 * (2 * blobs.WINDOW + 4)), WeightFetch()
     (get,) = fetch.on_announce(source.announce)
     assert (get.lo, get.hi) == (0, blobs.WINDOW)
     *early, last = source.chunks(get)
@@ -69,11 +69,11 @@ def test_a_window_at_a_time() -> None:
 def test_lost_and_doubled_chunks() -> None:
     rng = random.Random(5)
     for seed in range(200):
-        source, fetch = blob(seed, 64 * rng.randint(1, 30)), Fetch()
+        source, fetch = blob(seed, 64 * rng.randint(1, 30)), WeightFetch()
         waiting, whole, beats = deque(fetch.on_announce(source.announce)), None, 0
         while whole is None:
             if not waiting:
-                waiting.extend(fetch.again())
+                waiting.extend(fetch.ask_missing())
                 beats += 1
                 assert beats < 200
                 continue
@@ -89,7 +89,7 @@ def test_a_thousand_flipped_bits() -> None:
     rng = random.Random(7)
     accepted = 0
     for number in range(1000):
-        source, fetch = blob(number, 300), Fetch()
+        source, fetch = blob(number, 300), WeightFetch()
         (get,) = fetch.on_announce(source.announce)
         bad = rng.randrange(5)
         for chunk, part in source.chunks(get):
@@ -107,7 +107,7 @@ def test_a_thousand_flipped_bits() -> None:
 
 
 def test_a_wrong_digest_of_right_chunks() -> None:
-    source, fetch = blob(1), Fetch()
+    source, fetch = blob(1), WeightFetch()
     lie = msgspec.structs.replace(source.announce, digest="0" * 32)
     assert pull(fetch, source, fetch.on_announce(lie)) is None
     assert (fetch.version, fetch.refused, fetch.busy) == (-1, 1, False)
@@ -116,7 +116,7 @@ def test_a_wrong_digest_of_right_chunks() -> None:
 
 def test_a_holder_whose_copy_is_wrong_is_asked_once_a_beat() -> None:
     """Not as fast as the wire carries it."""
-    source, fetch = blob(4, 640), Fetch()
+    source, fetch = blob(4, 640), WeightFetch()
     fetch.on_announce(source.announce)
     right = source.chunks(Get(4, 0, 10))
     wrong = bytes(64)
@@ -125,7 +125,7 @@ def test_a_holder_whose_copy_is_wrong_is_asked_once_a_beat() -> None:
     asked = sum(len(fetch.on_chunk(right[0][0], wrong)[1]) for _ in range(50))
     assert (asked, fetch.refused) == (1, 50)
     for _ in range(20):
-        asked += len(fetch.again())
+        asked += len(fetch.ask_missing())
         assert sum(len(fetch.on_chunk(right[0][0], wrong)[1]) for _ in range(50)) <= 1
     assert fetch.version == -1 and asked == 4  # after 2 beats, 4 and 8 more
     whole = pull(fetch, source, [Get(4, 0, 1)])
@@ -138,7 +138,7 @@ def test_a_holder_cuts_as_it_was_announced() -> None:
     parts = [body(1)[at : at + 100] for at in range(0, 1000, 100)]
     hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
     announce = msgspec.structs.replace(wide.announce, chunk=100, hashes=hashes)
-    first, second = Fetch(), Fetch()
+    first, second = WeightFetch(), WeightFetch()
     whole = pull(first, Blob(announce, wide.body), first.on_announce(announce))
     assert whole is not None
     again = pull(second, whole, second.on_announce(whole.announce))
@@ -148,19 +148,19 @@ def test_a_holder_cuts_as_it_was_announced() -> None:
 @pytest.mark.parametrize("chunks", range(1, 8))
 def test_a_publisher_killed_in_the_middle(chunks: int) -> None:
     """The learner that takes its place trained otherwise and calls that by the same version."""
-    fetch, first = Fetch(), blob(3, 64 * 8)
+    fetch, first = WeightFetch(), blob(3, 64 * 8)
     begun(fetch, first, chunks)
     other = Blob.of(3, "layout", body(99, 64 * 8))
     gets = fetch.on_announce(other.announce)
     for _ in range(6):
-        gets = gets + fetch.again()
+        gets = gets + fetch.ask_missing()
     whole = pull(fetch, other, gets)
     assert whole is not None and bytes(whole.body) == body(99, 64 * 8)
     assert (fetch.version, fetch.busy, fetch.refused) == (3, False, 0)
 
 
 def test_of_two_contents_of_one_version_the_first_that_is_whole_stays() -> None:
-    fetch, first, other = Fetch(), blob(3, 64 * 8), Blob.of(3, "layout", body(99, 64 * 8))
+    fetch, first, other = WeightFetch(), blob(3, 64 * 8), Blob.of(3, "layout", body(99, 64 * 8))
     begun(fetch, first, 7)
     assert fetch.on_announce(other.announce) == []  # more than half is here
     whole, gets = fetch.on_chunk(*first.chunks(Get(3, 7, 8))[0])
@@ -170,14 +170,16 @@ def test_of_two_contents_of_one_version_the_first_that_is_whole_stays() -> None:
 
 def test_a_thousand_publishers_killed_in_the_middle() -> None:
     """Bits flip on the way too: what is taken is what some publisher had, and versions rise."""
-    rng, fetch, loads = random.Random(13), Fetch(), 0
+    rng, fetch, loads = random.Random(13), WeightFetch(), 0
     for number in range(1000):
         source = blob(number // 2 + number % 2 * 500_000, 64 * rng.randint(1, 12))
         source = Blob.of(number // 2, "layout", bytes(source.body))
-        waiting = deque(fetch.on_announce(source.announce) + fetch.again() + fetch.again())
+        waiting = deque(
+            fetch.on_announce(source.announce) + fetch.ask_missing() + fetch.ask_missing()
+        )
         for _ in range(rng.randrange(40)):
             if not waiting:
-                waiting.extend(fetch.again())
+                waiting.extend(fetch.ask_missing())
             for chunk, part in source.chunks(waiting.popleft()) if waiting else ():
                 sent = bytearray(part)
                 if rng.random() < 0.2:
@@ -193,7 +195,7 @@ def test_a_thousand_publishers_killed_in_the_middle() -> None:
 
 
 def test_chunks_nobody_asked_for() -> None:
-    source, fetch = blob(2), Fetch()
+    source, fetch = blob(2), WeightFetch()
     chunk, part = source.first()
     assert fetch.on_chunk(chunk, part) == (None, [])  # nothing announced
     fetch.on_announce(source.announce)
@@ -223,7 +225,7 @@ def test_chunks_nobody_asked_for() -> None:
     ],
 )
 def test_forged_sizes(forged: dict[str, int | bytes]) -> None:
-    fetch = Fetch()
+    fetch = WeightFetch()
     assert fetch.on_announce(msgspec.structs.replace(blob(1).announce, **forged)) == []
     assert not fetch.busy
 
@@ -234,7 +236,7 @@ def test_weights_too_large_to_travel(monkeypatch: pytest.MonkeyPatch) -> None:
         blob(1)
 
 
-def begun(fetch: Fetch, source: Blob, chunks: int) -> None:
+def begun(fetch: WeightFetch, source: Blob, chunks: int) -> None:
     (get,) = fetch.on_announce(source.announce)
     for chunk in source.chunks(get)[:chunks]:
         fetch.on_chunk(*chunk)
@@ -242,7 +244,7 @@ def begun(fetch: Fetch, source: Blob, chunks: int) -> None:
 
 def test_a_newer_version_waits_for_the_end_of_a_transfer() -> None:
     """However little of it is here: what was asked for is on its way."""
-    fetch, first = Fetch(), blob(1, 64 * 8)
+    fetch, first = WeightFetch(), blob(1, 64 * 8)
     begun(fetch, first, 0)
     assert fetch.on_announce(blob(2).announce) == []
     whole = pull(fetch, first, [Get(1, 0, 8)])
@@ -253,12 +255,12 @@ def test_a_newer_version_waits_for_the_end_of_a_transfer() -> None:
 def test_versions_faster_than_the_line_carries_one() -> None:
     """A version takes 40 beats there, and each beat brings a newer one. Nothing comes twice for
     long, and there are always weights that are whole now and then."""
-    fetch, pipe, kept = Fetch(), deque[tuple[Chunk, memoryview]](), blobs.Kept()
+    fetch, pipe, kept = WeightFetch(), deque[tuple[Chunk, memoryview]](), blobs.KeptVersions()
     loads = carried = 0
     for beat in range(4000):
         source = blob(beat, 64 * 4)
         kept.add(source)
-        gets = fetch.on_announce(source.announce) + fetch.again()
+        gets = fetch.on_announce(source.announce) + fetch.ask_missing()
         if beat % 10 == 9 and pipe:
             carried += 1
             whole, more = fetch.on_chunk(*pipe.popleft())
@@ -272,7 +274,7 @@ def test_versions_faster_than_the_line_carries_one() -> None:
 
 def test_a_holder_keeps_the_newest_and_what_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blobs, "_KEPT_BYTES", 2500)
-    kept = blobs.Kept()
+    kept = blobs.KeptVersions()
     for version in range(5):
         kept.add(blob(version))
     assert [bool(kept.chunks(Get(version, 0, 1))) for version in range(6)] == [
@@ -288,7 +290,7 @@ def test_a_holder_keeps_the_newest_and_what_has_room(monkeypatch: pytest.MonkeyP
 
 
 def test_a_newer_version_late_in_a_transfer_waits_for_its_end() -> None:
-    fetch, first = Fetch(), blob(1, 64 * 8)
+    fetch, first = WeightFetch(), blob(1, 64 * 8)
     begun(fetch, first, 7)
     assert fetch.on_announce(blob(3).announce) == []
     assert fetch.on_announce(blob(2).announce) == []  # late: the newest stays next
@@ -299,10 +301,10 @@ def test_a_newer_version_late_in_a_transfer_waits_for_its_end() -> None:
 
 
 def test_a_transfer_whose_source_moved_on_gives_way() -> None:
-    fetch = Fetch()
+    fetch = WeightFetch()
     begun(fetch, blob(1, 64 * 8), 7)
     fetch.on_announce(blob(2).announce)
-    beats = [fetch.again() for _ in range(3)]
+    beats = [fetch.ask_missing() for _ in range(3)]
     assert beats[:2] == [[]] * 2  # it moved since the last beat, and then has patience
     whole = pull(fetch, blob(2), beats[2])
     assert whole is not None and fetch.version == 2
@@ -312,7 +314,7 @@ class LongLine:
     """A holder, a fetcher, and `ticks` from one to the other; the fetcher beats every 100."""
 
     def __init__(self, ticks: int, *, size: int, every: int) -> None:
-        self.fetch, self.kept = Fetch(), blobs.Kept()
+        self.fetch, self.kept = WeightFetch(), blobs.KeptVersions()
         self.loads: list[tuple[int, int]] = []  # (tick, ticks since that version was made)
         self._ticks, self._size, self._every = ticks, size, every
         self._there: deque[tuple[int, Get]] = deque()
@@ -326,13 +328,13 @@ class LongLine:
                 self._back.append((now + self._ticks, source.announce))
             while self._there and self._there[0][0] <= now:
                 self._answer(now, self._there.popleft()[1])
-            gets = self.fetch.again() if now % 100 == 0 else []
+            gets = self.fetch.ask_missing() if now % 100 == 0 else []
             while self._back and self._back[0][0] <= now:
                 gets += self._hear(now, self._back.popleft()[1])
             self._there += [(now + self._ticks, get) for get in gets]
 
     def _answer(self, now: int, get: Get) -> None:
-        newer = self.kept.instead(get)
+        newer = self.kept.newer_instead(get)
         if newer is not None:
             self._back.append((now + self._ticks, newer))
             get = Get(newer.version, get.lo, get.hi)
@@ -367,23 +369,23 @@ def test_versions_that_are_gone_before_a_far_peer_can_ask(monkeypatch: pytest.Mo
 
 def test_after_a_new_connection_the_next_beat_asks() -> None:
     """However often in a row the line was cut before: patience is for slow lines."""
-    fetch, source = Fetch(), blob(1, 64 * 8)
+    fetch, source = WeightFetch(), blob(1, 64 * 8)
     begun(fetch, source, 3)
     for _ in range(40):
-        fetch.again()
+        fetch.ask_missing()
     for _ in range(5):
         fetch.reconnected()
-        gets = fetch.again()
+        gets = fetch.ask_missing()
         assert [get.lo for get in gets] == [3, 4, 5, 6, 7]
     whole = pull(fetch, source, gets)
     assert whole is not None and fetch.version == 1
 
 
 def test_versions_only_rise() -> None:
-    rng, fetch, seen = random.Random(3), Fetch(), [-1]
+    rng, fetch, seen = random.Random(3), WeightFetch(), [-1]
     for step in range(2000):
         source = blob(step // 40 + rng.randrange(9), 64 * rng.randint(1, 12))
-        for get in (fetch.on_announce(source.announce) + fetch.again())[: rng.randint(0, 2)]:
+        for get in (fetch.on_announce(source.announce) + fetch.ask_missing())[: rng.randint(0, 2)]:
             for chunk in source.chunks(get)[: rng.randint(0, 9)]:
                 fetch.on_chunk(*chunk)
         seen.append(fetch.version)
@@ -391,7 +393,7 @@ def test_versions_only_rise() -> None:
 
 
 def test_another_broker_may_begin_below() -> None:
-    fetch = Fetch()
+    fetch = WeightFetch()
     pull(fetch, blob(9), fetch.on_announce(blob(9).announce))
     fetch.reset(9)
     assert fetch.on_announce(blob(8).announce) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.weight_shelf import Reader, Shelf, ShelfError
+from headrace.broker.weights.weight_shelf import SegmentReader, ShelfError, WeightShelf
 
 
 def blob(version: int, size: int = 5000) -> Blob:
@@ -16,12 +16,12 @@ def blob(version: int, size: int = 5000) -> Blob:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "weights")
+def shelf(tmp_path: Path) -> WeightShelf:
+    return WeightShelf(tmp_path / "weights")
 
 
-def test_what_is_put_is_taken(shelf: Shelf) -> None:
-    reader = Reader(shelf.path)
+def test_what_is_put_is_taken(shelf: WeightShelf) -> None:
+    reader = SegmentReader(shelf.path)
     assert reader.take(-1) is None, "nothing there yet"
     for version in range(5):
         shelf.put(blob(version))
@@ -32,8 +32,8 @@ def test_what_is_put_is_taken(shelf: Shelf) -> None:
         assert reader.take(version) is None, "known already"
 
 
-def test_what_was_taken_stays_as_it_is(shelf: Shelf) -> None:
-    reader = Reader(shelf.path)
+def test_what_was_taken_stays_as_it_is(shelf: WeightShelf) -> None:
+    reader = SegmentReader(shelf.path)
     shelf.put(blob(1))
     found = reader.take(0)
     for version in range(2, 5):
@@ -42,8 +42,8 @@ def test_what_was_taken_stays_as_it_is(shelf: Shelf) -> None:
     assert bytes(found.body) == bytes(blob(1).body)
 
 
-def test_a_larger_model_gets_a_new_file_and_readers_follow(shelf: Shelf) -> None:
-    reader = Reader(shelf.path)
+def test_a_larger_model_gets_a_new_file_and_readers_follow(shelf: WeightShelf) -> None:
+    reader = SegmentReader(shelf.path)
     shelf.put(blob(1))
     assert reader.take(0) is not None
     shelf.put(blob(2, size=70_000))
@@ -53,20 +53,20 @@ def test_a_larger_model_gets_a_new_file_and_readers_follow(shelf: Shelf) -> None
     assert list(shelf.path.parent.iterdir()) == [shelf.path]
 
 
-def test_a_new_writer_takes_the_place_of_a_killed_one(shelf: Shelf) -> None:
-    reader = Reader(shelf.path)
+def test_a_new_writer_takes_the_place_of_a_killed_one(shelf: WeightShelf) -> None:
+    reader = SegmentReader(shelf.path)
     shelf.put(blob(7))
     assert reader.take(0) is not None
-    again = Shelf(shelf.path)  # the first was killed: it retired nothing
+    again = WeightShelf(shelf.path)  # the first was killed: it retired nothing
     again.put(blob(8))
-    assert Reader(shelf.path).take(0) is not None
+    assert SegmentReader(shelf.path).take(0) is not None
     found = reader.take(7)
     assert found is not None, "a reader notices the new file"
     assert found.announce.version == 8
 
 
-def test_closed_it_is_gone(shelf: Shelf) -> None:
-    reader = Reader(shelf.path)
+def test_closed_it_is_gone(shelf: WeightShelf) -> None:
+    reader = SegmentReader(shelf.path)
     shelf.put(blob(1))
     assert reader.take(0) is not None
     shelf.close()
@@ -75,38 +75,38 @@ def test_closed_it_is_gone(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("at", [4096 + 10, 64 + 16, 64 + 30])
-def test_every_damage_is_noticed(shelf: Shelf, at: int) -> None:
+def test_every_damage_is_noticed(shelf: WeightShelf, at: int) -> None:
     shelf.put(blob(1))  # into slot 1
     slot = 192 if at < 4096 else 5000
     raw = bytearray(shelf.path.read_bytes())
     raw[at + slot] ^= 1
     shelf.path.write_bytes(raw)
-    reader = Reader(shelf.path)
+    reader = SegmentReader(shelf.path)
     assert reader.take(0) is None
     assert reader.torn == 1
 
 
-def test_while_a_slot_is_written_nothing_is_taken(shelf: Shelf) -> None:
+def test_while_a_slot_is_written_nothing_is_taken(shelf: WeightShelf) -> None:
     shelf.put(blob(1))
     raw = bytearray(shelf.path.read_bytes())
     raw[256] |= 1  # the sequence of slot 1
     shelf.path.write_bytes(raw)
-    assert Reader(shelf.path).take(0) is None
+    assert SegmentReader(shelf.path).take(0) is None
 
 
 def test_what_is_no_shelf_is_left_alone(tmp_path: Path) -> None:
     for body in (b"", b"x" * 10_000, b"HRshelf1" + b"\xff" * 9000):
         (tmp_path / "other").write_bytes(body)
-        assert Reader(tmp_path / "other").take(-1) is None
+        assert SegmentReader(tmp_path / "other").take(-1) is None
 
 
 def test_no_room_is_said_with_what_to_change(tmp_path: Path) -> None:
     with pytest.raises(ShelfError, match=r"no room .* make shared memory larger"):
-        Shelf(tmp_path / "gone" / "weights").put(blob(1))
+        WeightShelf(tmp_path / "gone" / "weights").put(blob(1))
 
 
 @pytest.mark.processes
-def test_a_reader_beside_a_writer_that_never_stops(shelf: Shelf) -> None:
+def test_a_reader_beside_a_writer_that_never_stops(shelf: WeightShelf) -> None:
     """Two processes: what the reader gets is always one whole version, and they only rise."""
     bodies = [blob(version, 300_000) for version in range(40)]
     writer = os.fork()
@@ -118,7 +118,7 @@ def test_a_reader_beside_a_writer_that_never_stops(shelf: Shelf) -> None:
         finally:
             os._exit(0)
     try:
-        reader, taken = Reader(shelf.path), 0
+        reader, taken = SegmentReader(shelf.path), 0
         while taken < 200:
             found = reader.take(-1)
             if found is not None:

@@ -236,7 +236,7 @@ class FakeEnd:
     def begins(self, version: int) -> None:
         self.version = version
 
-    def beats(self) -> list[list[bytes]]:
+    def beat_frames(self) -> list[list[bytes]]:
         self._note("beat")
         return [[b"beat"]]
 

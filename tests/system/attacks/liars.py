@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from headrace.broker.protocol import hello_payload, messages
-from headrace.broker.protocol.hello_payload import Introduction
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Payload
 
 FAR = 1 << 35  # a version that nobody reaches
@@ -113,7 +113,7 @@ class Attack:
                 world=2,
                 version=FAR,
             ),
-            hello_payload.encode(Introduction(**{"streams": streams, **intro})),
+            hello_payload.encode(HelloPayload(**{"streams": streams, **intro})),
         )
 
     def _lies(self, name: str) -> Iterator[Frames]:

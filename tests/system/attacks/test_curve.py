@@ -82,7 +82,7 @@ def shouts(address: str, key: keys.Key | None, number: int) -> int:
     said = 0
     hello = messages.Hello("watcher", "stranger", 7)
     spoken = [
-        messages.encode(hello, hello_payload.encode(hello_payload.Introduction())),
+        messages.encode(hello, hello_payload.encode(hello_payload.HelloPayload())),
         messages.encode(messages.Watch()),
     ]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -108,7 +108,7 @@ def knocks(address: str, key: keys.Key | None) -> None:
     """One handshake, which fails."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = endpoints.dealer(context, key)
-    monitor = curve.listen(socket)
+    monitor = curve.monitor_handshakes(socket)
     try:
         socket.connect(address)
         assert monitor.poll(int(LONG_S * 1000)), "the handshake did not fail"

@@ -133,7 +133,7 @@ def test_well_formed_lies(place: Place) -> None:
         until(lambda: counted(port)["unknown"] >= len(lies), "unknown messages")
         # As a watcher, who may only watch; with spaces, as if he had environments.
         hello = messages.Hello("watcher", "stranger", inc, spaces="wide")
-        said = hello_payload.encode(hello_payload.Introduction())
+        said = hello_payload.encode(hello_payload.HelloPayload())
         stranger.send_multipart(messages.encode(hello, said))
         for lie in lies:
             stranger.send_multipart(lie)

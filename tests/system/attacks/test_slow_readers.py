@@ -21,7 +21,7 @@ class SlowReader:
     def __init__(self, line: Line, inc: int) -> None:
         self._line = line
         hello = messages.Hello("evaluator", f"slow-{inc}", inc)
-        self.says(messages.encode(hello, hello_payload.encode(hello_payload.Introduction())))
+        self.says(messages.encode(hello, hello_payload.encode(hello_payload.HelloPayload())))
 
     def says(self, frames: list[Any]) -> None:
         last = len(frames) - 1

@@ -108,7 +108,7 @@ def test_connections_that_come_and_go(place: Place, tcp: str) -> None:
             with endpoints.dealer(context) as peer:
                 peer.connect(tcp)
                 inc = int.from_bytes(os.urandom(8)) >> 1
-                body = hello_payload.encode(hello_payload.Introduction())
+                body = hello_payload.encode(hello_payload.HelloPayload())
                 peer.set(zmq.SNDTIMEO, 30_000)
                 peer.send_multipart(
                     messages.encode(messages.Hello("watcher", "passing", inc), body)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from headrace.broker.protocol.messages import Mark, Message, Reached, Unroll, decode
-from headrace.broker.transport.bulk.sender import Bulk
+from headrace.broker.transport.bulk.sender import BulkSender
 from tests.broker.lines import Way, World, connect, reconnect, saturate, unroll
 
 MBIT = 125_000.0  # bytes a second
@@ -134,7 +134,7 @@ def test_pieces_that_are_dropped_at_a_door_come_again() -> None:
 def test_only_who_has_read_so_far_gets_more() -> None:
     """A peer that does not read, or says it has read what it cannot know, gets the first window."""
     sent: list[list[bytes]] = []
-    bulk = Bulk(LEASE)
+    bulk = BulkSender(LEASE)
     for seq in range(100):
         bulk.put(seq, unroll(seq, bytes(8000)))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.transport.bulk import unsent_bytes
-from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, MOST_IN_ALL, Pipes
+from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, MOST_IN_ALL, UnsentBytes
 
 KIB = 1 << 10
 CHUNK = 128 * KIB
@@ -17,7 +17,7 @@ class Line:
     """A ROUTER whose peers take messages when they are told to, in order."""
 
     def __init__(self) -> None:
-        self.pipes = Pipes()
+        self.pipes = UnsentBytes()
         self.waiting: dict[bytes, deque[tuple[int, Callable[[], None] | None]]] = {}
 
     def send(self, route: bytes, size: int, *, bulk: bool = True, **limits: int) -> bool:
