@@ -14,7 +14,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 import zmq
@@ -26,7 +26,6 @@ from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.recording import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,24 @@ _ASK_EVERY_S = 0.1
 Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
 
 
+class Record(Protocol):
+    """Hears of all that a learner was given, in the order it happens; see recording.py."""
+
+    def accepted(self, message: Deliver, buffers: Sequence[Payload]) -> None: ...
+
+    def full(self, unrolls: int) -> None: ...
+
+    def trained(self, version: int) -> None: ...
+
+    def rejected(self, places: tuple[int, ...], reason: str) -> None: ...
+
+    def refilled(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Feed:
     """One learner rank's connection. Methods are for the train thread unless they say otherwise."""
 
@@ -47,7 +64,7 @@ class Feed:
         batches: Sequence[Batch],
         *,
         layout: str,
-        recorder: Recorder | None = None,
+        recorder: Record | None = None,
     ) -> None:
         self._make_end = make_end
         self._layout = layout

@@ -1,6 +1,7 @@
 """The command line: what each command is given, and how it refuses."""
 
 import argparse
+import inspect
 import os
 import shlex
 import subprocess
@@ -41,6 +42,11 @@ def test_every_command_has_something_to_do() -> None:
         if isinstance(action, argparse._SubParsersAction)
     )
     assert set(listed.choices) == set(cli._COMMANDS)
+
+
+@pytest.mark.parametrize("name", arguments.BENCHES)
+def test_every_benchmark_has_something_to_do(name: str) -> None:
+    assert f'"{name}"' in inspect.getsource(cli._bench)
 
 
 @pytest.mark.parametrize("command", list(cli._COMMANDS))

@@ -2,7 +2,9 @@
 
 import contextlib
 import random
+import re
 import struct
+from pathlib import Path
 
 import msgpack
 import msgspec
@@ -58,6 +60,13 @@ MESSAGES: tuple[Message, ...] = (
     messages.Recall(tuple((1 << 53, 1 << 53) for _ in range(messages.MAX_ENTRIES))),
     messages.Returned(tuple((1 << 53, 1 << 53, 1 << 53) for _ in range(messages.MAX_ENTRIES))),
 )
+# The broker's room without the messages themselves.
+ROOM = Path(messages.__file__).parents[1]
+SOURCES = "\n".join(
+    path.read_text(encoding="utf-8")
+    for path in ROOM.rglob("*.py")
+    if path.parent != Path(messages.__file__).parent
+)
 
 
 def parts(*frames: Buffer | object) -> list[bytes]:
@@ -76,6 +85,14 @@ def framed(header: bytes, tag: int, **other: int) -> list[bytes]:
 
 def test_the_list_above_is_complete() -> None:
     assert tuple(type(message) for message in MESSAGES) == messages.TYPES
+
+
+@pytest.mark.parametrize("kind", messages.TYPES, ids=lambda kind: kind.__name__)
+def test_somebody_takes_it(kind: type[Message]) -> None:
+    """In a table of handlers, a case or a question for its type: to send it is not enough."""
+    name = kind.__name__
+    takes = rf"messages\.{name}: \(|case [^\n]*\b{name}\(|isinstance\([\w.]+, [^)]*\b{name}\b"
+    assert re.search(takes, SOURCES)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)

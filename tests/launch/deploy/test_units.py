@@ -335,6 +335,8 @@ def test_no_template_is_left_over() -> None:
     """Every file of a kind is rendered: what is forgotten would rot."""
     folder = Path(units.__file__).parent
     text = Path(units.__file__).read_text()
+    folders = {path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "_"}
+    assert folders == set(units.KINDS)
     for kind in units.KINDS:
         for path in (folder / kind).iterdir():
             assert kind == "systemd" or path.name in text, path
