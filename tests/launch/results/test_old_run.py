@@ -38,7 +38,7 @@ def test_its_policies_act(folder: Path, which: str) -> None:
 
 
 def test_its_account_is_exact(folder: Path) -> None:
-    assert audit.read(folder / "ledger").exact
+    assert audit.read(folder / "ledger").exact()
 
 
 @pytest.mark.processes
