@@ -1,7 +1,7 @@
-"""The broker's decisions as a pure state machine: who is here, what they say, what must be sent.
+"""The broker's decisions as a pure state machine: callers say what came, it says what to send.
 
 No sockets, no clock, no torch. Callers pass `now` in seconds of any monotonic clock, tell the
-ledger what arrived, and then send what `pump` returns. What it counts stands in its book.
+ledger what arrived, and then send what `pump` returns. Its state is in `book` (state.py).
 
     an unroll     ABSENT -> QUEUED -> LEASED -> settled with one Outcome
                               ^         |
@@ -28,17 +28,17 @@ from headrace.broker.ledger.versions import Versions
 from headrace.broker.protocol.messages import Outcome, Payload, Range, Unroll
 
 _FORGET_EVERY_S = 1.0
-# Open unrolls that samplers bring from another broker come within so many leases of the first
-# learner, and count as running.
+# Open unrolls that samplers bring from another broker count as running, if they come within this
+# many leases of the first learner.
 _CLAIMS_LEASES = 3
 
 
 class BeyondCreditError(ValueError):
-    """A sampler sent what it was not allowed to start."""
+    """Says that a sampler sent an unroll that it was not allowed to start."""
 
 
 class Ledger:
-    """See the module's words; every attribute says what it means."""
+    """Decides what happens to every unroll; see the module's docstring."""
 
     def __init__(self, book: Book, *, lease_s: float) -> None:
         self.book = book
@@ -48,7 +48,7 @@ class Ledger:
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
         self._dispatch_from: float | None = None
-        self._forget_at = 0.0  # the next look at all that is remembered of the dead
+        self._forget_at = 0.0  # when what is remembered of the dead is trimmed next
 
     # ---- samplers -------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class Ledger:
         user: str = "",
         acting: int = 0,
     ) -> None:
-        """A sampler joins, or joins again: adopt what it says about its streams."""
+        """Lets a sampler join, or join again, and adopts what it says about its streams."""
         self.book.now = now
         actor = self.book.actors.pop(inc, None) or Actor(inc=inc, name=name)
         self.book.actors[inc] = actor
@@ -73,7 +73,7 @@ class Ledger:
         self.book.touched[inc] = actor
 
     def heard(self, inc: int, now: float) -> bool:
-        """Any message of a sampler; False = unknown or thought dead, it must say HELLO."""
+        """Notes any message of a sampler; False = unknown or thought dead, it must say HELLO."""
         self.book.now = now
         actor = self.book.actors.get(inc)
         if actor is None or not actor.alive:
@@ -82,7 +82,7 @@ class Ledger:
         return True
 
     def unroll(self, unroll: Unroll, buffers: Sequence[Payload], nbytes: int) -> bool:
-        """An unroll arrives; True = taken, False = a copy, or no room (the sampler is told)."""
+        """Takes in an unroll; True = taken, False = a copy, or no room (the sampler is told)."""
         actor = self.book.actors[unroll.inc]
         stream = actor.streams.get(unroll.stream)
         if stream is None or unroll.seq >= stream.limit:
@@ -108,7 +108,7 @@ class Ledger:
         return True
 
     def missing(self, inc: int, unacked: Sequence[Range], acting: int = -1) -> tuple[Range, ...]:
-        """A sampler's PING: acknowledge again what is settled, name what is not here."""
+        """Answers a sampler's PING: acknowledges settled seqs again, returns those not here."""
         actor = self.book.actors[inc]
         if acting >= 0:
             self.acts(inc, acting)
@@ -118,13 +118,13 @@ class Ledger:
         return lost
 
     def acts(self, inc: int, version: int) -> None:
-        """A sampler has these weights now."""
+        """Notes that a sampler has these weights now."""
         actor = self.book.actors.get(inc)
         for stream in actor.streams.values() if actor is not None else ():
             self.book.credit.acts(stream, version)
 
     def returned(self, inc: int, said: Sequence[tuple[int, int, int]]) -> None:
-        """A sampler's answer to RECALL: (stream, number of the question, started)."""
+        """Takes a sampler's answer to RECALL: (stream, number of the question, started)."""
         actor = self.book.actors[inc]
         for number, asked, started in said:
             stream = actor.streams.get(number)
@@ -132,7 +132,7 @@ class Ledger:
                 self.book.credit.given_back(stream, started)
 
     def actor_bye(self, inc: int, abandoned: Sequence[Range], *, last: bool = True) -> None:
-        """A sampler leaves: its credit returns; what it gives up ends here, unless it is leased."""
+        """Lets a sampler leave: its credit returns; what it abandons ends here unless leased."""
         actor = self.book.actors.get(inc)
         if actor is None:
             return
@@ -157,8 +157,9 @@ class Ledger:
         acted: int = -1,
         published: int = -1,
     ) -> int:
-        """A rank joins; returns the version it must continue at. Versions never go backwards. Of
-        another group nobody stays: who may take whose place is decided before."""
+        """Lets a rank join and returns the version it must continue at; versions never go
+        backwards. Sessions of another group are dropped: who may take whose place is decided
+        before."""
         for old in list(self.book.leases.sessions.values()):
             if (old.inc, old.rank) != (inc, rank) and (
                 old.inc == inc or old.rank == rank or old.rank >= world or old.group != group
@@ -185,7 +186,7 @@ class Ledger:
         return told
 
     def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
-        """Any message of a learner; False = it must say HELLO."""
+        """Notes any message of a learner; False = it must say HELLO."""
         self.book.now = now
         session = self.book.leases.session(inc)
         if session is None:
@@ -196,15 +197,16 @@ class Ledger:
         return True
 
     def may_publish(self, inc: int, version: int) -> bool:
-        """Weights come from rank 0, and no newer than it can have trained: one version that is far
-        too high would make all later ones look old."""
+        """Tells whether this session may publish that version: weights come from rank 0, and no
+        newer than it can have trained. One version that is far too high would make all later ones
+        look old."""
         session = self.book.leases.session(inc)
         if session is None or session.rank:
             return False
         return version <= self.versions.newest_of(session)
 
     def done(self, inc: int, tags: Sequence[tuple[int, int]]) -> int:
-        """An optimiser step used these leases; returns how many this session really held."""
+        """Settles the leases that an optimiser step used; returns how many this session held."""
         entries = self.book.leases.of(inc, tags)
         self._trained(inc, len(entries))
         for entry in entries:
@@ -214,12 +216,12 @@ class Ledger:
     def nack(
         self, inc: int, tags: Sequence[tuple[int, int]], outcome: Outcome, blame: str = ""
     ) -> None:
-        """Leases that end without a step. ABANDONED gives back untouched, DUPLICATE was trained.
-        `blame`: why rejected ones are their samplers' fault; "" = they are not."""
+        """Ends leases without a step: ABANDONED gives them back untouched, DUPLICATE was trained
+        before. `blame`: why rejected ones are their samplers' fault; "" = they are not."""
         for entry in reversed(self.book.leases.of(inc, tags)):  # the first back is first in line
             if outcome is Outcome.ABANDONED:
                 entry.attempt -= 1
-                entry.home = 0  # it has no room: whoever has may take it
+                entry.home = 0  # it has no room: any rank that has some may take it
                 self.book.requeue(entry)
             else:
                 trained = outcome is Outcome.DUPLICATE
@@ -233,7 +235,7 @@ class Ledger:
             session.trained += count
 
     def held(self, inc: int, tags: Sequence[tuple[int, int]], max_tag: int) -> None:
-        """A learner's beat: what it should hold and does not got lost; deliver it again."""
+        """Delivers again what a learner should hold and, by its beat, does not."""
         lost = self.book.leases.lost(inc, tags, max_tag)
         session = self.book.leases.session(inc)
         for entry in reversed(lost):
@@ -242,7 +244,7 @@ class Ledger:
             self.book.redeliver(entry)
 
     def undelivered(self, entry: Entry) -> None:
-        """The socket would not take it: back to the front, without a mark."""
+        """Puts back in front what the socket did not take; no attempt is counted."""
         session = self.book.leases.session(entry.session)
         if session is not None:
             session.given -= 1
@@ -250,12 +252,12 @@ class Ledger:
         self.book.requeue(entry)
 
     def learner_bye(self, inc: int, *, final: bool) -> bool:
-        """A rank leaves cleanly; final: the run is complete. False = it had left before."""
+        """Lets a rank leave in order; final: the run is complete. False = it had left before."""
         session = self.book.leases.session(inc)
         if session is None:
             return False
         for entry in session.leases.values():
-            entry.attempt -= 1  # it says goodbye: nothing went wrong with these
+            entry.attempt -= 1  # a clean end: nothing went wrong with these
         self.book.drop(session)
         self.over = self.over or final
         return True
@@ -263,7 +265,7 @@ class Ledger:
     # ---- time, and what to send -----------------------------------------------------------------
 
     def tick(self, now: float) -> list[Actor]:
-        """Expire who was silent for a lease; returns the samplers declared dead."""
+        """Expires peers that were silent for a lease; returns the samplers declared dead."""
         self.book.now = now
         dead = [a for a in self.book.actors.values() if a.alive and now - a.seen > self.lease_s]
         for actor in dead:
@@ -283,7 +285,7 @@ class Ledger:
         return dead
 
     def pump(self, now: float) -> Effects:
-        """All that became possible: deliveries, credit, acknowledgements. Call once a turn."""
+        """Returns all that became possible: deliveries, credit, replies. Call once a turn."""
         self.book.now = now
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
@@ -294,6 +296,6 @@ class Ledger:
         return effects
 
     def unaccounted(self) -> int:
-        """received - settled - here; anything but 0 is our bug."""
+        """Returns received - settled - here; anything but 0 is our bug."""
         book = self.book
         return book.received - sum(book.outcomes.values()) - book.entries

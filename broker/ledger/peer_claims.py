@@ -1,4 +1,4 @@
-"""Believes what peers say of unrolls (HELLO, PING, BYE), as far as it can be true. Pure."""
+"""Applies what peers claim of unrolls (HELLO, PING, BYE), as far as it can be true. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
@@ -17,7 +17,7 @@ Said: TypeAlias = tuple[int, int, int, int, tuple[tuple[int, int], ...]]
 
 
 def adopt_streams(book: Book, actor: Actor, streams: Iterable[Said], *, acting: int) -> None:
-    """Its streams take part in pacing, with what is open in them. `acting`: its weights."""
+    """Lets a sampler's streams take part in pacing with their open seqs. `acting`: its weights."""
     for number, floor, following, started, unacked in streams:
         stream = book.stream(actor, number)
         stream.forget_below(floor)
@@ -25,7 +25,7 @@ def adopt_streams(book: Book, actor: Actor, streams: Iterable[Said], *, acting: 
         open_ = {seq for lo, hi in unacked for seq in range(lo, min(hi, lo + _MOST_SEQS))}
         for seq in range(floor, min(following, floor + _MOST_SEQS)):
             if seq not in open_ and not stream.known(seq):
-                stream.settled[seq] = Outcome.TRAINED  # or so: a broker before us knew
+                stream.settled[seq] = Outcome.TRAINED  # or another: an earlier broker knew
         # Credit that this broker gave stays given: a LIMIT may be on its way while a second
         # HELLO comes in, and a PING repeats it if it got lost.
         limit = max(started, following, stream.limit if stream.joined else 0)
@@ -39,7 +39,7 @@ def adopt_streams(book: Book, actor: Actor, streams: Iterable[Said], *, acting: 
 
 
 def mark_trained(book: Book, inc: int, number: int, done: Sequence[tuple[int, int]]) -> None:
-    """A learner trained these: they never are delivered again."""
+    """Marks what a learner says it trained: it is never delivered again."""
     stream = book.known_to(inc, number)
     for lo, hi in done:
         start = max(lo, stream.floor)
@@ -56,7 +56,7 @@ def mark_trained(book: Book, inc: int, number: int, done: Sequence[tuple[int, in
 
 
 def adopt_held(book: Book, session: Session, held: Sequence[tuple[int, int, int, int]]) -> None:
-    """What a learner holds is leased to it, though a new broker never saw the body."""
+    """Leases to a learner what it says it holds, though a new broker never saw the bodies."""
     said = {tag for tag, *_ in held}
     for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
         book.redeliver(lost)
@@ -76,8 +76,8 @@ def adopt_held(book: Book, session: Session, held: Sequence[tuple[int, int, int,
 
 
 def find_lost(book: Book, actor: Actor, unacked: Sequence[Range]) -> tuple[Range, ...]:
-    """Returns what a sampler has sent and is not here; what is settled it is told once more."""
-    lost: dict[int, list[int]] = {}  # what nobody granted yet is not asked for
+    """Returns what a sampler sent and is not here; acknowledges again what is settled."""
+    lost: dict[int, list[int]] = {}  # by stream; what was not granted yet is not asked for
     left = _MOST_LOOKED_AT
     for number, lo, hi in unacked:
         stream = actor.streams.get(number)
@@ -114,7 +114,7 @@ def abandon(book: Book, actor: Actor, abandoned: Sequence[Range]) -> None:
 def take_copy(
     book: Book, stream: Stream, unroll: Unroll, buffers: Sequence[Payload], nbytes: int
 ) -> None:
-    """Takes an unroll that came before: settled ones are acknowledged once more."""
+    """Takes an unroll that came before; settled ones are acknowledged once more."""
     book.copies += 1
     outcome = stream.outcome_of(unroll.seq)
     if outcome is not None:
@@ -122,6 +122,6 @@ def take_copy(
         return
     entry = stream.present[unroll.seq]
     if entry.buffers is None and book.nbytes + nbytes <= book.queue_bytes:
-        # Adopted on a learner's word; now there is a body to deliver again.
+        # Adopted because a learner holds it; now there is a body to deliver again.
         entry.unroll, entry.buffers, entry.nbytes = unroll, buffers, nbytes
         book.nbytes += nbytes

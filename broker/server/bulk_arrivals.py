@@ -1,8 +1,8 @@
-"""Takes what comes to the broker in pieces: who may bring what, and how much memory it may take.
+"""Takes what comes to the broker in pieces, if its peer may bring it and there is memory for it.
 
 Only what would be taken whole is taken in pieces: an unroll that was granted and is not here, a
-chunk of who publishes. Memory for it is part of `queue_mb`: a grant keeps room for its unroll.
-A half of one dies with its peer's session.
+chunk from the publisher. Memory for it is part of `queue_mb`: a grant keeps room for its unroll.
+An incomplete one is dropped with its peer's session.
 """
 
 import time
@@ -28,13 +28,13 @@ from headrace.broker.transport.bulk import reassembly
 from headrace.broker.transport.bulk.reassembly import Pieces
 from headrace.broker.weights.blobs import MOST_CHUNK_BYTES
 
-# What it takes; and who brings bulk.
+# The messages handled here; and the roles that bring bulk.
 CARRIAGE: Final = (Open, Piece, Mark, Reached)
 _BRING: Final = ("actor", "learner")
 
 
 class Arrivals:
-    """One broker's."""
+    """Puts together the messages that peers send in pieces, within the memory there is for them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Arrivals:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all that is not whole. The thread that serves metrics asks too."""
+        """Returns the bytes of all that is not whole. The thread that serves metrics asks too."""
         return sum(own.size for own in list(self._of.values()))
 
     def carry(self, peer: Peer, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -95,7 +95,7 @@ class Arrivals:
             self._take(peer, *whole)
 
     def sweep(self, roster: Roster) -> None:
-        """Every tick: what nobody will finish, or nobody needs any more."""
+        """Drops, at every tick, what its peer cannot finish or what is no longer needed."""
         for inc, own in list(self._of.items()):
             if not roster.route(inc):
                 del self._of[inc]
@@ -103,7 +103,7 @@ class Arrivals:
                 own.forget()
 
     def _objection(self, peer: Peer, inner: Message, sizes: Sequence[int], others: int) -> str:
-        """Why this peer may not bring it; a reason of the door, "" = it may."""
+        """Returns why this peer may not bring it, one of admission.REASONS; "" = it may."""
         size, book = sum(sizes), self._ledger.book
         match inner:
             case Unroll() if peer.role == "actor":
@@ -127,7 +127,7 @@ class Arrivals:
         return stream is not None and unroll.seq < stream.limit
 
     def _wanted(self, inc: int, inner: Message) -> bool:
-        """Is it not here yet, and may that incarnation still bring it?"""
+        """Tells whether it is not here yet and that incarnation may still bring it."""
         if not isinstance(inner, Unroll):
             return self._newest.came_from(inc)
         if not self._granted(inner):

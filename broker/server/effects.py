@@ -1,4 +1,4 @@
-"""Sends what the ledger decided: deliveries, what samplers must hear, refusals."""
+"""Sends what the ledger decided: deliveries, acknowledgements and credit, refusals."""
 
 from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger

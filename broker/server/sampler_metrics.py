@@ -19,13 +19,13 @@ _PREFIX: Final = "headrace_samplers"
 
 
 class Sampler(Protocol):
-    """Who said something."""
+    """Stands for a peer with figures of its own."""
 
     stats: dict[str, float]
 
 
 def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
-    """Counters never fall; gauges are of those that are here."""
+    """Yields the metrics of all samplers: counters never fall; gauges are of those here now."""
     totals = dict(tallies.totals)
     for name, words, key in (
         ("env_steps", "Agent steps, dead ones left out", "env_steps"),

@@ -1,4 +1,4 @@
-"""The broker: sockets around the ledger. Decides nothing that the ledger could decide.
+"""The broker: sockets around the ledger. It decides nothing that the ledger could decide.
 
     router loop   consumes every peer's messages, produces answers and what the ledger's pump says
     xpub loop     consumes subscriptions, answers each with the current announcement
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """One run's broker."""
+    """Runs one run's broker: its sockets, loops and message handlers."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Server:
         )
         self.status = self.view.status
         told = LedgerMessages(ledger, counters, self.complaints)
-        # Who may say it, and what it does.
+        # By message: the roles that may send it, and its handler.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
@@ -111,7 +111,7 @@ class Server:
         }
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs the loops until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._router_loop(), name="router")
@@ -154,7 +154,7 @@ class Server:
             self._pump()
 
     def _sweep(self, now: float) -> None:
-        """Who fell silent, or whose key was withdrawn, is out; what they held is free."""
+        """Removes the peers that fell silent or whose key was withdrawn; what they held is free."""
         for actor in self.ledger.tick(now):
             self.complaints.say("sampler %s fell silent; its credit returns", actor.name)
             self.roster.forget(actor.inc)
@@ -200,7 +200,7 @@ class Server:
             self._take(peer, message, frames[3:] if kind is messages.Unroll else views)
 
     def _take(self, peer: Peer, message: Message, buffers: Sequence[Any]) -> None:
-        """A whole message of somebody who is here."""
+        """Handles a whole message of a peer that is here."""
         roles, handler = self._handlers.get(type(message), (set(), None))
         if handler is None or peer.role not in roles:
             self.counters.errors["unexpected"] += 1
@@ -266,7 +266,7 @@ class Server:
             )
 
     def _says(self, peer: Peer, stats: dict[str, float]) -> None:
-        """Its own figures, with every beat."""
+        """Takes in the figures that a peer sends with every beat."""
         self._post.beat(peer)
         peer.stats = sanitise.numbers(stats)
         peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
@@ -304,7 +304,7 @@ class Server:
         self._post.send(peer.route, self.shipping.pong())
 
     def _trouble(self, peer: Peer, message: messages.Trouble, _: Sequence[Buffer]) -> None:
-        """No error of ours: at INFO, so that `headrace train` does not say it twice."""
+        """Keeps an error that a peer reports; at INFO, so `headrace train` does not repeat it."""
         if self.troubles.add(peer.role, peer.name, message.text, message.count, peer.seen):
             text = sanitise.words(message.text, 2000)
             self.complaints.say("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
@@ -315,7 +315,7 @@ class Server:
     # ---- sending --------------------------------------------------------------------------------
 
     def _publish(self, announce: messages.Announce) -> None:
-        """To all who subscribed."""
+        """Sends an announcement to all subscribers."""
         self._xpub.send(messages.encode(announce))
 
     def _pump(self) -> None:

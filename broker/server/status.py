@@ -1,4 +1,4 @@
-"""The run's numbers for whoever watches, made at most a few times a second however many ask."""
+"""The status of the run for those who watch it, made at most ten times a second."""
 
 import time
 from typing import Any, Final
@@ -12,7 +12,7 @@ from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.sampler_totals import Tallies
 from headrace.broker.server.weight_messages import Shipping
 
-# It takes a look at every peer: no sooner again than after so many seconds.
+# The status looks at every peer: it is made again after this many seconds at the soonest.
 _EVERY_S: Final = 0.1
 # Learners and evaluators that are shown.
 _MOST_SHOWN: Final = 64
@@ -22,7 +22,8 @@ _MOST_POINTS: Final = 256
 
 
 class Trend:
-    """Points in the order of x. The distance kept between them doubles when there are too many."""
+    """Keeps a curve of at most 256 points in the order of x: the distance between them doubles when
+    there are too many."""
 
     def __init__(self) -> None:
         self._points: list[tuple[float, float]] = []
@@ -69,18 +70,18 @@ class View:
         self._until = float("-inf")  # the packed one is fresh before
 
     def packed(self, now: float) -> bytes:
-        """For the wire."""
+        """Returns the status packed for the wire, at most 0.1 s old."""
         if now >= self._until:
             self._packed, self._until = hello_payload.pack(self.status()), now + _EVERY_S
         return self._packed
 
     def learnt(self, stats: dict[str, float]) -> None:
-        """A learner's beat: the curve goes on."""
+        """Adds the figures of a learner's beat to the learning curve."""
         if "mean_return" in stats and "trained_steps" in stats:
             self._curve.add(stats["trained_steps"], stats["mean_return"])
 
     def status(self) -> dict[str, Any]:
-        """May be asked by another thread: every table is copied before it is walked."""
+        """Returns the status. Another thread may ask: every table is copied before it is walked."""
         ledger, roster, shipping = self._ledger, self._roster, self._shipping
         now, book, weights = time.monotonic(), ledger.book, shipping.newest.fetch
         leased = len(book.leases)

@@ -11,7 +11,7 @@ from headrace.broker.server.connections.roster import Peer
 
 
 class LedgerMessages:
-    """Tells the ledger what samplers and learners say of unrolls. One method a message."""
+    """Tells the ledger what samplers and learners say of unrolls. One method for each message."""
 
     def __init__(self, ledger: Ledger, counters: Counters, complaints: Complaints) -> None:
         self._ledger = ledger

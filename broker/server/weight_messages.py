@@ -1,4 +1,4 @@
-"""The messages about weights: rank 0 brings them, whoever acts fetches them and proves it."""
+"""The messages about weights: rank 0 brings them, peers that act fetch them and prove it."""
 
 import time
 from collections import OrderedDict
@@ -16,13 +16,13 @@ from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.weights.blobs import Blob, Kept
 from headrace.broker.weights.fetch import Fetch
 
-# Versions whose moment is remembered: who takes longer than these is not measured.
+# Versions whose publication is remembered: a sampler that is further behind is not measured.
 _MOST_TIMED: Final = 256
 
 
 class Newest:
     """Keeps the newest weights: who may bring them and what is asked for; the Fetch verifies what
-    arrives. Every method returns the messages to send."""
+    arrives. Its methods return the messages to send."""
 
     def __init__(self) -> None:
         self.fetch = Fetch()
@@ -32,23 +32,24 @@ class Newest:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights in memory: what comes in, and all versions that are kept."""
+        """Returns the bytes of weights in memory: what comes in, and all versions that are kept."""
         return self.fetch.nbytes + self._kept.nbytes
 
     def announced(self, inc: int, announce: Announce) -> list[Get]:
-        """The first chunk is on its way unasked."""
+        """Notes an announcement; returns what to ask for. The first chunk comes unasked."""
         self._publisher = inc
         gets = self.fetch.on_announce(announce)
         return [Get(get.version, max(1, get.lo), get.hi) for get in gets if get.hi > 1]
 
     def came_from(self, inc: int) -> bool:
+        """Tells whether that incarnation announced the newest weights."""
         return inc == self._publisher
 
     def chunk(
         self, chunk: Chunk, body: Buffer, fetched: Callable[[], Collection[int]]
     ) -> tuple[Blob | None, list[Get]]:
-        """The blob when it is whole now, to be announced to all. `fetched`: versions that peers
-        are in the middle of."""
+        """Takes in a chunk; returns the blob if it is whole now, to be announced to all, and what
+        to ask for. `fetched`: versions that peers are in the middle of."""
         blob, more = self.fetch.on_chunk(chunk, body)
         if blob is not None:
             self.blob = blob.apart()
@@ -56,15 +57,15 @@ class Newest:
         return self.blob if blob is not None else None, more
 
     def again(self, inc: int) -> list[Get]:
-        """Every beat of the publisher."""
+        """Returns what to ask for again, at every beat of the publisher."""
         return self.fetch.again() if self.came_from(inc) else []
 
     def instead(self, get: Get) -> Announce | None:
-        """Of a version that is no longer here."""
+        """Returns the announcement of newer weights for a Get whose version is no longer here."""
         return self._kept.instead(get)
 
     def indexes(self, get: Get) -> range:
-        """The chunks that a Get asks for, as far as they exist."""
+        """Returns the indexes of the chunks that a Get asks for, as far as they exist."""
         return self._kept.indexes(get)
 
     def piece(self, version: int, index: int) -> tuple[Chunk, memoryview] | None:
@@ -85,6 +86,7 @@ class Spread:
         self._whole: OrderedDict[int, float] = OrderedDict()
 
     def whole(self, version: int, nbytes: int, *, now: float, wall: float) -> None:
+        """Notes that a version is whole here."""
         self.published += 1
         self.published_at, self.nbytes = wall, nbytes
         self._whole[version] = now
@@ -92,14 +94,14 @@ class Spread:
             self._whole.popitem(last=False)
 
     def acts(self, version: int, *, now: float) -> None:
-        """A sampler proved to act with it."""
+        """Notes that a sampler proved to act with a version."""
         began = self._whole.get(version)
         if began is not None:
             self.ready.add(now - began)
 
 
 class Shipping:
-    """One broker's. One method a message, as in the server."""
+    """Handles the messages about weights. One method for each message, as in the server."""
 
     def __init__(
         self,
@@ -119,19 +121,19 @@ class Shipping:
         self.complaints = complaints
         self.post = post
         self._roster = roster
-        self._announce = announce  # tells all who subscribed
+        self._announce = announce  # tells all subscribers
         post.pipes.drained = self._drained
         post.emptied = self._serve
         self._inc = inc  # of the broker
 
     @property
     def unread(self) -> int:
-        """Bytes sent, of whatever kind, that peers have not taken yet."""
+        """Returns the bytes sent, of any kind, that peers have not taken yet."""
         return self.post.pipes.nbytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights in memory, and of what peers have not taken yet."""
+        """Returns the bytes of weights in memory, and of what peers have not taken yet."""
         return self.newest.nbytes + self.unread
 
     def announced(self, peer: Peer, message: messages.Announce, _: Sequence[Buffer]) -> None:
@@ -157,7 +159,7 @@ class Shipping:
             self._announce(said)
 
     def get(self, peer: Peer, message: messages.Get, _: Sequence[Buffer]) -> None:
-        """Notes what it asks for: chunks of one version, each once however often it asks."""
+        """Notes the chunks of one version that a peer asks for, each once however often it asks."""
         newer = self.newest.instead(message)
         if newer is not None:
             self.post.send(peer.route, newer)
@@ -169,8 +171,8 @@ class Shipping:
         self._serve(peer)
 
     def _serve(self, peer: Peer) -> None:
-        """Sends what it asked for as far as its connection takes it: one chunk at a time waits, and
-        a peer that does not read is given nothing further."""
+        """Sends a peer the chunks it asked for, as far as its connection takes them: one at a time
+        waits, and a peer that does not read is given nothing further."""
         while peer.asked and not peer.bulk:
             index = next(iter(peer.asked))
             del peer.asked[index]

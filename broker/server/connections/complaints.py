@@ -1,4 +1,4 @@
-"""What peers make the broker say: counted always, said as often as a log can bear."""
+"""Messages that were dropped: always counted, and logged at a limited rate."""
 
 import logging
 import time
@@ -10,22 +10,23 @@ log = logging.getLogger(__name__)
 
 
 class Complaints:
-    """One broker's."""
+    """Counts dropped messages and logs them, no faster than a log can bear."""
 
     def __init__(self, door: Door, counters: Counters) -> None:
         self._door = door
         self._counters = counters
 
     def count(self, reason: str) -> None:
-        """A message was dropped for that reason; many of the same may follow, so without a word."""
+        """Counts a message dropped for that reason; no log, as many of the same may follow."""
         self._counters.errors[reason] += 1
 
     def about(self, reason: str, words: str, *others: object) -> None:
-        """A message was dropped for that reason."""
+        """Counts a message dropped for that reason, and logs why."""
         self.count(reason)
         self.say(words, *others)
 
     def say(self, words: str, *others: object, level: int = logging.WARNING) -> None:
+        """Logs a line, or counts it as suppressed when there were too many."""
         if self._door.loud(time.monotonic()):
             log.log(level, words, *others)
         else:

@@ -1,4 +1,4 @@
-"""HELLO: who may come in, and what the ledger hears of it. And whose key was withdrawn goes out.
+"""HELLO: which peers may join, and what the ledger hears of it. A peer whose key is withdrawn goes.
 
 With keys a connection's user is "role:name"; the role must be the one that HELLO says, and an
 incarnation belongs to the user that said it first. Without keys every user is "".
@@ -18,12 +18,12 @@ from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.connections.takeover import Succession
 from headrace.broker.transport.gate import Gate
 
-# Of the words about its spaces that are kept: what a refusal tells (post.py).
+# Of the words about its spaces that are kept: what a refusal tells (replies.py).
 _WORDS: Final = 1000
 
 
 def user_of(frame: zmq.Frame) -> str:
-    """Whose key the connection came with, as the Gate told libzmq."""
+    """Returns whose key the connection came with, as the Gate told libzmq."""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:
@@ -31,7 +31,7 @@ def user_of(frame: zmq.Frame) -> str:
 
 
 def address_of(frame: zmq.Frame) -> str:
-    """Where the connection comes from. Inside one machine libzmq says who, not where."""
+    """Returns where the connection comes from. Inside one machine libzmq says who, not where."""
     try:
         address = ipaddress.ip_address(str(frame.get("Peer-Address")))
     except (zmq.ZMQError, ValueError):
@@ -41,7 +41,7 @@ def address_of(frame: zmq.Frame) -> str:
 
 
 class Reception:
-    """One broker's. No sockets: the server says what is decided here."""
+    """Decides who may join, and tells the ledger. No sockets: the server sends the decisions."""
 
     def __init__(
         self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None, succession: Succession
@@ -51,14 +51,14 @@ class Reception:
         self._roster = roster
         self._door = door
         self._gate = gate
-        self._crowd = 0  # streams at the last look, when they were more than the window; -1 = said
+        self._crowd = 0  # streams at the last look, if more than the window; -1 = warned
         self.moved = 0  # HELLOs of an incarnation that was here, from another connection
         roster.most_ranks = ledger.book.credit.batch
 
     def objection(
         self, hello: Hello, intro: Introduction, user: str, *, published: int, now: float
     ) -> tuple[Refusal, str] | None:
-        """Why it may not come in, in words for its user: the key, the room, what it says it is."""
+        """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
         crowded = self._door.crowded(
@@ -86,7 +86,7 @@ class Reception:
         budget: Budget,
         now: float,
     ) -> tuple[Peer, str]:
-        """Its place in the roster, and in words what is new about it."""
+        """Adds the peer to the roster; returns it, and in words what is new about it."""
         self._door.known(route)
         moved = self._roster.route(hello.inc) not in (b"", route)
         self.moved += moved
@@ -103,7 +103,7 @@ class Reception:
             budget=budget,
             address=address,
         )
-        if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
+        if intro.port:  # only at its own address: no peer may send Prometheus elsewhere
             peer.target = f"{address}:{intro.port}"
         new = self._roster.join(peer)
         return peer, "joins" if new else "goes on from another connection" if moved else ""
@@ -111,8 +111,8 @@ class Reception:
     def enter(
         self, peer: Peer, hello: Hello, intro: Introduction, *, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
-        """The version to continue at, and who must go: with another environment than the learner's,
-        or ranks of another learner."""
+        """Returns the version to continue at, and the peers that must go: those with another
+        environment than the learner's, or the ranks of another learner."""
         if peer.role == "learner":
             return self._learner(peer, hello, intro, published)
         version = self._ledger.book.credit.version
@@ -158,7 +158,7 @@ class Reception:
         return version, out
 
     def alive(self, peer: Peer, now: float) -> bool:
-        """Heard now; False = the ledger gave it up meanwhile."""
+        """Notes that the peer was heard now; False = the ledger gave it up meanwhile."""
         peer.seen = now
         if peer.role == "actor" and peer.spaces:
             return self._ledger.heard(peer.inc, now)
@@ -167,7 +167,7 @@ class Reception:
         return True
 
     def crowd(self) -> str:
-        """Every tick: are there more streams than places? Said once, when no more come in."""
+        """Returns a warning, once, when there are more streams than places and no more come in."""
         credit = self._ledger.book.credit
         last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
         if last < 0 or not now or now != last:
@@ -181,7 +181,7 @@ class Reception:
         )
 
     def withdrawn(self) -> list[Peer]:
-        """Every tick: whose key is no longer in the folder is out, and what it held is free."""
+        """Removes the peers whose key is no longer in the folder, and frees what they held."""
         gate = self._gate
         if gate is None:
             return []
