@@ -1,6 +1,6 @@
 """Errors that peers report: those a peer has yet to send, and those the broker keeps. No sockets.
 
-    log.error --> Reports (a peer's) --once a beat--> Trouble --> Troubles (the broker's)
+    log.error --> UnreportedErrors (a peer's) --once a beat--> Trouble --> PeerErrors (the broker's)
 
 A machine that fails says nearly the same line again and again, with another environment, seed or
 step in it. So two texts are one when they differ in numbers only: the first is kept whole, the
@@ -40,7 +40,7 @@ def kind(text: str) -> str:
     return _NUMBERS.sub("0", text)
 
 
-class Reports:
+class UnreportedErrors:
     """Collects a peer's errors that the broker has not been told. Any thread may add."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Entry:
     last: float  # when it was said last
 
 
-class Troubles:
+class PeerErrors:
     """Keeps the errors that peers report to the broker. The caller limits how often they may."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ Spans = list[list[int]]  # half-open
 _OUTCOMES = frozenset(outcome.name.lower() for outcome in Outcome)
 
 
-class Fold:
+class Compaction:
     """Sums up journal lines."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.broker import durable
-from headrace.broker.journal.compaction import Fold
+from headrace.broker.journal.compaction import Compaction
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def _fold(folder: Path, stem: str, before: int) -> None:
         parts.insert(0, done[-1])
     if not parts:
         return
-    total = Fold()
+    total = Compaction()
     for part in parts:
         for number, text, torn in lines(part):
             total.add(text, first=number)

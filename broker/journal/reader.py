@@ -6,7 +6,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from headrace.broker.journal import journal_files
-from headrace.broker.journal.compaction import Fold, Spans
+from headrace.broker.journal.compaction import Compaction, Spans
 from headrace.broker.journal.journal_files import Files, Segment
 
 Stream = tuple[int, int]  # incarnation, number
@@ -30,7 +30,7 @@ class Journal:
         self.stem = files.stem
         self.role = role(files.stem)
         self.damage: list[str] = []  # one line each
-        self._fold = Fold()
+        self._fold = Compaction()
         for number in files.missing:
             self.damage.append(f"{files.stem}: segment {number} of this journal is missing")
         if files.short:

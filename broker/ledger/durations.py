@@ -10,7 +10,7 @@ _TIMES = 4
 _LEAST_LEASES, _MOST_LEASES = 5, 30
 
 
-class Durations:
+class UnrollDurations:
     """Tracks how long unrolls run: from the moment when one may start until it arrives."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ it gets what no other wants, and a small share of the window that cannot stop a 
 
 from collections import deque
 
-from headrace.broker.ledger.durations import Durations
+from headrace.broker.ledger.durations import UnrollDurations
 from headrace.broker.ledger.records import Stream
 
 # Unused credits of a stream: one running, one to start at once, two for the way there and back.
@@ -51,7 +51,7 @@ class Credit:
         self.late_share = min(max(1, self.window // _LATE_SHARE), self.window - batch)
         # Open unrolls of samplers that another broker granted, and that still may count here.
         self.claims_left = self.window
-        self.durations = Durations()  # of unrolls, from when they may start
+        self.durations = UnrollDurations()  # of unrolls, from when they may start
         self._late_running = 0  # of `running`, held by streams that are late
         self._late_at = 0.0  # lock-step: until then no late stream comes first
         # Streams by the number of unused credits they hold. An entry whose stream has moved on

@@ -20,7 +20,7 @@ _MOST_DEAD_SEQS = 1 << 20
 _UNUSED_LEASES, _LATE_LEASES = 0.25, 2.0
 
 
-class Book:
+class LedgerState:
     """Holds every unroll at the broker: queued, leased or settled, and the moves between these."""
 
     def __init__(

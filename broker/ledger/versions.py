@@ -60,7 +60,7 @@ class Versions:
 
     def heard(self, session: Session, version: int) -> None:
         """Notes a version that any rank says: all ranks step together, and what one of them trained
-        must count by the version from the moment its DONE takes it out of the book."""
+        must count by the version from the moment its DONE takes it off the ledger."""
         if version > self.credit.version and self.first_rank:
             newest = min(version, self.newest_of(session))
             self.credit.version = max(self.credit.version, newest)

@@ -54,7 +54,7 @@ def remembered(actors: Mapping[int, Actor]) -> int:
     return _STREAM * len(streams) + _SEQ * seqs
 
 
-class MemoryWatch:
+class MemoryGuard:
     """Ends the broker when it outgrows what it holds. Made when the broker starts."""
 
     def __init__(

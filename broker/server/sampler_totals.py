@@ -17,7 +17,7 @@ _MOST_GONE: Final = 1024
 _MOST: Final = 1e15
 
 
-class Tallies:
+class SamplerTotals:
     """Sums what all samplers say of themselves into totals that never fall."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.measures import Buckets
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
-from headrace.broker.server.connections.admission import Door
-from headrace.broker.server.connections.complaints import Complaints
-from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.admission import RateLimits
+from headrace.broker.server.connections.peer_log import PeerLog
+from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.weights.blobs import Blob, Kept
 from headrace.broker.weights.fetch import Fetch
@@ -20,7 +20,7 @@ from headrace.broker.weights.fetch import Fetch
 _MOST_TIMED: Final = 256
 
 
-class Newest:
+class NewestWeights:
     """Keeps the newest weights: who may bring them and what is asked for; the Fetch verifies what
     arrives. Its methods return the messages to send."""
 
@@ -74,7 +74,7 @@ class Newest:
         return found[0] if found else None
 
 
-class Spread:
+class PropagationTimes:
     """Measures how the newest weights spread: seconds from when a version was whole at the broker
     until a sampler acts with it. Pure; callers pass `now`."""
 
@@ -100,36 +100,36 @@ class Spread:
             self.ready.add(now - began)
 
 
-class Shipping:
+class WeightMessages:
     """Handles the messages about weights. One method for each message, as in the server."""
 
     def __init__(
         self,
         ledger: Ledger,
-        door: Door,
-        complaints: Complaints,
-        post: Post,
+        limits: RateLimits,
+        peer_log: PeerLog,
+        replies: Replies,
         roster: Roster,
         *,
         announce: Callable[[messages.Announce], None],
         inc: int,
     ) -> None:
-        self.newest = Newest()
-        self.spread = Spread()
+        self.newest = NewestWeights()
+        self.propagation = PropagationTimes()
         self._ledger = ledger
-        self._door = door
-        self.complaints = complaints
-        self.post = post
+        self._limits = limits
+        self.peer_log = peer_log
+        self.replies = replies
         self._roster = roster
         self._announce = announce  # tells all subscribers
-        post.pipes.drained = self._drained
-        post.emptied = self._serve
+        replies.pipes.drained = self._drained
+        replies.emptied = self._serve
         self._inc = inc  # of the broker
 
     @property
     def unread(self) -> int:
         """Returns the bytes sent, of any kind, that peers have not taken yet."""
-        return self.post.pipes.nbytes
+        return self.replies.pipes.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -138,31 +138,31 @@ class Shipping:
 
     def announced(self, peer: Peer, message: messages.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):
-            self.complaints.about("identity", "%s may not publish so", peer.name)
+            self.peer_log.about("identity", "%s may not publish so", peer.name)
             return
-        self.post.send_all(peer.route, self.newest.announced(peer.inc, message))
+        self.replies.send_all(peer.route, self.newest.announced(peer.inc, message))
 
     def pong(self) -> messages.LearnerPong:
         """Returns what a learner hears at every beat."""
-        version = self._ledger.book.credit.version
+        version = self._ledger.state.credit.version
         return messages.LearnerPong(self._inc, version, self.newest.fetch.version)
 
     def chunk(self, peer: Peer, message: messages.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.newest.came_from(peer.inc):
-            self.complaints.count("identity")
+            self.peer_log.count("identity")
             return
         blob, more = self.newest.chunk(message, buffers[0] if buffers else b"", self._fetched)
-        self.post.send_all(peer.route, more)
+        self.replies.send_all(peer.route, more)
         if blob is not None:
             said = blob.announce
-            self.spread.whole(said.version, said.size, now=time.monotonic(), wall=time.time())
+            self.propagation.whole(said.version, said.size, now=time.monotonic(), wall=time.time())
             self._announce(said)
 
     def get(self, peer: Peer, message: messages.Get, _: Sequence[Buffer]) -> None:
         """Notes the chunks of one version that a peer asks for, each once however often it asks."""
         newer = self.newest.instead(message)
         if newer is not None:
-            self.post.send(peer.route, newer)
+            self.replies.send(peer.route, newer)
             message = messages.Get(newer.version, message.lo, message.hi)
         if message.version != peer.fetching:
             peer.fetching = message.version
@@ -178,14 +178,14 @@ class Shipping:
             del peer.asked[index]
             piece = self.newest.piece(peer.fetching, index)
             if piece is not None:
-                self._door.charge(peer.budget, nbytes=len(piece[1]))
-                self.post.bulk(peer, (peer.fetching, index), *piece)
+                self._limits.charge(peer.budget, nbytes=len(piece[1]))
+                self.replies.bulk(peer, (peer.fetching, index), *piece)
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""
         peer = self._roster.get(route)
         if peer is not None:
-            self.post.go_on(peer)
+            self.replies.go_on(peer)
 
     def _fetched(self) -> set[int]:
         """Returns the versions that peers asked for and have not proved to act with."""
@@ -195,7 +195,7 @@ class Shipping:
         blob = self.newest.blob
         known = blob is not None and message.version == blob.announce.version
         if known and blob is not None and message.digest != blob.announce.digest:
-            self.complaints.say("%s: other weights than version %d", peer.name, message.version)
+            self.peer_log.say("%s: other weights than version %d", peer.name, message.version)
             return
         peer.acting = message.version
         if message.version >= peer.fetching:
@@ -203,4 +203,4 @@ class Shipping:
             peer.asked.clear()
         if peer.role == "actor":
             self._ledger.acts(peer.inc, message.version)
-            self.spread.acts(message.version, now=peer.seen)
+            self.propagation.acts(message.version, now=peer.seen)

@@ -52,13 +52,13 @@ _LEARNER_BYTES: Final = 16 << 20
 # Looking at 8 seqs costs as much as a small message.
 _SEQS_A_MESSAGE: Final = 8
 _MOST_SEQS: Final = 4096
-# Complaints in the log: a flood of bad messages must not become a flood of lines.
+# PeerLog in the log: a flood of bad messages must not become a flood of lines.
 _LINES_S, _LINES_BURST_S = 20.0, 10.0
 # Buffers that a message may bring; one that is not named brings none. An unroll brings many.
 _BUFFERS: Final[dict[type[Message], int]] = {Hello: 1, Chunk: 1, Open: 2, Piece: MAX_BUFFERS}
 
 
-class Budget:
+class ConnectionBudget:
     """Holds the rate-limit state of one connection (GCRA): each attribute is the moment until which
     what was taken is paid for."""
 
@@ -71,7 +71,7 @@ class Budget:
         self.answered = 0.0  # RESYNC or another protocol's REFUSE: no sooner again than then
 
 
-class Door:
+class RateLimits:
     """Limits what peers may send: how often, how much, and how many peers there may be."""
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -89,7 +89,7 @@ class Door:
         self._greeted = 0.0
         self._lines = 0.0  # in the log
         self._most_unroll = 0  # bytes; 0 = no learner has said how large they are
-        self._strangers: dict[bytes, Budget] = {}
+        self._strangers: dict[bytes, ConnectionBudget] = {}
 
     def crowded(self, peers: int, *, known: bool, streams: int) -> str:
         """Returns, in words for its user, why there is no room for a peer with that many streams;
@@ -103,7 +103,7 @@ class Door:
             )
         return ""
 
-    def admits(self, budget: Budget, size: int, now: float) -> bool:
+    def admits(self, budget: ConnectionBudget, size: int, now: float) -> bool:
         """Takes a message from its peer's rates and from all peers', or takes nothing: False."""
         until = now + _BURST_S
         messages, nbytes = budget.messages, budget.bytes
@@ -116,34 +116,34 @@ class Door:
         self._bytes = (all_bytes if all_bytes > now else now) + size * self._byte_s
         return True
 
-    def charge(self, budget: Budget, *, messages: int = 0, nbytes: int = 0) -> None:
+    def charge(self, budget: ConnectionBudget, *, messages: int = 0, nbytes: int = 0) -> None:
         """Charges what an answer costs beyond its question, after `admits`."""
         budget.messages += messages * self._peer_message_s
         budget.bytes += nbytes * self._peer_byte_s
         self._messages += messages * self._message_s
         self._bytes += nbytes * self._byte_s
 
-    def stranger(self, route: bytes) -> Budget:
+    def stranger(self, route: bytes) -> ConnectionBudget:
         """Returns the budget of a route that said no HELLO yet."""
         budget = self._strangers.get(route)
         if budget is None:
             if len(self._strangers) >= _MOST_STRANGERS:
                 del self._strangers[next(iter(self._strangers))]
-            budget = self._strangers[route] = Budget()
+            budget = self._strangers[route] = ConnectionBudget()
         return budget
 
     def known(self, route: bytes) -> None:
         """Forgets a route that said HELLO: its budget is its peer's now."""
         self._strangers.pop(route, None)
 
-    def answers(self, budget: Budget, now: float) -> bool:
+    def answers(self, budget: ConnectionBudget, now: float) -> bool:
         """Tells whether this stranger may be told to say HELLO, or which protocol we speak."""
         if now < budget.answered or not self._greets_all(now):
             return False
         budget.answered = now + self._hello_s
         return True
 
-    def greets(self, budget: Budget, now: float) -> bool:
+    def greets(self, budget: ConnectionBudget, now: float) -> bool:
         """Tells whether this HELLO is within the rates, and takes it from them."""
         hello = max(budget.hello, now)
         if hello > now + (_HELLO_BURST - 0.99) * self._hello_s or not self._greets_all(now):

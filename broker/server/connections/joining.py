@@ -13,9 +13,9 @@ from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.protocol.hello_payload import Introduction
 from headrace.broker.protocol.messages import Hello, Refusal
-from headrace.broker.server.connections.admission import Budget, Door
+from headrace.broker.server.connections.admission import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.server.connections.takeover import Succession
+from headrace.broker.server.connections.takeover import Takeover
 from headrace.broker.transport.gate import Gate
 
 # Of the words about its spaces that are kept: what a refusal tells (replies.py).
@@ -40,20 +40,25 @@ def address_of(frame: zmq.Frame) -> str:
     return f"[{plain}]" if plain.version == 6 else str(plain)
 
 
-class Reception:
+class Joining:
     """Decides who may join, and tells the ledger. No sockets: the server sends the decisions."""
 
     def __init__(
-        self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None, succession: Succession
+        self,
+        ledger: Ledger,
+        roster: Roster,
+        limits: RateLimits,
+        gate: Gate | None,
+        takeover: Takeover,
     ) -> None:
-        self._succession = succession
+        self._takeover = takeover
         self._ledger = ledger
         self._roster = roster
-        self._door = door
+        self._limits = limits
         self._gate = gate
         self._crowd = 0  # streams at the last look, if more than the window; -1 = warned
         self.moved = 0  # HELLOs of an incarnation that was here, from another connection
-        roster.most_ranks = ledger.book.credit.batch
+        roster.most_ranks = ledger.state.credit.batch
 
     def objection(
         self, hello: Hello, intro: Introduction, user: str, *, published: int, now: float
@@ -61,18 +66,18 @@ class Reception:
         """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
-        crowded = self._door.crowded(
+        crowded = self._limits.crowded(
             len(self._roster), known=bool(self._roster.route(hello.inc)), streams=len(intro.streams)
         )
         if crowded:
             return Refusal.IDENTITY, crowded
-        actor = self._ledger.book.actors.get(hello.inc)
+        actor = self._ledger.state.actors.get(hello.inc)
         if actor is not None and actor.expelled:
             return Refusal.UNROLLS, actor.expelled
         owner = actor.user if actor is not None else None
         objection = self._roster.objection(hello, intro, user, owner)
         if objection is None and hello.role == "learner":
-            objection = self._succession.objection(hello, published=published, now=now)
+            objection = self._takeover.objection(hello, published=published, now=now)
         return objection
 
     def join(
@@ -83,11 +88,11 @@ class Reception:
         *,
         user: str,
         address: str,
-        budget: Budget,
+        budget: ConnectionBudget,
         now: float,
     ) -> tuple[Peer, str]:
         """Adds the peer to the roster; returns it, and in words what is new about it."""
-        self._door.known(route)
+        self._limits.known(route)
         moved = self._roster.route(hello.inc) not in (b"", route)
         self.moved += moved
         peer = Peer(
@@ -115,7 +120,7 @@ class Reception:
         environment than the learner's, or the ranks of another learner."""
         if peer.role == "learner":
             return self._learner(peer, hello, intro, published)
-        version = self._ledger.book.credit.version
+        version = self._ledger.state.credit.version
         if peer.role == "actor" and peer.spaces and intro.streams:
             self._ledger.actor_hello(
                 peer.inc,
@@ -133,10 +138,10 @@ class Reception:
     def _learner(
         self, peer: Peer, hello: Hello, intro: Introduction, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
-        out = [(rival, Refusal.TAKEN, text) for rival, text in self._succession.succeed(hello)]
+        out = [(rival, Refusal.TAKEN, text) for rival, text in self._takeover.succeed(hello)]
         self._roster.spaces = (hello.spaces, intro.spaces)
-        self._ledger.book.unroll_bytes = intro.unroll_bytes
-        self._door.sizes(intro.unroll_bytes)
+        self._ledger.state.unroll_bytes = intro.unroll_bytes
+        self._limits.sizes(intro.unroll_bytes)
         foreign = self._roster.foreign()
         for other in foreign:
             self._ledger.actor_bye(other.inc, ())
@@ -168,7 +173,7 @@ class Reception:
 
     def crowd(self) -> str:
         """Returns a warning, once, when there are more streams than places and no more come in."""
-        credit = self._ledger.book.credit
+        credit = self._ledger.state.credit
         last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
         if last < 0 or not now or now != last:
             self._crowd = last if last < 0 else now

@@ -25,7 +25,7 @@ _MOST_WORDS = 1000
 _BULK = (Chunk, Deliver, Open, Piece)
 
 
-class Post:
+class Replies:
     """Sends through the ROUTER, with flow control for each peer."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.broker import sanitise as say
 from headrace.broker.protocol.hello_payload import Introduction
 from headrace.broker.protocol.messages import Hello, Refusal
-from headrace.broker.server.connections.admission import Budget
+from headrace.broker.server.connections.admission import ConnectionBudget
 from headrace.broker.transport.bulk.sender import Bulk
 
 ROLES = ("actor", "learner", "watcher", "evaluator", "node")
@@ -32,7 +32,7 @@ class Peer:
     fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
     asked: dict[int, None] = field(default_factory=dict)  # chunks of it to be sent, in order
     user: str = ""  # "role:name" of its key; "" = there are no keys
-    budget: Budget = field(default_factory=Budget)
+    budget: ConnectionBudget = field(default_factory=ConnectionBudget)
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
     bulk: Bulk | None = None  # what waits to be sent to it; None = nothing ever did

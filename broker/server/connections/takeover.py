@@ -18,7 +18,7 @@ from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.records import Session
 from headrace.broker.protocol.messages import Hello, LearnerPong, Refusal
-from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import Peer, Roster
 
 # Beats that a learner whose connection is closed must have missed, to count as dead.
@@ -27,19 +27,19 @@ _MISSED: Final = 2.0
 _MOST_ASKING: Final = 1024
 
 
-class Succession:
+class Takeover:
     """Decides which of two learners trains the run."""
 
     def __init__(
         self,
         ledger: Ledger,
         roster: Roster,
-        post: Post,
+        replies: Replies,
         beat_s: float,
         pong: Callable[[], LearnerPong],
     ) -> None:
         self._ledger = ledger
-        self._post = post
+        self._replies = replies
         self._roster = roster
         self._beat_s = beat_s
         self._pong = pong  # what a learner hears at every beat; an extra one does no harm
@@ -77,7 +77,7 @@ class Succession:
         return [(peer, words) for peer in out]
 
     def _rivals(self, hello: Hello) -> list[Session]:
-        leases = self._ledger.book.leases
+        leases = self._ledger.state.leases
         return leases.rivals(hello.inc, group=hello.group, rank=hello.rank)
 
     def _occupied(self, hello: Hello, now: float) -> tuple[Refusal, str] | None:
@@ -111,7 +111,7 @@ class Succession:
 
     def _reaches(self, inc: int) -> bool:
         """Tells whether its connection is open."""
-        return self._post.reaches(self._roster.route(inc), self._pong())
+        return self._replies.reaches(self._roster.route(inc), self._pong())
 
     def _words(self, session: Session, now: float) -> str:
         """Describes a session: its name, where it is, and since when."""
@@ -124,11 +124,11 @@ class Succession:
         """Refuses a learner that would replace what others trained with new weights, unasked."""
         if hello.fresh or hello.version > 0:
             return None
-        if self._ledger.book.leases.session(hello.inc) is not None:
+        if self._ledger.state.leases.session(hello.inc) is not None:
             return None  # it is here, and only says HELLO again
-        if any(s.group == hello.group for s in self._ledger.book.leases.sessions.values()):
+        if any(s.group == hello.group for s in self._ledger.state.leases.sessions.values()):
             return None  # its rank 0 was let in
-        version = max(self._ledger.book.credit.version, published, self._roster.acted())
+        version = max(self._ledger.state.credit.version, published, self._roster.acted())
         if version <= 0:
             return None
         steps = f" ({self.trained_steps} steps trained)" if self.trained_steps else ""

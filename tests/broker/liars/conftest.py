@@ -16,8 +16,8 @@ def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broker, "now", 100.0)
     monkeypatch.setattr(server_module, "time", clock)
     monkeypatch.setattr(server_module, "Mailbox", lambda broker: broker)
-    for module in ("complaints", "post", "arrivals"):
-        monkeypatch.setattr(f"broker.{module}.time", clock)
+    for module in ("connections.peer_log", "connections.replies", "bulk_arrivals"):
+        monkeypatch.setattr(f"headrace.broker.server.{module}.time", clock)
 
 
 @pytest.fixture

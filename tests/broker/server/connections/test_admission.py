@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.protocol import messages
-from headrace.broker.server.connections.admission import Budget, Door, work
+from headrace.broker.server.connections.admission import ConnectionBudget, RateLimits, work
 
 MB = 1 << 20
 
 
-def door(**limits: float) -> Door:
-    return Door(BrokerConfig(**limits))  # type: ignore[arg-type]
+def door(**limits: float) -> RateLimits:
+    return RateLimits(BrokerConfig(**limits))  # type: ignore[arg-type]
 
 
-def taken(one: Door, budget: Budget, size: int, times: int, now: float) -> int:
+def taken(one: RateLimits, budget: ConnectionBudget, size: int, times: int, now: float) -> int:
     return sum(one.admits(budget, size, now) for _ in range(times))
 
 
 def test_a_burst_of_a_second_and_then_the_rate() -> None:
-    one, budget = door(peer_messages_s=100.0), Budget()
+    one, budget = door(peer_messages_s=100.0), ConnectionBudget()
     assert taken(one, budget, 1, 1000, 50.0) == pytest.approx(100, abs=2)
     assert taken(one, budget, 1, 1000, 50.0) == 0
     assert taken(one, budget, 1, 1000, 50.1) == pytest.approx(10, abs=2)
@@ -30,26 +30,32 @@ def test_a_burst_of_a_second_and_then_the_rate() -> None:
 
 
 def test_bytes_count_by_themselves_and_one_large_message_passes() -> None:
-    one, budget = door(peer_mb_s=10.0), Budget()
+    one, budget = door(peer_mb_s=10.0), ConnectionBudget()
     assert one.admits(budget, 64 * MB, 0.0)  # else it never could
     assert not one.admits(budget, 1, 5.0)
     assert one.admits(budget, 1, 5.5)
 
 
 def test_what_is_refused_costs_nothing() -> None:
-    one, greedy, other = door(peer_messages_s=10.0, messages_s=30.0), Budget(), Budget()
+    one, greedy, other = (
+        door(peer_messages_s=10.0, messages_s=30.0),
+        ConnectionBudget(),
+        ConnectionBudget(),
+    )
     taken(one, greedy, 1, 10_000, 0.0)
     assert taken(one, other, 1, 100, 0.0) == pytest.approx(10, abs=2)
 
 
 def test_all_peers_share_what_all_may_use() -> None:
     one = door(messages_s=50.0, mb_s=1.0)
-    assert sum(taken(one, Budget(), 1, 10, 0.0) for _ in range(100)) == pytest.approx(50, abs=2)
-    assert taken(door(mb_s=1.0), Budget(), MB // 10, 100, 0.0) == pytest.approx(10, abs=2)
+    assert sum(taken(one, ConnectionBudget(), 1, 10, 0.0) for _ in range(100)) == pytest.approx(
+        50, abs=2
+    )
+    assert taken(door(mb_s=1.0), ConnectionBudget(), MB // 10, 100, 0.0) == pytest.approx(10, abs=2)
 
 
 def test_an_answer_is_charged_to_who_asked() -> None:
-    one, budget = door(peer_mb_s=10.0), Budget()
+    one, budget = door(peer_mb_s=10.0), ConnectionBudget()
     assert one.admits(budget, 30, 0.0)
     one.charge(budget, nbytes=100 * MB)
     assert not one.admits(budget, 30, 8.0)
@@ -62,7 +68,7 @@ def test_an_answer_is_charged_to_who_asked() -> None:
     st.lists(st.tuples(st.floats(0, 3), st.integers(0, 1000)), max_size=200), st.floats(1.0, 100.0)
 )
 def test_never_more_than_the_rate_and_a_burst(steps: list[tuple[float, int]], rate: float) -> None:
-    one, budget, passed = door(peer_messages_s=rate), Budget(), []
+    one, budget, passed = door(peer_messages_s=rate), ConnectionBudget(), []
     for now in itertools.accumulate(pause for pause, _ in steps):
         if one.admits(budget, 1, 7.0 + now):
             passed.append(now)
@@ -72,7 +78,7 @@ def test_never_more_than_the_rate_and_a_burst(steps: list[tuple[float, int]], ra
 
 
 def test_hello_and_what_strangers_are_told() -> None:
-    one, budget = door(hello_s=2.0), Budget()
+    one, budget = door(hello_s=2.0), ConnectionBudget()
     assert sum(one.greets(budget, 9.0) for _ in range(100)) == 10
     assert [one.greets(budget, 9.0 + tenth / 10) for tenth in range(1, 11)].count(True) == 2
     assert one.answers(budget, 19.0)

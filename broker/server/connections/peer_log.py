@@ -3,17 +3,17 @@
 import logging
 import time
 
-from headrace.broker.server.connections.admission import Door
+from headrace.broker.server.connections.admission import RateLimits
 from headrace.broker.server.connections.counters import Counters
 
 log = logging.getLogger(__name__)
 
 
-class Complaints:
+class PeerLog:
     """Counts dropped messages and logs them, no faster than a log can bear."""
 
-    def __init__(self, door: Door, counters: Counters) -> None:
-        self._door = door
+    def __init__(self, limits: RateLimits, counters: Counters) -> None:
+        self._limits = limits
         self._counters = counters
 
     def count(self, reason: str) -> None:
@@ -27,7 +27,7 @@ class Complaints:
 
     def say(self, words: str, *others: object, level: int = logging.WARNING) -> None:
         """Logs a line, or counts it as suppressed when there were too many."""
-        if self._door.loud(time.monotonic()):
+        if self._limits.loud(time.monotonic()):
             log.log(level, words, *others)
         else:
             self._counters.unsaid += 1
