@@ -122,7 +122,7 @@ class LedgerState:
             return
         actor.expelled = (
             "too many of its latest unrolls could not be used, the last because:"
-            f" {blame}; fix it and start it again"
+            f" {blame}; mend it and start it again"
         )
         self.bury(actor)
         self.expelled.append(actor)
