@@ -32,7 +32,7 @@ class Leases:
         others = [s for s in self.sessions.values() if s.inc != inc]
         return [s for s in others if s.group != group or s.rank == rank]
 
-    def hungriest(self, most: int) -> Session | None:
+    def most_room(self, most: int) -> Session | None:
         """Returns the rank with the most free places that does not hold its share of `most` yet.
 
         Every rank needs the same share of every batch. One that took more, while another was away,
@@ -54,7 +54,7 @@ class Leases:
         entry.attempt += 1
         session.leases[tag] = entry
 
-    def never_again(self, tags: Sequence[int]) -> None:
+    def reserve_tags(self, tags: Sequence[int]) -> None:
         """Skips these tags, which a learner holds already: no new lease may get one of them."""
         far = self._next_tag + _NEAR
         self._next_tag = max([self._next_tag, *(tag + 1 for tag in tags if tag < far)])

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from headrace.broker.ledger.peer_claims import (
     ClaimedStream,
     abandon,
+    add_copy,
     adopt_held,
     adopt_streams,
     find_lost,
     mark_trained,
-    take_copy,
 )
 from headrace.broker.ledger.records import Actor, Effects, Entry, Session
 from headrace.broker.ledger.state import LedgerState
@@ -91,7 +91,7 @@ class Ledger:
         if unroll.seq - stream.floor > self.state.window:
             raise BeyondCreditError(f"{actor.name}: the floor of stream {unroll.stream} stands")
         if stream.known(unroll.seq):
-            take_copy(self.state, stream, unroll, buffers, nbytes)
+            add_copy(self.state, stream, unroll, buffers, nbytes)
             return False
         if stream.unbacked and not stream.outstanding:
             raise BeyondCreditError(
@@ -99,7 +99,7 @@ class Ledger:
             )
         self.state.credit.acts(stream, max(stream.acting, unroll.version_max))
         entry = Entry(stream, unroll, buffers, nbytes)
-        self.state.take(entry)
+        self.state.add(entry)
         if self.state.nbytes > self.state.queue_bytes:
             # Credit keeps honest samplers below the limit; what a revived one brings may not fit.
             self.state.settle(entry, Outcome.SHED)
@@ -138,7 +138,7 @@ class Ledger:
             return
         abandon(self.state, actor, abandoned)
         if last:
-            self.state.bury(actor)
+            self.state.mark_dead(actor)
 
     # ---- learners -------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Ledger:
             if (old.inc, old.rank) != (inc, rank) and (
                 old.inc == inc or old.rank == rank or old.rank >= world or old.group != group
             ):
-                self.state.drop(old)
+                self.state.forget_session(old)
         session = self.state.leases.session(inc)
         if session is None:
             session = self.state.leases.sessions[rank] = Session(
@@ -258,7 +258,7 @@ class Ledger:
             return False
         for entry in session.leases.values():
             entry.attempt -= 1  # a clean end: nothing went wrong with these
-        self.state.drop(session)
+        self.state.forget_session(session)
         self.over = self.over or final
         return True
 
@@ -269,10 +269,10 @@ class Ledger:
         self.state.now = now
         dead = [a for a in self.state.actors.values() if a.alive and now - a.seen > self.lease_s]
         for actor in dead:
-            self.state.bury(actor)
+            self.state.mark_dead(actor)
         for session in list(self.state.leases.sessions.values()):
             if now - session.seen > self.lease_s:
-                self.state.drop(session)
+                self.state.forget_session(session)
         began = self._dispatch_from
         if began is not None and now > began + _CLAIMS_LEASES * self.lease_s:
             self.state.credit.claims_left = 0
@@ -292,7 +292,7 @@ class Ledger:
             self.state.dispatch(effects)
         if self.versions.first_rank and not self.over:
             self.state.grant()
-        self.state.collect(effects)
+        self.state.add_replies(effects)
         return effects
 
     def unaccounted(self) -> int:

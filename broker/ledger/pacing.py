@@ -129,7 +129,7 @@ class Credit:
         """Counts a settled unroll as gone; a trained one goes on to count by the version."""
         self.present -= 1
 
-    def arrived_before(self, stream: Stream) -> None:
+    def trained_before_restart(self, stream: Stream) -> None:
         """Counts a seq that we took for running and that was trained before we began."""
         self._move(stream, 1)
 

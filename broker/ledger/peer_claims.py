@@ -44,7 +44,7 @@ def mark_trained(
     state: LedgerState, inc: int, number: int, done: Sequence[tuple[int, int]]
 ) -> None:
     """Marks what a learner says it trained: it is never delivered again."""
-    stream = state.known_to(inc, number)
+    stream = state.stream_of(inc, number)
     for lo, hi in done:
         start = max(lo, stream.floor)
         if stream.joined:
@@ -56,7 +56,7 @@ def mark_trained(
             elif seq not in stream.settled:
                 stream.settled[seq] = Outcome.TRAINED
                 if stream.joined and seq < stream.limit:
-                    state.credit.arrived_before(stream)
+                    state.credit.trained_before_restart(stream)
 
 
 def adopt_held(
@@ -66,9 +66,9 @@ def adopt_held(
     said = {tag for tag, *_ in held}
     for lost in reversed([e for tag, e in session.leases.items() if tag not in said]):
         state.redeliver(lost)
-    state.leases.never_again([tag for tag, *_ in held])
+    state.leases.reserve_tags([tag for tag, *_ in held])
     for tag, inc, number, seq in held:
-        stream = state.known_to(inc, number)
+        stream = state.stream_of(inc, number)
         if stream.outcome_of(seq) is not None or tag in session.leases:
             continue
         if stream.joined and seq >= stream.limit:
@@ -76,7 +76,7 @@ def adopt_held(
         entry = stream.present.get(seq)
         if entry is None:
             entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
-            state.take(entry)
+            state.add(entry)
         if entry.tag < 0:
             state.leases.lease(session, entry, tag)
 
@@ -112,12 +112,12 @@ def abandon(state: LedgerState, actor: Actor, abandoned: Sequence[Range]) -> Non
             entry = stream.present.get(seq)
             if entry is None and not stream.known(seq):
                 entry = Entry(stream, Unroll(actor.inc, number, seq, 0, 0, 0, 0, 0), None, 0)
-                state.take(entry)
+                state.add(entry)
             if entry is not None and entry.tag < 0:
                 state.settle(entry, Outcome.ABANDONED)
 
 
-def take_copy(
+def add_copy(
     state: LedgerState, stream: Stream, unroll: Unroll, buffers: Sequence[Payload], nbytes: int
 ) -> None:
     """Takes an unroll that came before; settled ones are acknowledged once more."""

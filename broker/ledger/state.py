@@ -1,6 +1,6 @@
 """The ledger's state: what is here, who holds it, how it ended, and the moves between. Pure.
 
-Every unroll enters by `take` and ends by `settle`; nothing else counts.
+Every unroll enters by `add` and ends by `settle`; nothing else counts.
 """
 
 from collections import Counter, deque
@@ -75,14 +75,14 @@ class LedgerState:
             stream = actor.streams[number] = Stream(actor=actor.inc, number=number)
         return stream
 
-    def known_to(self, inc: int, number: int) -> Stream:
+    def stream_of(self, inc: int, number: int) -> Stream:
         """Returns the stream that a learner names; its sampler may not be back yet."""
         actor = self.actors.get(inc)
         if actor is None:
             actor = self.actors[inc] = Actor(inc=inc, name="", alive=False)
         return self.stream(actor, number)
 
-    def take(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Enters an unroll that is here for the first time."""
         entry.since = self.now
         entry.stream.present[entry.unroll.seq] = entry
@@ -112,9 +112,9 @@ class LedgerState:
             self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
         self.ack(entry.stream, entry.unroll.seq, outcome)
         if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
-            self._judge(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
+            self._expel_if_bad(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
 
-    def _judge(self, inc: int, blame: str) -> None:
+    def _expel_if_bad(self, inc: int, blame: str) -> None:
         """Expels the sampler if this unroll was one bad one too many. Its other unrolls stay here:
         they are judged one by one."""
         actor = self.actors.get(inc)
@@ -124,7 +124,7 @@ class LedgerState:
             "too many of its latest unrolls could not be used, the last because:"
             f" {blame}; mend it and start it again"
         )
-        self.bury(actor)
+        self.mark_dead(actor)
         self.expelled.append(actor)
 
     def ack(self, stream: Stream, seq: int, outcome: Outcome) -> None:
@@ -157,13 +157,13 @@ class LedgerState:
         entry.attempt -= 1
         self.requeue(entry)
 
-    def drop(self, session: Session) -> None:
+    def forget_session(self, session: Session) -> None:
         """Ends a learner session; its leases go back to the queue in their order."""
         del self.leases.sessions[session.rank]
         for _, entry in sorted(session.leases.items(), reverse=True):
             self.requeue(entry)
 
-    def bury(self, actor: Actor) -> None:
+    def mark_dead(self, actor: Actor) -> None:
         """Marks a sampler as dead: its credit returns to all."""
         actor.alive = False
         actor.acks.clear()
@@ -197,7 +197,7 @@ class LedgerState:
         while self.queue:
             entry = self.queue[0]
             home = self.leases.session(entry.home)
-            session = home or self.leases.hungriest((self.credit.max_lag + 1) * self.credit.batch)
+            session = home or self.leases.most_room((self.credit.max_lag + 1) * self.credit.batch)
             if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
                 self.queue.popleft()
             elif home is None and self._stale(entry):
@@ -252,7 +252,7 @@ class LedgerState:
                 stream.asked, stream.asks = True, stream.asks + 1
                 self._tell(stream)
 
-    def collect(self, effects: Effects) -> None:
+    def add_replies(self, effects: Effects) -> None:
         """Journals what ended; then adds the acknowledgements and credit to be sent to samplers."""
         if self._journal is not None and self._ends:
             self._journal.settled(self._ends)

@@ -109,7 +109,7 @@ class BulkArrivals:
             case Unroll() if peer.role == "actor":
                 if inner.inc != peer.inc:
                     return "identity"
-                if not self._limits.fits(inner, sizes, size):
+                if not self._limits.has_honest_size(inner, sizes, size):
                     return "size"
                 if not self._granted(inner):
                     return "credit"
@@ -117,7 +117,7 @@ class BulkArrivals:
                 # one and it comes again, when others have ended.
                 return "room" if state.nbytes + others + size > state.queue_bytes else ""
             case Chunk() if peer.role == "learner":
-                fits = self._limits.fits(inner, sizes, size) and size <= MOST_CHUNK_BYTES
+                fits = self._limits.has_honest_size(inner, sizes, size) and size <= MOST_CHUNK_BYTES
                 return "" if fits else "size"
         return "unexpected"
 

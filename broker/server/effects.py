@@ -33,6 +33,6 @@ def send(
         replies.send(roster.route(inc), message)
     for actor in effects.expelled:
         of = f" ({sanitise.words(actor.user)})" if actor.user else ""
-        peer_log.say("sampler %s%s is thrown out: %s", actor.name, of, actor.expelled)
+        peer_log.log("sampler %s%s is thrown out: %s", actor.name, of, actor.expelled)
         replies.refuse(roster.route(actor.inc), Refusal.UNROLLS, actor.expelled)
         roster.forget(actor.inc)

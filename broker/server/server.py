@@ -157,14 +157,14 @@ class Server:
     def _sweep(self, now: float) -> None:
         """Removes the peers that fell silent or whose key was withdrawn; what they held is free."""
         for actor in self.ledger.tick(now):
-            self.peer_log.say("sampler %s fell silent; its credit returns", actor.name)
+            self.peer_log.log("sampler %s fell silent; its credit returns", actor.name)
             self.roster.forget(actor.inc)
         for peer in self.roster.silent(now - 3 * self.config.lease_s):
             self.roster.forget(peer.inc)
         self.bulk_arrivals.sweep(self.roster)
-        for peer in self.joining.withdrawn():
+        for peer in self.joining.remove_withdrawn():
             log.warning("the key of %s was withdrawn; %s is out", peer.user, peer.name)
-        if crowd := self.joining.crowd():
+        if crowd := self.joining.streams_warning():
             log.warning("%s", crowd)
 
     # ---- receiving ------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ class Server:
         route = frames[0].bytes
         size = sum(map(len, frames))
         peer = self.roster.get(route)
-        budget = peer.budget if peer is not None else self.limits.stranger(route)
-        if not self.limits.admits(budget, size, now):
+        budget = peer.budget if peer is not None else self.limits.unknown_budget(route)
+        if not self.limits.takes_message(budget, size, now):
             self.counters.errors["rate"] += 1
             return
         try:
@@ -183,18 +183,18 @@ class Server:
         except messages.WireError as error:
             other = isinstance(error, messages.OtherProtocol)
             self.counters.errors["protocol" if other else "malformed"] += 1
-            if other and self.limits.answers(budget, now):
+            if other and self.limits.may_answer(budget, now):
                 self._replies.refuse(route, Refusal.PROTOCOL, str(error))
             return
         self.counters.count("in", type(message), size)
         kind = type(message)
-        if not self.limits.fits(message, views, size):
-            self.peer_log.about("size", "a %s of %d bytes", kind.__name__, size)
+        if not self.limits.has_honest_size(message, views, size):
+            self.peer_log.dropped("size", "a %s of %d bytes", kind.__name__, size)
         elif isinstance(message, Hello):
             self._hello(frames[1], route, budget, message, views[0] if views else b"")
-        elif peer is None or not (self.joining.alive(peer, now) or kind is messages.Bye):
+        elif peer is None or not (self.joining.heard(peer, now) or kind is messages.Bye):
             self.counters.errors["unknown"] += 1
-            if self.limits.answers(budget, now):
+            if self.limits.may_answer(budget, now):
                 self._replies.send(route, messages.Resync(self.inc))
         else:
             # Unrolls stay frames: they go out again as they came, without a copy.
@@ -206,7 +206,7 @@ class Server:
         if handler is None or peer.role not in roles:
             self.counters.errors["unexpected"] += 1
         elif getattr(message, "inc", peer.inc) != peer.inc:
-            self.peer_log.about("identity", "%s speaks as another", peer.name)
+            self.peer_log.dropped("identity", "%s speaks as another", peer.name)
         else:
             handler(peer, message, buffers)
 
@@ -214,7 +214,7 @@ class Server:
         self, frame: zmq.Frame, route: bytes, budget: ConnectionBudget, hello: Hello, body: Buffer
     ) -> None:
         now = time.monotonic()
-        if not self.limits.greets(budget, now):
+        if not self.limits.takes_hello(budget, now):
             self.counters.errors["hello"] += 1
             return
         try:
@@ -224,24 +224,24 @@ class Server:
             return
         user = user_of(frame) if self.gate is not None else ""
         published = self.fetch.version
-        objection = self.joining.objection(hello, intro, user, published=published, now=now)
+        objection = self.joining.refusal(hello, intro, user, published=published, now=now)
         if objection is not None:
             who = sanitise.words(f"{hello.role} {hello.name}")
             if objection[0] is not Refusal.WAIT:
-                self.peer_log.say("refused %s: %s", who, sanitise.words(objection[1], 1000))
+                self.peer_log.log("refused %s: %s", who, sanitise.words(objection[1], 1000))
             self._replies.refuse(route, *objection)
             return
         peer, news = self.joining.join(
             route, hello, intro, user=user, address=address_of(frame), budget=budget, now=now
         )
         if news:
-            self.peer_log.say("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
+            self.peer_log.log("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
         if self.weights.newest.came_from(peer.inc):
             self.fetch.reconnected()
         version, out = self.joining.enter(peer, hello, intro, published=published)
         for other, code, text in out:
             if code is Refusal.TAKEN:
-                self.peer_log.say("%s is out: %s", other.name, text)
+                self.peer_log.log("%s is out: %s", other.name, text)
             self._replies.refuse(other.route, code, text)
         self._welcome(peer, version)
 
@@ -253,7 +253,7 @@ class Server:
         self._says(peer, message.stats)
         actor = peer.role == "actor"
         lost = self.ledger.missing(peer.inc, message.unacked, message.version) if actor else ()
-        self.limits.charge(peer.budget, messages=admission.work(message.unacked))
+        self.limits.charge(peer.budget, messages=admission.cost_in_messages(message.unacked))
         missing = lost[: messages.MAX_ENTRIES]
         self._replies.send(
             peer.route, messages.Pong(self.inc, self.ledger.state.credit.version, missing)
@@ -280,14 +280,14 @@ class Server:
 
     def _bye(self, peer: Peer, message: messages.Bye, _: Sequence[Buffer]) -> None:
         last = peer.role != "actor" or len(message.abandoned) < messages.MAX_ENTRIES
-        self.limits.charge(peer.budget, messages=admission.work(message.abandoned))
+        self.limits.charge(peer.budget, messages=admission.cost_in_messages(message.abandoned))
         if peer.role == "actor":
             self.ledger.actor_bye(peer.inc, message.abandoned, last=last)
         elif peer.role == "learner" and self.ledger.learner_bye(peer.inc, final=message.final):
             self._farewell(message)
         if last:  # else the next BYE names the rest
             text = sanitise.words(message.text)
-            self.peer_log.say("%s %s leaves: %s", peer.role, peer.name, text, level=logging.INFO)
+            self.peer_log.log("%s %s leaves: %s", peer.role, peer.name, text, level=logging.INFO)
             self.roster.forget(peer.inc)
 
     def _farewell(self, bye: messages.Bye) -> None:
@@ -308,7 +308,7 @@ class Server:
         """Keeps an error that a peer reports; at INFO, so `headrace train` does not repeat it."""
         if self.peer_errors.add(peer.role, peer.name, message.text, message.count, peer.seen):
             text = sanitise.words(message.text, 2000)
-            self.peer_log.say("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
+            self.peer_log.log("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
 
     def _watch(self, peer: Peer, _message: messages.Watch, _: Sequence[Buffer]) -> None:
         self._replies.send(peer.route, messages.Status(), self.run_status.packed(time.monotonic()))

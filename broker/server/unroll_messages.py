@@ -21,7 +21,7 @@ class UnrollMessages:
     def unroll(self, peer: Peer, message: Unroll, buffers: Sequence[Payload]) -> None:
         unroll = sanitise.honest(message)
         if unroll is None:
-            self._peer_log.about("numbers", "%s: its versions are reversed", peer.name)
+            self._peer_log.dropped("numbers", "%s: its versions are reversed", peer.name)
             return
         size = sum(map(len, buffers))
         self._counters.unroll_bytes += size
@@ -30,7 +30,7 @@ class UnrollMessages:
                 raise BeyondCreditError("it has no environment")
             self._ledger.unroll(unroll, buffers, size)
         except BeyondCreditError as error:
-            self._peer_log.about("credit", "%s: not granted: %s", peer.name, error)
+            self._peer_log.dropped("credit", "%s: not granted: %s", peer.name, error)
 
     def returned(self, peer: Peer, message: Returned, _: Sequence[Buffer]) -> None:
         if peer.spaces:

@@ -138,7 +138,7 @@ class WeightMessages:
 
     def announced(self, peer: Peer, message: messages.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):
-            self.peer_log.about("identity", "%s may not publish so", peer.name)
+            self.peer_log.dropped("identity", "%s may not publish so", peer.name)
             return
         self.replies.send_all(peer.route, self.newest.announced(peer.inc, message))
 
@@ -185,7 +185,7 @@ class WeightMessages:
         """Goes on with a connection that took some of what waited there."""
         peer = self._roster.get(route)
         if peer is not None:
-            self.replies.go_on(peer)
+            self.replies.send_waiting(peer)
 
     def _fetched(self) -> set[int]:
         """Returns the versions that peers asked for and have not proved to act with."""
@@ -195,7 +195,7 @@ class WeightMessages:
         blob = self.newest.blob
         known = blob is not None and message.version == blob.announce.version
         if known and blob is not None and message.digest != blob.announce.digest:
-            self.peer_log.say("%s: other weights than version %d", peer.name, message.version)
+            self.peer_log.log("%s: other weights than version %d", peer.name, message.version)
             return
         peer.acting = message.version
         if message.version >= peer.fetching:

@@ -91,7 +91,7 @@ class RateLimits:
         self._most_unroll = 0  # bytes; 0 = no learner has said how large they are
         self._strangers: dict[bytes, ConnectionBudget] = {}
 
-    def crowded(self, peers: int, *, known: bool, streams: int) -> str:
+    def no_room_reason(self, peers: int, *, known: bool, streams: int) -> str:
         """Returns, in words for its user, why there is no room for a peer with that many streams;
         "" = there is."""
         if peers >= self.peers and not known:
@@ -103,7 +103,7 @@ class RateLimits:
             )
         return ""
 
-    def admits(self, budget: ConnectionBudget, size: int, now: float) -> bool:
+    def takes_message(self, budget: ConnectionBudget, size: int, now: float) -> bool:
         """Takes a message from its peer's rates and from all peers', or takes nothing: False."""
         until = now + _BURST_S
         messages, nbytes = budget.messages, budget.bytes
@@ -117,13 +117,13 @@ class RateLimits:
         return True
 
     def charge(self, budget: ConnectionBudget, *, messages: int = 0, nbytes: int = 0) -> None:
-        """Charges what an answer costs beyond its question, after `admits`."""
+        """Charges what an answer costs beyond its question, after `takes_message`."""
         budget.messages += messages * self._peer_message_s
         budget.bytes += nbytes * self._peer_byte_s
         self._messages += messages * self._message_s
         self._bytes += nbytes * self._byte_s
 
-    def stranger(self, route: bytes) -> ConnectionBudget:
+    def unknown_budget(self, route: bytes) -> ConnectionBudget:
         """Returns the budget of a route that said no HELLO yet."""
         budget = self._strangers.get(route)
         if budget is None:
@@ -132,18 +132,18 @@ class RateLimits:
             budget = self._strangers[route] = ConnectionBudget()
         return budget
 
-    def known(self, route: bytes) -> None:
+    def forget_unknown(self, route: bytes) -> None:
         """Forgets a route that said HELLO: its budget is its peer's now."""
         self._strangers.pop(route, None)
 
-    def answers(self, budget: ConnectionBudget, now: float) -> bool:
+    def may_answer(self, budget: ConnectionBudget, now: float) -> bool:
         """Tells whether this stranger may be told to say HELLO, or which protocol we speak."""
         if now < budget.answered or not self._greets_all(now):
             return False
         budget.answered = now + self._hello_s
         return True
 
-    def greets(self, budget: ConnectionBudget, now: float) -> bool:
+    def takes_hello(self, budget: ConnectionBudget, now: float) -> bool:
         """Tells whether this HELLO is within the rates, and takes it from them."""
         hello = max(budget.hello, now)
         if hello > now + (_HELLO_BURST - 0.99) * self._hello_s or not self._greets_all(now):
@@ -158,11 +158,11 @@ class RateLimits:
         self._greeted = max(self._greeted, now) + 1.0 / max(self.peers, _FEWEST_GREETED_S)
         return True
 
-    def sizes(self, unroll_bytes: int) -> None:
+    def set_unroll_size(self, unroll_bytes: int) -> None:
         """Sets how large an unroll is, by a learner's word. An incompressible image grows a bit."""
         self._most_unroll = unroll_bytes + unroll_bytes // 64 + 8192 if unroll_bytes else 0
 
-    def fits(self, message: Message, buffers: Sequence[object], size: int) -> bool:
+    def has_honest_size(self, message: Message, buffers: Sequence[object], size: int) -> bool:
         """Tells whether a message of this type and role can honestly have that size."""
         if type(message) is Unroll:
             return size <= self._most_unroll or not self._most_unroll
@@ -175,7 +175,7 @@ class RateLimits:
             return _LEARNER_BYTES
         return _WORDS_BYTES + (_STREAM_BYTES * self.streams if role == "actor" else 0)
 
-    def loud(self, now: float) -> bool:
+    def may_log(self, now: float) -> bool:
         """Tells whether one more complaint may go into the log."""
         if self._lines > now + _LINES_BURST_S:
             return False
@@ -183,6 +183,6 @@ class RateLimits:
         return True
 
 
-def work(ranges: Sequence[Range]) -> int:
+def cost_in_messages(ranges: Sequence[Range]) -> int:
     """Returns what looking at these seqs costs, in messages."""
     return sum(max(0, min(hi - lo, _MOST_SEQS)) for _, lo, hi in ranges) // _SEQS_A_MESSAGE

@@ -60,13 +60,13 @@ class Joining:
         self.moved = 0  # HELLOs of an incarnation that was here, from another connection
         roster.most_ranks = ledger.state.credit.batch
 
-    def objection(
+    def refusal(
         self, hello: Hello, intro: Introduction, user: str, *, published: int, now: float
     ) -> tuple[Refusal, str] | None:
         """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
-        crowded = self._limits.crowded(
+        crowded = self._limits.no_room_reason(
             len(self._roster), known=bool(self._roster.route(hello.inc)), streams=len(intro.streams)
         )
         if crowded:
@@ -75,9 +75,9 @@ class Joining:
         if actor is not None and actor.expelled:
             return Refusal.UNROLLS, actor.expelled
         owner = actor.user if actor is not None else None
-        objection = self._roster.objection(hello, intro, user, owner)
+        objection = self._roster.refusal(hello, intro, user, owner)
         if objection is None and hello.role == "learner":
-            objection = self._takeover.objection(hello, published=published, now=now)
+            objection = self._takeover.refusal(hello, published=published, now=now)
         return objection
 
     def join(
@@ -92,7 +92,7 @@ class Joining:
         now: float,
     ) -> tuple[Peer, str]:
         """Adds the peer to the roster; returns it, and in words what is new about it."""
-        self._limits.known(route)
+        self._limits.forget_unknown(route)
         moved = self._roster.route(hello.inc) not in (b"", route)
         self.moved += moved
         peer = Peer(
@@ -138,10 +138,10 @@ class Joining:
     def _learner(
         self, peer: Peer, hello: Hello, intro: Introduction, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
-        out = [(rival, Refusal.TAKEN, text) for rival, text in self._takeover.succeed(hello)]
+        out = [(rival, Refusal.TAKEN, text) for rival, text in self._takeover.replace_rivals(hello)]
         self._roster.spaces = (hello.spaces, intro.spaces)
         self._ledger.state.unroll_bytes = intro.unroll_bytes
-        self._limits.sizes(intro.unroll_bytes)
+        self._limits.set_unroll_size(intro.unroll_bytes)
         foreign = self._roster.foreign()
         for other in foreign:
             self._ledger.actor_bye(other.inc, ())
@@ -162,7 +162,7 @@ class Joining:
         )
         return version, out
 
-    def alive(self, peer: Peer, now: float) -> bool:
+    def heard(self, peer: Peer, now: float) -> bool:
         """Notes that the peer was heard now; False = the ledger gave it up meanwhile."""
         peer.seen = now
         if peer.role == "actor" and peer.spaces:
@@ -171,7 +171,7 @@ class Joining:
             return self._ledger.learner_heard(peer.inc, now)
         return True
 
-    def crowd(self) -> str:
+    def streams_warning(self) -> str:
         """Returns a warning, once, when there are more streams than places and no more come in."""
         credit = self._ledger.state.credit
         last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
@@ -185,7 +185,7 @@ class Joining:
             " pacing.batch_unrolls; raise one of these, or let fewer groups play (actor.groups)"
         )
 
-    def withdrawn(self) -> list[Peer]:
+    def remove_withdrawn(self) -> list[Peer]:
         """Removes the peers whose key is no longer in the folder, and frees what they held."""
         gate = self._gate
         if gate is None:

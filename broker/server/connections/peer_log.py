@@ -20,14 +20,14 @@ class PeerLog:
         """Counts a message dropped for that reason; no log, as many of the same may follow."""
         self._counters.errors[reason] += 1
 
-    def about(self, reason: str, words: str, *others: object) -> None:
+    def dropped(self, reason: str, words: str, *others: object) -> None:
         """Counts a message dropped for that reason, and logs why."""
         self.count(reason)
-        self.say(words, *others)
+        self.log(words, *others)
 
-    def say(self, words: str, *others: object, level: int = logging.WARNING) -> None:
+    def log(self, words: str, *others: object, level: int = logging.WARNING) -> None:
         """Logs a line, or counts it as suppressed when there were too many."""
-        if self._limits.loud(time.monotonic()):
+        if self._limits.may_log(time.monotonic()):
             log.log(level, words, *others)
         else:
             self._counters.unsaid += 1

@@ -54,22 +54,22 @@ class Replies:
         """Notes how far the peer has read: there is room for more."""
         if peer.bulk is not None:
             peer.bulk.reached(message, time.monotonic())
-            self.go_on(peer)
+            self.send_waiting(peer)
 
     def beat(self, peer: Peer) -> None:
         """Tries again at every beat of the peer: what found no room may find some now."""
         if peer.bulk is not None:
             peer.bulk.beat(self._to(peer), time.monotonic())
-            self.go_on(peer)
+            self.send_waiting(peer)
 
-    def go_on(self, peer: Peer) -> None:
+    def send_waiting(self, peer: Peer) -> None:
         """Sends what waits for a peer, as far as there is room now."""
         if peer.bulk is not None:
             peer.bulk.flush(self._to(peer), time.monotonic())
             if not peer.bulk:
                 self.emptied(peer)
 
-    def reaches(self, route: bytes, message: Message) -> bool:
+    def is_reachable(self, route: bytes, message: Message) -> bool:
         """Sends a harmless message; False = the connection is closed."""
         return self._router.reaches([route, *wire.encode(message)])
 

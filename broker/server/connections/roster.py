@@ -131,7 +131,7 @@ class Roster:
         """Returns the samplers and evaluators of another environment than the learner's."""
         return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
 
-    def objection(
+    def refusal(
         self, hello: Hello, said: Introduction, user: str = "", owner: str | None = None
     ) -> tuple[Refusal, str] | None:
         """Returns why this peer may not join, in words for its user. `owner`: the user that said

@@ -46,16 +46,16 @@ class Takeover:
         self._asking: dict[int, float] = {}  # newcomer -> when it said its first HELLO
         self.trained_steps = 0  # as a learner's latest beat says
 
-    def objection(self, hello: Hello, *, published: int, now: float) -> tuple[Refusal, str] | None:
+    def refusal(self, hello: Hello, *, published: int, now: float) -> tuple[Refusal, str] | None:
         """Returns why this learner may not join, or not yet, in words for its user."""
         if not hello.take_over:
             occupied = self._occupied(hello, now)
             if occupied is not None:
                 return occupied
         self._asking.pop(hello.inc, None)
-        return self._forgets(hello, published)
+        return self._would_forget(hello, published)
 
-    def succeed(self, hello: Hello) -> list[tuple[Peer, str]]:
+    def replace_rivals(self, hello: Hello) -> list[tuple[Peer, str]]:
         """Removes the ranks of another learner, as this one joins; returns them and what to tell
         them. Their leases go back. With --take-over no attempt is counted, for nothing went wrong
         with them; else it is: what a learner died with may be why it died."""
@@ -111,7 +111,7 @@ class Takeover:
 
     def _reaches(self, inc: int) -> bool:
         """Tells whether its connection is open."""
-        return self._replies.reaches(self._roster.route(inc), self._pong())
+        return self._replies.is_reachable(self._roster.route(inc), self._pong())
 
     def _words(self, session: Session, now: float) -> str:
         """Describes a session: its name, where it is, and since when."""
@@ -120,7 +120,7 @@ class Takeover:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - session.since)))
         return f"{name} (rank {session.rank} of {session.world}, here since {since})"
 
-    def _forgets(self, hello: Hello, published: int) -> tuple[Refusal, str] | None:
+    def _would_forget(self, hello: Hello, published: int) -> tuple[Refusal, str] | None:
         """Refuses a learner that would replace what others trained with new weights, unasked."""
         if hello.fresh or hello.version > 0:
             return None
