@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 
 class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the broker listens and how much it may hold."""
+    """Says where the broker listens and how much it may hold."""
 
     bind: Annotated[
         str, Meta(description="where peers connect: tcp://host:port or ipc:///path")
@@ -55,7 +55,7 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SecurityConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may take part: SECURITY.md. Without keys the broker listens on this machine only."""
+    """Says who may take part: SECURITY.md. Without keys the broker listens on this machine only."""
 
     curve: Annotated[
         bool, Meta(description="every connection is encrypted, and only known keys are let in")
@@ -66,7 +66,7 @@ class SecurityConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far sampling may run ahead of learning, and how old one unroll may get.
+    """Limits how far sampling may run ahead of learning, and how old one unroll may get.
 
     accepted + running <= (max_lag + version + 1) * batch_unrolls
     """

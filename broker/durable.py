@@ -15,7 +15,7 @@ def write(path: Path, content: str | bytes, *, mode: int = 0o666, new: bool = Fa
     """Writes a file; OSError when that is not possible.
 
     `mode`: its rights, less the umask. `new`: never over what is there, FileExistsError. What is
-    no regular file (/dev/stdout) has no other name: it is written to.
+    not a regular file (/dev/stdout) is written to directly.
     """
     data = content.encode() if isinstance(content, str) else content
     if not new:

@@ -1,4 +1,4 @@
-"""Counts by size, cheaper than a metric: read at a scrape, or sent along with a beat. And what a
+"""Histograms that are cheap to count: read at a scrape, or sent along with a beat. And sums that a
 scrape reads while another thread counts."""
 
 import time
@@ -8,16 +8,16 @@ from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily
 
-# What the samplers measure, and the broker adds up: the two must agree on the edges.
+# Edges of what the samplers measure and the broker adds up: both must use the same.
 ACK_S: Final = tuple(0.005 * 2**n for n in range(14))
 STEP_S: Final = tuple(0.00005 * 2**n for n in range(14))
-# A move in the ledger takes microseconds: a sum that is not 0 after all these looks is wrong.
+# A move in the ledger takes microseconds: a sum that is not 0 after 20 looks is wrong.
 _LOOKS: Final = 20
 _PAUSE_S: Final = 0.002
 
 
 class Buckets:
-    """`edges` ascend; a value belongs to the first edge that is not below it."""
+    """Counts values by size: a value belongs to the first of the ascending `edges` not below it."""
 
     __slots__ = ("counts", "edges", "total")
 
@@ -31,18 +31,18 @@ class Buckets:
         self.total += value
 
     def figures(self, name: str) -> dict[str, float]:
-        """For a beat: those that are not 0, as numbers that only grow."""
+        """Returns the counts that are not 0, for a beat, as numbers that only grow."""
         counts = {f"{name}_{at}": float(n) for at, n in enumerate(self.counts) if n}
         return {**counts, f"{name}_sum": self.total} if counts else {}
 
 
 def names(name: str, edges: Sequence[float]) -> tuple[str, ...]:
-    """What `figures` may hold."""
+    """Returns every name that `figures` may hold."""
     return (*(f"{name}_{at}" for at in range(len(edges) + 1)), f"{name}_sum")
 
 
 def cumulative(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[str, float]]:
-    """As Prometheus wants them: at most this, for each edge."""
+    """Returns counts as Prometheus wants them: for each edge, how many values are at most that."""
     out, below = [], 0.0
     for edge, count in zip((*edges, float("inf")), counts, strict=True):
         below += count
@@ -57,8 +57,8 @@ def histogram(name: str, words: str, counted: Buckets) -> HistogramMetricFamily:
 
 
 def settled_sum(look: Callable[[], int]) -> int:
-    """Returns a sum that must be 0, looked at from another thread than the one that counts. A
-    scrape can run between two of its counters: it reads again before it reports another number."""
+    """Returns a sum that must be 0, re-read for up to 40 ms before another number is reported: a
+    scrape runs in another thread and can fall between two counter updates."""
     for _ in range(_LOOKS):
         found = look()
         if not found:

@@ -1,6 +1,6 @@
-"""Errors that peers report: what a peer has still to tell, and what the broker keeps. No sockets.
+"""Errors that peers report: those a peer has yet to send, and those the broker keeps. No sockets.
 
-    log.error --> Reports (a peer's) --once a beat--> Trouble --> Troubles (the broker's)
+    log.error --> UnreportedErrors (a peer's) --once a beat--> Trouble --> PeerErrors (the broker's)
 
 A machine that fails says nearly the same line again and again, with another environment, seed or
 step in it. So two texts are one when they differ in numbers only: the first is kept whole, the
@@ -22,7 +22,7 @@ MOST_WAITING: Final = 16
 # Kinds that the broker knows, and of these the ones that it shows.
 MOST_KEPT: Final = 64
 MOST_SHOWN: Final = 20
-# What one report may count for: nobody logs more errors than this within a beat.
+# Most errors that one report may stand for: no peer logs more within a beat.
 _MOST_COUNT: Final = 1_000_000
 _MOST_NAME: Final = 64
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+", re.IGNORECASE)
@@ -30,17 +30,18 @@ _OTHERS: Final = "errors of further kinds; the log of this process has them"
 
 
 def line(text: str) -> str:
-    """As one printable line, not too long. A line stays as it is."""
+    """Returns the text as one printable line, not too long. A line stays as it is."""
     return sanitise.words(" ".join(text[: 4 * MOST_TEXT].split()), MOST_TEXT).rstrip()
 
 
 def kind(text: str) -> str:
-    """Equal for texts that differ in numbers only; an object's address is a number."""
+    """Replaces the numbers in a text, so that texts which differ in numbers only are equal; an
+    object's address is a number."""
     return _NUMBERS.sub("0", text)
 
 
-class Reports:
-    """A peer's errors that the broker has not been told. Any thread may add."""
+class UnreportedErrors:
+    """Collects a peer's errors that the broker has not been told. Any thread may add."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[str, int]] = {}  # by kind: the first text, how often
@@ -49,7 +50,7 @@ class Reports:
         self._lock = threading.RLock()
 
     def add(self, text: str, count: int = 1) -> None:
-        """Also for what `take` gave and could not be sent."""
+        """Adds an error; also takes back what `take` gave and could not be sent."""
         text = line(text)
         with self._lock:
             first, before = self._waiting.get(kind(text), (text, 0))
@@ -59,7 +60,7 @@ class Reports:
                 self._dropped += count
 
     def take(self) -> list[tuple[str, int]]:
-        """(text, count) of all that waited. What found no place is the last of them."""
+        """Returns (text, count) of all that waited. What found no place is the last of them."""
         with self._lock:
             taken = list(self._waiting.values())
             if self._dropped:
@@ -73,7 +74,7 @@ class Reports:
 
 @dataclass(slots=True)
 class _Entry:
-    """One kind of error."""
+    """Describes one kind of error."""
 
     role: str
     name: str  # of the peer that said it first
@@ -82,16 +83,16 @@ class _Entry:
     last: float  # when it was said last
 
 
-class Troubles:
-    """One broker's. How often a peer may speak is the caller's to say."""
+class PeerErrors:
+    """Keeps the errors that peers report to the broker. The caller limits how often they may."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()  # by role, since the broker began
         self._entries: dict[tuple[str, str], _Entry] = {}  # the longest silent first
 
     def add(self, role: str, name: str, text: str, count: int, now: float) -> bool:
-        """role: one of those that the broker knows. The rest is whatever the peer says. True = the
-        first of its kind."""
+        """Adds a report; True = the first of its kind. role: one of those that the broker knows;
+        the rest is whatever the peer says."""
         text, count = line(text), min(max(count, 1), _MOST_COUNT)
         self.totals[role] += count
         key = role, kind(text)
@@ -107,7 +108,7 @@ class Troubles:
         return first
 
     def shown(self, now: float) -> list[dict[str, Any]]:
-        """For the status: the newest first."""
+        """Returns the kinds for the status, the newest first."""
         newest = list(reversed(self._entries.values()))[:MOST_SHOWN]
         return [
             {

@@ -1,4 +1,4 @@
-"""Which Headrace this is: peers of one release understand each other's words, not only frames."""
+"""The release of Headrace: only peers of one release understand all of each other's messages."""
 
 from functools import cache
 from importlib import metadata

@@ -12,13 +12,13 @@ from headrace.broker.protocol.messages import Unroll
 # Numbers of one peer that are kept; the rest is left out.
 MOST_NUMBERS: Final = 96
 _MOST_NAME: Final = 64
-# Beyond it a sum of many is no number any more.
+# Beyond it a sum of many would not be finite.
 _MOST: Final = 1e300
 _MOST_WORDS: Final = 200
 
 
 def numbers(stats: Mapping[str, float]) -> dict[str, float]:
-    """The finite ones, so many, with names that can be shown."""
+    """Keeps the finite numbers, at most MOST_NUMBERS, with names that can be shown."""
     kept = {
         name: value
         for name, value in stats.items()
@@ -30,7 +30,7 @@ def numbers(stats: Mapping[str, float]) -> dict[str, float]:
 
 
 def total(of_all: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums over peers; of more names than one peer may have, those that most of them say."""
+    """Sums figures over peers; of more names than one may have, those that most of them say."""
     said = Counter(name for stats in of_all for name in stats)
     names = [name for name, _ in said.most_common(MOST_NUMBERS)]
     sums = {name: sum(stats.get(name, 0.0) for stats in of_all) for name in names}
@@ -38,12 +38,12 @@ def total(of_all: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def words(text: str, most: int = _MOST_WORDS) -> str:
-    """A name or a farewell as one line of the log: no control characters, not too long."""
+    """Returns a name or a farewell as one line of the log: no control characters, not too long."""
     return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
 def honest(unroll: Unroll) -> Unroll | None:
-    """The unroll with the episodes that can be; None = its figures contradict each other.
+    """Returns the unroll with its plausible episodes; None = its figures contradict each other.
 
     An environment may well return a sum that is not finite: that spoils a mean, not the unroll.
     """

@@ -17,14 +17,14 @@ from headrace.broker.journal.compaction import Spans
 from headrace.broker.journal.fates import IN_FLIGHT, OUTCOMES, Marks
 from headrace.broker.journal.reader import Journal, Role, Stream
 
-# One stream generates fewer: a thousand a second for fifty days. A damaged number must not ask for
+# Most unrolls of one stream: a thousand a second for fifty days. A damaged number must not ask for
 # all the memory there is.
 _MOST = 1 << 32
 
 
 @dataclass(slots=True)
 class Sampler:
-    """One incarnation of a sampler."""
+    """Holds how the unrolls of one incarnation of a sampler ended."""
 
     name: str
     inc: int
@@ -40,8 +40,8 @@ class Sampler:
         return self.fates[IN_FLIGHT]
 
     def too_many(self, window: int) -> int:
-        """In flight beyond what it can have left open: nothing after an end in order, else at most
-        what pacing lets be open at once."""
+        """Counts what is in flight beyond what it can have left open: nothing after an end in
+        order, else at most what pacing lets be open at once."""
         if self.ended:
             return self.in_flight
         return max(0, self.in_flight - window) if window else 0
@@ -49,12 +49,12 @@ class Sampler:
 
 @dataclass(slots=True)
 class Account:
-    """One run's unrolls."""
+    """Holds the unroll counts of one run, and the gaps between its journals."""
 
     generated: int = 0
     env_steps: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)  # `duplicate` counts copies beside that
-    in_flight: int = 0  # nobody has said how they ended: they died with a process, or still travel
+    in_flight: int = 0  # no journal says how they ended: lost with a process, or still on the way
     twice: int = 0  # trained more than once: a learner was killed, or slept
     rolled_back: int = 0  # trainings that a return to an older checkpoint undid
     untrue: int = 0  # said to be trained, but no learner's journal says so
@@ -68,17 +68,18 @@ class Account:
     damage: list[str] = field(default_factory=list)  # one line each, with file and line
 
     def unaccounted(self) -> int:
-        """Unrolls in any gap."""
+        """Counts the unrolls in any gap."""
         total = sum(n for name, n in self.outcomes.items() if name != "duplicate")
         gaps = self.untrue + self.ghosts + self.contradictions + self.unfounded + self.too_many
         return abs(self.generated - total - self.in_flight) + gaps
 
     def exact(self) -> bool:
+        """Tells whether there is no gap and no damage."""
         return not self.unaccounted() and not self.damage
 
 
 def read(folder: Path, *, copies: int = 0) -> Account:
-    """The account of a run's journals. A torn last line of a killed process does not count."""
+    """Returns the account of a run's journals. A killed process's torn last line is left out."""
     account = _Join(folder).account() if folder.is_dir() else Account()
     outcomes = Counter(account.outcomes)
     account.outcomes = {**{name: outcomes[name] for name in OUTCOMES}, "duplicate": copies}
@@ -86,14 +87,14 @@ def read(folder: Path, *, copies: int = 0) -> Account:
 
 
 def trained(folder: Path) -> int:
-    """Trainings in the learners' journals, as of now."""
+    """Counts the trainings in the learners' journals, as of now."""
     if not folder.is_dir():
         return 0
     return journals.trained(folder)
 
 
 class _Join:
-    """One reading of a folder."""
+    """Joins the journals of a folder, read once."""
 
     def __init__(self, folder: Path) -> None:
         self._result = Account()
@@ -150,8 +151,8 @@ class _Join:
     def _generated(
         self, journal: Journal, *, ended: bool, most: Mapping[Stream, int] | None = None
     ) -> None:
-        """Who it is, and what there is: every seq from 0 on, or a line of it is gone. `most`: the
-        seqs from there on are not looked at."""
+        """Notes whose journal it is and what was generated: every seq from 0 on, or a line is
+        missing. `most`: the seqs from there on are not looked at."""
         for role, word, *words in journal.said("P"):
             if role == "actor":
                 self._names[int(word)] = " ".join(words)
@@ -195,7 +196,7 @@ class _Join:
         return self._marks.get(stream) or Marks(0)
 
     def _known(self, stream: Stream, spans: Spans) -> Spans:
-        """The part of it that was generated; the rest are ghosts."""
+        """Returns the part that was generated; the rest are ghosts."""
         count = self._of(stream).count
         if all(hi <= count for _, hi in spans):
             return spans
@@ -204,7 +205,7 @@ class _Join:
 
 
 def _spoken(read: Sequence[Journal]) -> dict[Stream, int]:
-    """Below what seq others than its sampler speak of unrolls."""
+    """Returns, by stream, the seq below which others than its sampler speak of unrolls."""
     most: dict[Stream, int] = {}
     for journal in read:
         for letter in "tRB":
@@ -214,7 +215,7 @@ def _spoken(read: Sequence[Journal]) -> dict[Stream, int]:
 
 
 def _distinct(spans: Spans) -> int:
-    """How many numbers lie in at least one."""
+    """Counts the numbers that lie in at least one span."""
     total = top = 0
     for lo, hi in sorted(spans):
         total += max(0, hi - max(lo, top))
@@ -224,7 +225,7 @@ def _distinct(spans: Spans) -> int:
 
 @dataclass(slots=True)
 class _Generation:
-    """Ranks that began together."""
+    """Groups the ranks that began together."""
 
     version: int  # from where
     ranks: set[str] = field(default_factory=set)
@@ -232,8 +233,8 @@ class _Generation:
 
 
 def _rolled_back(read: Sequence[Journal]) -> int:
-    """Trainings above the version at which a later generation of learners began. Ranks begin
-    together: one that comes again belongs to the next generation."""
+    """Counts the trainings above the version at which a later generation of learners began. Ranks
+    begin together: one that comes again belongs to the next generation."""
     learners = [journal for journal in read if journal.role is Role.LEARNER]
     began = [(int(v[1]), at, int(v[0])) for at, j in enumerate(learners) for v in j.said("V")]
     generations: list[_Generation] = []

@@ -1,13 +1,13 @@
-"""Journal lines added up, pure: neighbours with the same fate become one range. Nothing that an
-audit asks for is lost.
+"""Compaction of journal lines, pure: neighbours with the same fate become one range. Nothing that
+an audit asks for is lost.
 
     G inc stream seq steps     ->  g inc stream lo hi steps
     T inc stream seq version   ->  t inc stream lo hi     and    v lo hi unrolls
     A, B, R, X                 ->  the same, with longer ranges
     P, V, W, E                 ->  as they were
 
-`v` says that each version of lo to hi - 1 trained so many: that is all one must know to say how
-much a return to an older checkpoint undid.
+`v` says how many unrolls each version from lo to hi - 1 trained: enough to tell how much a return
+to an older checkpoint undid.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ Spans = list[list[int]]  # half-open
 _OUTCOMES = frozenset(outcome.name.lower() for outcome in Outcome)
 
 
-class Fold:
-    """The sum of some lines."""
+class Compaction:
+    """Sums up journal lines."""
 
     def __init__(self) -> None:
         self.said: list[list[str]] = []  # P, V, W and E, word by word
@@ -47,7 +47,7 @@ class Fold:
         }
 
     def add(self, text: str, *, first: int = 1) -> None:
-        """Whole lines. What is no line of a journal is damage, and goes by."""
+        """Adds whole lines. What is not a line of a journal is noted as damage and left out."""
         adders = self._adders
         for number, line in enumerate(text.split("\n"), first):
             words = line.split(" ")
@@ -58,11 +58,12 @@ class Fold:
                     self.damage.append((number, line))
 
     def tidy(self) -> None:
-        """Neighbours meet, whatever the order in which they came."""
+        """Joins neighbouring ranges, in whatever order they came."""
         for key, spans in self.spans.items():
             self.spans[key] = met(spans)
 
     def text(self) -> str:
+        """Returns the compacted journal."""
         self.tidy()
         return "".join(self._lines())
 
@@ -142,7 +143,7 @@ class Fold:
             self.spans[key] = met(spans)
 
     def _versions(self, lo: int, hi: int, unrolls: int) -> None:
-        """The one before the last is complete: it may join its forerunner."""
+        """Adds versions; the ones before the last are complete and may join their neighbour."""
         versions = self.versions
         if len(versions) > 1:
             before, last = versions[-2:]
@@ -153,7 +154,7 @@ class Fold:
 
 
 def met(spans: Spans) -> Spans:
-    """In order; what touches is one. What overlaps stays twice: it happened twice."""
+    """Returns the spans in order, joined where they touch. Overlaps stay: they happened twice."""
     out: Spans = []
     for lo, hi in sorted(spans):
         if out and out[-1][1] == lo:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from headrace.broker.journal.compaction import Spans
 from headrace.broker.protocol.messages import Outcome
 
-# Final ones, and what they mean to whoever reads them.
+# The final outcomes, and what they mean, for the user.
 OUTCOMES = {
     "trained": "an optimiser step used them",
     "stale": "too old when their turn came (pacing.max_lag_hard)",
@@ -34,7 +34,7 @@ Bytes = NDArray[np.uint8]
 
 
 def meanings(counts: Mapping[str, int]) -> list[str]:
-    """A line for each way to end untrained that there was."""
+    """Returns a line for each way to end untrained that occurred."""
     return [
         f"{name}: {meaning}"
         for name, meaning in OUTCOMES.items()
@@ -43,7 +43,7 @@ def meanings(counts: Mapping[str, int]) -> list[str]:
 
 
 class Marks:
-    """Seqs from 0 to `count`; ranges must lie within."""
+    """Marks what each process said of the seqs from 0 to `count`; ranges must lie within."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -65,7 +65,7 @@ class Marks:
             self._bits[lo:hi] |= _GIVEN_UP
 
     def settled(self, ends: dict[str, Spans]) -> None:
-        """By one broker; it may settle an unroll once."""
+        """Marks what one broker settled; it may settle an unroll only once."""
         once = np.zeros(self.count, np.bool_)
         for outcome, spans in ends.items():
             for lo, hi in spans:
@@ -84,8 +84,8 @@ class Marks:
             self._bits[lo:hi] |= _REFUSED
 
     def fates(self) -> list[int]:
-        """How many ended so, by OUTCOMES, and how many are in flight. The learner's word counts
-        most, then what the sampler heard, then what a broker settled and nobody heard."""
+        """Counts how many unrolls ended in each of OUTCOMES, then those in flight. The learner's
+        word counts most, then what the sampler heard, then what a broker settled unheard."""
         fate = np.full(self.count, IN_FLIGHT, np.uint8)
         fate[self._bits & _GIVEN_UP != 0] = _FATE["abandoned"]
         fate[self._bits & _REFUSED != 0] = _FATE["rejected"]
@@ -98,12 +98,12 @@ class Marks:
         return int(np.count_nonzero(self._bits & _TWICE))
 
     def untrue(self) -> int:
-        """Acknowledged or settled as trained, and no learner trained it."""
+        """Counts unrolls acknowledged or settled as trained that no learner trained."""
         said = (self._heard == Outcome.TRAINED + 1) | (self._settled & 1 << Outcome.TRAINED != 0)
         return int(np.count_nonzero(said & (self._bits & _TRAINED == 0)))
 
     def unfounded(self) -> int:
-        """Acknowledged with an outcome that no broker settled. Trained has its own proof."""
+        """Counts acknowledgements of an outcome that no broker settled, other than trained."""
         word = self._heard
         other = (word != 0) & (word != Outcome.TRAINED + 1)
         bit = np.left_shift(np.uint8(1), word - other)

@@ -9,8 +9,8 @@
     W unrolls                  the most that a broker's pacing lets be open at once
     E                          the process came to its end in order: nothing is missing here
 
-Each call is one unbuffered write before anybody is told: it survives kill -9 of the process. A
-file that has grown goes on in another, and the closed ones are folded into ranges: see segments.
+Each call is one unbuffered write, before any peer is told: it survives kill -9 of the process. A
+file that is full is followed by another, and the closed ones are compacted: see journal_files.py.
 """
 
 import logging
@@ -29,7 +29,7 @@ _NAMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 
 
 class Journal:
-    """One per process; without a folder it writes nothing. It belongs to one thread."""
+    """Writes one process's journal; nothing without a folder. It belongs to one thread."""
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self._fd = -1
@@ -50,7 +50,7 @@ class Journal:
             self._write(f"G {inc} {stream} {seq} {steps}\n")
 
     def acknowledged(self, inc: int, settled: Iterable[Range], outcome: int) -> None:
-        """What had not been acknowledged before, and only that."""
+        """Writes what had not been acknowledged before, and only that."""
         if self._fd >= 0:
             word = _NAMES[outcome]
             self._write("".join(f"A {inc} {s} {lo} {hi} {word}\n" for s, lo, hi in settled))
@@ -66,11 +66,11 @@ class Journal:
         self._write("".join(f"R {inc} {s} {seq} {seq + 1}\n" for inc, s, seq in keys))
 
     def begins(self, version: int) -> None:
-        """A learner. What those before it had trained above this version is undone."""
+        """Writes that a learner begins: what earlier ones trained above this version is undone."""
         self._write(f"V {version} {int(1000 * time.time())}\n")
 
     def settled(self, ends: dict[tuple[int, int, Outcome], list[int]]) -> None:
-        """A broker: the seqs that ended since the last call, by (incarnation, stream, outcome)."""
+        """Writes what a broker settled since the last call, by (incarnation, stream, outcome)."""
         if self._fd >= 0:
             self._write(
                 "".join(
@@ -84,7 +84,7 @@ class Journal:
         self._write(f"W {unrolls}\n")
 
     def close(self) -> None:
-        """The end, in order."""
+        """Writes that the process ended in order, and closes the file."""
         self._write("E\n")
         self._close()
         if self._folding is not None:
@@ -119,7 +119,7 @@ class Journal:
             self._turn()
 
     def _turn(self) -> None:
-        """The next file; what is closed is folded meanwhile."""
+        """Goes on in the next file; the closed ones are compacted meanwhile."""
         self._size = 0
         try:
             fd = self._open(self._segment + 1)

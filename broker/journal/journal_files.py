@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.broker import durable
-from headrace.broker.journal.compaction import Fold
+from headrace.broker.journal.compaction import Compaction
 
 log = logging.getLogger(__name__)
 
 LARGE = 8 * 2**20  # bytes: a file as it was written is closed
 _FULL = 4 * 2**20  # bytes: a folded file is left alone
-# Bytes read at once. What is read becomes many times as large for a moment, in a thread whose
+# Bytes read at once. They take many times their size while they are parsed, in a thread whose
 # memory the process keeps: with 4 MiB every role grew by 25 MB at its first fold.
 _CHUNK = 2**16
 _NAME = re.compile(r"(.+?)(?:\.(\d+)(?:-(\d+))?)?\.log")
@@ -32,7 +32,7 @@ _NAME = re.compile(r"(.+?)(?:\.(\d+)(?:-(\d+))?)?\.log")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file that counts."""
+    """Describes one file that counts."""
 
     path: Path
     first: int
@@ -42,7 +42,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Files:
-    """One journal's files, in order."""
+    """Lists one journal's files, in order."""
 
     stem: str
     segments: list[Segment] = field(default_factory=list)
@@ -55,12 +55,13 @@ def path(folder: Path, stem: str, number: int) -> Path:
 
 
 def ends_early(folder: Path, stem: str) -> None:
+    """Notes by an empty file that the journal ends before its process did."""
     with contextlib.suppress(OSError):
         (folder / f"{stem}.short").touch()
 
 
 def journals(folder: Path) -> dict[str, Files]:
-    """Every journal of a folder by its stem. A file that a folded one stands for is left out."""
+    """Returns every journal of a folder by its stem, without files that a folded one replaces."""
     found: dict[str, list[Segment]] = {}
     short = set()
     for entry in sorted(folder.iterdir()):
@@ -84,8 +85,8 @@ def _in_order(stem: str, parts: list[Segment], short: bool) -> Files:
 
 
 def lines(segment: Segment) -> Iterator[tuple[int, str, bool]]:
-    """Piece by piece: (number of its first line, whole lines, False) and at last what is after the
-    last end of a line, with True, if there is anything."""
+    """Yields piece by piece (number of its first line, whole lines, False), and at last what
+    follows the last end of a line, with True, if there is anything."""
     number, rest = 1, b""
     with segment.path.open("rb") as file:
         while piece := file.read(_CHUNK):
@@ -99,7 +100,7 @@ def lines(segment: Segment) -> Iterator[tuple[int, str, bool]]:
 
 
 def fold(folder: Path, stem: str, before: int) -> None:
-    """Folds the closed segments of one's own journal, those before the one that is written."""
+    """Folds the closed segments of one's own journal, those before the one being written."""
     try:
         _fold(folder, stem, before)
     except OSError as error:
@@ -111,13 +112,13 @@ def _fold(folder: Path, stem: str, before: int) -> None:
     parts = [part for part in closed if not part.folded]
     done = [part for part in closed if part.folded]
     if done and (size := done[-1].path.stat().st_size) < _FULL:
-        # Not before there is half as much to add: so a line is folded a few times, not for ever.
+        # Not before there is half as much to add, so that a line is folded only a few times.
         if sum(part.path.stat().st_size for part in parts) < size / 2:
             return
         parts.insert(0, done[-1])
     if not parts:
         return
-    total = Fold()
+    total = Compaction()
     for part in parts:
         for number, text, torn in lines(part):
             total.add(text, first=number)

@@ -1,4 +1,4 @@
-"""The journals of a folder, each added up; also while their processes write and fold them."""
+"""Reads the journals of a folder, each summed up; also while their processes write them."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -6,17 +6,17 @@ from enum import IntEnum
 from pathlib import Path
 
 from headrace.broker.journal import journal_files
-from headrace.broker.journal.compaction import Fold, Spans
+from headrace.broker.journal.compaction import Compaction, Spans
 from headrace.broker.journal.journal_files import Files, Segment
 
 Stream = tuple[int, int]  # incarnation, number
 
-_TRIES = 20  # a journal is folded once in a great many unrolls, not all the time
-_MOST_SAID = 3  # damaged lines of one journal that are told one by one
+_TRIES = 20  # a journal is folded rarely: once in a great many unrolls
+_MOST_SAID = 3  # damaged lines of one journal that are reported one by one
 
 
 class Role(IntEnum):
-    """Whose journal it is, by its name; read in this order."""
+    """Says whose journal it is, by its name; they are read in this order."""
 
     SAMPLER = 0
     BROKER = 1
@@ -24,13 +24,13 @@ class Role(IntEnum):
 
 
 class Journal:
-    """One process's journal."""
+    """Reads one process's journal."""
 
     def __init__(self, files: Files) -> None:
         self.stem = files.stem
         self.role = role(files.stem)
         self.damage: list[str] = []  # one line each
-        self._fold = Fold()
+        self._fold = Compaction()
         for number in files.missing:
             self.damage.append(f"{files.stem}: segment {number} of this journal is missing")
         if files.short:
@@ -47,11 +47,11 @@ class Journal:
         return any(words[0] == "E" for words in self._fold.said)
 
     def said(self, letter: str) -> Iterator[list[str]]:
-        """Words of every such line, without the letter."""
+        """Yields the words of every line with this letter, without the letter."""
         return (words[1:] for words in self._fold.said if words[0] == letter)
 
     def spans(self, letter: str) -> Iterator[tuple[Stream, str, Spans]]:
-        """(stream, outcome or "", ranges) of every such letter."""
+        """Yields (stream, outcome or "", ranges) for this letter."""
         for (kind, inc, number, outcome), spans in self._fold.spans.items():
             if kind == letter:
                 yield (int(inc), int(number)), outcome, spans
@@ -66,7 +66,7 @@ class Journal:
         return sum(self._fold.steps.values())
 
     def trained(self, above: int = -1) -> int:
-        """Trainings by versions above this one."""
+        """Counts the trainings by versions above this one."""
         runs = self._fold.versions
         return sum(each * max(0, hi - max(lo, above + 1)) for lo, hi, each in runs)
 
@@ -88,17 +88,17 @@ def role(stem: str) -> Role:
 
 
 def read(folder: Path, *roles: Role) -> Iterator[Journal]:
-    """The journals of these roles, one after another: the next is read when it is asked for."""
+    """Yields the journals of these roles one by one: the next is read when it is asked for."""
     stems = [stem for stem in journal_files.journals(folder) if role(stem) in roles]
     for stem in sorted(stems, key=lambda stem: (role(stem), stem)):
         yield _steady(folder, stem)
 
 
 def _steady(folder: Path, stem: str) -> Journal:
-    """Its process may fold it between our look at the folder and our look into the files."""
+    """Reads a journal, again if its process compacts it between listing the folder and reading."""
     for _ in range(_TRIES):
         files = journal_files.journals(folder)[stem]
-        if files.missing:  # a look at a folder is no single moment
+        if files.missing:  # listing a folder is not atomic
             continue
         try:
             return Journal(files)
@@ -108,7 +108,7 @@ def _steady(folder: Path, stem: str) -> Journal:
 
 
 def trained(folder: Path) -> int:
-    """Trainings in all learners' journals. Quick: somebody may ask again and again."""
+    """Counts the trainings in all learners' journals. Quick: callers poll it."""
     for _ in range(_TRIES):
         try:
             return sum(

@@ -1,22 +1,22 @@
 """Measures how long the unrolls of a run take, and says when one is overdue. Pure."""
 
-# Of the mean: what one more unroll weighs.
+# What one more unroll weighs in the mean.
 _WEIGHT = 0.01
-# Seconds after which the longest one counts half.
+# Seconds after which the longest time counts only half.
 _HALF_LIFE_S = 600.0
-# An unroll that takes so many times the longest, or the mean, is not worth waiting for.
+# An unroll is overdue after this many times the longest time, or the mean.
 _TIMES = 4
-# Leases that one is waited for at least; and at most, unless nearly all take as long.
+# Leases that one is waited for at least; and at most, unless nearly all take as long as that.
 _LEAST_LEASES, _MOST_LEASES = 5, 30
 
 
-class Durations:
-    """One run's, from the moment when an unroll may start until it arrives."""
+class UnrollDurations:
+    """Tracks how long unrolls run: from the moment when one may start until it arrives."""
 
     def __init__(self) -> None:
         self._mean_s = 0.0
-        self._longest_s = 0.0  # less and less, as time passes
-        self._at = 0.0  # when `_longest_s` was true
+        self._longest_s = 0.0  # decays as time passes
+        self._at = 0.0  # the moment that `_longest_s` is for
         self._none = True  # none has arrived yet
         self._given_up = 0  # unrolls that were overdue before any arrived
 
@@ -31,18 +31,18 @@ class Durations:
 
     @property
     def usual_s(self) -> float:
-        """Returns what most of them keep within."""
+        """Returns the seconds that most unrolls keep within."""
         return 2 * self._mean_s
 
     def gave_up(self) -> None:
-        """One was overdue. While there is nothing to compare with, the next is given half the time:
-        however many hold a place for nothing, the run begins."""
+        """Counts an unroll that was overdue. While none has arrived to compare with, the next is
+        given half the time, so that the run begins even when many hold a place without using it."""
         self._given_up += self._none
 
     def overdue_s(self, lease_s: float) -> float:
-        """How long an unroll may run before its place is for others. One that delivers a little
-        later each time must not be waited for ever longer, so only the mean of all is believed
-        beyond all bounds."""
+        """Returns the seconds that an unroll may run before its place goes to others. A stream that
+        delivers a little later each time must not be waited for without end, so beyond the upper
+        bound only the mean of all unrolls counts."""
         least, most = _LEAST_LEASES * lease_s, _MOST_LEASES * lease_s
         if self._none:
             return max(least, most * 0.5**self._given_up)

@@ -1,4 +1,4 @@
-"""Who holds which unroll, pure: learner sessions and their leases."""
+"""Learner sessions and their leases: which rank holds which unroll. Pure."""
 
 import sys
 from bisect import bisect_right
@@ -7,8 +7,8 @@ from itertools import chain
 
 from headrace.broker.ledger.records import Entry, Session
 
-# A tag so far above ours will not be reached by counting. A higher one is no reason to jump: a few
-# such jumps, and no tag would fit a message.
+# A tag this far above ours is not reached by counting, so it is not a reason to skip ahead: after a
+# few such jumps no tag would fit a message.
 _NEAR = 1 << 32
 
 
@@ -28,15 +28,16 @@ class Leases:
         return next((s for s in self.sessions.values() if s.inc == inc), None)
 
     def rivals(self, inc: int, *, group: int, rank: int) -> list[Session]:
-        """Ranks of another learner than this one's, and whoever is this rank already."""
+        """Returns the ranks of another learner, and the session that has this rank already."""
         others = [s for s in self.sessions.values() if s.inc != inc]
         return [s for s in others if s.group != group or s.rank == rank]
 
-    def hungriest(self, most: int) -> Session | None:
-        """The rank with most free places, which may hold its share of `most`.
+    def most_room(self, most: int) -> Session | None:
+        """Returns the rank with the most free places that does not hold its share of `most` yet.
 
         Every rank needs the same share of every batch. One that took more, while another was away,
-        would hold the last unrolls that pacing allows, and all would wait for each other for ever.
+        would hold the last unrolls that pacing allows, and all ranks would wait for each other for
+        ever.
         """
         hungry = [
             s for s in self.sessions.values() if s.want > s.given and len(s.leases) * s.world < most
@@ -44,7 +45,7 @@ class Leases:
         return max(hungry, key=lambda s: (s.want - s.given, -s.rank), default=None)
 
     def lease(self, session: Session, entry: Entry, tag: int | None = None) -> None:
-        """A new lease, or one that a learner says it holds since before our restart."""
+        """Gives a session a new lease, or one that a learner says it held before our restart."""
         if tag is None:
             tag = self._next_tag
             self._next_tag += 1
@@ -53,8 +54,8 @@ class Leases:
         entry.attempt += 1
         session.leases[tag] = entry
 
-    def never_again(self, tags: Sequence[int]) -> None:
-        """A learner holds something by these tags; no lease of ours may be called so."""
+    def reserve_tags(self, tags: Sequence[int]) -> None:
+        """Skips these tags, which a learner holds already: no new lease may get one of them."""
         far = self._next_tag + _NEAR
         self._next_tag = max([self._next_tag, *(tag + 1 for tag in tags if tag < far)])
 
@@ -65,11 +66,11 @@ class Leases:
         entry.tag, entry.session = -1, 0
 
     def of(self, inc: int, tags: Sequence[tuple[int, int]]) -> list[Entry]:
-        """Only what is leased to this very session: a late DONE of a fenced one changes nothing."""
+        """Returns the entries leased to this session: a late DONE of a fenced one finds none."""
         session = self.session(inc)
         if session is None:
             return []
-        # Each once, whatever the ranges say, and no more work than there are leases.
+        # Each once, even if ranges overlap, and with no more work than there are leases.
         named, leases = _Tags(tags), session.leases
         if len(named) > len(leases):
             return [leases[tag] for tag in sorted(leases) if tag in named]
@@ -85,7 +86,7 @@ class Leases:
 
 
 class _Tags:
-    """Half-open ranges as somebody named them, in any order: is a tag among them?"""
+    """Holds half-open ranges of tags, given in any order; tells whether a tag is among them."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._lows: list[int] = []
@@ -98,7 +99,7 @@ class _Tags:
                 self._highs.append(hi)
 
     def __len__(self) -> int:
-        """Or what len can say of it: a range may be wider than any count of ours."""
+        """Returns the number of tags, capped at what len() can return."""
         return min(sum(self._highs) - sum(self._lows), sys.maxsize)
 
     def __iter__(self) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""The broker's decisions as a pure state machine: who is here, what they say, what must be sent.
+"""The broker's decisions as a pure state machine: callers say what came, it says what to send.
 
 No sockets, no clock, no torch. Callers pass `now` in seconds of any monotonic clock, tell the
-ledger what arrived, and then send what `pump` returns. What it counts stands in its book.
+ledger what arrived, and then send what `pump` returns. Its state is in state.py.
 
     an unroll     ABSENT -> QUEUED -> LEASED -> settled with one Outcome
                               ^         |
@@ -14,41 +14,41 @@ meanwhile: they are kept, and no grant is made until the pacing rule holds again
 from collections.abc import Iterable, Sequence
 
 from headrace.broker.ledger.peer_claims import (
-    Said,
+    ClaimedStream,
     abandon,
+    add_copy,
     adopt_held,
     adopt_streams,
     find_lost,
     mark_trained,
-    take_copy,
 )
 from headrace.broker.ledger.records import Actor, Effects, Entry, Session
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.ledger.versions import Versions
 from headrace.broker.protocol.messages import Outcome, Payload, Range, Unroll
 
 _FORGET_EVERY_S = 1.0
-# Open unrolls that samplers bring from another broker come within so many leases of the first
-# learner, and count as running.
+# Open unrolls that samplers bring from another broker count as running, if they come within this
+# many leases of the first learner.
 _CLAIMS_LEASES = 3
 
 
 class BeyondCreditError(ValueError):
-    """A sampler sent what it was not allowed to start."""
+    """Says that a sampler sent an unroll that it was not allowed to start."""
 
 
 class Ledger:
-    """See the module's words; every attribute says what it means."""
+    """Decides what happens to every unroll; see the module's docstring."""
 
-    def __init__(self, book: Book, *, lease_s: float) -> None:
-        self.book = book
+    def __init__(self, state: LedgerState, *, lease_s: float) -> None:
+        self.state = state
         self.lease_s = lease_s
-        self.versions = Versions(book.credit)
+        self.versions = Versions(state.credit)
         self.over = False  # the learner said the run is complete
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
         self._dispatch_from: float | None = None
-        self._forget_at = 0.0  # the next look at all that is remembered of the dead
+        self._forget_at = 0.0  # when what is remembered of the dead is trimmed next
 
     # ---- samplers -------------------------------------------------------------------------------
 
@@ -56,89 +56,89 @@ class Ledger:
         self,
         inc: int,
         name: str,
-        streams: Iterable[Said],
+        streams: Iterable[ClaimedStream],
         *,
         now: float,
         user: str = "",
         acting: int = 0,
     ) -> None:
-        """A sampler joins, or joins again: adopt what it says about its streams."""
-        self.book.now = now
-        actor = self.book.actors.pop(inc, None) or Actor(inc=inc, name=name)
-        self.book.actors[inc] = actor
+        """Lets a sampler join, or join again, and adopts what it says about its streams."""
+        self.state.now = now
+        actor = self.state.actors.pop(inc, None) or Actor(inc=inc, name=name)
+        self.state.actors[inc] = actor
         if actor.user is None:
             actor.user = user
         actor.seen, actor.alive, actor.name = now, True, name
-        adopt_streams(self.book, actor, streams, acting=acting)
-        self.book.touched[inc] = actor
+        adopt_streams(self.state, actor, streams, acting=acting)
+        self.state.touched[inc] = actor
 
     def heard(self, inc: int, now: float) -> bool:
-        """Any message of a sampler; False = unknown or thought dead, it must say HELLO."""
-        self.book.now = now
-        actor = self.book.actors.get(inc)
+        """Notes any message of a sampler; False = unknown or thought dead, it must say HELLO."""
+        self.state.now = now
+        actor = self.state.actors.get(inc)
         if actor is None or not actor.alive:
             return False
         actor.seen = now
         return True
 
     def unroll(self, unroll: Unroll, buffers: Sequence[Payload], nbytes: int) -> bool:
-        """An unroll arrives; True = taken, False = a copy, or no room (the sampler is told)."""
-        actor = self.book.actors[unroll.inc]
+        """Takes in an unroll; True = taken, False = a copy, or no room (the sampler is told)."""
+        actor = self.state.actors[unroll.inc]
         stream = actor.streams.get(unroll.stream)
         if stream is None or unroll.seq >= stream.limit:
             raise BeyondCreditError(f"{actor.name}: seq {unroll.seq} of stream {unroll.stream}")
         stream.forget_below(min(unroll.floor, unroll.seq))
-        if unroll.seq - stream.floor > self.book.window:
+        if unroll.seq - stream.floor > self.state.window:
             raise BeyondCreditError(f"{actor.name}: the floor of stream {unroll.stream} stands")
         if stream.known(unroll.seq):
-            take_copy(self.book, stream, unroll, buffers, nbytes)
+            add_copy(self.state, stream, unroll, buffers, nbytes)
             return False
         if stream.unbacked and not stream.outstanding:
             raise BeyondCreditError(
                 f"{actor.name}: stream {unroll.stream} has no credit for it yet"
             )
-        self.book.credit.acts(stream, max(stream.acting, unroll.version_max))
+        self.state.credit.acts(stream, max(stream.acting, unroll.version_max))
         entry = Entry(stream, unroll, buffers, nbytes)
-        self.book.take(entry)
-        if self.book.nbytes > self.book.queue_bytes:
+        self.state.add(entry)
+        if self.state.nbytes > self.state.queue_bytes:
             # Credit keeps honest samplers below the limit; what a revived one brings may not fit.
-            self.book.settle(entry, Outcome.SHED)
+            self.state.settle(entry, Outcome.SHED)
             return False
-        self.book.queue.append(entry)
+        self.state.queue.append(entry)
         return True
 
     def missing(self, inc: int, unacked: Sequence[Range], acting: int = -1) -> tuple[Range, ...]:
-        """A sampler's PING: acknowledge again what is settled, name what is not here."""
-        actor = self.book.actors[inc]
+        """Answers a sampler's PING: acknowledges settled seqs again, returns those not here."""
+        actor = self.state.actors[inc]
         if acting >= 0:
             self.acts(inc, acting)
-        lost = find_lost(self.book, actor, unacked)
+        lost = find_lost(self.state, actor, unacked)
         actor.granted.update(actor.streams)
-        self.book.touched[inc] = actor
+        self.state.touched[inc] = actor
         return lost
 
     def acts(self, inc: int, version: int) -> None:
-        """A sampler has these weights now."""
-        actor = self.book.actors.get(inc)
+        """Notes that a sampler has these weights now."""
+        actor = self.state.actors.get(inc)
         for stream in actor.streams.values() if actor is not None else ():
-            self.book.credit.acts(stream, version)
+            self.state.credit.acts(stream, version)
 
     def returned(self, inc: int, said: Sequence[tuple[int, int, int]]) -> None:
-        """A sampler's answer to RECALL: (stream, number of the question, started)."""
-        actor = self.book.actors[inc]
+        """Takes a sampler's answer to RECALL: (stream, number of the question, started)."""
+        actor = self.state.actors[inc]
         for number, asked, started in said:
             stream = actor.streams.get(number)
             if stream is not None and stream.asked and stream.asks == asked:
-                self.book.credit.given_back(stream, started)
+                self.state.credit.given_back(stream, started)
 
     def actor_bye(self, inc: int, abandoned: Sequence[Range], *, last: bool = True) -> None:
-        """A sampler leaves: its credit returns; what it gives up ends here, unless it is leased."""
-        actor = self.book.actors.get(inc)
+        """Lets a sampler leave: its credit returns; what it abandons ends here unless leased."""
+        actor = self.state.actors.get(inc)
         if actor is None:
             return
-        abandon(self.book, actor, abandoned)
+        abandon(self.state, actor, abandoned)
         if last:
-            self.book.bury(actor)
+            self.state.mark_dead(actor)
 
     # ---- learners -------------------------------------------------------------------------------
 
@@ -157,37 +157,38 @@ class Ledger:
         acted: int = -1,
         published: int = -1,
     ) -> int:
-        """A rank joins; returns the version it must continue at. Versions never go backwards. Of
-        another group nobody stays: who may take whose place is decided before."""
-        for old in list(self.book.leases.sessions.values()):
+        """Lets a rank join and returns the version it must continue at; versions never go
+        backwards. Sessions of another group are dropped: who may take whose place is decided
+        before."""
+        for old in list(self.state.leases.sessions.values()):
             if (old.inc, old.rank) != (inc, rank) and (
                 old.inc == inc or old.rank == rank or old.rank >= world or old.group != group
             ):
-                self.book.drop(old)
-        session = self.book.leases.session(inc)
+                self.state.forget_session(old)
+        session = self.state.leases.session(inc)
         if session is None:
-            session = self.book.leases.sessions[rank] = Session(
+            session = self.state.leases.sessions[rank] = Session(
                 inc, rank, world, want, group=group, since=now
             )
         session.seen, session.world, session.want, session.given = now, world, want, 0
         self.over = False
         for actor_inc, number, done in trained:
-            mark_trained(self.book, actor_inc, number, done)
-        adopt_held(self.book, session, held)
+            mark_trained(self.state, actor_inc, number, done)
+        adopt_held(self.state, session, held)
         told = self.versions.hello(
-            session, version, self.book.leases.sessions.values(), acted=acted, published=published
+            session, version, self.state.leases.sessions.values(), acted=acted, published=published
         )
-        if len(self.book.leases.sessions) >= world:
+        if len(self.state.leases.sessions) >= world:
             self._dispatch_from = now
         elif self._dispatch_from is None:
             self._dispatch_from = now + self.lease_s
-        self.book.forget_dead()
+        self.state.forget_dead()
         return told
 
     def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
-        """Any message of a learner; False = it must say HELLO."""
-        self.book.now = now
-        session = self.book.leases.session(inc)
+        """Notes any message of a learner; False = it must say HELLO."""
+        self.state.now = now
+        session = self.state.leases.session(inc)
         if session is None:
             return False
         session.seen = now
@@ -196,104 +197,105 @@ class Ledger:
         return True
 
     def may_publish(self, inc: int, version: int) -> bool:
-        """Weights come from rank 0, and no newer than it can have trained: one version that is far
-        too high would make all later ones look old."""
-        session = self.book.leases.session(inc)
+        """Tells whether this session may publish that version: weights come from rank 0, and no
+        newer than it can have trained. One version that is far too high would make all later ones
+        look old."""
+        session = self.state.leases.session(inc)
         if session is None or session.rank:
             return False
         return version <= self.versions.newest_of(session)
 
     def done(self, inc: int, tags: Sequence[tuple[int, int]]) -> int:
-        """An optimiser step used these leases; returns how many this session really held."""
-        entries = self.book.leases.of(inc, tags)
+        """Settles the leases that an optimiser step used; returns how many this session held."""
+        entries = self.state.leases.of(inc, tags)
         self._trained(inc, len(entries))
         for entry in entries:
-            self.book.settle(entry, Outcome.TRAINED)
+            self.state.settle(entry, Outcome.TRAINED)
         return len(entries)
 
     def nack(
         self, inc: int, tags: Sequence[tuple[int, int]], outcome: Outcome, blame: str = ""
     ) -> None:
-        """Leases that end without a step. ABANDONED gives back untouched, DUPLICATE was trained.
-        `blame`: why rejected ones are their samplers' fault; "" = they are not."""
-        for entry in reversed(self.book.leases.of(inc, tags)):  # the first back is first in line
+        """Ends leases without a step: ABANDONED gives them back untouched, DUPLICATE was trained
+        before. `blame`: why rejected ones are their samplers' fault; "" = they are not."""
+        for entry in reversed(self.state.leases.of(inc, tags)):  # the first back is first in line
             if outcome is Outcome.ABANDONED:
                 entry.attempt -= 1
-                entry.home = 0  # it has no room: whoever has may take it
-                self.book.requeue(entry)
+                entry.home = 0  # it has no room: any rank that has some may take it
+                self.state.requeue(entry)
             else:
                 trained = outcome is Outcome.DUPLICATE
                 self._trained(inc, int(trained))
                 ending = Outcome.TRAINED if trained else Outcome.REJECTED
-                self.book.settle(entry, ending, blame)
+                self.state.settle(entry, ending, blame)
 
     def _trained(self, inc: int, count: int) -> None:
-        session = self.book.leases.session(inc)
+        session = self.state.leases.session(inc)
         if session is not None:
             session.trained += count
 
     def held(self, inc: int, tags: Sequence[tuple[int, int]], max_tag: int) -> None:
-        """A learner's beat: what it should hold and does not got lost; deliver it again."""
-        lost = self.book.leases.lost(inc, tags, max_tag)
-        session = self.book.leases.session(inc)
+        """Delivers again what a learner should hold and, by its beat, does not."""
+        lost = self.state.leases.lost(inc, tags, max_tag)
+        session = self.state.leases.session(inc)
         for entry in reversed(lost):
             assert session is not None
             session.given -= 1
-            self.book.redeliver(entry)
+            self.state.redeliver(entry)
 
     def undelivered(self, entry: Entry) -> None:
-        """The socket would not take it: back to the front, without a mark."""
-        session = self.book.leases.session(entry.session)
+        """Puts back in front what the socket did not take; no attempt is counted."""
+        session = self.state.leases.session(entry.session)
         if session is not None:
             session.given -= 1
         entry.attempt -= 1
-        self.book.requeue(entry)
+        self.state.requeue(entry)
 
     def learner_bye(self, inc: int, *, final: bool) -> bool:
-        """A rank leaves cleanly; final: the run is complete. False = it had left before."""
-        session = self.book.leases.session(inc)
+        """Lets a rank leave in order; final: the run is complete. False = it had left before."""
+        session = self.state.leases.session(inc)
         if session is None:
             return False
         for entry in session.leases.values():
-            entry.attempt -= 1  # it says goodbye: nothing went wrong with these
-        self.book.drop(session)
+            entry.attempt -= 1  # a clean end: nothing went wrong with these
+        self.state.forget_session(session)
         self.over = self.over or final
         return True
 
     # ---- time, and what to send -----------------------------------------------------------------
 
     def tick(self, now: float) -> list[Actor]:
-        """Expire who was silent for a lease; returns the samplers declared dead."""
-        self.book.now = now
-        dead = [a for a in self.book.actors.values() if a.alive and now - a.seen > self.lease_s]
+        """Expires peers that were silent for a lease; returns the samplers declared dead."""
+        self.state.now = now
+        dead = [a for a in self.state.actors.values() if a.alive and now - a.seen > self.lease_s]
         for actor in dead:
-            self.book.bury(actor)
-        for session in list(self.book.leases.sessions.values()):
+            self.state.mark_dead(actor)
+        for session in list(self.state.leases.sessions.values()):
             if now - session.seen > self.lease_s:
-                self.book.drop(session)
+                self.state.forget_session(session)
         began = self._dispatch_from
         if began is not None and now > began + _CLAIMS_LEASES * self.lease_s:
-            self.book.credit.claims_left = 0
+            self.state.credit.claims_left = 0
         if self.versions.first_rank and not self.over:
-            self.book.reclaim(self.lease_s)
+            self.state.reclaim(self.lease_s)
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
-            self.book.forget_dead()
-            self.book.credit.tidy()
+            self.state.forget_dead()
+            self.state.credit.tidy()
         return dead
 
     def pump(self, now: float) -> Effects:
-        """All that became possible: deliveries, credit, acknowledgements. Call once a turn."""
-        self.book.now = now
+        """Returns all that became possible: deliveries, credit, replies. Call once a turn."""
+        self.state.now = now
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
-            self.book.dispatch(effects)
+            self.state.dispatch(effects)
         if self.versions.first_rank and not self.over:
-            self.book.grant()
-        self.book.collect(effects)
+            self.state.grant()
+        self.state.add_replies(effects)
         return effects
 
     def unaccounted(self) -> int:
-        """received - settled - here; anything but 0 is our bug."""
-        book = self.book
-        return book.received - sum(book.outcomes.values()) - book.entries
+        """Returns received - settled - here; anything but 0 is our bug."""
+        state = self.state
+        return state.received - sum(state.outcomes.values()) - state.entries

@@ -1,4 +1,4 @@
-"""Credit, pure: who may start an unroll, so that sampling never runs ahead of learning.
+"""Credit: which stream may start an unroll, so that sampling never runs ahead of learning. Pure.
 
     accepted + running <= (max_lag + version + 1) * batch
 
@@ -10,29 +10,29 @@ Accepted is not counted but derived: version * batch unrolls were trained, whate
 messages about them, and `present` are here and not yet trained. So no restart, no lost DONE and no
 unroll trained twice can make the rule drift.
 
-Who acts with nothing gets no credit. Who acts with weights that are more than max_lag versions old
-(one, in lock-step), has delivered nothing yet, or held a place lately and did not use it, is late:
-it gets what nobody else wants, and a small share of the window that cannot stop a step.
+A stream whose sampler has no weights gets no credit. One that acts with weights more than max_lag
+versions old (one, in lock-step), has delivered nothing yet, or lately held a place unused, is late:
+it gets what no other wants, and a small share of the window that cannot stop a step.
 """
 
 from collections import deque
 
-from headrace.broker.ledger.durations import Durations
+from headrace.broker.ledger.durations import UnrollDurations
 from headrace.broker.ledger.records import Stream
 
 # Unused credits of a stream: one running, one to start at once, two for the way there and back.
 AHEAD = 4
-# Streams that left, in each line of those that wait.
+# Streams that left and are still in one of the queues, before it is tidied.
 _MOST_STALE = 1024
-# One place in so many is for streams that are late, as far as a batch has room beside it.
+# One place in 8 is for streams that are late, as far as a batch has room beside it.
 _LATE_SHARE = 8
-# In lock-step every place is needed: so many times as long as the last late one held its place
-# beyond what an unroll takes, none of them gets another before those that are prompt.
+# In lock-step every place is needed. A late stream that held its place longer than an unroll takes
+# makes all late ones wait behind the prompt ones, for this many times the excess.
 _LATE_PAUSE = 8
 
 
 class Credit:
-    """The pacing rule and its fair share."""
+    """Applies the pacing rule and shares the credit fairly between the streams."""
 
     def __init__(self, *, batch: int, max_lag: int) -> None:
         self.batch = batch
@@ -41,7 +41,7 @@ class Credit:
         self.present = 0  # arrived and not settled
         self.running = 0  # granted and not arrived, over all joined streams; overdue ones left out
         self.streams = 0  # joined
-        self.now = 0.0  # the latest moment that anybody told the ledger
+        self.now = 0.0  # the latest moment that a caller told the ledger
         self.withdrawn = 0  # credits that samplers gave back unused
         self.overdue = 0  # streams whose credit was no longer counted, each time
         # Unrolls that may be accepted and running beyond those trained.
@@ -51,9 +51,9 @@ class Credit:
         self.late_share = min(max(1, self.window // _LATE_SHARE), self.window - batch)
         # Open unrolls of samplers that another broker granted, and that still may count here.
         self.claims_left = self.window
-        self.durations = Durations()  # of unrolls, from when they may start
+        self.durations = UnrollDurations()  # of unrolls, from when they may start
         self._late_running = 0  # of `running`, held by streams that are late
-        self._late_at = 0.0  # lock-step: no late one comes first before then
+        self._late_at = 0.0  # lock-step: until then no late stream comes first
         # Streams by the number of unused credits they hold. An entry whose stream has moved on
         # since is skipped when it comes out; `offered` keeps each stream to one entry a deque.
         self._prompt: tuple[deque[Stream], ...] = tuple(deque() for _ in range(AHEAD))
@@ -61,21 +61,22 @@ class Credit:
 
     @property
     def accepted(self) -> int:
-        """Trained, and here to be trained."""
+        """Counts the unrolls that were trained, or are here to be trained."""
         return self.version * self.batch + self.present
 
     @property
     def ahead(self) -> float:
-        """Batches that are under way, waiting, or at learners: how far sampling is ahead of what
-        was trained. At most max_lag + 1, but for what a revived sampler brings."""
+        """Returns how many batches sampling is ahead of what was trained: running, queued or
+        leased. At most max_lag + 1, except for what a revived sampler brings."""
         return (self.present + self.running) / self.batch
 
     def budget(self) -> int:
-        """Grants possible now. Negative after a revived sampler brought what it had started."""
+        """Counts the grants possible now; negative after a revived sampler brought what it
+        began."""
         return (self.max_lag + self.version + 1) * self.batch - self.accepted - self.running
 
     def join(self, stream: Stream, *, arrived: int, started: int) -> None:
-        """A stream takes part: it started seqs below `started`, of which `arrived` came here.
+        """Adds a stream: it started the seqs below `started`, of which `arrived` came here.
 
         What it has open counts as far as we granted it, or another broker may have.
         """
@@ -93,7 +94,7 @@ class Credit:
         self._in(stream)
 
     def leave(self, stream: Stream) -> None:
-        """Its unused credit returns to all."""
+        """Removes a stream; its unused credit returns to all."""
         if stream.joined:
             self._ends(stream)
             self._out(stream)
@@ -103,14 +104,14 @@ class Credit:
             stream.limit, stream.unbacked = stream.arrived, 0
 
     def acts(self, stream: Stream, version: int) -> None:
-        """Its sampler acts with these weights now."""
+        """Notes that the stream's sampler acts with these weights now."""
         if version != stream.acting:
             stream.acting = version
             if stream.joined:
                 self._offer(stream, stream.running)
 
     def arrive(self, stream: Stream) -> None:
-        """A seq is here for the first time: it stops running and is accepted."""
+        """Counts a seq that is here for the first time: from running to accepted."""
         self.present += 1
         if stream.joined:
             if stream.outstanding:
@@ -120,20 +121,20 @@ class Credit:
         self._move(stream, 1, prompt=True)
 
     def unarrive(self, stream: Stream) -> None:
-        """It must come again: from present back to running."""
+        """Counts a seq that must come again: from present back to running."""
         self.present -= 1
         self._move(stream, -1)
 
     def end(self) -> None:
-        """A present unroll is settled: trained ones go on to count by the version."""
+        """Counts a settled unroll as gone; a trained one goes on to count by the version."""
         self.present -= 1
 
-    def arrived_before(self, stream: Stream) -> None:
-        """A seq that we took for running was trained before we began."""
+    def trained_before_restart(self, stream: Stream) -> None:
+        """Counts a seq that we took for running and that was trained before we began."""
         self._move(stream, 1)
 
     def grant(self, most: int) -> list[Stream]:
-        """Give up to `most` credits, the emptiest stream first, the longest waiting of equals."""
+        """Gives up to `most` credits: the emptiest stream first, of equals the longest waiting."""
         granted: dict[int, Stream] = {}
         for _ in range(min(self.budget(), most)):
             place = self.accepted + self.running
@@ -154,7 +155,7 @@ class Credit:
         return list(granted.values())
 
     def tidy(self) -> None:
-        """Now and then: streams that left do not wait, whoever comes and goes."""
+        """Drops streams that left from the lines of those that wait; called now and then."""
         for bit, waiting in enumerate((*self._prompt, *self._late)):
             if len(waiting) > self.streams + _MOST_STALE:
                 for _ in range(len(waiting)):
@@ -167,7 +168,7 @@ class Credit:
     # ---- credit that is not used ----------------------------------------------------------------
 
     def wanted(self) -> bool:
-        """Is there a stream without credit that could start at once in a place that came free?"""
+        """Tells whether a stream without credit could start at once in a place that came free."""
         needed = (self.accepted + self.running - 1) // self.batch - self.max_lag
         return any(
             self._waits(stream, 0) and stream.acting >= needed
@@ -176,15 +177,16 @@ class Credit:
         )
 
     def held_too_long(self, stream: Stream, *, unused_s: float, late_s: float) -> bool:
-        """Must its sampler give back what it has not started? What is late is given longer, as long
-        as it keeps to its share: it may be fetching weights over a slow line."""
+        """Tells whether the stream's sampler must give back the credit it has not started on. A
+        late stream is given longer while the late ones keep to their share: it may be fetching
+        weights over a slow line."""
         within = stream.late and self._late_running <= max(1, self.late_share)
         longest = late_s if within else unused_s
         return self.now - stream.since > longest
 
     def no_longer_counts(self, stream: Stream) -> None:
-        """Its unrolls take longer than any here: the place is for others. Delivered, they are
-        taken all the same."""
+        """Stops counting a stream whose unrolls take longer than any other's: its place goes to
+        others. What it delivers later is taken all the same."""
         self._ends(stream)
         self._out(stream)
         stream.late = stream.overdue = True
@@ -192,7 +194,8 @@ class Credit:
         self.durations.gave_up()
 
     def given_back(self, stream: Stream, started: int) -> None:
-        """The sampler's answer: it started seqs below, and will start none above."""
+        """Takes back what the sampler has not started: it says that it started the seqs below
+        `started`, and it will start none above."""
         self._ends(stream)
         self._out(stream)
         stream.asked = False
@@ -220,13 +223,13 @@ class Credit:
         self._in(stream)
 
     def _ends(self, stream: Stream) -> None:
-        """A late stream gives up its place: the next such one waits in proportion."""
+        """Makes the next late stream wait in proportion to the time this one wasted its place."""
         if stream.late and stream.running:
             wasted = max(0.0, self.now - stream.since - self.durations.usual_s)
             self._late_at = max(self._late_at, self.now + _LATE_PAUSE * wasted)
 
     def _out(self, stream: Stream) -> int:
-        """Returns how much it holds; what follows changes that."""
+        """Subtracts the stream from the totals before it changes; returns what it holds."""
         running = stream.running
         self.running -= running
         if stream.late:
@@ -234,6 +237,7 @@ class Credit:
         return running
 
     def _in(self, stream: Stream) -> None:
+        """Adds the stream to the totals again after it changed."""
         running = stream.running
         self.running += running
         if stream.late:
@@ -241,7 +245,7 @@ class Credit:
         self._offer(stream, running)
 
     def _offer(self, stream: Stream, count: int, *, late: bool = False) -> None:
-        """Lets it wait for more than the `count` credits that it holds."""
+        """Queues the stream for more than the `count` credits that it holds."""
         if count < AHEAD and not stream.asked and not stream.overdue:
             place = 1 << (AHEAD * late + count)
             if not stream.offered & place:
@@ -249,16 +253,17 @@ class Credit:
                 (self._late if late else self._prompt)[count].append(stream)
 
     def _is_behind(self, stream: Stream) -> bool:
-        """In lock-step the weights before the newest do: the next are on their way."""
+        """Tells whether its weights are too old. In lock-step the version before the newest is not:
+        the next weights are on their way."""
         return stream.acting < self.version - max(1, self.max_lag)
 
     def _waits(self, stream: Stream, count: int) -> bool:
-        """Does it still wait with so many credits?"""
+        """Tells whether the stream still waits, holding that many credits."""
         free = stream.joined and not stream.asked and not stream.overdue
         return free and stream.running == count
 
     def _next(self) -> Stream | None:
-        """Whose turn it is; the late ones first as far as their share goes."""
+        """Returns the stream whose turn it is; late ones first as far as their share goes."""
         if self.late_share:
             turn = self._late_running < self.late_share
         else:
@@ -272,7 +277,7 @@ class Credit:
                 stream = waiting.popleft()
                 stream.offered &= ~(1 << count)
                 if not self._waits(stream, count) or stream.acting < 0:
-                    continue  # its first weights bring it back
+                    continue  # it is queued again with its first weights
                 if not stream.late and not self._is_behind(stream):
                     return stream
                 self._offer(stream, count, late=True)

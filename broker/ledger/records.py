@@ -18,7 +18,7 @@ from headrace.broker.protocol.messages import (
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One unroll that is here, queued or leased."""
+    """Holds one unroll that is here, queued or leased."""
 
     stream: "Stream"
     unroll: Unroll
@@ -32,7 +32,7 @@ class Entry:
     gone: bool = False  # settled or forgotten; the queue skips it
 
     def deliver(self, actor: str) -> Deliver:
-        """The lease, as its learner hears of it."""
+        """Returns the DELIVER message with which its learner hears of the lease."""
         unroll = self.unroll
         return Deliver(
             self.tag,
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One sequence of unrolls: one group of environments of one sampler process."""
+    """Describes one sequence of unrolls: one group of environments of one sampler process."""
 
     actor: int
     number: int
@@ -62,8 +62,8 @@ class Stream:
     limit: int = 0  # absolute credit: seqs below may start
     floor_version: int = 0  # the newest grant asks to act with at least this version
     joined: bool = False  # takes part in pacing
-    unbacked: int = 0  # of the open ones, those that nobody granted; they wait for credit
-    owed: int = 0  # it left: granted here, and not arrived
+    unbacked: int = 0  # of the open ones, those that were never granted; they wait for credit
+    owed: int = 0  # of a stream that left: granted here, and not arrived
     since: float = 0.0  # when its oldest credit could be used: granted, or the last one arrived
     acting: int = -1  # version of the weights that its sampler has; -1 = none
     late: bool = True  # it delivered nothing since it joined, or since it let a credit lie
@@ -77,37 +77,37 @@ class Stream:
 
     @property
     def outstanding(self) -> int:
-        """Granted seqs that have not arrived."""
+        """Counts the granted seqs that have not arrived."""
         return max(0, self.limit - self.arrived - self.unbacked)
 
     @property
     def running(self) -> int:
-        """Those that count."""
+        """Counts the outstanding seqs that pacing counts: none of an overdue stream."""
         return 0 if self.overdue else self.outstanding
 
     def outcome_of(self, seq: int) -> Outcome | None:
-        """How it ended; below the floor the sampler knows already, so any answer stops a resend."""
+        """Returns how a seq ended; any answer below the floor, for it only stops a resend."""
         return Outcome.TRAINED if seq < self.floor else self.settled.get(seq)
 
     def known(self, seq: int) -> bool:
         return seq in self.present or self.outcome_of(seq) is not None
 
     def forget_below(self, floor: int) -> None:
-        """The sampler has all outcomes below: nobody will ask again."""
+        """Raises the floor and forgets the outcomes below: the sampler has them all."""
         if floor > self.floor:
             self.floor = floor
             for seq in [seq for seq in self.settled if seq < floor]:
                 del self.settled[seq]
 
 
-# A sampler is thrown out when so many of its latest unrolls could not be used. One whose
-# environment fails now and then never comes near; one that sends nothing else is soon out.
+# A sampler is expelled when 20 of its latest 32 unrolls could not be used. One whose environment
+# fails now and then never comes near; one that sends nothing else is soon out.
 _JUDGED, _MOST_REFUSED = 32, 20
 
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """One sampler process. Kept after its death: its dedup windows must outlive it."""
+    """Describes one sampler process. Kept after its death: its dedup windows must outlive it."""
 
     inc: int
     name: str
@@ -117,18 +117,18 @@ class Actor:
     streams: dict[int, Stream] = field(default_factory=dict)
     acks: dict[tuple[int, Outcome], list[int]] = field(default_factory=dict)  # not sent yet
     granted: set[int] = field(default_factory=set)  # streams whose LIMIT or RECALL is not sent yet
-    judged: int = 0  # its latest unrolls, one bit each: 1 = by its own fault it could not be used
+    judged: int = 0  # its latest unrolls, one bit each: 1 = unusable by the sampler's own fault
     expelled: str = ""  # why it is thrown out, for its user; "" = it is not
 
     def judge(self, *, refused: bool) -> bool:
-        """Remembers what became of one unroll; True = that is one too many."""
+        """Remembers whether one more unroll was unusable; True = too many of the latest were."""
         self.judged = (self.judged << 1 | refused) & (1 << _JUDGED) - 1
         return refused and self.judged.bit_count() >= _MOST_REFUSED
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One learner rank's process."""
+    """Describes one learner rank's process."""
 
     inc: int
     rank: int
@@ -138,14 +138,14 @@ class Session:
     began: int = 0  # the version that its latest HELLO was told
     trained: int = 0  # leases that it said DONE for since
     group: int = 0  # all ranks of one learner say the same
-    since: float = 0.0  # of its first HELLO
+    since: float = 0.0  # when its first HELLO came
     seen: float = 0.0
     leases: dict[int, Entry] = field(default_factory=dict)  # by tag
 
 
 @dataclass(slots=True)
 class Effects:
-    """What the server must send."""
+    """Lists what the server must send."""
 
     deliver: list[Entry] = field(default_factory=list)
     acks: list[tuple[int, Outcome, tuple[Range, ...]]] = field(default_factory=list)

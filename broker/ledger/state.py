@@ -1,6 +1,6 @@
-"""What is here, who holds it, and how it ended: the ledger's state and its few moves. Pure.
+"""The ledger's state: what is here, who holds it, how it ended, and the moves between. Pure.
 
-Every unroll enters by `take` and ends by `settle`; nothing else counts.
+Every unroll enters by `add` and ends by `settle`; nothing else counts.
 """
 
 from collections import Counter, deque
@@ -16,12 +16,12 @@ from headrace.broker.protocol.messages import MAX_ENTRIES, Outcome, Range, range
 _MOST_DEAD = 4096
 _MOST_DEAD_STREAMS = 65536
 _MOST_DEAD_SEQS = 1 << 20
-# Leases that credit may lie unused while others wait; and that of a stream which is late.
+# Leases that credit may stay unused while others wait: of a prompt stream, of a late one.
 _UNUSED_LEASES, _LATE_LEASES = 0.25, 2.0
 
 
-class Book:
-    """Every attribute says what it means."""
+class LedgerState:
+    """Holds every unroll at the broker: queued, leased or settled, and the moves between these."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Book:
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
         self.expelled: list[Actor] = []  # thrown out, and not told yet
-        self._journal = journal  # hears how every unroll ended, before anybody is told; None = none
+        self._journal = journal  # hears how every unroll ended, before any peer does; None = none
         # Seqs that ended since the last pump, by (incarnation, stream, outcome).
         self._ends: dict[tuple[int, int, Outcome], list[int]] = {}
         if journal is not None:
@@ -62,7 +62,7 @@ class Book:
 
     @property
     def now(self) -> float:
-        """The latest moment that anybody told the ledger."""
+        """Returns the latest moment that a caller told the ledger."""
         return self.credit.now
 
     @now.setter
@@ -75,14 +75,15 @@ class Book:
             stream = actor.streams[number] = Stream(actor=actor.inc, number=number)
         return stream
 
-    def known_to(self, inc: int, number: int) -> Stream:
-        """The stream a learner speaks of; its sampler may not be back yet after our restart."""
+    def stream_of(self, inc: int, number: int) -> Stream:
+        """Returns the stream that a learner names; its sampler may not be back yet."""
         actor = self.actors.get(inc)
         if actor is None:
             actor = self.actors[inc] = Actor(inc=inc, name="", alive=False)
         return self.stream(actor, number)
 
-    def take(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
+        """Enters an unroll that is here for the first time."""
         entry.since = self.now
         entry.stream.present[entry.unroll.seq] = entry
         self.received += 1
@@ -99,23 +100,23 @@ class Book:
         self.nbytes -= entry.nbytes
 
     def settle(self, entry: Entry, outcome: Outcome, blame: str = "") -> None:
-        """The one place where an unroll ends. `blame`: why that is its sampler's fault."""
+        """Ends an unroll; the only place where one ends. `blame`: why its sampler is at fault."""
         self._remove(entry)
         self.ages.add(self.now - entry.since)
         self.credit.end()
         self.outcomes[outcome] += 1
-        if entry.unroll.seq >= entry.stream.floor:  # else nobody asks, and nothing would forget it
+        if entry.unroll.seq >= entry.stream.floor:  # else it would never be asked for nor forgotten
             entry.stream.settled[entry.unroll.seq] = outcome
         if self._journal is not None:
             unroll = entry.unroll
             self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
         self.ack(entry.stream, entry.unroll.seq, outcome)
         if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
-            self._judge(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
+            self._expel_if_bad(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
 
-    def _judge(self, inc: int, blame: str) -> None:
-        """Throws the sampler out, if this unroll of it was one bad one too many. What else is here
-        of it stays: unrolls are judged one by one."""
+    def _expel_if_bad(self, inc: int, blame: str) -> None:
+        """Expels the sampler if this unroll was one bad one too many. Its other unrolls stay here:
+        they are judged one by one."""
         actor = self.actors.get(inc)
         if actor is None or not actor.judge(refused=bool(blame)) or actor.expelled:
             return
@@ -123,7 +124,7 @@ class Book:
             "too many of its latest unrolls could not be used, the last because:"
             f" {blame}; mend it and start it again"
         )
-        self.bury(actor)
+        self.mark_dead(actor)
         self.expelled.append(actor)
 
     def ack(self, stream: Stream, seq: int, outcome: Outcome) -> None:
@@ -133,6 +134,7 @@ class Book:
             self.touched[actor.inc] = actor
 
     def requeue(self, entry: Entry) -> None:
+        """Ends a lease: the unroll waits again, is asked for again, or has used up its attempts."""
         self.redelivered += 1
         if entry.buffers is None:
             # Only the sampler has it: forget it here, its next PING names it and PONG asks for it.
@@ -146,27 +148,30 @@ class Book:
             self.queue.appendleft(entry)
 
     def redeliver(self, entry: Entry) -> None:
-        """Its DELIVER or the answer got lost: to the same learner again, and no attempt was made.
+        """Queues an unroll for the same learner again: DELIVER or the answer got lost. Costs no
+        attempt.
 
-        Another rank would train it twice when it was the DONE that got lost.
+        Another rank would train it twice if it was the DONE that got lost.
         """
         entry.home = entry.session
         entry.attempt -= 1
         self.requeue(entry)
 
-    def drop(self, session: Session) -> None:
+    def forget_session(self, session: Session) -> None:
+        """Ends a learner session; its leases go back to the queue in their order."""
         del self.leases.sessions[session.rank]
         for _, entry in sorted(session.leases.items(), reverse=True):
             self.requeue(entry)
 
-    def bury(self, actor: Actor) -> None:
+    def mark_dead(self, actor: Actor) -> None:
+        """Marks a sampler as dead: its credit returns to all."""
         actor.alive = False
         actor.acks.clear()
         for stream in actor.streams.values():
             self.credit.leave(stream)
 
     def forget_dead(self) -> None:
-        """Now and then: it looks at all of them."""
+        """Forgets the oldest dead samplers beyond the limits. It looks at all: call it rarely."""
         dead = [a for a in self.actors.values() if not a.alive]
         count, streams = len(dead), sum(len(a.streams) for a in dead)
         seqs = [sum(len(stream.settled) for stream in a.streams.values()) for a in dead]
@@ -179,8 +184,8 @@ class Book:
                 count, streams, left = count - 1, streams - len(actor.streams), left - own
 
     def oldest_s(self) -> float:
-        """Age of what has been here longest: the head of the queue, or of a session's leases. The
-        thread that serves metrics asks too, so it looks at copies."""
+        """Returns the age in seconds of what has been here longest: the head of the queue, or of a
+        session's leases. The thread that serves metrics asks too, so it looks at copies."""
         queue = self.queue.copy()
         heads = [queue[0]] if queue else []
         for session in list(self.leases.sessions.values()):
@@ -188,10 +193,11 @@ class Book:
         return max((self.now - entry.since for entry in heads), default=0.0)
 
     def dispatch(self, effects: Effects) -> None:
+        """Leases the queue's unrolls in order to the ranks that have room."""
         while self.queue:
             entry = self.queue[0]
             home = self.leases.session(entry.home)
-            session = home or self.leases.hungriest((self.credit.max_lag + 1) * self.credit.batch)
+            session = home or self.leases.most_room((self.credit.max_lag + 1) * self.credit.batch)
             if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
                 self.queue.popleft()
             elif home is None and self._stale(entry):
@@ -208,12 +214,12 @@ class Book:
         return self.credit.version - entry.unroll.version_min > self.max_lag_hard
 
     def grant(self) -> None:
-        """Hand out what pacing and memory allow."""
+        """Grants the credit that pacing and memory allow."""
         for stream in self.credit.grant(self._room()):
             self._tell(stream)
 
     def _room(self) -> int:
-        """Unrolls that may be granted now."""
+        """Returns how many unrolls may be granted now."""
         most = self.credit.budget()
         if self.unroll_bytes:
             free = self.queue_bytes - self.nbytes - self.credit.running * self.unroll_bytes
@@ -221,14 +227,14 @@ class Book:
         return most
 
     def _tell(self, stream: Stream) -> None:
-        """Its sampler must hear of its credit."""
+        """Notes that the stream's sampler must hear of its credit."""
         actor = self.actors[stream.actor]
         actor.granted.add(stream.number)
         self.touched[actor.inc] = actor
 
     def reclaim(self, lease_s: float) -> None:
-        """There is no place left and somebody could use one: who holds places and does not use them
-        is asked for them, and what runs for ever is not counted any more."""
+        """Frees places when none is left and a stream could use one: samplers that hold unused
+        credit are asked for it, and an overdue stream is no longer counted."""
         credit = self.credit
         if self._room() > 0 or not credit.wanted():
             return
@@ -246,8 +252,8 @@ class Book:
                 stream.asked, stream.asks = True, stream.asks + 1
                 self._tell(stream)
 
-    def collect(self, effects: Effects) -> None:
-        """Journals what ended; then acknowledgements and credit that samplers must hear of."""
+    def add_replies(self, effects: Effects) -> None:
+        """Journals what ended; then adds the acknowledgements and credit to be sent to samplers."""
         if self._journal is not None and self._ends:
             self._journal.settled(self._ends)
             self._ends = {}
@@ -263,7 +269,7 @@ class Book:
             runs = ranges(sorted(set(seqs)))
             by_outcome.setdefault(outcome, []).extend((number, lo, hi) for lo, hi in runs)
         streams = [actor.streams[n] for n in actor.granted]
-        # A limit said again would undo what the sampler gives back.
+        # A limit sent again would undo what the sampler gives back.
         limits = [(s.number, s.limit, s.floor_version) for s in streams if not s.asked]
         recalls = [(s.number, s.asks) for s in streams if s.asked]
         actor.acks.clear()

@@ -1,4 +1,4 @@
-"""Which version the run is at, and whom to believe about it. Pure.
+"""The version the run is at, and how far each peer is believed about it. Pure.
 
 Samplers wait for the weights of the version that we believe, and versions never fall: one lie that
 is far too high would stop the run. So
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from headrace.broker.ledger.pacing import Credit
 from headrace.broker.ledger.records import Session
 
-# Versions that rank 0 may be ahead of what the DONEs that arrived account for: some get lost.
+# Versions that rank 0 may be ahead of what the DONEs account for that arrived: some get lost.
 _AHEAD = 64
 
 
 class Versions:
-    """The credit's version moves only here."""
+    """Decides which version the run is at; nothing else changes the credit's version."""
 
     def __init__(self, credit: Credit) -> None:
         self.credit = credit
@@ -35,7 +35,7 @@ class Versions:
         acted: int,
         published: int,
     ) -> int:
-        """A rank says HELLO: the version that it must continue at.
+        """Returns the version that a rank which says HELLO must continue at.
 
         `acted`: what the samplers say they act with; `published`: the newest weights that are here.
         """
@@ -48,7 +48,7 @@ class Versions:
         return told
 
     def _begin(self, inc: int, version: int, acted: int) -> None:
-        """Pacing counts from the learner's version, above any we have seen."""
+        """Starts counting at the learner's version, but above any that we have seen."""
         credit = self.credit
         if not self.first_rank and version < acted:
             credit.version = acted + 1  # samplers have weights that they call newer
@@ -59,14 +59,14 @@ class Versions:
         credit.version = max(credit.version, version)
 
     def heard(self, session: Session, version: int) -> None:
-        """Any rank: all step together, and what one of them trained must count by the version from
-        the moment its DONE takes it out of the book."""
+        """Notes a version that any rank says: all ranks step together, and what one of them trained
+        must count by the version from the moment its DONE takes it off the ledger."""
         if version > self.credit.version and self.first_rank:
             newest = min(version, self.newest_of(session))
             self.credit.version = max(self.credit.version, newest)
 
     def newest_of(self, session: Session) -> int:
-        """The newest version that a rank can have trained."""
+        """Returns the newest version that a rank can have trained."""
         unrolls, ahead = session.trained, 0
         if session.rank == 0:
             unrolls, ahead = unrolls + len(session.leases), _AHEAD

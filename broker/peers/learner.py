@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from headrace.broker.journal.journal import Journal
-from headrace.broker.peer_errors import Reports
+from headrace.broker.peer_errors import UnreportedErrors
 from headrace.broker.peers.inbox import Inbox, Key, Verdict
 from headrace.broker.protocol import hello_payload
 from headrace.broker.protocol.messages import (
@@ -81,7 +81,7 @@ class LearnerEnd:
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
         port: int = 0,
-        reports: Reports | None = None,
+        reports: UnreportedErrors | None = None,
         group: int = 0,
         take_over: bool = False,
         fresh: bool = False,

@@ -1,8 +1,8 @@
-"""Takes what comes to the broker in pieces: who may bring what, and how much memory it may take.
+"""Takes what comes to the broker in pieces, if its peer may bring it and there is memory for it.
 
 Only what would be taken whole is taken in pieces: an unroll that was granted and is not here, a
-chunk of who publishes. Memory for it is part of `queue_mb`: a grant keeps room for its unroll.
-A half of one dies with its peer's session.
+chunk from the publisher. Memory for it is part of `queue_mb`: a grant keeps room for its unroll.
+An incomplete one is dropped with its peer's session.
 """
 
 import time
@@ -21,39 +21,39 @@ from headrace.broker.protocol.messages import (
     Reached,
     Unroll,
 )
-from headrace.broker.server.connections.admission import Door
+from headrace.broker.server.connections.admission import RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.server.weight_messages import Shipping
+from headrace.broker.server.weight_messages import WeightMessages
 from headrace.broker.transport.bulk import reassembly
 from headrace.broker.transport.bulk.reassembly import Reassembly
 from headrace.broker.weights.blobs import MOST_CHUNK_BYTES
 
-# What it takes; and who brings bulk.
+# The messages handled here; and the roles that bring bulk.
 CARRIAGE: Final = (Open, Piece, Mark, Reached)
 _BRING: Final = ("actor", "learner")
 
 
-class Arrivals:
-    """One broker's."""
+class BulkArrivals:
+    """Puts together the messages that peers send in pieces, within the memory there is for them."""
 
     def __init__(
         self,
         ledger: Ledger,
-        door: Door,
-        shipping: Shipping,
+        limits: RateLimits,
+        weight_messages: WeightMessages,
         take: Callable[[Peer, Message, Sequence[Buffer]], None],
     ) -> None:
         self._ledger = ledger
-        self._door = door
-        self._complaints = shipping.complaints
-        self._post = shipping.post
-        self._newest = shipping.newest
+        self._limits = limits
+        self._peer_log = weight_messages.peer_log
+        self._replies = weight_messages.replies
+        self._newest = weight_messages.newest
         self._take = take  # a message that is whole now
         self._of: dict[int, Reassembly] = {}  # by incarnation: they outlive a connection
 
     @property
     def nbytes(self) -> int:
-        """Memory of all that is not whole. The thread that serves metrics asks too."""
+        """Returns the bytes of all that is not whole. The thread that serves metrics asks too."""
         return sum(own.size for own in list(self._of.values()))
 
     def carry(self, peer: Peer, message: Message, buffers: Sequence[Buffer]) -> None:
@@ -65,24 +65,24 @@ class Arrivals:
                 self._piece(peer, message, buffers)
             case Mark():
                 own = self._of.get(peer.inc) or Reassembly()
-                self._post.send(peer.route, own.answer(message, time.monotonic()))
+                self._replies.send(peer.route, own.answer(message, time.monotonic()))
             case Reached():
-                self._post.reached(peer, message)
+                self._replies.reached(peer, message)
 
     def _opened(self, peer: Peer, message: Open, head: Sequence[Buffer]) -> None:
         if peer.role not in _BRING:
-            self._complaints.count("unexpected")
+            self._peer_log.count("unexpected")
             return
         own = self._of.setdefault(peer.inc, Reassembly())
         try:
             inner = reassembly.opened(message, head)
         except Malformed:
-            self._complaints.count("malformed")
+            self._peer_log.count("malformed")
             own.refuse(message)
             return
         reason = self._objection(peer, inner, message.sizes, self.nbytes - own.size)
         if reason:
-            self._complaints.count(reason)
+            self._peer_log.count(reason)
         if reason or not self._wanted(peer.inc, inner):
             own.refuse(message)
         else:
@@ -95,7 +95,7 @@ class Arrivals:
             self._take(peer, *whole)
 
     def sweep(self, roster: Roster) -> None:
-        """Every tick: what nobody will finish, or nobody needs any more."""
+        """Drops, at every tick, what its peer cannot finish or what is no longer needed."""
         for inc, own in list(self._of.items()):
             if not roster.route(inc):
                 del self._of[inc]
@@ -103,36 +103,36 @@ class Arrivals:
                 own.forget()
 
     def _objection(self, peer: Peer, inner: Message, sizes: Sequence[int], others: int) -> str:
-        """Why this peer may not bring it; a reason of the door, "" = it may."""
-        size, book = sum(sizes), self._ledger.book
+        """Returns why this peer may not bring it, one of admission.REASONS; "" = it may."""
+        size, state = sum(sizes), self._ledger.state
         match inner:
             case Unroll() if peer.role == "actor":
                 if inner.inc != peer.inc:
                     return "identity"
-                if not self._door.fits(inner, sizes, size):
+                if not self._limits.has_honest_size(inner, sizes, size):
                     return "size"
                 if not self._granted(inner):
                     return "credit"
                 # A grant keeps room, so only a revived sampler finds none. Its next PING names this
                 # one and it comes again, when others have ended.
-                return "room" if book.nbytes + others + size > book.queue_bytes else ""
+                return "room" if state.nbytes + others + size > state.queue_bytes else ""
             case Chunk() if peer.role == "learner":
-                fits = self._door.fits(inner, sizes, size) and size <= MOST_CHUNK_BYTES
+                fits = self._limits.has_honest_size(inner, sizes, size) and size <= MOST_CHUNK_BYTES
                 return "" if fits else "size"
         return "unexpected"
 
     def _granted(self, unroll: Unroll) -> bool:
-        actor = self._ledger.book.actors.get(unroll.inc)
+        actor = self._ledger.state.actors.get(unroll.inc)
         stream = actor.streams.get(unroll.stream) if actor is not None else None
         return stream is not None and unroll.seq < stream.limit
 
     def _wanted(self, inc: int, inner: Message) -> bool:
-        """Is it not here yet, and may that incarnation still bring it?"""
+        """Tells whether it is not here yet and that incarnation may still bring it."""
         if not isinstance(inner, Unroll):
             return self._newest.came_from(inc)
         if not self._granted(inner):
             return False
-        stream = self._ledger.book.actors[inner.inc].streams[inner.stream]
+        stream = self._ledger.state.actors[inner.inc].streams[inner.stream]
         entry = stream.present.get(inner.seq)
         if entry is not None:
             return entry.buffers is None  # a learner has it; a copy is good to have

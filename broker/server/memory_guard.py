@@ -1,10 +1,10 @@
-"""The broker's memory against all that it knows of.
+"""Compares the broker's memory with all that it knows of.
 
 ZeroMQ bounds messages and frames, but not the frames of one message: those of a message that never
-ends are kept as they come, where no high-water mark counts them and nobody sees them. Subscriptions
-to ever new topics are kept too. What can be seen is a process larger than all that it holds. It
-ends, before the machine has no memory left for anybody: whoever looks after it (systemd) starts it
-again in seconds, and nothing is lost, because all that a broker holds is at its peers as well.
+ends are kept as they come, uncounted by any high-water mark and out of our sight. Subscriptions to
+ever new topics are kept too. What can be seen is a process larger than all that it holds. It ends
+before it takes the machine's last memory: its supervisor (systemd) starts it again in seconds, and
+nothing is lost, because all that a broker holds is at its peers as well.
 """
 
 import ctypes
@@ -28,11 +28,11 @@ _SEQ: Final = 128
 
 
 class MemoryExceededError(RuntimeError):
-    """There is more in memory than anything we hold; the text is for the log."""
+    """Says that more is in memory than anything we hold; the text is for the log."""
 
 
 def resident() -> int:
-    """Bytes of this process in memory; 0 where the system does not say."""
+    """Returns the bytes of this process in memory; 0 where the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -54,8 +54,8 @@ def remembered(actors: Mapping[int, Actor]) -> int:
     return _STREAM * len(streams) + _SEQ * seqs
 
 
-class MemoryWatch:
-    """Made when the broker starts; `check` is for every tick."""
+class MemoryGuard:
+    """Ends the broker when it outgrows what it holds. Made when the broker starts."""
 
     def __init__(
         self,
@@ -66,19 +66,19 @@ class MemoryWatch:
     ) -> None:
         self._resident = resident
         self._trim = trim
-        # What this process needs before anybody comes, and the unrolls that it may hold: half as
+        # What this process needs before any peer comes, and the unrolls that it may hold: half as
         # much again for the gaps between them.
         self._base = resident() + queue_bytes + queue_bytes // 2
 
     def limit(self, *, held: int, peers: int) -> int:
-        """The most that this process may need for `held` bytes and these many peers."""
+        """Returns the bytes that this process may need for `held` bytes and that many peers."""
         return self._base + held + peers * PEER_BYTES + _SLACK
 
     def check(self, *, held: int, actors: Mapping[int, Actor], peers: int) -> None:
-        """MemoryExceededError when this process is larger, though all that was freed is gone.
+        """Raises MemoryExceededError when this process is larger, even after a trim. Every tick.
 
         `held`: the weights, and what peers have not taken yet, as they are in memory now; each has
-        a bound of its own (blobs.py, pipes.py).
+        a bound of its own (blobs.py, unsent_bytes.py).
         """
         if self._resident() <= self.limit(held=held, peers=peers):
             return

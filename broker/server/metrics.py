@@ -29,7 +29,7 @@ class BrokerMetrics(Collector):
         yield from self._ledger(server)
         yield from self._peers(server)
         yield from self._weights(server)
-        yield from summed(server.tallies, server.roster.of("actor"))
+        yield from summed(server.sampler_totals, server.roster.of("actor"))
 
     def _traffic(self, counters: Counters) -> Iterator[Metric]:
         messages = CounterMetricFamily(
@@ -67,23 +67,19 @@ class BrokerMetrics(Collector):
         )
 
     def _ledger(self, server: Server) -> Iterator[Metric]:
-        book, ledger = server.ledger.book, server.ledger
-        outcomes = Counter({outcome.name.lower(): book.outcomes[outcome] for outcome in Outcome})
-        outcomes["duplicate"] = book.copies
+        state, ledger = server.ledger.state, server.ledger
+        outcomes = Counter({outcome.name.lower(): state.outcomes[outcome] for outcome in Outcome})
+        outcomes["duplicate"] = state.copies
         yield _counter("headrace_broker_fragments", "Unrolls by outcome", "outcome", outcomes)
         for name, words, value in (
-            ("received", "Distinct unrolls that arrived", book.received),
-            ("redeliveries", "Leases that ended without an answer", book.redelivered),
-            (
-                "moved_sessions",
-                "Peers that went on from another connection",
-                server.reception.moved,
-            ),
-            ("credit_withdrawn_fragments", "Credits given back unused", book.credit.withdrawn),
+            ("received", "Distinct unrolls that arrived", state.received),
+            ("redeliveries", "Leases that ended without an answer", state.redelivered),
+            ("moved_sessions", "Peers that went on from another connection", server.joining.moved),
+            ("credit_withdrawn_fragments", "Credits given back unused", state.credit.withdrawn),
             (
                 "overdue_streams",
                 "Streams whose unroll was waited for no longer",
-                book.credit.overdue,
+                state.credit.overdue,
             ),
             (
                 "rolled_back_fragments",
@@ -92,26 +88,26 @@ class BrokerMetrics(Collector):
             ),
         ):
             yield CounterMetricFamily(f"headrace_broker_{name}", words, value=value)
-        leased = len(book.leases)
+        leased = len(state.leases)
         for name, words, number in (
-            ("queue_fragments", "Unrolls waiting", book.entries - leased),
+            ("queue_fragments", "Unrolls waiting", state.entries - leased),
             ("leased_fragments", "Unrolls at learners", leased),
-            ("queue_bytes", "Bytes of all unrolls held", book.nbytes),
+            ("queue_bytes", "Bytes of all unrolls held", state.nbytes),
             (
                 "arriving_bytes",
                 "Bytes kept for unrolls that come in pieces",
-                server.arrivals.nbytes,
+                server.bulk_arrivals.nbytes,
             ),
-            ("queue_limit_bytes", "Most bytes that may be held", book.queue_bytes),
-            ("unread_bytes", "Sent, and not yet taken by peers", server.shipping.unread),
-            ("oldest_fragment_age_seconds", "Age of the unroll held longest", book.oldest_s()),
-            ("credit_granted_fragments", "Granted and not arrived", book.credit.running),
-            ("credit_budget_fragments", "Grants possible now", book.credit.budget()),
-            ("streams", "That share the window; if more, some wait", book.credit.streams),
-            ("batch_fragments", "Unrolls of an optimiser step, by the run", book.credit.batch),
-            ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", book.credit.ahead),
-            ("max_lag_versions", "pacing.max_lag, by the run", book.credit.max_lag),
-            ("version", "The learner's version", book.credit.version),
+            ("queue_limit_bytes", "Most bytes that may be held", state.queue_bytes),
+            ("unread_bytes", "Sent, and not yet taken by peers", server.weights.unread),
+            ("oldest_fragment_age_seconds", "Age of the unroll held longest", state.oldest_s()),
+            ("credit_granted_fragments", "Granted and not arrived", state.credit.running),
+            ("credit_budget_fragments", "Grants possible now", state.credit.budget()),
+            ("streams", "That share the window; if more, some wait", state.credit.streams),
+            ("batch_fragments", "Unrolls of an optimiser step, by the run", state.credit.batch),
+            ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", state.credit.ahead),
+            ("max_lag_versions", "pacing.max_lag, by the run", state.credit.max_lag),
+            ("version", "The learner's version", state.credit.version),
             ("over", "1 = the learner said that the run is complete", int(ledger.over)),
             (
                 "ledger_unaccounted",
@@ -121,7 +117,7 @@ class BrokerMetrics(Collector):
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
         yield histogram(
-            "headrace_broker_fragment_age_seconds", "From arriving to how it ended", book.ages
+            "headrace_broker_fragment_age_seconds", "From arriving to how it ended", state.ages
         )
 
     def _peers(self, server: Server) -> Iterator[Metric]:
@@ -135,7 +131,9 @@ class BrokerMetrics(Collector):
             sessions.add_metric([role], len(peers))
             late.add_metric([role], sum(1 for peer in peers if peer.is_late(beat_s, now)))
         yield from (sessions, late)
-        told = Counter({role: server.troubles.totals[role] for role in ROLES if role != "watcher"})
+        told = Counter(
+            {role: server.peer_errors.totals[role] for role in ROLES if role != "watcher"}
+        )
         yield _counter("headrace_broker_troubles", "Errors that peers reported", "role", told)
         skews = [peer.skew_s for peer in server.roster.everybody()]
         yield GaugeMetricFamily(
@@ -148,7 +146,7 @@ class BrokerMetrics(Collector):
             yield _counter("headrace_broker_handshakes", "By outcome", "outcome", shaken)
 
     def _weights(self, server: Server) -> Iterator[Metric]:
-        spread, weights, roster = server.shipping.spread, server.weights, server.roster
+        spread, weights, roster = server.weights.propagation, server.fetch, server.roster
         yield CounterMetricFamily(
             "headrace_broker_weights_published",
             "Versions whole and verified here",
@@ -164,7 +162,7 @@ class BrokerMetrics(Collector):
             ("lagging_actors", "Samplers not acting with them", roster.behind(weights.version)),
             (
                 "behind_versions",
-                "Newest, less the oldest acted with",
+                "NewestWeights, less the oldest acted with",
                 roster.versions_behind(weights.version),
             ),
             ("refused_chunks", "Chunks with a wrong hash", weights.refused),

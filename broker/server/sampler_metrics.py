@@ -13,20 +13,20 @@ from prometheus_client.core import (
 from headrace.broker import measures
 from headrace.broker.measures import cumulative
 from headrace.broker.sampler_figures import FAILURES, OUTCOMES, WAITS
-from headrace.broker.server.sampler_totals import Tallies
+from headrace.broker.server.sampler_totals import SamplerTotals
 
 _PREFIX: Final = "headrace_samplers"
 
 
 class Sampler(Protocol):
-    """Who said something."""
+    """Stands for a peer with figures of its own."""
 
     stats: dict[str, float]
 
 
-def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
-    """Counters never fall; gauges are of those that are here."""
-    totals = dict(tallies.totals)
+def summed(sampler_totals: SamplerTotals, here: Sequence[Sampler]) -> Iterator[Metric]:
+    """Yields the metrics of all samplers: counters never fall; gauges are of those here now."""
+    totals = dict(sampler_totals.totals)
     for name, words, key in (
         ("env_steps", "Agent steps, dead ones left out", "env_steps"),
         ("episodes", "Episodes that ended", "episodes"),
@@ -73,7 +73,7 @@ def summed(tallies: Tallies, here: Sequence[Sampler]) -> Iterator[Metric]:
         yield HistogramMetricFamily(
             f"{_PREFIX}_{name}",
             words,
-            buckets=cumulative(edges, tallies.counts(key, edges)),
+            buckets=cumulative(edges, sampler_totals.counts(key, edges)),
             sum_value=totals[f"{key}_sum"],
         )
 

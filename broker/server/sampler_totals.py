@@ -1,6 +1,6 @@
-"""What all samplers together did, from what each says of itself at every beat. Pure.
+"""What all samplers together did, from the figures that each sends with every beat. Pure.
 
-A sampler says totals since it began; the broker adds up what they grew by. So its own totals never
+A sampler sends totals since it began; the broker adds up what they grew by. So its own totals never
 fall when a sampler leaves, and one that comes back is not counted twice. Names are a closed set:
 what a peer makes up is not kept.
 """
@@ -13,20 +13,20 @@ from headrace.broker.sampler_figures import GROWING
 
 # Samplers that left and may come back.
 _MOST_GONE: Final = 1024
-# More than this in one beat is no honest figure.
+# More than this in one beat is not an honest figure.
 _MOST: Final = 1e15
 
 
-class Tallies:
-    """One broker's."""
+class SamplerTotals:
+    """Sums what all samplers say of themselves into totals that never fall."""
 
     def __init__(self) -> None:
         self.totals: dict[str, float] = dict.fromkeys(GROWING, 0.0)
         self._last: OrderedDict[int, Mapping[str, float]] = OrderedDict()  # by incarnation
 
     def add(self, inc: int, stats: Mapping[str, float], *, here: int, age_s: float) -> None:
-        """One sampler's beat. `here`: how many there are. `age_s`: how long we count already; what
-        a sampler did before that was counted by somebody else."""
+        """Adds one sampler's beat. `here`: how many there are. `age_s`: seconds that we have
+        counted; what a sampler did before that was counted by another broker."""
         before = self._last.pop(inc, None)
         if before is None:
             before = {} if stats.get("wall_s", 0.0) <= age_s else stats
@@ -39,5 +39,5 @@ class Tallies:
             self._last.popitem(last=False)
 
     def counts(self, name: str, edges: tuple[float, ...]) -> list[float]:
-        """As `Buckets` has them, of all samplers."""
+        """Returns the counts of a histogram as `Buckets` has them, of all samplers."""
         return [self.totals[f"{name}_{at}"] for at in range(len(edges) + 1)]

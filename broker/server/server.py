@@ -1,4 +1,4 @@
-"""The broker: sockets around the ledger. Decides nothing that the ledger could decide.
+"""The broker: sockets around the ledger. It decides nothing that the ledger could decide.
 
     router loop   consumes every peer's messages, produces answers and what the ledger's pump says
     xpub loop     consumes subscriptions, answers each with the current announcement
@@ -19,25 +19,25 @@ import zmq
 from headrace.broker import sanitise
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.peer_errors import Troubles
+from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.protocol.hello_payload import HelloPayload
-from headrace.broker.protocol.messages import Buffer, Message, Refusal
+from headrace.broker.protocol.messages import Buffer, Hello, Message, Refusal
 from headrace.broker.server import effects
-from headrace.broker.server.bulk_arrivals import CARRIAGE, Arrivals
+from headrace.broker.server.bulk_arrivals import CARRIAGE, BulkArrivals
 from headrace.broker.server.connections import admission
-from headrace.broker.server.connections.admission import Budget, Door
-from headrace.broker.server.connections.complaints import Complaints
+from headrace.broker.server.connections.admission import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.counters import Counters
-from headrace.broker.server.connections.joining import Reception, address_of, user_of
-from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.joining import Joining, address_of, user_of
+from headrace.broker.server.connections.peer_log import PeerLog
+from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import ROLES, Peer, Roster
-from headrace.broker.server.connections.takeover import Succession
-from headrace.broker.server.memory_guard import MemoryWatch
-from headrace.broker.server.sampler_totals import Tallies
-from headrace.broker.server.status import View
-from headrace.broker.server.unroll_messages import LedgerMessages
-from headrace.broker.server.weight_messages import Shipping
+from headrace.broker.server.connections.takeover import Takeover
+from headrace.broker.server.memory_guard import MemoryGuard
+from headrace.broker.server.sampler_totals import SamplerTotals
+from headrace.broker.server.status import RunStatus
+from headrace.broker.server.unroll_messages import UnrollMessages
+from headrace.broker.server.weight_messages import WeightMessages
 from headrace.broker.transport.gate import Gate
 from headrace.broker.transport.mailbox import Mailbox
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """One run's broker."""
+    """Runs one run's broker: its sockets, loops and message handlers."""
 
     def __init__(
         self,
@@ -68,50 +68,51 @@ class Server:
         self._shared = hello_payload.pack(shared)  # the run, as every peer must see it
         self.roster = roster
         self.gate = gate  # whose key a connection came with; None = there are no keys
-        self.door = Door(config)
-        self.memory = MemoryWatch(queue_bytes=ledger.book.queue_bytes)
+        limits = self.limits = RateLimits(config)
+        queue_bytes = ledger.state.queue_bytes
+        self.memory = MemoryGuard(queue_bytes=queue_bytes)
         self.announce = announce  # where weight announcements go out
         self._router = Mailbox(router)
-        self._post = Post(self._router, counters, config.lease_s, ledger.book.queue_bytes)
+        replies = self._replies = Replies(self._router, counters, config.lease_s, queue_bytes)
         self._xpub = Mailbox(publisher)
-        self.complaints = Complaints(self.door, counters)
-        self.shipping = Shipping(
-            ledger, self.door, self.complaints, self._post, roster, announce=self._publish, inc=inc
+        self.peer_log = PeerLog(limits, counters)
+        self.weights = WeightMessages(
+            ledger, limits, self.peer_log, replies, roster, announce=self._publish, inc=inc
         )
-        self.succession = Succession(ledger, roster, self._post, config.beat_s, self.shipping.pong)
-        self.reception = Reception(ledger, roster, self.door, gate, self.succession)
-        self.weights = self.shipping.newest.fetch
-        self.arrivals = Arrivals(ledger, self.door, self.shipping, self._take)
-        self.tallies = Tallies()
-        self.troubles = Troubles()
+        self.takeover = Takeover(ledger, roster, replies, config.beat_s, self.weights.pong)
+        self.joining = Joining(ledger, roster, limits, gate, self.takeover)
+        self.fetch = self.weights.newest.fetch
+        self.bulk_arrivals = BulkArrivals(ledger, limits, self.weights, self._take)
+        totals = self.sampler_totals = SamplerTotals()
+        errors = self.peer_errors = PeerErrors()
         self._began = time.monotonic()
-        self.view = View(
-            config, ledger, roster, self.shipping, self.tallies, self.troubles, began=self._began
+        self.run_status = RunStatus(
+            config, ledger, roster, self.weights, totals, errors, began=self._began
         )
-        self.status = self.view.status
-        told = LedgerMessages(ledger, counters, self.complaints)
-        # Who may say it, and what it does.
+        self.status = self.run_status.status
+        told = UnrollMessages(ledger, counters, self.peer_log)
+        # By message: the roles that may send it, and its handler.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
             messages.Unroll: (samplers, told.unroll),
             messages.Ping: (players, self._ping),
             messages.Returned: (samplers, told.returned),
-            messages.Acting: (players, self.shipping.acting),
+            messages.Acting: (players, self.weights.acting),
             messages.Bye: (anyone, self._bye),
             messages.Done: (learners, told.done),
             messages.Nack: (learners, told.nack),
             messages.LearnerPing: (learners, self._learner_ping),
-            messages.Announce: (learners, self.shipping.announced),
-            messages.Chunk: (learners, self.shipping.chunk),
-            messages.Get: (players, self.shipping.get),  # a watcher reads numbers
-            **dict.fromkeys(CARRIAGE, (anyone, self.arrivals.carry)),
+            messages.Announce: (learners, self.weights.announced),
+            messages.Chunk: (learners, self.weights.chunk),
+            messages.Get: (players, self.weights.get),  # a watcher reads numbers
+            **dict.fromkeys(CARRIAGE, (anyone, self.bulk_arrivals.carry)),
             messages.Watch: (anyone, self._watch),
             messages.Trouble: (anyone - {"watcher"}, self._trouble),
         }
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs the loops until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._router_loop(), name="router")
@@ -136,7 +137,7 @@ class Server:
             joined = False
             for frames in await self._xpub.receive(3600.0):
                 joined |= bytes(frames[0].buffer[:1]) == b"\x01"
-            blob = self.shipping.newest.blob
+            blob = self.weights.newest.blob
             if joined and blob is not None:
                 self._publish(blob.announce)
 
@@ -148,22 +149,22 @@ class Server:
             now = time.monotonic()
             self.counters.loop_lag.add(max(0.0, now - due))
             self.memory.check(
-                held=self.shipping.nbytes, actors=self.ledger.book.actors, peers=len(self.roster)
+                held=self.weights.nbytes, actors=self.ledger.state.actors, peers=len(self.roster)
             )
             self._sweep(now)
             self._pump()
 
     def _sweep(self, now: float) -> None:
-        """Who fell silent, or whose key was withdrawn, is out; what they held is free."""
+        """Removes the peers that fell silent or whose key was withdrawn; what they held is free."""
         for actor in self.ledger.tick(now):
-            self.complaints.say("sampler %s fell silent; its credit returns", actor.name)
+            self.peer_log.log("sampler %s fell silent; its credit returns", actor.name)
             self.roster.forget(actor.inc)
         for peer in self.roster.silent(now - 3 * self.config.lease_s):
             self.roster.forget(peer.inc)
-        self.arrivals.sweep(self.roster)
-        for peer in self.reception.withdrawn():
+        self.bulk_arrivals.sweep(self.roster)
+        for peer in self.joining.remove_withdrawn():
             log.warning("the key of %s was withdrawn; %s is out", peer.user, peer.name)
-        if crowd := self.reception.crowd():
+        if crowd := self.joining.streams_warning():
             log.warning("%s", crowd)
 
     # ---- receiving ------------------------------------------------------------------------------
@@ -173,8 +174,8 @@ class Server:
         route = frames[0].bytes
         size = sum(map(len, frames))
         peer = self.roster.get(route)
-        budget = peer.budget if peer is not None else self.door.stranger(route)
-        if not self.door.admits(budget, size, now):
+        budget = peer.budget if peer is not None else self.limits.unknown_budget(route)
+        if not self.limits.takes_message(budget, size, now):
             self.counters.errors["rate"] += 1
             return
         try:
@@ -182,38 +183,38 @@ class Server:
         except messages.WireError as error:
             other = isinstance(error, messages.OtherProtocol)
             self.counters.errors["protocol" if other else "malformed"] += 1
-            if other and self.door.answers(budget, now):
-                self._post.refuse(route, Refusal.PROTOCOL, str(error))
+            if other and self.limits.may_answer(budget, now):
+                self._replies.refuse(route, Refusal.PROTOCOL, str(error))
             return
         self.counters.count("in", type(message), size)
         kind = type(message)
-        if not self.door.fits(message, views, size):
-            self.complaints.about("size", "a %s of %d bytes", kind.__name__, size)
-        elif isinstance(message, messages.Hello):
+        if not self.limits.has_honest_size(message, views, size):
+            self.peer_log.dropped("size", "a %s of %d bytes", kind.__name__, size)
+        elif isinstance(message, Hello):
             self._hello(frames[1], route, budget, message, views[0] if views else b"")
-        elif peer is None or not (self.reception.alive(peer, now) or kind is messages.Bye):
+        elif peer is None or not (self.joining.heard(peer, now) or kind is messages.Bye):
             self.counters.errors["unknown"] += 1
-            if self.door.answers(budget, now):
-                self._post.send(route, messages.Resync(self.inc))
+            if self.limits.may_answer(budget, now):
+                self._replies.send(route, messages.Resync(self.inc))
         else:
             # Unrolls stay frames: they go out again as they came, without a copy.
             self._take(peer, message, frames[3:] if kind is messages.Unroll else views)
 
     def _take(self, peer: Peer, message: Message, buffers: Sequence[Any]) -> None:
-        """A whole message of somebody who is here."""
+        """Handles a whole message of a peer that is here."""
         roles, handler = self._handlers.get(type(message), (set(), None))
         if handler is None or peer.role not in roles:
             self.counters.errors["unexpected"] += 1
         elif getattr(message, "inc", peer.inc) != peer.inc:
-            self.complaints.about("identity", "%s speaks as another", peer.name)
+            self.peer_log.dropped("identity", "%s speaks as another", peer.name)
         else:
             handler(peer, message, buffers)
 
     def _hello(
-        self, frame: zmq.Frame, route: bytes, budget: Budget, hello: messages.Hello, body: Buffer
+        self, frame: zmq.Frame, route: bytes, budget: ConnectionBudget, hello: Hello, body: Buffer
     ) -> None:
         now = time.monotonic()
-        if not self.door.greets(budget, now):
+        if not self.limits.takes_hello(budget, now):
             self.counters.errors["hello"] += 1
             return
         try:
@@ -222,26 +223,26 @@ class Server:
             self.counters.errors["malformed"] += 1
             return
         user = user_of(frame) if self.gate is not None else ""
-        published = self.weights.version
-        objection = self.reception.objection(hello, intro, user, published=published, now=now)
+        published = self.fetch.version
+        objection = self.joining.refusal(hello, intro, user, published=published, now=now)
         if objection is not None:
             who = sanitise.words(f"{hello.role} {hello.name}")
             if objection[0] is not Refusal.WAIT:
-                self.complaints.say("refused %s: %s", who, sanitise.words(objection[1], 1000))
-            self._post.refuse(route, *objection)
+                self.peer_log.log("refused %s: %s", who, sanitise.words(objection[1], 1000))
+            self._replies.refuse(route, *objection)
             return
-        peer, news = self.reception.join(
+        peer, news = self.joining.join(
             route, hello, intro, user=user, address=address_of(frame), budget=budget, now=now
         )
         if news:
-            self.complaints.say("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
-        if self.shipping.newest.came_from(peer.inc):
-            self.weights.reconnected()
-        version, out = self.reception.enter(peer, hello, intro, published=published)
+            self.peer_log.log("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
+        if self.weights.newest.came_from(peer.inc):
+            self.fetch.reconnected()
+        version, out = self.joining.enter(peer, hello, intro, published=published)
         for other, code, text in out:
             if code is Refusal.TAKEN:
-                self.complaints.say("%s is out: %s", other.name, text)
-            self._post.refuse(other.route, code, text)
+                self.peer_log.log("%s is out: %s", other.name, text)
+            self._replies.refuse(other.route, code, text)
         self._welcome(peer, version)
 
     # ---- one method a message -------------------------------------------------------------------
@@ -252,70 +253,70 @@ class Server:
         self._says(peer, message.stats)
         actor = peer.role == "actor"
         lost = self.ledger.missing(peer.inc, message.unacked, message.version) if actor else ()
-        self.door.charge(peer.budget, messages=admission.work(message.unacked))
+        self.limits.charge(peer.budget, messages=admission.cost_in_messages(message.unacked))
         missing = lost[: messages.MAX_ENTRIES]
-        self._post.send(
-            peer.route, messages.Pong(self.inc, self.ledger.book.credit.version, missing)
+        self._replies.send(
+            peer.route, messages.Pong(self.inc, self.ledger.state.credit.version, missing)
         )
-        blob = self.shipping.newest.blob
-        if peer.acting != self.weights.version and blob is not None:
-            self._post.send(peer.route, blob.announce)  # an announcement got lost
+        blob = self.weights.newest.blob
+        if peer.acting != self.fetch.version and blob is not None:
+            self._replies.send(peer.route, blob.announce)  # an announcement got lost
         if self.ledger.over:
-            self._post.send(
+            self._replies.send(
                 peer.route, messages.Bye(self.inc, True, "the learner reached its goal")
             )
 
     def _says(self, peer: Peer, stats: dict[str, float]) -> None:
-        """Its own figures, with every beat."""
-        self._post.beat(peer)
+        """Takes in the figures that a peer sends with every beat."""
+        self._replies.beat(peer)
         peer.stats = sanitise.numbers(stats)
         peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
         if peer.role == "actor":
             age_s = peer.seen - self._began
-            self.tallies.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
+            self.sampler_totals.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
         elif peer.role == "learner":
-            self.view.learnt(peer.stats)
-            self.succession.trained_steps = int(peer.stats.get("trained_steps", 0))
+            self.run_status.learnt(peer.stats)
+            self.takeover.trained_steps = int(peer.stats.get("trained_steps", 0))
 
     def _bye(self, peer: Peer, message: messages.Bye, _: Sequence[Buffer]) -> None:
         last = peer.role != "actor" or len(message.abandoned) < messages.MAX_ENTRIES
-        self.door.charge(peer.budget, messages=admission.work(message.abandoned))
+        self.limits.charge(peer.budget, messages=admission.cost_in_messages(message.abandoned))
         if peer.role == "actor":
             self.ledger.actor_bye(peer.inc, message.abandoned, last=last)
         elif peer.role == "learner" and self.ledger.learner_bye(peer.inc, final=message.final):
             self._farewell(message)
         if last:  # else the next BYE names the rest
             text = sanitise.words(message.text)
-            self.complaints.say("%s %s leaves: %s", peer.role, peer.name, text, level=logging.INFO)
+            self.peer_log.log("%s %s leaves: %s", peer.role, peer.name, text, level=logging.INFO)
             self.roster.forget(peer.inc)
 
     def _farewell(self, bye: messages.Bye) -> None:
-        text, blob = sanitise.words(bye.text), self.shipping.newest.blob
+        text, blob = sanitise.words(bye.text), self.weights.newest.blob
         for player in self.roster.players() if bye.final else ():
             if player.role == "evaluator" and blob is not None:
-                self._post.send(player.route, blob.announce)  # they evaluate the last ones
-            self._post.send(player.route, messages.Bye(self.inc, True, text))
+                self._replies.send(player.route, blob.announce)  # they evaluate the last ones
+            self._replies.send(player.route, messages.Bye(self.inc, True, text))
 
     def _learner_ping(self, peer: Peer, message: messages.LearnerPing, _: Sequence[Buffer]) -> None:
         self._says(peer, message.stats)
         self.ledger.held(peer.inc, message.held, message.max_tag)
         self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
-        self._post.send_all(peer.route, self.shipping.newest.again(peer.inc))
-        self._post.send(peer.route, self.shipping.pong())
+        self._replies.send_all(peer.route, self.weights.newest.again(peer.inc))
+        self._replies.send(peer.route, self.weights.pong())
 
     def _trouble(self, peer: Peer, message: messages.Trouble, _: Sequence[Buffer]) -> None:
-        """No error of ours: at INFO, so that `headrace train` does not say it twice."""
-        if self.troubles.add(peer.role, peer.name, message.text, message.count, peer.seen):
+        """Keeps an error that a peer reports; at INFO, so `headrace train` does not repeat it."""
+        if self.peer_errors.add(peer.role, peer.name, message.text, message.count, peer.seen):
             text = sanitise.words(message.text, 2000)
-            self.complaints.say("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
+            self.peer_log.log("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
 
     def _watch(self, peer: Peer, _message: messages.Watch, _: Sequence[Buffer]) -> None:
-        self._post.send(peer.route, messages.Status(), self.view.packed(time.monotonic()))
+        self._replies.send(peer.route, messages.Status(), self.run_status.packed(time.monotonic()))
 
     # ---- sending --------------------------------------------------------------------------------
 
     def _publish(self, announce: messages.Announce) -> None:
-        """To all who subscribed."""
+        """Sends an announcement to all subscribers."""
         self._xpub.send(messages.encode(announce))
 
     def _pump(self) -> None:
@@ -323,9 +324,9 @@ class Server:
             self.ledger.pump(time.monotonic()),
             ledger=self.ledger,
             roster=self.roster,
-            post=self._post,
+            replies=self._replies,
             counters=self.counters,
-            complaints=self.complaints,
+            peer_log=self.peer_log,
         )
 
     def _welcome(self, peer: Peer, version: int) -> None:
@@ -337,5 +338,5 @@ class Server:
             self.announce,
             version,
         )
-        if not self._post.send(peer.route, welcome, self._shared):
+        if not self._replies.send(peer.route, welcome, self._shared):
             self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC

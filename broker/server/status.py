@@ -1,18 +1,18 @@
-"""The run's numbers for whoever watches, made at most a few times a second however many ask."""
+"""The status of the run for those who watch it, made at most ten times a second."""
 
 import time
 from typing import Any, Final
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.peer_errors import Troubles
+from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.protocol import hello_payload
 from headrace.broker.release import release
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.server.sampler_totals import Tallies
-from headrace.broker.server.weight_messages import Shipping
+from headrace.broker.server.sampler_totals import SamplerTotals
+from headrace.broker.server.weight_messages import WeightMessages
 
-# It takes a look at every peer: no sooner again than after so many seconds.
+# The status looks at every peer: it is made again after this many seconds at the soonest.
 _EVERY_S: Final = 0.1
 # Learners and evaluators that are shown.
 _MOST_SHOWN: Final = 64
@@ -21,8 +21,9 @@ _MOST_LATE: Final = 20
 _MOST_POINTS: Final = 256
 
 
-class Trend:
-    """Points in the order of x. The distance kept between them doubles when there are too many."""
+class DecimatedCurve:
+    """Keeps a curve of at most 256 points in the order of x: the distance between them doubles when
+    there are too many."""
 
     def __init__(self) -> None:
         self._points: list[tuple[float, float]] = []
@@ -43,7 +44,7 @@ class Trend:
         return self._points.copy()
 
 
-class View:
+class RunStatus:
     """Puts the status together from the broker's parts."""
 
     def __init__(
@@ -51,9 +52,9 @@ class View:
         config: BrokerConfig,
         ledger: Ledger,
         roster: Roster,
-        shipping: Shipping,
-        tallies: Tallies,
-        troubles: Troubles,
+        weight_messages: WeightMessages,
+        sampler_totals: SamplerTotals,
+        peer_errors: PeerErrors,
         *,
         began: float,
     ) -> None:
@@ -61,63 +62,64 @@ class View:
         self._beat_s = config.beat_s
         self._ledger = ledger
         self._roster = roster
-        self._shipping = shipping
-        self._tallies = tallies
-        self._troubles = troubles
-        self._curve = Trend()  # (steps trained on, mean return)
+        self._weight_messages = weight_messages
+        self._sampler_totals = sampler_totals
+        self._peer_errors = peer_errors
+        self._curve = DecimatedCurve()  # (steps trained on, mean return)
         self._packed = b""
         self._until = float("-inf")  # the packed one is fresh before
 
     def packed(self, now: float) -> bytes:
-        """For the wire."""
+        """Returns the status packed for the wire, at most 0.1 s old."""
         if now >= self._until:
             self._packed, self._until = hello_payload.pack(self.status()), now + _EVERY_S
         return self._packed
 
     def learnt(self, stats: dict[str, float]) -> None:
-        """A learner's beat: the curve goes on."""
+        """Adds the figures of a learner's beat to the learning curve."""
         if "mean_return" in stats and "trained_steps" in stats:
             self._curve.add(stats["trained_steps"], stats["mean_return"])
 
     def status(self) -> dict[str, Any]:
-        """May be asked by another thread: every table is copied before it is walked."""
-        ledger, roster, shipping = self._ledger, self._roster, self._shipping
-        now, book, weights = time.monotonic(), ledger.book, shipping.newest.fetch
-        leased = len(book.leases)
+        """Returns the status. Another thread may ask: every table is copied before it is walked."""
+        ledger, roster, weight_messages = self._ledger, self._roster, self._weight_messages
+        now, state, weights = time.monotonic(), ledger.state, weight_messages.newest.fetch
+        leased = len(state.leases)
         return {
             "run": roster.run,
             "release": release(),
             "clock": time.time(),
             "uptime_s": now - self._began,
             "beat_s": self._beat_s,
-            "version": book.credit.version,
+            "version": state.credit.version,
             "weights": weights.version,
-            "weights_bytes": shipping.spread.nbytes,
+            "weights_bytes": weight_messages.propagation.nbytes,
             "behind_versions": roster.versions_behind(weights.version),
-            "max_lag": book.credit.max_lag,
-            "ahead": round(book.credit.ahead, 3),
-            "batch_unrolls": book.credit.batch,
-            "queued": book.entries - leased,
-            "queued_bytes": book.nbytes,
-            "queue_limit_bytes": book.queue_bytes,
-            "unread_bytes": shipping.unread,
+            "max_lag": state.credit.max_lag,
+            "ahead": round(state.credit.ahead, 3),
+            "batch_unrolls": state.credit.batch,
+            "queued": state.entries - leased,
+            "queued_bytes": state.nbytes,
+            "queue_limit_bytes": state.queue_bytes,
+            "unread_bytes": weight_messages.unread,
             "leased": leased,
-            "running": book.credit.running,
-            "streams": book.credit.streams,
-            "window": book.credit.window,
-            "withdrawn": book.credit.withdrawn,
-            "received": book.received,
-            "outcomes": {o.name.lower(): n for o, n in book.outcomes.copy().items()},
-            "duplicates": book.copies,
+            "running": state.credit.running,
+            "streams": state.credit.streams,
+            "window": state.credit.window,
+            "withdrawn": state.credit.withdrawn,
+            "received": state.received,
+            "outcomes": {o.name.lower(): n for o, n in state.outcomes.copy().items()},
+            "duplicates": state.copies,
             "unaccounted": ledger.unaccounted(),
             "actors": {"behind": roster.behind(weights.version), **roster.sums()},
             "samplers": {
-                name: self._tallies.totals[name] for name in ("env_steps", "episodes", "generated")
+                name: self._sampler_totals.totals[name]
+                for name in ("env_steps", "episodes", "generated")
             },
             "learners": [_said(peer, now) for peer in roster.of("learner")[:_MOST_SHOWN]],
             "evaluators": [_said(peer, now) for peer in roster.of("evaluator")[:_MOST_SHOWN]],
             "late": self._late(now),
-            "troubles": self._troubles.shown(now),
+            "troubles": self._peer_errors.shown(now),
             "curve": self._curve.points(),
             "over": ledger.over,
         }

@@ -5,23 +5,23 @@ from collections.abc import Sequence
 from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import BeyondCreditError, Ledger
 from headrace.broker.protocol.messages import Buffer, Done, Nack, Outcome, Payload, Returned, Unroll
-from headrace.broker.server.connections.complaints import Complaints
 from headrace.broker.server.connections.counters import Counters
+from headrace.broker.server.connections.peer_log import PeerLog
 from headrace.broker.server.connections.roster import Peer
 
 
-class LedgerMessages:
-    """Tells the ledger what samplers and learners say of unrolls. One method a message."""
+class UnrollMessages:
+    """Tells the ledger what samplers and learners say of unrolls. One method for each message."""
 
-    def __init__(self, ledger: Ledger, counters: Counters, complaints: Complaints) -> None:
+    def __init__(self, ledger: Ledger, counters: Counters, peer_log: PeerLog) -> None:
         self._ledger = ledger
         self._counters = counters
-        self._complaints = complaints
+        self._peer_log = peer_log
 
     def unroll(self, peer: Peer, message: Unroll, buffers: Sequence[Payload]) -> None:
         unroll = sanitise.honest(message)
         if unroll is None:
-            self._complaints.about("numbers", "%s: its versions are reversed", peer.name)
+            self._peer_log.dropped("numbers", "%s: its versions are reversed", peer.name)
             return
         size = sum(map(len, buffers))
         self._counters.unroll_bytes += size
@@ -30,7 +30,7 @@ class LedgerMessages:
                 raise BeyondCreditError("it has no environment")
             self._ledger.unroll(unroll, buffers, size)
         except BeyondCreditError as error:
-            self._complaints.about("credit", "%s: not granted: %s", peer.name, error)
+            self._peer_log.dropped("credit", "%s: not granted: %s", peer.name, error)
 
     def returned(self, peer: Peer, message: Returned, _: Sequence[Buffer]) -> None:
         if peer.spaces:

@@ -1,4 +1,4 @@
-"""The messages about weights: rank 0 brings them, whoever acts fetches them and proves it."""
+"""The messages about weights: rank 0 brings them, peers that act fetch them and prove it."""
 
 import time
 from collections import OrderedDict
@@ -9,20 +9,20 @@ from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.measures import Buckets
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
-from headrace.broker.server.connections.admission import Door
-from headrace.broker.server.connections.complaints import Complaints
-from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.admission import RateLimits
+from headrace.broker.server.connections.peer_log import PeerLog
+from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.weights.blobs import Blob, KeptVersions
 from headrace.broker.weights.fetch import WeightFetch
 
-# Versions whose moment is remembered: who takes longer than these is not measured.
+# Versions whose publication is remembered: a sampler that is further behind is not measured.
 _MOST_TIMED: Final = 256
 
 
-class Newest:
+class NewestWeights:
     """Keeps the newest weights: who may bring them and what is asked for; the fetch verifies what
-    arrives. Every method returns the messages to send."""
+    arrives. Its methods return the messages to send."""
 
     def __init__(self) -> None:
         self.fetch = WeightFetch()
@@ -32,23 +32,24 @@ class Newest:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights in memory: what comes in, and all versions that are kept."""
+        """Returns the bytes of weights in memory: what comes in, and all versions that are kept."""
         return self.fetch.nbytes + self._kept.nbytes
 
     def announced(self, inc: int, announce: Announce) -> list[Get]:
-        """The first chunk is on its way unasked."""
+        """Notes an announcement; returns what to ask for. The first chunk comes unasked."""
         self._publisher = inc
         gets = self.fetch.on_announce(announce)
         return [Get(get.version, max(1, get.lo), get.hi) for get in gets if get.hi > 1]
 
     def came_from(self, inc: int) -> bool:
+        """Tells whether that incarnation announced the newest weights."""
         return inc == self._publisher
 
     def chunk(
         self, chunk: Chunk, body: Buffer, fetched: Callable[[], Collection[int]]
     ) -> tuple[Blob | None, list[Get]]:
-        """The blob when it is whole now, to be announced to all. `fetched`: versions that peers
-        are in the middle of."""
+        """Takes in a chunk; returns the blob if it is whole now, to be announced to all, and what
+        to ask for. `fetched`: versions that peers are in the middle of."""
         blob, more = self.fetch.on_chunk(chunk, body)
         if blob is not None:
             self.blob = blob.with_own_chunks()
@@ -56,15 +57,15 @@ class Newest:
         return self.blob if blob is not None else None, more
 
     def again(self, inc: int) -> list[Get]:
-        """Every beat of the publisher."""
+        """Returns what to ask for again, at every beat of the publisher."""
         return self.fetch.ask_missing() if self.came_from(inc) else []
 
     def instead(self, get: Get) -> Announce | None:
-        """Of a version that is no longer here."""
+        """Returns the announcement of newer weights for a Get whose version is no longer here."""
         return self._kept.newer_instead(get)
 
     def indexes(self, get: Get) -> range:
-        """The chunks that a Get asks for, as far as they exist."""
+        """Returns the indexes of the chunks that a Get asks for, as far as they exist."""
         return self._kept.indexes(get)
 
     def piece(self, version: int, index: int) -> tuple[Chunk, memoryview] | None:
@@ -73,7 +74,7 @@ class Newest:
         return found[0] if found else None
 
 
-class Spread:
+class PropagationTimes:
     """Measures how the newest weights spread: seconds from when a version was whole at the broker
     until a sampler acts with it. Pure; callers pass `now`."""
 
@@ -85,6 +86,7 @@ class Spread:
         self._whole: OrderedDict[int, float] = OrderedDict()
 
     def whole(self, version: int, nbytes: int, *, now: float, wall: float) -> None:
+        """Notes that a version is whole here."""
         self.published += 1
         self.published_at, self.nbytes = wall, nbytes
         self._whole[version] = now
@@ -92,75 +94,75 @@ class Spread:
             self._whole.popitem(last=False)
 
     def acts(self, version: int, *, now: float) -> None:
-        """A sampler proved to act with it."""
+        """Notes that a sampler proved to act with a version."""
         began = self._whole.get(version)
         if began is not None:
             self.ready.add(now - began)
 
 
-class Shipping:
-    """One broker's. One method a message, as in the server."""
+class WeightMessages:
+    """Handles the messages about weights. One method for each message, as in the server."""
 
     def __init__(
         self,
         ledger: Ledger,
-        door: Door,
-        complaints: Complaints,
-        post: Post,
+        limits: RateLimits,
+        peer_log: PeerLog,
+        replies: Replies,
         roster: Roster,
         *,
         announce: Callable[[messages.Announce], None],
         inc: int,
     ) -> None:
-        self.newest = Newest()
-        self.spread = Spread()
+        self.newest = NewestWeights()
+        self.propagation = PropagationTimes()
         self._ledger = ledger
-        self._door = door
-        self.complaints = complaints
-        self.post = post
+        self._limits = limits
+        self.peer_log = peer_log
+        self.replies = replies
         self._roster = roster
-        self._announce = announce  # tells all who subscribed
-        post.pipes.drained = self._drained
-        post.emptied = self._serve
+        self._announce = announce  # tells all subscribers
+        replies.pipes.drained = self._drained
+        replies.emptied = self._serve
         self._inc = inc  # of the broker
 
     @property
     def unread(self) -> int:
-        """Bytes sent, of whatever kind, that peers have not taken yet."""
-        return self.post.pipes.nbytes
+        """Returns the bytes sent, of any kind, that peers have not taken yet."""
+        return self.replies.pipes.nbytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights in memory, and of what peers have not taken yet."""
+        """Returns the bytes of weights in memory, and of what peers have not taken yet."""
         return self.newest.nbytes + self.unread
 
     def announced(self, peer: Peer, message: messages.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):
-            self.complaints.about("identity", "%s may not publish so", peer.name)
+            self.peer_log.dropped("identity", "%s may not publish so", peer.name)
             return
-        self.post.send_all(peer.route, self.newest.announced(peer.inc, message))
+        self.replies.send_all(peer.route, self.newest.announced(peer.inc, message))
 
     def pong(self) -> messages.LearnerPong:
         """Returns what a learner hears at every beat."""
-        version = self._ledger.book.credit.version
+        version = self._ledger.state.credit.version
         return messages.LearnerPong(self._inc, version, self.newest.fetch.version)
 
     def chunk(self, peer: Peer, message: messages.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.newest.came_from(peer.inc):
-            self.complaints.count("identity")
+            self.peer_log.count("identity")
             return
         blob, more = self.newest.chunk(message, buffers[0] if buffers else b"", self._fetched)
-        self.post.send_all(peer.route, more)
+        self.replies.send_all(peer.route, more)
         if blob is not None:
             said = blob.announce
-            self.spread.whole(said.version, said.size, now=time.monotonic(), wall=time.time())
+            self.propagation.whole(said.version, said.size, now=time.monotonic(), wall=time.time())
             self._announce(said)
 
     def get(self, peer: Peer, message: messages.Get, _: Sequence[Buffer]) -> None:
-        """Notes what it asks for: chunks of one version, each once however often it asks."""
+        """Notes the chunks of one version that a peer asks for, each once however often it asks."""
         newer = self.newest.instead(message)
         if newer is not None:
-            self.post.send(peer.route, newer)
+            self.replies.send(peer.route, newer)
             message = messages.Get(newer.version, message.lo, message.hi)
         if message.version != peer.fetching:
             peer.fetching = message.version
@@ -169,21 +171,21 @@ class Shipping:
         self._serve(peer)
 
     def _serve(self, peer: Peer) -> None:
-        """Sends what it asked for as far as its connection takes it: one chunk at a time waits, and
-        a peer that does not read is given nothing further."""
+        """Sends a peer the chunks it asked for, as far as its connection takes them: one at a time
+        waits, and a peer that does not read is given nothing further."""
         while peer.asked and not peer.bulk:
             index = next(iter(peer.asked))
             del peer.asked[index]
             piece = self.newest.piece(peer.fetching, index)
             if piece is not None:
-                self._door.charge(peer.budget, nbytes=len(piece[1]))
-                self.post.bulk(peer, (peer.fetching, index), *piece)
+                self._limits.charge(peer.budget, nbytes=len(piece[1]))
+                self.replies.bulk(peer, (peer.fetching, index), *piece)
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""
         peer = self._roster.get(route)
         if peer is not None:
-            self.post.go_on(peer)
+            self.replies.send_waiting(peer)
 
     def _fetched(self) -> set[int]:
         """Returns the versions that peers asked for and have not proved to act with."""
@@ -193,7 +195,7 @@ class Shipping:
         blob = self.newest.blob
         known = blob is not None and message.version == blob.announce.version
         if known and blob is not None and message.digest != blob.announce.digest:
-            self.complaints.say("%s: other weights than version %d", peer.name, message.version)
+            self.peer_log.log("%s: other weights than version %d", peer.name, message.version)
             return
         peer.acting = message.version
         if message.version >= peer.fetching:
@@ -201,4 +203,4 @@ class Shipping:
             peer.asked.clear()
         if peer.role == "actor":
             self._ledger.acts(peer.inc, message.version)
-            self.spread.acts(message.version, now=peer.seen)
+            self.propagation.acts(message.version, now=peer.seen)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import zmq
 
-from headrace.broker.peer_errors import Reports
+from headrace.broker.peer_errors import UnreportedErrors
 from headrace.broker.protocol.fields import MOST_TEXT_BYTES, Refusal
 from headrace.broker.protocol.messages import (
     Announce,
@@ -96,9 +96,11 @@ class Link:
         self.peer = peer
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
-        self.reports: Reports | None = None  # errors that the broker hears of at the next beat
-        # What waits to be sent; another one at every WELCOME.
-        self.bulk = BulkSender(2 * _PATIENCE_S)
+        # Errors that the broker hears of at the next beat.
+        self.reports: UnreportedErrors | None = None
+        self.bulk = BulkSender(
+            2 * _PATIENCE_S
+        )  # what waits to be sent; another one at every WELCOME
         self.loop_turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)

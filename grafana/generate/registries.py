@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from headrace.actors.metrics import ActorMetrics
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.learner import LearnerEnd
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.server.connections.counters import Counters
@@ -107,7 +107,7 @@ def _broker() -> Iterator[CollectorRegistry]:
             Server(
                 run.broker,
                 Ledger(
-                    Book(
+                    LedgerState(
                         batch=1, max_lag=0, max_lag_hard=1, queue_bytes=1, attempts=1, first_tag=1
                     ),
                     lease_s=1.0,

@@ -23,7 +23,7 @@ import threading
 from typing import Any
 
 from headrace.actors.users_code import traceback_of
-from headrace.broker.peer_errors import Reports
+from headrace.broker.peer_errors import UnreportedErrors
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.process import last_errors, log_lines, runtime
 from headrace.launch.process.log_lines import About
@@ -99,13 +99,13 @@ def ends(log: logging.Logger, error: BaseException) -> None:
     log.error("%s", runtime.exit_line(error), extra={"traceback": traceback_of(error)})
 
 
-def reports() -> Reports:
+def reports() -> UnreportedErrors:
     """Errors are collected there too, for the broker; one collector a process."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         if isinstance(handler, _ToReports):
             root.removeHandler(handler)
-    collected = Reports()
+    collected = UnreportedErrors()
     root.addHandler(_ToReports(collected))
     return collected
 
@@ -162,7 +162,7 @@ class ToStderr(logging.Handler):
 class _ToReports(logging.Handler):
     """Errors only, each as one line."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: UnreportedErrors) -> None:
         super().__init__(logging.ERROR)
         self._reports = reports
 

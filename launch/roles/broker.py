@@ -13,7 +13,7 @@ import zmq
 from headrace.broker import durable
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.security.keys import BROKER, Key
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import Roster
@@ -154,9 +154,9 @@ async def _serve(
 def _pulse(server: Server) -> systemd.Pulse:
     """It is bound, so peers may come. It works by waiting for them: that its loop turns is seen by
     that somebody looks, and more cannot be asked of it."""
-    book, peers = server.ledger.book, len(server.roster)
-    text = f"version {book.credit.version}, {peers} peers, {book.entries} unrolls held"
-    return systemd.Pulse(ready=True, moved=book.received, turns=(), idle=True, text=text)
+    state, peers = server.ledger.state, len(server.roster)
+    text = f"version {state.credit.version}, {peers} peers, {state.entries} unrolls held"
+    return systemd.Pulse(ready=True, moved=state.received, turns=(), idle=True, text=text)
 
 
 def _own_key(run: run_file.Run, given: Path | None) -> Key | None:
@@ -179,8 +179,8 @@ def _gate(run: run_file.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
     return gate
 
 
-def _book(run: run_file.Run, inc: int, journal: Journal | None) -> Book:
-    return Book(
+def _book(run: run_file.Run, inc: int, journal: Journal | None) -> LedgerState:
+    return LedgerState(
         batch=run.pacing.batch_unrolls,
         max_lag=run.pacing.max_lag,
         max_lag_hard=run.pacing.max_lag_hard,
@@ -204,7 +204,7 @@ def _report(server: Server, to: Path | None) -> None:
 def _totals(server: Server) -> dict[str, Any]:
     return {
         **server.status(),
-        "redelivered": server.ledger.book.redelivered,
+        "redelivered": server.ledger.state.redelivered,
         "rolled_back": server.ledger.versions.rolled_back,
         "unaccounted": server.ledger.unaccounted(),
         "unroll_bytes": server.counters.unroll_bytes,

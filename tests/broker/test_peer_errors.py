@@ -13,8 +13,8 @@ from headrace.broker.peer_errors import (
     MOST_SHOWN,
     MOST_TEXT,
     MOST_WAITING,
-    Reports,
-    Troubles,
+    PeerErrors,
+    UnreportedErrors,
 )
 
 # Few kinds, so that some are the same; and whatever else a str can hold.
@@ -32,7 +32,7 @@ def folded(text: str) -> str:
 
 
 def test_texts_that_differ_in_numbers_are_one_trouble() -> None:
-    table = Troubles()
+    table = PeerErrors()
     table.add("actor", "node7-3", "env 3 failed, seed 17", 1, 10.0)
     table.add("actor", "node9-1", "env 17 failed, seed 4", 2, 12.0)
     table.add("learner", "learner-0", "env 3 failed, seed 17", 1, 11.0)
@@ -56,12 +56,12 @@ def test_texts_that_differ_in_numbers_are_one_trouble() -> None:
 
 
 @pytest.mark.parametrize("other", ["env 3 failed!", "env three failed", "env 3.5 failed"])
-def test_other_texts_are_other_troubles(other: str) -> None:
+def test_other_texts_are_other_peer_errors(other: str) -> None:
     assert peer_errors.kind("env 3 failed") != peer_errors.kind(other)
 
 
 def test_the_longest_silent_is_forgotten() -> None:
-    table = Troubles()
+    table = PeerErrors()
     words = [chr(ord("a") + at // 26) + chr(ord("a") + at % 26) for at in range(MOST_KEPT + 1)]
     for at, word in enumerate(words[:-1]):
         table.add("actor", "", word, 1, float(at))
@@ -85,7 +85,7 @@ def test_the_longest_silent_is_forgotten() -> None:
 def test_the_table_is_bounded_printable_and_counts_all(
     said: list[tuple[str, str, tuple[str, int], int, float]],
 ) -> None:
-    table, now = Troubles(), 0.0
+    table, now = PeerErrors(), 0.0
     model: dict[tuple[str, str], tuple[int, float]] = {}  # by kind: count, last
     for role, name, (text, times), count, later in said:
         now, text = now + later, text * times
@@ -111,7 +111,7 @@ def test_the_table_is_bounded_printable_and_counts_all(
 @given(st.lists(st.one_of(st.none(), st.tuples(TEXTS, TIMES)), max_size=80))
 def test_a_peer_tells_every_error_once(said: list[tuple[str, int] | None]) -> None:
     """None: the link takes what waits."""
-    reports = Reports()
+    reports = UnreportedErrors()
     told: list[tuple[str, int]] = []
     waiting: list[str] = []
     for error in said:
@@ -133,7 +133,7 @@ def test_a_peer_tells_every_error_once(said: list[tuple[str, int] | None]) -> No
 
 
 def test_what_could_not_be_sent_waits_again() -> None:
-    reports = Reports()
+    reports = UnreportedErrors()
     for at in range(3):
         reports.add(f"env {at} failed")
     for text, count in reports.take():
@@ -143,7 +143,7 @@ def test_what_could_not_be_sent_waits_again() -> None:
 
 
 def test_kinds_beyond_the_bound_are_told_together() -> None:
-    reports = Reports()
+    reports = UnreportedErrors()
     for letter in "abcdefghijklmnopqrst":
         reports.add(letter)
         reports.add(letter)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.server import server
 from headrace.broker.server.connections.counters import Counters
@@ -51,14 +51,14 @@ def _plain(frame: messages.Payload) -> messages.Buffer:
 
 
 def made() -> Server:
-    book = Book(
+    state = LedgerState(
         batch=2, max_lag=2, max_lag_hard=64, queue_bytes=1 << 20, attempts=3, first_tag=1 << 32
     )
     nowhere: Any = None
     with mock.patch.object(server, "Mailbox", Mail):
         own = Server(
             BrokerConfig(),
-            Ledger(book, lease_s=10.0),
+            Ledger(state, lease_s=10.0),
             Counters(),
             inc=99,
             shared=_RUN,

@@ -31,7 +31,7 @@ def running() -> Server:
     for at in range(3):
         broker_side.receive(own, ROUTES[at], broker_side.honest(at))
     broker_side.receive(own, ROUTES[1], unroll(0))
-    assert own.ledger.book.received == 1 and len(own.ledger.book.leases) == 1
+    assert own.ledger.state.received == 1 and len(own.ledger.state.leases) == 1
     return own
 
 
@@ -67,17 +67,17 @@ def test_a_hello(deadly: list[bytes]) -> None:
     broker_side.receive(own, ROUTES[3], deadly)
     for seq in range(1, 4):
         broker_side.receive(own, ROUTES[1], unroll(seq))
-    assert own.ledger.book.received > 1
+    assert own.ledger.state.received > 1
 
 
 def test_a_lease_that_is_named_twice() -> None:
     own = running()
-    session = own.ledger.book.leases.session(1)
+    session = own.ledger.state.leases.session(1)
     assert session is not None
     (tag,) = session.leases
     done = frames(messages.Done(1, 1, 9, ((tag, tag + 1), (tag, tag + 1), (tag - 1, tag + 1))))
     broker_side.receive(own, ROUTES[0], done)
-    assert own.ledger.book.outcomes[messages.Outcome.TRAINED] == 1
+    assert own.ledger.state.outcomes[messages.Outcome.TRAINED] == 1
 
 
 @pytest.mark.parametrize(

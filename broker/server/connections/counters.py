@@ -12,7 +12,7 @@ _LAGS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
 class Counters:
-    """Plain numbers of one broker process. They only grow."""
+    """Counts what one broker process does. The numbers only grow."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)

@@ -1,4 +1,4 @@
-"""HELLO: who may come in, and what the ledger hears of it. And whose key was withdrawn goes out.
+"""HELLO: which peers may join, and what the ledger hears of it. A peer whose key is withdrawn goes.
 
 With keys a connection's user is "role:name"; the role must be the one that HELLO says, and an
 incarnation belongs to the user that said it first. Without keys every user is "".
@@ -13,17 +13,17 @@ from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
-from headrace.broker.server.connections.admission import Budget, Door
+from headrace.broker.server.connections.admission import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.server.connections.takeover import Succession
+from headrace.broker.server.connections.takeover import Takeover
 from headrace.broker.transport.gate import Gate
 
-# Of the words about its spaces that are kept: what a refusal tells (post.py).
+# Of the words about its spaces that are kept: what a refusal tells (replies.py).
 _WORDS: Final = 1000
 
 
 def user_of(frame: zmq.Frame) -> str:
-    """Whose key the connection came with, as the Gate told libzmq."""
+    """Returns whose key the connection came with, as the Gate told libzmq."""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:
@@ -31,7 +31,7 @@ def user_of(frame: zmq.Frame) -> str:
 
 
 def address_of(frame: zmq.Frame) -> str:
-    """Where the connection comes from. Inside one machine libzmq says who, not where."""
+    """Returns where the connection comes from. Inside one machine libzmq says who, not where."""
     try:
         address = ipaddress.ip_address(str(frame.get("Peer-Address")))
     except (zmq.ZMQError, ValueError):
@@ -40,39 +40,44 @@ def address_of(frame: zmq.Frame) -> str:
     return f"[{plain}]" if plain.version == 6 else str(plain)
 
 
-class Reception:
-    """One broker's. No sockets: the server says what is decided here."""
+class Joining:
+    """Decides who may join, and tells the ledger. No sockets: the server sends the decisions."""
 
     def __init__(
-        self, ledger: Ledger, roster: Roster, door: Door, gate: Gate | None, succession: Succession
+        self,
+        ledger: Ledger,
+        roster: Roster,
+        limits: RateLimits,
+        gate: Gate | None,
+        takeover: Takeover,
     ) -> None:
-        self._succession = succession
+        self._takeover = takeover
         self._ledger = ledger
         self._roster = roster
-        self._door = door
+        self._limits = limits
         self._gate = gate
-        self._crowd = 0  # streams at the last look, when they were more than the window; -1 = said
+        self._crowd = 0  # streams at the last look, if more than the window; -1 = warned
         self.moved = 0  # HELLOs of an incarnation that was here, from another connection
-        roster.most_ranks = ledger.book.credit.batch
+        roster.most_ranks = ledger.state.credit.batch
 
-    def objection(
+    def refusal(
         self, hello: Hello, intro: HelloPayload, user: str, *, published: int, now: float
     ) -> tuple[Refusal, str] | None:
-        """Why it may not come in, in words for its user: the key, the room, what it says it is."""
+        """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
-        crowded = self._door.crowded(
+        crowded = self._limits.no_room_reason(
             len(self._roster), known=bool(self._roster.route(hello.inc)), streams=len(intro.streams)
         )
         if crowded:
             return Refusal.IDENTITY, crowded
-        actor = self._ledger.book.actors.get(hello.inc)
+        actor = self._ledger.state.actors.get(hello.inc)
         if actor is not None and actor.expelled:
             return Refusal.UNROLLS, actor.expelled
         owner = actor.user if actor is not None else None
-        objection = self._roster.objection(hello, intro, user, owner)
+        objection = self._roster.refusal(hello, intro, user, owner)
         if objection is None and hello.role == "learner":
-            objection = self._succession.objection(hello, published=published, now=now)
+            objection = self._takeover.refusal(hello, published=published, now=now)
         return objection
 
     def join(
@@ -83,11 +88,11 @@ class Reception:
         *,
         user: str,
         address: str,
-        budget: Budget,
+        budget: ConnectionBudget,
         now: float,
     ) -> tuple[Peer, str]:
-        """Its place in the roster, and in words what is new about it."""
-        self._door.known(route)
+        """Adds the peer to the roster; returns it, and in words what is new about it."""
+        self._limits.forget_unknown(route)
         moved = self._roster.route(hello.inc) not in (b"", route)
         self.moved += moved
         peer = Peer(
@@ -103,7 +108,7 @@ class Reception:
             budget=budget,
             address=address,
         )
-        if intro.port:  # only ever at its own address: nobody sends Prometheus elsewhere
+        if intro.port:  # only at its own address: no peer may send Prometheus elsewhere
             peer.target = f"{address}:{intro.port}"
         new = self._roster.join(peer)
         return peer, "joins" if new else "goes on from another connection" if moved else ""
@@ -111,11 +116,11 @@ class Reception:
     def enter(
         self, peer: Peer, hello: Hello, intro: HelloPayload, *, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
-        """The version to continue at, and who must go: with another environment than the learner's,
-        or ranks of another learner."""
+        """Returns the version to continue at, and the peers that must go: those with another
+        environment than the learner's, or the ranks of another learner."""
         if peer.role == "learner":
             return self._learner(peer, hello, intro, published)
-        version = self._ledger.book.credit.version
+        version = self._ledger.state.credit.version
         if peer.role == "actor" and peer.spaces and intro.streams:
             self._ledger.actor_hello(
                 peer.inc,
@@ -133,10 +138,10 @@ class Reception:
     def _learner(
         self, peer: Peer, hello: Hello, intro: HelloPayload, published: int
     ) -> tuple[int, list[tuple[Peer, Refusal, str]]]:
-        out = [(rival, Refusal.TAKEN, text) for rival, text in self._succession.succeed(hello)]
+        out = [(rival, Refusal.TAKEN, text) for rival, text in self._takeover.replace_rivals(hello)]
         self._roster.spaces = (hello.spaces, intro.spaces)
-        self._ledger.book.unroll_bytes = intro.unroll_bytes
-        self._door.sizes(intro.unroll_bytes)
+        self._ledger.state.unroll_bytes = intro.unroll_bytes
+        self._limits.set_unroll_size(intro.unroll_bytes)
         foreign = self._roster.foreign()
         for other in foreign:
             self._ledger.actor_bye(other.inc, ())
@@ -157,8 +162,8 @@ class Reception:
         )
         return version, out
 
-    def alive(self, peer: Peer, now: float) -> bool:
-        """Heard now; False = the ledger gave it up meanwhile."""
+    def heard(self, peer: Peer, now: float) -> bool:
+        """Notes that the peer was heard now; False = the ledger gave it up meanwhile."""
         peer.seen = now
         if peer.role == "actor" and peer.spaces:
             return self._ledger.heard(peer.inc, now)
@@ -166,9 +171,9 @@ class Reception:
             return self._ledger.learner_heard(peer.inc, now)
         return True
 
-    def crowd(self) -> str:
-        """Every tick: are there more streams than places? Said once, when no more come in."""
-        credit = self._ledger.book.credit
+    def streams_warning(self) -> str:
+        """Returns a warning, once, when there are more streams than places and no more come in."""
+        credit = self._ledger.state.credit
         last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
         if last < 0 or not now or now != last:
             self._crowd = last if last < 0 else now
@@ -180,8 +185,8 @@ class Reception:
             " pacing.batch_unrolls; raise one of these, or let fewer groups play (actor.groups)"
         )
 
-    def withdrawn(self) -> list[Peer]:
-        """Every tick: whose key is no longer in the folder is out, and what it held is free."""
+    def remove_withdrawn(self) -> list[Peer]:
+        """Removes the peers whose key is no longer in the folder, and frees what they held."""
         gate = self._gate
         if gate is None:
             return []

@@ -1,4 +1,4 @@
-"""Sends and counts. What a socket does not take is dropped; bulk waits for room."""
+"""Sends the broker's messages. What a socket does not take is dropped; bulk waits for room."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -25,8 +25,8 @@ _MOST_WORDS = 1000
 _BULK = (Chunk, Deliver, Open, Piece)
 
 
-class Post:
-    """The ROUTER's way out."""
+class Replies:
+    """Sends through the ROUTER, with flow control for each peer."""
 
     def __init__(
         self, router: Mailbox, metrics: Counters, lease_s: float, queue_bytes: int
@@ -40,38 +40,37 @@ class Post:
         self._queue_bytes = queue_bytes  # what learners do not read may be as much as the queue
 
     def send(self, route: bytes, message: Message, *buffers: Payload) -> bool:
-        """False = there was no room for it, or nobody there."""
+        """Sends a message; False = there was no room for it, or no peer there."""
         return self._send(route, wire.encode(message, *buffers))
 
     def bulk(self, peer: Peer, key: Hashable, message: Message, *buffers: Payload) -> None:
-        """Sends in its turn, and in pieces where the peer's line is slow; until there is room it
-        waits."""
+        """Sends bulk in its turn, in pieces where the line is slow; without room it waits."""
         if peer.bulk is None:
             peer.bulk = BulkSender(self._lease_s)
         frames = wire.encode(message, *buffers)
         peer.bulk.submit(key, frames, self._to(peer), time.monotonic())
 
     def reached(self, peer: Peer, message: Reached) -> None:
-        """The peer has read so far: there is room for more."""
+        """Notes how far the peer has read: there is room for more."""
         if peer.bulk is not None:
             peer.bulk.reached(message, time.monotonic())
-            self.go_on(peer)
+            self.send_waiting(peer)
 
     def beat(self, peer: Peer) -> None:
-        """Every beat of the peer: what found no room may find some now."""
+        """Tries again at every beat of the peer: what found no room may find some now."""
         if peer.bulk is not None:
             peer.bulk.beat(self._to(peer), time.monotonic())
-            self.go_on(peer)
+            self.send_waiting(peer)
 
-    def go_on(self, peer: Peer) -> None:
-        """Sends of what waits for a peer what there is room for now."""
+    def send_waiting(self, peer: Peer) -> None:
+        """Sends what waits for a peer, as far as there is room now."""
         if peer.bulk is not None:
             peer.bulk.flush(self._to(peer), time.monotonic())
             if not peer.bulk:
                 self.emptied(peer)
 
-    def reaches(self, route: bytes, message: Message) -> bool:
-        """Says something harmless; False = its connection is closed."""
+    def is_reachable(self, route: bytes, message: Message) -> bool:
+        """Sends a harmless message; False = the connection is closed."""
         return self._router.reaches([route, *wire.encode(message)])
 
     def send_all(self, route: bytes, messages: Sequence[Message]) -> None:
@@ -80,7 +79,7 @@ class Post:
 
     def refuse(self, route: bytes, code: Refusal, text: str) -> None:
         self._metrics.refused[code.name.lower()] += 1
-        # The words of two environments may be long; what counts stands in front.
+        # The description of two environments may be long; what matters stands first.
         self.send(route, wire.Refuse(code, text[:_MOST_WORDS]))
 
     def _to(self, peer: Peer) -> Send:

@@ -1,4 +1,4 @@
-"""Who is connected, and who may be. Pure."""
+"""The peers that are connected, and the rules for those that want to join. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from typing import Any
 from headrace.broker import sanitise as say
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
-from headrace.broker.server.connections.admission import Budget
+from headrace.broker.server.connections.admission import ConnectionBudget
 from headrace.broker.transport.bulk.sender import BulkSender
 
 ROLES = ("actor", "learner", "watcher", "evaluator", "node")
 _PLAYERS = ("actor", "evaluator")
-# Beats without a word after which a peer is late.
+# Beats of silence after which a peer is late.
 _LATE_BEATS = 2.5
 
 
 @dataclass(slots=True)
 class Peer:
-    """Who stands behind a routing id."""
+    """Describes the peer behind a routing id."""
 
     route: bytes
     role: str
@@ -32,7 +32,7 @@ class Peer:
     fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
     asked: dict[int, None] = field(default_factory=dict)  # chunks of it to be sent, in order
     user: str = ""  # "role:name" of its key; "" = there are no keys
-    budget: Budget = field(default_factory=Budget)
+    budget: ConnectionBudget = field(default_factory=ConnectionBudget)
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
     bulk: BulkSender | None = None  # what waits to be sent to it; None = nothing ever did
@@ -45,7 +45,7 @@ class Peer:
 
 
 class Roster:
-    """Peers by route and by incarnation; a reconnect replaces the old route."""
+    """Holds the peers by route and by incarnation; a reconnect replaces the old route."""
 
     def __init__(self, run: str, differs: Callable[[dict[str, Any]], str | None]) -> None:
         self.run = run
@@ -59,11 +59,11 @@ class Roster:
         return self._peers.get(route)
 
     def route(self, inc: int) -> bytes:
-        """Where that incarnation is; b"" (nobody) when it is not here."""
+        """Returns where that incarnation is; b"" when it is not here."""
         return self._routes.get(inc, b"")
 
     def join(self, peer: Peer) -> bool:
-        """True = not known before."""
+        """Adds a peer; True = not known before."""
         old = self._routes.get(peer.inc)
         if old is not None:
             self._peers.pop(old, None)
@@ -81,23 +81,23 @@ class Roster:
         return len(self._peers)
 
     def everybody(self) -> list[Peer]:
-        """A copy in one step: the thread that serves metrics asks too."""
+        """Copies the list of peers in one step: the thread that serves metrics asks too."""
         return list(self._peers.values())
 
     def of(self, role: str) -> list[Peer]:
         return [peer for peer in self.everybody() if peer.role == role]
 
     def players(self) -> list[Peer]:
-        """Who makes environments: samplers and evaluators."""
+        """Returns the peers that make environments: samplers and evaluators."""
         return [peer for peer in self.everybody() if peer.role in _PLAYERS]
 
     def sums(self) -> dict[str, float]:
-        """How many samplers there are, and what all of them say they did."""
+        """Counts the samplers and sums up what they say they did."""
         actors = self.of("actor")
         return {**say.total([peer.stats for peer in actors]), "count": len(actors)}
 
     def acted(self) -> int:
-        """The version that the samplers act with, by the word of most of them; -1 = none does.
+        """Returns the version that most samplers say they act with (the median); -1 = none acts.
 
         One that lies, or comes back from long ago, moves it no further than to its neighbour's.
         """
@@ -108,7 +108,7 @@ class Roster:
         return [peer for peer in self.everybody() if peer.seen < since]
 
     def oldest(self) -> int:
-        """The oldest version that a sampler acts with; -1 = none acts."""
+        """Returns the oldest version that a sampler acts with; -1 = none acts."""
         return min((peer.acting for peer in self.of("actor") if peer.acting >= 0), default=-1)
 
     def versions_behind(self, newest: int) -> int:
@@ -117,24 +117,25 @@ class Roster:
         return max(0, newest - oldest) if oldest >= 0 else 0
 
     def behind(self, version: int) -> int:
-        """Samplers that have not proved to act with these weights."""
+        """Counts the samplers that have not proved to act with these weights."""
         return sum(1 for peer in self.of("actor") if peer.acting < version)
 
     def contradicts(self, hello: Hello) -> bool:
-        """A learner of another environment than the learners that are here: a rank that only says
-        so would send all samplers home. Rank 0 may: it replaces who was here."""
+        """Tells whether a learner has another environment than the learners that are here: a rank
+        that only says so would send all samplers home. Rank 0 may: it replaces those that were
+        here."""
         here = (peer for peer in self.of("learner") if peer.inc != hello.inc)
         return hello.rank > 0 and any(peer.spaces != hello.spaces for peer in here)
 
     def foreign(self) -> list[Peer]:
-        """Samplers and evaluators of another environment than the learner's."""
+        """Returns the samplers and evaluators of another environment than the learner's."""
         return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
 
-    def objection(
+    def refusal(
         self, hello: Hello, said: HelloPayload, user: str = "", owner: str | None = None
     ) -> tuple[Refusal, str] | None:
-        """Why this peer may not join; the words are for its user. `owner`: who said that
-        incarnation before and is gone; whoever is here is asked by itself."""
+        """Returns why this peer may not join, in words for its user. `owner`: the user that said
+        that incarnation before and is gone; a peer that is here is asked itself."""
         if hello.role not in ROLES:
             return Refusal.IDENTITY, f"no role is called {say.words(hello.role)!r}"
         stranger = self._impostor(hello, user, owner)
@@ -156,10 +157,10 @@ class Roster:
         return None
 
     def _impostor(self, hello: Hello, user: str, owner: str | None) -> str:
-        """What is wrong with who it says it is.
+        """Returns what is wrong with who the peer says it is; "" = nothing.
 
-        Without keys whoever knows an incarnation may take its place: a reconnect looks just so. It
-        is 63 random bits that only its broker and the learners hear.
+        Without keys anyone who knows an incarnation may take its place: a reconnect looks the same.
+        It is 63 random bits that only its broker and the learners hear.
         """
         own = user.partition(":")[0]
         # A node fetches for samplers, with their key.

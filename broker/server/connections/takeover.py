@@ -18,47 +18,47 @@ from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.records import Session
 from headrace.broker.protocol.messages import Hello, LearnerPong, Refusal
-from headrace.broker.server.connections.replies import Post
+from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import Peer, Roster
 
 # Beats that a learner whose connection is closed must have missed, to count as dead.
 _MISSED: Final = 2.0
-# Newcomers remembered; one that asks no more is forgotten by and by.
+# Newcomers remembered; those that stopped asking are forgotten first.
 _MOST_ASKING: Final = 1024
 
 
-class Succession:
-    """One broker's."""
+class Takeover:
+    """Decides which of two learners trains the run."""
 
     def __init__(
         self,
         ledger: Ledger,
         roster: Roster,
-        post: Post,
+        replies: Replies,
         beat_s: float,
         pong: Callable[[], LearnerPong],
     ) -> None:
         self._ledger = ledger
-        self._post = post
+        self._replies = replies
         self._roster = roster
         self._beat_s = beat_s
-        self._pong = pong  # what a learner hears at every beat; one more does no harm
+        self._pong = pong  # what a learner hears at every beat; an extra one does no harm
         self._asking: dict[int, float] = {}  # newcomer -> when it said its first HELLO
         self.trained_steps = 0  # as a learner's latest beat says
 
-    def objection(self, hello: Hello, *, published: int, now: float) -> tuple[Refusal, str] | None:
-        """Why this learner may not come in, or not yet; the words are for its user."""
+    def refusal(self, hello: Hello, *, published: int, now: float) -> tuple[Refusal, str] | None:
+        """Returns why this learner may not join, or not yet, in words for its user."""
         if not hello.take_over:
             occupied = self._occupied(hello, now)
             if occupied is not None:
                 return occupied
         self._asking.pop(hello.inc, None)
-        return self._forgets(hello, published)
+        return self._would_forget(hello, published)
 
-    def succeed(self, hello: Hello) -> list[tuple[Peer, str]]:
-        """It comes in: the ranks of another learner are out. Returns those, and what to tell them.
-        What they held goes back; without a mark if somebody put them out, for nothing went wrong
-        with it, while what a learner died with may be why it died."""
+    def replace_rivals(self, hello: Hello) -> list[tuple[Peer, str]]:
+        """Removes the ranks of another learner, as this one joins; returns them and what to tell
+        them. Their leases go back. With --take-over no attempt is counted, for nothing went wrong
+        with them; else it is: what a learner died with may be why it died."""
         out = []
         for rival in self._rivals(hello):
             peer = self._roster.get(self._roster.route(rival.inc))
@@ -77,7 +77,7 @@ class Succession:
         return [(peer, words) for peer in out]
 
     def _rivals(self, hello: Hello) -> list[Session]:
-        leases = self._ledger.book.leases
+        leases = self._ledger.state.leases
         return leases.rivals(hello.inc, group=hello.group, rank=hello.rank)
 
     def _occupied(self, hello: Hello, now: float) -> tuple[Refusal, str] | None:
@@ -110,25 +110,25 @@ class Succession:
         return silent > _MISSED * self._beat_s and not self._reaches(session.inc)
 
     def _reaches(self, inc: int) -> bool:
-        """Is its connection open?"""
-        return self._post.reaches(self._roster.route(inc), self._pong())
+        """Tells whether its connection is open."""
+        return self._replies.is_reachable(self._roster.route(inc), self._pong())
 
     def _words(self, session: Session, now: float) -> str:
-        """Who it is, where, and since when."""
+        """Describes a session: its name, where it is, and since when."""
         peer = self._roster.get(self._roster.route(session.inc))
         name = f"{peer.name} from {peer.address}" if peer is not None else f"rank {session.rank}"
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - session.since)))
         return f"{name} (rank {session.rank} of {session.world}, here since {since})"
 
-    def _forgets(self, hello: Hello, published: int) -> tuple[Refusal, str] | None:
-        """Would it replace what others trained by new weights, unasked?"""
+    def _would_forget(self, hello: Hello, published: int) -> tuple[Refusal, str] | None:
+        """Refuses a learner that would replace what others trained with new weights, unasked."""
         if hello.fresh or hello.version > 0:
             return None
-        if self._ledger.book.leases.session(hello.inc) is not None:
+        if self._ledger.state.leases.session(hello.inc) is not None:
             return None  # it is here, and only says HELLO again
-        if any(s.group == hello.group for s in self._ledger.book.leases.sessions.values()):
+        if any(s.group == hello.group for s in self._ledger.state.leases.sessions.values()):
             return None  # its rank 0 was let in
-        version = max(self._ledger.book.credit.version, published, self._roster.acted())
+        version = max(self._ledger.state.credit.version, published, self._roster.acted())
         if version <= 0:
             return None
         steps = f" ({self.trained_steps} steps trained)" if self.trained_steps else ""

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.records import Effects
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.protocol.messages import Outcome, Unroll, ranges
 
 LEASE = 10.0
@@ -21,21 +21,21 @@ def ledger(**other: int) -> Ledger:
         "attempts": 3,
         "first_tag": 1000,
     }
-    return Ledger(Book(**{**settings, **other}), lease_s=LEASE)
+    return Ledger(LedgerState(**{**settings, **other}), lease_s=LEASE)
 
 
 def recount(one: Ledger) -> None:
     """Every running total against the records it is about."""
-    book = one.book
-    streams = [stream for actor in book.actors.values() for stream in actor.streams.values()]
+    state = one.state
+    streams = [stream for actor in state.actors.values() for stream in actor.streams.values()]
     here = [entry for stream in streams for entry in stream.present.values()]
-    leased = [e for session in book.leases.sessions.values() for e in session.leases.values()]
-    queued = {id(entry) for entry in book.queue if not entry.gone and entry.tag < 0}
+    leased = [e for session in state.leases.sessions.values() for e in session.leases.values()]
+    queued = {id(entry) for entry in state.queue if not entry.gone and entry.tag < 0}
     assert one.unaccounted() == 0
-    assert book.entries == len(here) == len(queued) + len(leased) == book.credit.present
+    assert state.entries == len(here) == len(queued) + len(leased) == state.credit.present
     assert {id(entry) for entry in here} == queued | {id(entry) for entry in leased}
-    assert book.nbytes == sum(entry.nbytes for entry in here)
-    assert book.credit.running == sum(s.running for s in streams if s.joined)
+    assert state.nbytes == sum(entry.nbytes for entry in here)
+    assert state.credit.running == sum(s.running for s in streams if s.joined)
     for stream in streams:
         assert not stream.present.keys() & stream.settled.keys()
         assert stream.arrived <= stream.limit or not stream.joined

@@ -75,7 +75,7 @@ def test_no_unroll_is_older_than_the_lag_when_all_run_alike(max_lag: int) -> Non
         running += [(sampler, stream) for sampler, stream, _ in places]
         for sampler, stream in running[:3]:  # first granted, first done
             # The oldest weights that the credit allows.
-            floor = one.book.actors[sampler.inc].streams[stream].floor_version
+            floor = one.state.actors[sampler.inc].streams[stream].floor_version
             send(one, sampler, stream, max(0, floor))
         del running[:3]
         if len(leased) >= 4:
@@ -128,7 +128,7 @@ def test_credit_left_unused_returns_when_its_stream_leaves() -> None:
     first, second = join(one, 1), join(one, 2)
     learn(one)
     first.hear(one.pump(0.0))
-    assert (first.limit, one.book.credit.budget()) == ([1], 0)
+    assert (first.limit, one.state.credit.budget()) == ([1], 0)
     one.actor_bye(1, ())
     second.hear(one.pump(0.0))
     assert second.limit == [1]
@@ -136,13 +136,13 @@ def test_credit_left_unused_returns_when_its_stream_leaves() -> None:
 
 def test_memory_bounds_credit() -> None:
     one = ledger(batch=100, max_lag=9, queue_bytes=7 * SIZE)
-    one.book.unroll_bytes = SIZE
+    one.state.unroll_bytes = SIZE
     samplers = [join(one, inc, 4) for inc in range(1, 9)]
     learn(one, want=0)
     for _ in range(3):
         for sampler, stream, _ in granted(samplers, one.pump(0.0)):
             assert send(one, sampler, stream)
-    assert one.book.nbytes == 7 * SIZE
+    assert one.state.nbytes == 7 * SIZE
 
 
 def test_a_grant_after_more_arrived_than_was_granted() -> None:
@@ -163,7 +163,7 @@ def test_what_bounds_how_far_sampling_is_ahead_does_not_bound_the_age_of_a_slow_
     due: list[tuple[int, Sampler, int, int]] = []  # version it is finished at, acted with
     tags: list[int] = []
     for _ in range(400):
-        version = one.book.credit.version
+        version = one.state.credit.version
         effects = one.pump(0.0)
         for sampler, stream, floor in granted(samplers, effects):
             assert floor <= version
@@ -173,12 +173,12 @@ def test_what_bounds_how_far_sampling_is_ahead_does_not_bound_the_age_of_a_slow_
         for each in [each for each in due if each[0] <= version]:
             due.remove(each)
             send(one, each[1], each[2], each[3])
-        assert one.book.credit.ahead <= 3
+        assert one.state.credit.ahead <= 3
         if len(tags) >= 4:
             step(one, 50, tags[:4], version + 1)
             del tags[:4]
         recount(one)
     assert max(ages) > 2
     assert max(ages) <= 10
-    assert one.book.outcomes[Outcome.STALE] > 0
-    assert one.book.credit.version > 50
+    assert one.state.outcomes[Outcome.STALE] > 0
+    assert one.state.credit.version > 50

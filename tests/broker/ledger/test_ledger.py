@@ -76,9 +76,9 @@ def test_too_old_is_stale_when_its_turn_comes() -> None:
     one, sampler = ready(max_lag=5, max_lag_hard=3)
     send(one, sampler, version=0)
     send(one, sampler, version=1)
-    one.book.leases.sessions[0].want = 0
+    one.state.leases.sessions[0].want = 0
     one.learner_heard(50, 0.0, version=4)
-    one.book.leases.sessions[0].want = 9
+    one.state.leases.sessions[0].want = 9
     effects = one.pump(0.0)
     sampler.hear(effects)
     assert sampler.ends == {(0, 0): Outcome.STALE}
@@ -101,7 +101,7 @@ def test_a_fenced_learner_changes_nothing() -> None:
     (new,) = tags(one)
     assert one.done(50, ranges([old, new])) == one.done(51, ranges([old])) == 0
     one.nack(50, ranges([new]), Outcome.REJECTED)
-    assert not one.learner_heard(50, 0.0, version=99) and one.book.credit.version == 0
+    assert not one.learner_heard(50, 0.0, version=99) and one.state.credit.version == 0
     assert one.done(51, ranges([new])) == 1
     assert one.done(51, ranges([new])) == 0
 
@@ -116,7 +116,7 @@ def test_outcomes_of_a_nack() -> None:
     one.nack(50, ranges([third]), Outcome.ABANDONED)
     sampler.hear(one.pump(0.0))
     assert sampler.ends == {(0, 0): Outcome.REJECTED, (0, 1): Outcome.TRAINED}
-    assert one.book.entries == 1
+    assert one.state.entries == 1
     recount(one)
 
 
@@ -124,13 +124,13 @@ def test_a_clean_end_of_a_sampler() -> None:
     one, sampler = ready()
     for _ in range(3):
         send(one, sampler)
-    one.book.leases.sessions[0].want = one.book.leases.sessions[0].given + 1
+    one.state.leases.sessions[0].want = one.state.leases.sessions[0].given + 1
     assert len(tags(one)) == 1
     sampler.make(0)  # never arrives
     one.actor_bye(1, sampler.ranges())
-    assert one.book.outcomes[Outcome.ABANDONED] == 3
-    assert one.book.entries == 1  # leased: it will be trained all the same
-    assert one.book.credit.running == 0
+    assert one.state.outcomes[Outcome.ABANDONED] == 3
+    assert one.state.entries == 1  # leased: it will be trained all the same
+    assert one.state.credit.running == 0
     recount(one)
 
 
@@ -140,7 +140,7 @@ def test_silence_is_death_and_death_returns_leases() -> None:
     assert len(tags(one)) == 1
     assert one.tick(LEASE + 1)[0].inc == 1
     assert not one.heard(1, LEASE + 1) and not one.learner_heard(50, LEASE + 1)
-    assert (len(one.book.leases), one.book.credit.running, one.book.entries) == (0, 0, 1)
+    assert (len(one.state.leases), one.state.credit.running, one.state.entries) == (0, 0, 1)
     recount(one)
 
 
@@ -163,9 +163,9 @@ def test_the_end_of_the_run_stops_credit() -> None:
     one, sampler = ready()
     one.learner_bye(50, final=True)
     send(one, sampler)
-    limit = one.book.actors[1].streams[0].limit
+    limit = one.state.actors[1].streams[0].limit
     one.pump(0.0)
-    assert one.over and one.book.actors[1].streams[0].limit == limit
+    assert one.over and one.state.actors[1].streams[0].limit == limit
 
 
 # ---- coming back --------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_a_new_broker_learns_everything_from_its_peers(order: tuple[str, ...]) -
         enter(who)
         delivered += one.pump(0.0).deliver
         recount(one)
-    credit = one.book.credit
+    credit = one.state.credit
     assert delivered == []
     for _, lo, hi in one.missing(1, sampler.ranges()):
         for seq in range(lo, hi):
@@ -215,7 +215,7 @@ def test_a_new_broker_learns_everything_from_its_peers(order: tuple[str, ...]) -
     assert sampler.ends == {(0, 0): Outcome.TRAINED, (0, 2): Outcome.TRAINED}
     assert sorted(entry.unroll.seq for entry in effects.deliver) == [4, 5, 6]
     assert credit.accepted == 7 * 4 + 5
-    assert credit.running == one.book.actors[1].streams[0].limit - 7
+    assert credit.running == one.state.actors[1].streams[0].limit - 7
     step(one, 50, [50], 8)
     step(one, 51, [51], 8)
     sampler.hear(one.pump(0.0))
@@ -268,8 +268,8 @@ def test_what_an_earlier_broker_acknowledged_has_arrived() -> None:
     one = ledger()
     one.actor_hello(1, "a", [(0, 0, 3, 3, ((0, 1), (2, 3)))], now=0.0)
     learn(one, trained=[(1, 0, ((0, 2),))], want=0)
-    assert one.book.actors[1].streams[0].arrived == 2
-    assert one.book.credit.running == 1
+    assert one.state.actors[1].streams[0].arrived == 2
+    assert one.state.credit.running == 1
     recount(one)
 
 
@@ -281,9 +281,9 @@ def test_a_sampler_thought_dead_keeps_what_it_started() -> None:
     assert other.limit == [2]  # its credit went to another
     sampler.make(0)
     one.actor_hello(1, "a", sampler.streams(), now=LEASE + 2)
-    assert one.book.credit.budget() == -1
+    assert one.state.credit.budget() == -1
     one.pump(LEASE + 2)
-    assert one.book.credit.budget() == -1  # no grant until the rule holds again
+    assert one.state.credit.budget() == -1  # no grant until the rule holds again
     assert one.missing(1, sampler.ranges()) == ((0, 0, 1),)
     recount(one)
 
@@ -296,7 +296,7 @@ def test_an_older_checkpoint_goes_on_above_and_is_counted() -> None:
     assert one.versions.rolled_back == 3 * 4
     assert learn(one, 52, version=7) == 11  # HELLO twice is one return
     assert one.versions.rolled_back == 3 * 4
-    assert one.book.credit.budget() == 2 * 4 - one.book.credit.running
+    assert one.state.credit.budget() == 2 * 4 - one.state.credit.running
 
 
 def test_what_many_samplers_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_what_many_samplers_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPa
         join(one, inc, now=0.0)
         one.actor_bye(inc, ())
         one.tick(float(inc))
-    assert len(one.book.actors) <= 7
+    assert len(one.state.actors) <= 7
 
 
 def test_forged_ranges_do_not_hold_the_loop() -> None:

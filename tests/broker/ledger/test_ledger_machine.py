@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
         self.ledger = ledger(
             batch=batch, max_lag=max_lag, attempts=attempts, max_lag_hard=6, queue_bytes=room * SIZE
         )
-        self.ledger.book.unroll_bytes = SIZE
+        self.ledger.state.unroll_bytes = SIZE
         self.now, self.version = 0.0, 0
         self.samplers: list[Sampler] = []
         self.rank: Rank | None = None
@@ -49,7 +49,7 @@ class Machine(RuleBasedStateMachine):
         self.settled: dict[tuple[int, int, int], Outcome] = {}
 
     def pump(self, *, lose: bool = False) -> None:
-        credit = self.ledger.book.credit
+        credit = self.ledger.state.credit
         limits = self.limits()
         before = credit.budget()
         effects = self.ledger.pump(self.now)
@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         self.rank.held = {tag: held for tag, held in self.rank.held.items() if held != key}
 
     def limits(self) -> dict[tuple[int, int], int]:
-        actors = self.ledger.book.actors
+        actors = self.ledger.state.actors
         return {(a, n): s.limit for a in actors for n, s in actors[a].streams.items() if s.joined}
 
     def known(self, sampler: Sampler) -> bool:
@@ -117,14 +117,14 @@ class Machine(RuleBasedStateMachine):
             for seq in range(lo, hi):
                 self.ledger.unroll(sampler.open[stream, seq], BODY, SIZE)
         self.pump()
-        here = self.ledger.book.actors[sampler.inc].streams
+        here = self.ledger.state.actors[sampler.inc].streams
         for stream, seq in sampler.open:
             limit = here[stream].limit
             assert seq in here[stream].present or seq >= limit, "a beat did not repair it"
         return None
 
     def sampler_returns(self, sampler: Sampler) -> None:
-        actor = self.ledger.book.actors[sampler.inc]
+        actor = self.ledger.state.actors[sampler.inc]
         self.overdraft |= not actor.alive
         self.ledger.actor_hello(sampler.inc, "again", sampler.streams(), now=self.now)
 
@@ -143,7 +143,7 @@ class Machine(RuleBasedStateMachine):
         sampler = data.draw(st.sampled_from(self.samplers))
         if not self.known(sampler):
             return self.sampler_returns(sampler)
-        for number, stream in self.ledger.book.actors[sampler.inc].streams.items():
+        for number, stream in self.ledger.state.actors[sampler.inc].streams.items():
             started = sampler.next[number] + more
             if stream.asked and not wrong:
                 sampler.limit[number] = min(sampler.limit[number], started)
@@ -172,7 +172,7 @@ class Machine(RuleBasedStateMachine):
         back = data.draw(st.integers(0, 3))
         trained = self.rank.trained if self.rank is not None else set()
         self.rank = Rank(next(self.incs) + 10**6, trained=trained)
-        started, seen = max(0, self.version - back), self.ledger.book.credit.version
+        started, seen = max(0, self.version - back), self.ledger.state.credit.version
         windows = [(i, s, ranges([q])) for i, s, q in sorted(trained)]
         self.version = learn(
             self.ledger, self.rank.inc, version=started, want=6, trained=windows, now=self.now
@@ -241,13 +241,13 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def bound(self) -> None:
-        book = self.ledger.book
-        assert book.credit.budget() >= 0 or self.overdraft
-        assert book.nbytes <= book.queue_bytes
+        state = self.ledger.state
+        assert state.credit.budget() >= 0 or self.overdraft
+        assert state.nbytes <= state.queue_bytes
 
     @invariant()
     def outcomes(self) -> None:
-        for actor in self.ledger.book.actors.values():
+        for actor in self.ledger.state.actors.values():
             for number, stream in actor.streams.items():
                 for seq, outcome in stream.settled.items():
                     key = (actor.inc, number, seq)

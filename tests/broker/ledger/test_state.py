@@ -4,13 +4,13 @@ from pathlib import Path
 
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.protocol.messages import Outcome, Unroll
 
 
 def test_it_writes_what_ended_once_a_pump(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "broker-9.log")
-    book = Book(
+    state = LedgerState(
         batch=2,
         max_lag=3,
         max_lag_hard=8,
@@ -19,7 +19,7 @@ def test_it_writes_what_ended_once_a_pump(tmp_path: Path) -> None:
         first_tag=50,
         journal=journal,
     )
-    ledger = Ledger(book, lease_s=5.0)
+    ledger = Ledger(state, lease_s=5.0)
     ledger.actor_hello(7, "a", [(0, 0, 0, 0, ()), (1, 0, 0, 0, ())], now=0.0)
     ledger.learner_hello(3, rank=0, world=1, version=0, want=9, trained=(), held=(), now=0.0)
     ledger.pump(0.0)
@@ -41,5 +41,5 @@ def test_it_writes_what_ended_once_a_pump(tmp_path: Path) -> None:
     assert sorted(lines()[2:]) == ["B 7 0 0 2 trained", "B 7 0 2 3 rejected"]
     ledger.pump(0.0)
     assert len(lines()) == 4
-    assert sum(book.outcomes.values()) == 6
+    assert sum(state.outcomes.values()) == 6
     journal.close()

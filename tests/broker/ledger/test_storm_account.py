@@ -11,7 +11,7 @@ import pytest
 from headrace.broker.journal import audit, journal_files
 from headrace.broker.journal import journal as journal_module
 from headrace.broker.journal.journal import Journal
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.learner import LearnerEnd
 from headrace.broker.peers.sampler import ActorEnd
 from tests.broker.peers import test_ends
@@ -65,15 +65,15 @@ def written(
             options["journal"] = Journal(ledger, f"learner-{options['inc']}")
             return LearnerEnd(endpoint, **options)
 
-        def book(**options: Any) -> Book:
+        def state(**options: Any) -> LedgerState:
             number = len(list(ledger.glob("broker-*.log"))) if ledger.exists() else 0
-            return Book(journal=Journal(ledger, f"broker-{number}"), **options)
+            return LedgerState(journal=Journal(ledger, f"broker-{number}"), **options)
 
         worlds: list[World] = []  # empty while it is made
         clock = SimpleNamespace(time=lambda: worlds[0].now if worlds else 100.0)
         monkeypatch.setattr(test_ends, "ActorEnd", actor)
         monkeypatch.setattr(test_ends, "LearnerEnd", learner)
-        monkeypatch.setattr(test_ends, "Book", book)
+        monkeypatch.setattr(test_ends, "LedgerState", state)
         monkeypatch.setattr(Written, "ledger", ledger, raising=False)
         monkeypatch.setattr(journal_module, "time", clock)
         world = begin(plan)

@@ -40,7 +40,7 @@ def turn(one: Ledger, now: float, *samplers: Sampler) -> Effects:
 
 
 def stream(one: Ledger, inc: int, number: int = 0) -> Stream:
-    return one.book.actors[inc].streams[number]
+    return one.state.actors[inc].streams[number]
 
 
 def test_who_acts_with_nothing_gets_none() -> None:
@@ -71,7 +71,7 @@ def run(
     one: Ledger, fast: Sampler, others: list[Sampler], *, versions: int, beats: Iterator[float]
 ) -> int:
     """One sampler plays as fast as it may, the others only ping; the learner's version."""
-    version, now, batch = 0, one.book.now, one.book.credit.batch
+    version, now, batch = 0, one.state.now, one.state.credit.batch
     tags: list[int] = []
     for pause in beats:
         now += pause
@@ -142,7 +142,7 @@ def test_what_is_not_used_comes_back_when_another_could_use_it() -> None:
     one.returned(1, [(number, asked, 1)])  # one of them runs
     other.hear(one.pump(5.3))
     assert other.limit[0] >= 2
-    assert one.book.credit.withdrawn == 3
+    assert one.state.credit.withdrawn == 3
     recount(one)
 
 
@@ -212,10 +212,10 @@ def test_a_hoarder_keeps_nothing() -> None:
     fast = join(one, 1)
     learn(one)
     assert run(one, fast, [], versions=5, beats=iter([0.1] * 100)) == 5
-    hoarders = [join(one, inc, 4, one.book.now) for inc in range(2, 6)]
+    hoarders = [join(one, inc, 4, one.state.now) for inc in range(2, 6)]
     for hoarder in hoarders:
         one.acts(hoarder.inc, 1 << 30)
-    now, version, tags, free_at = one.book.now, 5, list[int](), 0.0
+    now, version, tags, free_at = one.state.now, 5, list[int](), 0.0
     end = now + 40 * LEASE
     while now < end:
         now += 0.1
@@ -262,7 +262,7 @@ def test_without_anything_to_compare_long_unrolls_are_waited_for() -> None:
                     send(one, sampler, 0, version)
             elif sampler.next[0] < sampler.limit[0]:
                 started[sampler.inc] = now
-        most = max(most, len(started) + one.book.credit.present)
+        most = max(most, len(started) + one.state.credit.present)
         if len(tags) >= 2:
             version += 1
             trained(one, 50, tags[:2], version)
@@ -271,7 +271,7 @@ def test_without_anything_to_compare_long_unrolls_are_waited_for() -> None:
                 one.acts(sampler.inc, version)
     assert version >= 10
     assert most <= 4  # never beyond the window: nothing was given up as overdue
-    assert one.book.credit.overdue == 0
+    assert one.state.credit.overdue == 0
 
 
 @pytest.mark.slow
@@ -283,7 +283,7 @@ def test_who_comes_and_goes_leaves_nothing_behind() -> None:
         one.pump(0.0)
         one.actor_bye(inc, ())
     one.tick(1.0)
-    credit = one.book.credit
+    credit = one.state.credit
     assert credit.streams == credit.running == 0
     assert max(len(waiting) for waiting in (*credit._prompt, *credit._late)) <= 1024
     recount(one)
@@ -300,23 +300,23 @@ def test_claims_weigh_no_more_than_could_have_been_granted() -> None:
     fast = join(one, 1)
     learn(one)
     assert run(one, fast, [], versions=5, beats=iter([0.1] * 400)) == 5
-    one.actor_hello(9, "liar", claims(60_000), now=one.book.now)
-    assert one.book.credit.running <= 2 * one.book.credit.window
-    assert one.book.credit.budget() >= -one.book.credit.window
+    one.actor_hello(9, "liar", claims(60_000), now=one.state.now)
+    assert one.state.credit.running <= 2 * one.state.credit.window
+    assert one.state.credit.budget() >= -one.state.credit.window
     recount(one)
     # A broker that is no new one owes nobody what it did not grant.
     old = ledger(batch=2, max_lag=2)
     fast = join(old, 1)
     learn(old)
     run(old, fast, [], versions=200, beats=iter([0.1] * 400))
-    before = old.book.credit.running
-    old.actor_hello(9, "liar", claims(60_000), now=old.book.now)
-    assert old.book.credit.running == before
+    before = old.state.credit.running
+    old.actor_hello(9, "liar", claims(60_000), now=old.state.now)
+    assert old.state.credit.running == before
     liar = Sampler(9, 15)
-    version = old.book.credit.version
+    version = old.state.credit.version
     tags: list[int] = []
     for _ in range(400):
-        effects = turn(old, old.book.now + 0.1, fast, liar)
+        effects = turn(old, old.state.now + 0.1, fast, liar)
         fast.hear(effects)
         tags += [entry.tag for entry in effects.deliver]
         old.missing(9, [(0, 0, 4000)])
@@ -410,7 +410,7 @@ def test_it_always_moves(seed: int) -> None:
             longest, moved = max(longest, now - moved), now
     recount(one)
     longest = max(longest, now - moved)
-    assert one.book.credit.budget() >= -one.book.credit.window
+    assert one.state.credit.budget() >= -one.state.credit.window
     # Until there is an unroll to compare with. Later it is the length of a turn.
     assert longest < 60 * LEASE, f"{kinds}: stood still for {longest:.0f} s"
     assert version > 100, f"{kinds}: {version} versions"
@@ -444,7 +444,7 @@ class Player:
         if self.kind in ("hoarder", "idle"):
             return
         for number, here in enumerate(own.limit):
-            floor = one.book.actors[own.inc].streams[number].floor_version
+            floor = one.state.actors[own.inc].streams[number].floor_version
             if number in self.busy:
                 if now >= self.busy[number]:
                     del self.busy[number]

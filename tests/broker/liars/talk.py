@@ -7,7 +7,7 @@ import zmq
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Message, Payload, Unroll
@@ -45,13 +45,13 @@ class Broker:
         self.sent: list[tuple[bytes, Message]] = []
         self.leaving: list[Callable[[], None]] = []  # to be told, when the loop turns
         self.closed: set[bytes] = set()  # routes whose connection is gone
-        book = Book(
+        state = LedgerState(
             batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3, first_tag=1000
         )
         more = {} if gate is None else {"gate": gate}
         self.server = Server(
             BrokerConfig(beat_s=1.0, lease_s=10.0, **limits),
-            Ledger(book, lease_s=10.0),
+            Ledger(state, lease_s=10.0),
             Counters(),
             inc=9,
             shared={},
@@ -61,7 +61,7 @@ class Broker:
             publisher=cast(Any, self),
             **more,
         )
-        self.book, self.ledger = book, self.server.ledger
+        self.state, self.ledger = state, self.server.ledger
         self.errors = self.server.counters.errors
 
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
@@ -141,7 +141,7 @@ class Broker:
             self.hears(route, Unroll(inc, 0, seq, **{**fields, **other}), b"x" * 100)
 
     def tags(self) -> list[int]:
-        return [tag for s in self.book.leases.sessions.values() for tag in s.leases]
+        return [tag for s in self.state.leases.sessions.values() for tag in s.leases]
 
 
 def _bytes(frame: Payload) -> bytes:
@@ -151,7 +151,7 @@ def _bytes(frame: Payload) -> bytes:
 def works(one: Broker, tags: Sequence[int]) -> None:
     """The honest learner trains on what it has, and the sampler hears of it."""
     ranges = tuple((tag, tag + 1) for tag in tags)
-    one.hears(L, messages.Done(50, one.book.credit.version + 1, 100, ranges))
+    one.hears(L, messages.Done(50, one.state.credit.version + 1, 100, ranges))
     acks = one.told(messages.Ack)
     assert sum(hi - lo for ack in acks for _, lo, hi in ack.ranges) == len(tags)
 

@@ -25,7 +25,7 @@ class Babbler:
         tags = self.one.tags()
         if tags and rng.random() < 0.4:
             return rng.choice(tags) + rng.randrange(2)
-        near = [0, 1, 2, 3, 4, 5, 7, 8, 50, 51, 1000, self.one.book.credit.version + 1]
+        near = [0, 1, 2, 3, 4, 5, 7, 8, 50, 51, 1000, self.one.state.credit.version + 1]
         far = [63, 64, 65, 4095, 4096, 1 << 35, 1 << 36, 1 << 52, 1 << 53, (1 << 63) - 1, 1 << 64]
         return rng.choice(near if rng.random() < 0.8 else far) - rng.randrange(2)
 
@@ -54,13 +54,13 @@ class Babbler:
     def unroll(self, inc: int) -> Unroll:
         """Often one that was granted."""
         rng, n = self.rng, self.number
-        actor = self.one.book.actors.get(inc)
+        actor = self.one.state.actors.get(inc)
         streams = list(actor.streams.values()) if actor is not None else []
         if not streams or rng.random() < 0.2:
             return Unroll(inc, rng.randrange(2), rng.randrange(12), n(), 0, n(), n(), 1, n())
         stream = rng.choice(streams)
         seq = max(0, stream.limit - rng.randrange(6))
-        version = self.one.book.credit.version
+        version = self.one.state.credit.version
         return Unroll(inc, stream.number, seq, rng.choice((0, seq, n())), version, version, 8, 1)
 
     def message(self, route: bytes) -> tuple[Message, tuple[bytes, ...]]:
@@ -139,16 +139,16 @@ class Babbler:
 
     def check(self) -> None:
         """Every running total against the records it is about."""
-        one, book = self.one, self.one.book
-        streams = [s for actor in book.actors.values() for s in actor.streams.values()]
+        one, state = self.one, self.one.state
+        streams = [s for actor in state.actors.values() for s in actor.streams.values()]
         here = [entry for stream in streams for entry in stream.present.values()]
-        leased = [e for session in book.leases.sessions.values() for e in session.leases.values()]
-        queued = {id(entry) for entry in book.queue if not entry.gone and entry.tag < 0}
+        leased = [e for session in state.leases.sessions.values() for e in session.leases.values()]
+        queued = {id(entry) for entry in state.queue if not entry.gone and entry.tag < 0}
         assert one.ledger.unaccounted() == 0
-        assert book.entries == len(here) == len(queued) + len(leased) == book.credit.present
-        assert book.nbytes == sum(entry.nbytes for entry in here)
-        assert book.credit.running == sum(s.running for s in streams if s.joined)
-        assert 0 <= book.credit.version <= wire_limits.MAX_VERSION + 100
+        assert state.entries == len(here) == len(queued) + len(leased) == state.credit.present
+        assert state.nbytes == sum(entry.nbytes for entry in here)
+        assert state.credit.running == sum(s.running for s in streams if s.joined)
+        assert 0 <= state.credit.version <= wire_limits.MAX_VERSION + 100
         assert one.server.status()
 
 

@@ -14,13 +14,13 @@ from tests.broker.liars.talk import A, Broker, L
 def judged(one: Ledger, sampler: Sampler, *, bad: bool, blame: str = "reward") -> list[str]:
     """One unroll of it goes to the learner, and back; returns who is thrown out."""
     sampler.hear(one.pump(0.0))
-    send(one, sampler, version=one.book.credit.version)
+    send(one, sampler, version=one.state.credit.version)
     effects = one.pump(0.0)
     (entry,) = effects.deliver
     if bad:
         one.nack(50, ranges([entry.tag]), Outcome.REJECTED, blame)
     else:
-        step(one, 50, [entry.tag], one.book.credit.version + 1)
+        step(one, 50, [entry.tag], one.state.credit.version + 1)
     effects = one.pump(0.0)
     sampler.hear(effects)
     recount(one)
@@ -32,10 +32,10 @@ def test_one_that_sends_nothing_else_is_out_after_twenty() -> None:
     for _ in range(19):
         assert judged(one, sampler, bad=True) == []
     assert judged(one, sampler, bad=True) == ["a1"]
-    assert one.book.outcomes[Outcome.REJECTED] == 20
+    assert one.state.outcomes[Outcome.REJECTED] == 20
     assert not one.heard(1, 0.0)  # its next word meets RESYNC, and its HELLO a refusal
-    assert one.book.credit.running == 0  # its credit returns
-    assert "because: reward; mend it" in one.book.actors[1].expelled
+    assert one.state.credit.running == 0  # its credit returns
+    assert "because: reward; mend it" in one.state.actors[1].expelled
 
 
 def test_long_honesty_is_no_licence() -> None:
@@ -75,14 +75,14 @@ def test_others_go_on_and_what_is_here_of_it_is_judged_one_by_one() -> None:
     assert [actor.name for actor in one.pump(0.0).expelled] == ["a1"]
     one.nack(50, ranges([second]), Outcome.REJECTED, "reward")
     assert one.pump(0.0).expelled == []  # it is said once
-    assert one.book.outcomes[Outcome.REJECTED] == 21
+    assert one.state.outcomes[Outcome.REJECTED] == 21
     assert judged(one, other, bad=False) == []
     assert one.unaccounted() == 0
     recount(one)
 
 
 def test_it_is_told_why_and_does_not_come_in_again(honest: Broker) -> None:
-    honest.book.actors[1].judged = (1 << 19) - 1
+    honest.state.actors[1].judged = (1 << 19) - 1
     (tag, *_) = honest.tags()
     honest.hears(L, messages.Nack(50, ((tag, tag + 1),), Outcome.REJECTED, "reward\nERROR", True))
     (refusal,) = honest.told(messages.Refuse)

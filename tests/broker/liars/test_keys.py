@@ -58,16 +58,16 @@ def test_a_key_that_is_withdrawn_is_out_at_the_next_tick() -> None:
     one.pump()
     one.unrolls([0, 1])
     one.pump()
-    running = one.book.actors[2].streams[0].running
+    running = one.state.actors[2].streams[0].running
     assert running > 0
     gate.users -= {"actor:b"}
     one.server._sweep(Broker.now)
-    assert not one.book.actors[2].streams[0].joined  # its credit is for others
+    assert not one.state.actors[2].streams[0].joined  # its credit is for others
     one.unrolls([0], route=B, inc=2)
     assert [type(m) for route, m in one.pump() if route == B] == [messages.Resync]
     one.sampler(B, 2, user="actor:b")
     assert "withdrawn" in refused(one)
     gate.users -= {"learner:l"}
     one.server._sweep(Broker.now)
-    assert one.book.leases.sessions == {}
-    assert one.book.entries == 2  # they wait for another
+    assert one.state.leases.sessions == {}
+    assert one.state.entries == 2  # they wait for another

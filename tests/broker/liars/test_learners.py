@@ -13,9 +13,9 @@ from tests.broker.liars.talk import FAR, B, Broker, L, M, publish, works
 def test_a_tag_named_twice_is_one_lease(honest: Broker) -> None:
     tag = honest.tags()[0]
     honest.hears(L, messages.Done(50, 1, 8, ((tag, tag + 1), (tag, tag + 1), (tag, tag + 3))))
-    assert honest.book.outcomes[Outcome.TRAINED] == 3
+    assert honest.state.outcomes[Outcome.TRAINED] == 3
     honest.hears(L, messages.Nack(50, ((tag, tag + 3), (tag, tag + 1)), Outcome.REJECTED, ""))
-    assert honest.book.outcomes[Outcome.REJECTED] == 0
+    assert honest.state.outcomes[Outcome.REJECTED] == 0
 
 
 @pytest.mark.parametrize("tag", [2**63 - 1, 2**63, 2**64 - 1])
@@ -48,8 +48,8 @@ def test_one_that_was_given_nothing_changes_nothing(honest: Broker, kind: str) -
                 honest.hears(M, messages.Done(50, FAR, 0, tags))  # as the honest one
                 honest.hears(M, messages.Bye(50, True, "everybody go home"))
     assert len(honest.tags()) == 3
-    assert honest.book.outcomes.total() == 0
-    assert honest.book.credit.version == 0
+    assert honest.state.outcomes.total() == 0
+    assert honest.state.credit.version == 0
     assert not honest.ledger.over
     works(honest, honest.tags())
 
@@ -77,7 +77,7 @@ def test_a_fenced_rank_ends_nothing(honest: Broker) -> None:
 def test_the_version_rises_with_what_a_rank_was_given(honest: Broker) -> None:
     honest.hears(L, messages.LearnerPing(50, FAR, 0, -1, (), {}))
     honest.hears(L, messages.Done(50, FAR, 0, ()))
-    assert honest.book.credit.version <= 100  # some DONEs may have been lost
+    assert honest.state.credit.version <= 100  # some DONEs may have been lost
     rank_1 = Broker()
     rank_1.sampler()
     rank_1.learner(world=2, version=500)
@@ -85,12 +85,12 @@ def test_the_version_rises_with_what_a_rank_was_given(honest: Broker) -> None:
     rank_1.pump()
     rank_1.unrolls([0, 1, 2, 3], version_min=500, version_max=500)
     rank_1.pump()
-    tags = list(rank_1.book.leases.sessions[1].leases)
+    tags = list(rank_1.state.leases.sessions[1].leases)
     assert tags
     rank_1.hears(M, messages.Done(51, 501, 9, tuple((tag, tag + 1) for tag in tags)))
-    assert rank_1.book.credit.version == 501  # at once, whatever rank 0 has said
+    assert rank_1.state.credit.version == 501  # at once, whatever rank 0 has said
     rank_1.hears(M, messages.Done(51, FAR, 9, ()))
-    assert rank_1.book.credit.version == 501
+    assert rank_1.state.credit.version == 501
 
 
 def test_a_rank_that_comes_before_the_first_decides_no_version() -> None:
@@ -100,7 +100,7 @@ def test_a_rank_that_comes_before_the_first_decides_no_version() -> None:
     one.hears(M, messages.Done(51, FAR, 0, ()))
     (welcome,) = [m for route, m in one.pump() if route == L and isinstance(m, messages.Welcome)]
     assert welcome.version == 500
-    assert one.book.credit.version == 500
+    assert one.state.credit.version == 500
     assert one.ledger.versions.rolled_back == 0
 
 
@@ -124,12 +124,12 @@ def test_weights_from_the_future_do_not_stop_the_real_ones(honest: Broker) -> No
     honest.learner(M, 51, rank=1, world=2, want=0)
     publish(honest, L, FAR)
     publish(honest, M, 1, b"from a rank that publishes none")
-    assert honest.server.weights.version == -1
+    assert honest.server.fetch.version == -1
     publish(honest, L, 1)
-    assert honest.server.weights.version == 1
+    assert honest.server.fetch.version == 1
     honest.hears(L, Blob.of(2, "layout", b"two").announce)
     honest.hears(M, messages.Chunk(2, 0), b"six")  # of what the other announced
-    assert honest.server.weights.refused == 0
+    assert honest.server.fetch.refused == 0
 
 
 def test_nobody_trained_what_was_not_started(honest: Broker) -> None:
@@ -137,13 +137,13 @@ def test_nobody_trained_what_was_not_started(honest: Broker) -> None:
     honest.learner(
         M, 51, rank=1, world=2, want=0, trained=((1, 0, ((3, 500),)), (2, 0, ((0, 99),)))
     )
-    limit = honest.book.actors[1].streams[0].limit
+    limit = honest.state.actors[1].streams[0].limit
     works(honest, honest.tags())
     honest.sampler(B, 2)
     honest.pump()
-    assert honest.book.actors[2].streams[0].limit <= 4  # nor is there credit for it
-    trained = honest.book.outcomes[Outcome.TRAINED]
+    assert honest.state.actors[2].streams[0].limit <= 4  # nor is there credit for it
+    trained = honest.state.outcomes[Outcome.TRAINED]
     honest.unrolls(range(0, 1), route=B, inc=2)
     assert honest.told(messages.Ack) == []
-    assert honest.book.outcomes[Outcome.TRAINED] == trained
-    assert all(seq < limit for seq in honest.book.actors[1].streams[0].settled)
+    assert honest.state.outcomes[Outcome.TRAINED] == trained
+    assert all(seq < limit for seq in honest.state.actors[1].streams[0].settled)

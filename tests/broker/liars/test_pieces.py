@@ -44,7 +44,7 @@ def one() -> Broker:
 
 def bodies(one: Broker) -> list[bytes]:
     """Of what is here."""
-    entries = [e for s in one.book.leases.sessions.values() for e in s.leases.values()]
+    entries = [e for s in one.state.leases.sessions.values() for e in s.leases.values()]
     found: list[bytes] = []
     for entry in entries:
         parts: Any = entry.buffers
@@ -55,9 +55,9 @@ def bodies(one: Broker) -> list[bytes]:
 def test_an_unroll_in_pieces_is_an_unroll(one: Broker) -> None:
     opens(one, A, unroll(), 2000, 0, 3000)
     for at in range(0, 5000, 700):
-        assert one.book.received == 0
+        assert one.state.received == 0
         one.hears(A, Piece(at), BODY[at : at + 700])
-    assert one.book.received == 1 and one.server.arrivals.nbytes == 0
+    assert one.state.received == 1 and one.server.bulk_arrivals.nbytes == 0
     one.pump()
     assert bodies(one) == [BODY]
     assert reached(one).have == 5000
@@ -78,7 +78,7 @@ def test_a_piece_out_of_turn_is_left_alone_and_said(one: Broker) -> None:
 def test_more_than_was_said_is_not_taken(one: Broker) -> None:
     opens(one, A, unroll(), 100)
     one.hears(A, Piece(0), BODY)
-    assert reached(one).have == 0 and one.book.received == 0
+    assert reached(one).have == 0 and one.state.received == 0
 
 
 def test_it_goes_on_at_another_connection(one: Broker) -> None:
@@ -128,39 +128,39 @@ def test_what_would_not_be_taken_whole_is_not_begun(
     publish(one, L, 0)
     opens(one, route, message, *sizes)
     assert one.errors[reason] == 1
-    assert one.server.arrivals.nbytes == 0
+    assert one.server.bulk_arrivals.nbytes == 0
     if route is not W:  # it need not send the rest
         assert reached(one, route).have == sum(sizes)
     one.hears(route, Piece(0), BODY)
     one.pump()
-    assert one.book.received == 0
+    assert one.state.received == 0
 
 
 def test_an_open_that_is_no_message(one: Broker) -> None:
     one.hears(A, Open(DIGEST, (5,)), b"x" * 16, b"y")
     one.hears(A, Open(DIGEST, (5,)), b"")
     one.hears(A, Open(DIGEST, (5,)))
-    assert one.errors["malformed"] == 3 and one.server.arrivals.nbytes == 0
+    assert one.errors["malformed"] == 3 and one.server.bulk_arrivals.nbytes == 0
 
 
 def test_what_is_here_is_not_taken_twice(one: Broker) -> None:
     one.unrolls([0])
     opens(one, A, unroll(), 5000)
-    assert one.server.arrivals.nbytes == 0 and reached(one).have == 5000
-    assert one.book.copies == 0  # the PING that names it brings the acknowledgement
+    assert one.server.bulk_arrivals.nbytes == 0 and reached(one).have == 5000
+    assert one.state.copies == 0  # the PING that names it brings the acknowledgement
 
 
 def test_one_at_a_time(one: Broker) -> None:
     for seq in range(4):
         opens(one, A, unroll(seq), 5000, digest=seq + 1)
         one.hears(A, Piece(0), BODY[:2000])
-        assert one.server.arrivals.nbytes == 5000
+        assert one.server.bulk_arrivals.nbytes == 5000
     one.hears(A, Piece(2000), BODY[2000:])
     one.pump()
     assert bodies(one) == [BODY]
-    assert [e.unroll.seq for s in one.book.leases.sessions.values() for e in s.leases.values()] == [
-        3
-    ]
+    assert [
+        e.unroll.seq for s in one.state.leases.sessions.values() for e in s.leases.values()
+    ] == [3]
 
 
 def test_nobody_pins_more_than_the_queue_may_hold() -> None:
@@ -172,7 +172,7 @@ def test_nobody_pins_more_than_the_queue_may_hold() -> None:
         one.hello(b"%d" % n, messages.Hello("actor", f"a{n}", 100 + n, spaces="s"), claims)
         opens(one, b"%d" % n, unroll(inc=100 + n), 90_000)
         one.hears(b"%d" % n, Piece(0), BODY)
-    assert 0 < one.server.arrivals.nbytes <= one.book.queue_bytes
+    assert 0 < one.server.bulk_arrivals.nbytes <= one.state.queue_bytes
     assert one.errors["room"] > 0
 
 
@@ -180,14 +180,14 @@ def test_a_half_of_one_ends_with_its_session(one: Broker) -> None:
     for route, inc in ((A, 1), (B, 2)):
         opens(one, route, unroll(inc=inc), 5000)
         one.hears(route, Piece(0), BODY[:2000])
-    assert one.server.arrivals.nbytes == 10_000
+    assert one.server.bulk_arrivals.nbytes == 10_000
     one.hears(A, messages.Bye(1, False, "bye"))
     one.server._sweep(Broker.now)
-    assert one.server.arrivals.nbytes == 5000
+    assert one.server.bulk_arrivals.nbytes == 5000
     Broker.now += 11.0
     one.hears(L, messages.LearnerPing(50, 0, 8, -1, (), {}))
     one.server._sweep(Broker.now)
-    assert one.server.arrivals.nbytes == 0
+    assert one.server.bulk_arrivals.nbytes == 0
 
 
 def test_a_half_of_one_ends_with_its_credit(one: Broker) -> None:
@@ -195,22 +195,22 @@ def test_a_half_of_one_ends_with_its_credit(one: Broker) -> None:
     opens(one, A, unroll(), 5000)
     one.unrolls([0])
     one.server._sweep(Broker.now)
-    assert one.server.arrivals.nbytes == 0
+    assert one.server.bulk_arrivals.nbytes == 0
     assert reached(one).have == 5000
 
 
 def test_chunks_in_pieces_are_chunks(one: Broker) -> None:
     body = bytes(range(256)) * 2000
     blob = Blob.of(1, "layout", body)
-    one.book.credit.version = 1
+    one.state.credit.version = 1
     one.hears(L, blob.announce)
     for index in range(4):
         chunk, part = blob.chunks(messages.Get(1, index, index + 1))[0]
         opens(one, L, chunk, len(part), digest=index + 1)
         for at in range(0, len(part), 50_000):
             one.hears(L, Piece(at), bytes(part[at : at + 50_000]))
-    assert one.server.weights.version == 1
-    newest = one.server.shipping.newest.blob
+    assert one.server.fetch.version == 1
+    newest = one.server.weights.newest.blob
     assert newest is not None
     assert b"".join(part for _, part in newest.chunks(messages.Get(1, 0, 4))) == body
 
@@ -231,7 +231,7 @@ def test_a_peer_that_never_answers_marks_gets_little(one: Broker) -> None:
 def test_nobody_pins_versions_by_not_reading(one: Broker) -> None:
     """It asks for each new version, and reads none."""
     for version in range(300):
-        one.book.credit.version = version
+        one.state.credit.version = version
         publish(one, L, version, b"%d" % version + bytes(50_000))
         one.hears(B, messages.Get(version, 0, 64))
         one.pump()

@@ -15,7 +15,7 @@ def test_an_unroll_over_its_rate_comes_again() -> None:
     one.learner()
     Broker.now += 2.0
     one.pump()
-    limit = one.book.actors[1].streams[0].limit
+    limit = one.state.actors[1].streams[0].limit
     one.unrolls([0] * 9)  # a burst of copies
     one.unrolls(range(limit))
     assert one.errors["rate"] > 0
@@ -27,7 +27,7 @@ def test_an_unroll_over_its_rate_comes_again() -> None:
             missing = pong.missing
             one.unrolls([seq for _, lo, hi in missing for seq in range(lo, hi)])
     assert missing == ()
-    assert one.book.received == limit
+    assert one.state.received == limit
 
 
 def test_bytes_have_a_rate_too() -> None:
@@ -37,7 +37,7 @@ def test_bytes_have_a_rate_too() -> None:
     one.pump()
     one.unrolls([0] * 100)
     assert 0 < one.errors["rate"] < 100
-    assert one.book.received == 1
+    assert one.state.received == 1
 
 
 def test_all_together_have_a_rate() -> None:
@@ -64,7 +64,7 @@ def test_strangers_leave_nothing_behind() -> None:
     for n in range(20_000):
         one.hears(b"%d" % n, messages.Watch())
         one.sent.clear()
-    assert len(one.server.door._strangers) <= 4096
+    assert len(one.server.limits._strangers) <= 4096
 
 
 def test_hello_has_a_rate() -> None:

@@ -18,35 +18,35 @@ def test_a_samplers_word_about_versions_is_no_law() -> None:
     one = Broker()
     for n, version in enumerate((FAR, 498, 499, 500, -1)):
         one.sampler(b"%d" % n, 1 + n, version=version)
-    assert one.book.credit.version == 0
+    assert one.state.credit.version == 0
     one.learner(version=500)
-    assert one.book.credit.version == 500
+    assert one.state.credit.version == 500
     assert one.ledger.versions.rolled_back == 0
     again = Broker()
     for n in range(3):
         again.sampler(b"%d" % n, 1 + n, version=700)
     again.learner(version=650)  # both lost their memories; the samplers' weights are called 700
-    assert again.book.credit.version == 701
+    assert again.state.credit.version == 701
     assert again.ledger.versions.rolled_back == 0
     again.sampler(b"late", 9, version=FAR)
-    assert again.book.credit.version == 701
+    assert again.state.credit.version == 701
 
 
 def test_what_was_never_started_is_not_abandoned(honest: Broker) -> None:
     honest.hears(A, messages.Bye(1, False, "bye", tuple((0, n, 1 << 50) for n in range(64))))
     honest.hears(A, messages.Bye(1, False, "bye"))
-    assert honest.book.outcomes[Outcome.ABANDONED] <= 8  # all credit that there is
-    assert honest.book.received <= 8
+    assert honest.state.outcomes[Outcome.ABANDONED] <= 8  # all credit that there is
+    assert honest.state.received <= 8
 
 
 def test_a_long_goodbye_counts_all(honest: Broker) -> None:
     """More than one message of ranges: the credit stays until the last."""
-    limit = honest.book.actors[1].streams[0].limit
+    limit = honest.state.actors[1].streams[0].limit
     full = tuple((0, 0, 0) for _ in range(64))
     honest.hears(A, messages.Bye(1, False, "bye", full))
     honest.hears(A, messages.Bye(1, False, "bye", ((0, 3, limit),)))
-    assert honest.book.outcomes[Outcome.ABANDONED] == limit - 3
-    assert honest.book.credit.running == 0
+    assert honest.state.outcomes[Outcome.ABANDONED] == limit - 3
+    assert honest.state.credit.running == 0
 
 
 def test_one_connection_is_one_incarnation() -> None:
@@ -72,7 +72,7 @@ def test_a_reconnect_works_at_once(honest: Broker) -> None:
     """The same incarnation on another route, while the old one was heard just now."""
     honest.sampler(B, 1)
     assert [type(m) for route, m in honest.pump() if route == B][:1] == [messages.Welcome]
-    assert honest.server.reception.moved == 1  # and is seen: it might have been somebody else
+    assert honest.server.joining.moved == 1  # and is seen: it might have been somebody else
     honest.unrolls([3], route=B)
     honest.unrolls([4], route=A)
     assert [type(m) for route, m in honest.pump() if route == A] == [messages.Resync]
@@ -85,8 +85,8 @@ def test_who_speaks_as_another_is_not_heard(honest: Broker) -> None:
         honest.unrolls([seq], route=B, inc=1)
     honest.hears(B, messages.Bye(1, True, "everybody go home", ((0, 0, 9),)))
     assert honest.errors["identity"] == 11
-    assert honest.book.received == 3
-    assert honest.book.actors[1].alive
+    assert honest.state.received == 3
+    assert honest.state.actors[1].alive
 
 
 def test_versions_that_cannot_be_make_no_new_figures(honest: Broker) -> None:
@@ -98,7 +98,7 @@ def test_versions_that_cannot_be_make_no_new_figures(honest: Broker) -> None:
     assert 0 <= lags.total <= 1000 * sum(lags.counts)
     honest.unrolls([6], version_min=5, version_max=3)
     assert honest.errors["numbers"] == 1
-    assert honest.book.received == 6
+    assert honest.state.received == 6
 
 
 def test_no_figure_of_one_spoils_those_of_all(honest: Broker) -> None:
@@ -149,7 +149,7 @@ def test_an_unroll_larger_than_any_is_dropped(honest: Broker) -> None:
     works(honest, honest.tags())
     big = Unroll(1, 0, 3, 0, 0, 0, 8, 1)
     honest.hears(A, big, b"x" * 50_000)
-    assert honest.book.received == 3
+    assert honest.state.received == 3
     assert honest.errors["size"] == 1
     honest.hears(A, messages.Ping(((0, 3, 4),), {}))
     (pong,) = honest.told(messages.Pong)
@@ -182,7 +182,7 @@ def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
         honest.hears(A, messages.Trouble(1, "x" * (n % 1000) + chr(97 + n % 26), 1 << 53))
         Broker.now += 0.01
     assert len(honest.server.status()["troubles"]) == 20
-    assert honest.server.troubles.totals["actor"] < 10**11
+    assert honest.server.peer_errors.totals["actor"] < 10**11
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_a_floor_that_never_moves_is_remembered_only_so_far() -> None:
         one.pump()
         tags = one.tags()
         if tags:
-            one.hears(L, messages.Done(50, one.book.credit.version + 1, 1 << 40, ((0, 1 << 40),)))
+            one.hears(L, messages.Done(50, one.state.credit.version + 1, 1 << 40, ((0, 1 << 40),)))
         Broker.now += 0.01
-    assert len(one.book.actors[1].streams[0].settled) <= one.book.window + 1 < 6000
+    assert len(one.state.actors[1].streams[0].settled) <= one.state.window + 1 < 6000
     assert one.errors["credit"] > 0
 
 
@@ -257,6 +257,6 @@ def test_what_a_learner_says_of_the_dead_is_bounded(monkeypatch: pytest.MonkeyPa
     for n in range(20):
         Broker.now += 1.0
         one.learner(trained=tuple((100 * n + inc, 0, ((0, 99),)) for inc in range(30)))
-        streams = [s for actor in one.book.actors.values() for s in actor.streams.values()]
+        streams = [s for actor in one.state.actors.values() for s in actor.streams.values()]
         assert len(streams) <= 50
         assert sum(len(stream.settled) for stream in streams) <= 1000

@@ -89,7 +89,7 @@ def test_one_that_was_killed_is_replaced_after_two_beats() -> None:
     assert isinstance(told[0], messages.Welcome)
     delivers = [message for message in told if isinstance(message, messages.Deliver)]
     assert [deliver.attempt for deliver in delivers] == [2, 2, 2]  # they may have killed it
-    assert [s.inc for s in one.book.leases.sessions.values()] == [51]
+    assert [s.inc for s in one.state.leases.sessions.values()] == [51]
     assert one.server.roster.route(50) == b""
 
 
@@ -152,8 +152,8 @@ def test_who_takes_over_ends_the_first_and_loses_nothing() -> None:
     later(messages.Nack(50, everything, Outcome.REJECTED, ""))
     later(messages.Bye(50, True, "everybody go home"))
     publish(one, L, 1)
-    assert one.book.outcomes.total() == 0
-    assert one.server.weights.version == -1
+    assert one.state.outcomes.total() == 0
+    assert one.server.fetch.version == -1
     assert not one.ledger.over
     one.learner(L, group=50)  # as a process does that does not know it yet
     assert refusal(one, L).code == Refusal.WAIT
@@ -162,7 +162,7 @@ def test_who_takes_over_ends_the_first_and_loses_nothing() -> None:
     one.learner(L, group=50)
     assert refusal(one, L).code == Refusal.TAKEN
     one.hears(M, messages.Done(51, 1, 8, tuple((d.tag, d.tag + 1) for d in delivers)))
-    assert one.book.outcomes[Outcome.TRAINED] == 3
+    assert one.state.outcomes[Outcome.TRAINED] == 3
 
 
 def test_ranks_of_two_learners_do_not_mix() -> None:
@@ -181,9 +181,9 @@ def test_ranks_of_two_learners_do_not_mix() -> None:
     one.learner(W, 61, rank=1, world=2, group=60, take_over=True)
     told = one.pump()
     assert {to for to, m in told if isinstance(m, messages.Refuse)} == {L, M}
-    assert [s.inc for s in one.book.leases.sessions.values()] == [61]
+    assert [s.inc for s in one.state.leases.sessions.values()] == [61]
     one.learner(B, 60, rank=0, world=2, group=60, take_over=True)
-    assert sorted(s.inc for s in one.book.leases.sessions.values()) == [60, 61]
+    assert sorted(s.inc for s in one.state.leases.sessions.values()) == [60, 61]
 
 
 def test_the_rest_of_a_learner_is_waited_for() -> None:
@@ -232,7 +232,7 @@ def test_fresh_says_so(rank_1_first: bool) -> None:
         one.learner(route, 60 + rank, rank=rank, world=2, group=60, fresh=True)
         (welcome,) = said(one, route)
         assert isinstance(welcome, messages.Welcome)
-    assert sorted(one.book.leases.sessions) == [0, 1]
+    assert sorted(one.state.leases.sessions) == [0, 1]
 
 
 def test_a_broker_that_restarted_knows_from_its_samplers() -> None:

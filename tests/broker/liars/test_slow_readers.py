@@ -72,7 +72,7 @@ class Lines(Broker):
         for at in range(0, 400, 64):
             for chunk, body in blob.chunks(Get(version, at, at + 64)):
                 self.hears(L, chunk, bytes(body))
-        assert self.server.weights.version == version
+        assert self.server.fetch.version == version
         self.lines.pop(L, None)
         return blob.announce
 
@@ -132,7 +132,7 @@ def test_versions_that_nobody_reads_are_not_kept() -> None:
         inc, route = 100 + version, b"slow %d" % version
         one.hello(route, messages.Hello("evaluator", "slow", inc), NOTHING)
         one.hears(route, Get(version, 0, 64))
-        assert one.server.shipping.newest.nbytes <= 3 * 4 * MIB
+        assert one.server.weights.newest.nbytes <= 3 * 4 * MIB
 
 
 @pytest.mark.slow

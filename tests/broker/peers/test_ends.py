@@ -19,7 +19,7 @@ import zmq
 from headrace.broker.config import BrokerConfig
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
+from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import LearnerEnd, Objection
 from headrace.broker.peers.outbox import Outbox
@@ -352,7 +352,7 @@ class World:
     # ---- the broker's loops ---------------------------------------------------------------------
 
     def broker(self) -> Server:
-        book = Book(
+        state = LedgerState(
             batch=self.plan.batch,
             max_lag=self.plan.max_lag,
             max_lag_hard=1000,
@@ -362,7 +362,7 @@ class World:
         )
         return Server(
             BrokerConfig(beat_s=BEAT, lease_s=LEASE),
-            Ledger(book, lease_s=LEASE),
+            Ledger(state, lease_s=LEASE),
             Counters(),
             inc=next(self.incs),
             shared={},
@@ -494,11 +494,11 @@ def check(world: World) -> None:
 
 def check_broker(world: World) -> None:
     assert world.server is not None
-    assert world.server.weights.version == world.group.version
-    book = world.server.ledger.book
-    assert book.entries == book.nbytes == book.credit.present == len(book.leases) == 0
-    streams = [stream for actor in book.actors.values() for stream in actor.streams.values()]
-    assert book.credit.running == sum(stream.running for stream in streams if stream.joined)
+    assert world.server.fetch.version == world.group.version
+    state = world.server.ledger.state
+    assert state.entries == state.nbytes == state.credit.present == len(state.leases) == 0
+    streams = [stream for actor in state.actors.values() for stream in actor.streams.values()]
+    assert state.credit.running == sum(stream.running for stream in streams if stream.joined)
     live = defaultdict(int)
     for actor in world.actors:
         for number, own in enumerate(actor.box._streams):
@@ -557,8 +557,8 @@ def goes_on(world: World) -> bool:
 def test_no_fault_no_waste(begin: Callable[[Plan], World]) -> None:
     world = calm(begin, 100.0)
     assert world.server is not None
-    book, counters = world.server.ledger.book, world.server.counters
-    assert (book.copies, book.redelivered) == (0, 0)
+    state, counters = world.server.ledger.state, world.server.counters
+    assert (state.copies, state.redelivered) == (0, 0)
     assert sum(counters.errors.values()) == counters.peer_full == 0
 
 

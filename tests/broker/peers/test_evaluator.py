@@ -113,7 +113,7 @@ def test_a_storm_with_an_evaluator_leaves_the_books_right(
         assert world.evaluators[0].taken[-1] == world.group.version
         assert world.server is not None
         evaluators = {evaluator.end.inc for evaluator in world.evaluators}
-        assert not evaluators & world.server.ledger.book.actors.keys()
+        assert not evaluators & world.server.ledger.state.actors.keys()
 
 
 def test_nobody_waits_for_one_that_sleeps(watched: Callable[[Plan], Watched]) -> None:
@@ -240,7 +240,7 @@ def test_the_last_weights_come_from_a_broker_that_has_them_whole(
                 break
         assert rank.end.heard
         assert world.server is not None
-        assert world.server.weights.version == last
+        assert world.server.fetch.version == last
     rank.end.leave(final=True, text="solved")
     rank.turn()
     world.group.turn = lambda: None  # type: ignore[method-assign]  # its process is gone
@@ -274,16 +274,16 @@ def test_another_environment_is_refused(watched: Callable[[Plan], Watched]) -> N
 def test_it_may_not_do_what_samplers_do(watched: Callable[[Plan], Watched]) -> None:
     world = calm(watched)
     assert world.server is not None
-    evaluator, book = world.evaluators[0], world.server.ledger.book
-    received, running = book.received, book.credit.running
+    evaluator, state = world.evaluators[0], world.server.ledger.state
+    received, running = state.received, state.credit.running
     unexpected = world.server.counters.errors["unexpected"]
     world.drain = True
     evaluator.link.send(encode(Unroll(evaluator.end.inc, 0, 0, 0, 0, 0, 3, 1), b"steps"))
     evaluator.link.send(encode(Ping(((0, 0, 5),), {})))
     world.go(0.5)
     assert world.server.counters.errors["unexpected"] == unexpected + 1
-    assert evaluator.end.inc not in book.actors
-    assert received <= book.received <= received + running  # what samplers had begun
+    assert evaluator.end.inc not in state.actors
+    assert received <= state.received <= received + running  # what samplers had begun
 
 
 def test_it_leaves_like_everybody(watched: Callable[[Plan], Watched]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from headrace.broker.ledger.records import Actor, Stream
 from headrace.broker.protocol.messages import Outcome
 from headrace.broker.server import memory_guard
-from headrace.broker.server.memory_guard import MemoryExceededError, MemoryWatch
+from headrace.broker.server.memory_guard import MemoryExceededError, MemoryGuard
 
 MIB = 1 << 20
 
@@ -28,8 +28,8 @@ class Process:
         self.trims += 1
 
 
-def watch(process: Process, *, queue_mb: int = 512) -> MemoryWatch:
-    return MemoryWatch(queue_bytes=queue_mb * MIB, resident=process.resident, trim=process.trim)
+def watch(process: Process, *, queue_mb: int = 512) -> MemoryGuard:
+    return MemoryGuard(queue_bytes=queue_mb * MIB, resident=process.resident, trim=process.trim)
 
 
 def test_all_that_an_honest_run_may_hold_fits() -> None:

@@ -10,64 +10,64 @@ from headrace.broker import measures
 from headrace.broker.measures import Buckets, cumulative, histogram
 from headrace.broker.sampler_figures import GROWING
 from headrace.broker.server.sampler_metrics import summed
-from headrace.broker.server.sampler_totals import Tallies
+from headrace.broker.server.sampler_totals import SamplerTotals
 
 
-def beat(tallies: Tallies, inc: int, age_s: float = 1000.0, **stats: float) -> None:
-    tallies.add(inc, {"wall_s": 1.0, **stats}, here=8, age_s=age_s)
+def beat(sampler_totals: SamplerTotals, inc: int, age_s: float = 1000.0, **stats: float) -> None:
+    sampler_totals.add(inc, {"wall_s": 1.0, **stats}, here=8, age_s=age_s)
 
 
 def test_samplers_are_added_up_and_one_that_leaves_takes_nothing_along() -> None:
-    tallies = Tallies()
-    beat(tallies, 1, env_steps=100.0)
-    beat(tallies, 2, env_steps=40.0)
-    beat(tallies, 1, env_steps=130.0)
-    assert tallies.totals["env_steps"] == 170.0  # and nobody need say goodbye
+    sampler_totals = SamplerTotals()
+    beat(sampler_totals, 1, env_steps=100.0)
+    beat(sampler_totals, 2, env_steps=40.0)
+    beat(sampler_totals, 1, env_steps=130.0)
+    assert sampler_totals.totals["env_steps"] == 170.0  # and nobody need say goodbye
 
 
 def test_one_that_comes_back_goes_on_where_it_was() -> None:
-    tallies = Tallies()
-    beat(tallies, 1, env_steps=100.0)
+    sampler_totals = SamplerTotals()
+    beat(sampler_totals, 1, env_steps=100.0)
     for other in range(2, 900):
-        beat(tallies, other, env_steps=1.0)
-    beat(tallies, 1, env_steps=110.0)
-    assert tallies.totals["env_steps"] == 110.0 + 898.0
+        beat(sampler_totals, other, env_steps=1.0)
+    beat(sampler_totals, 1, env_steps=110.0)
+    assert sampler_totals.totals["env_steps"] == 110.0 + 898.0
 
 
 def test_after_a_restart_of_the_broker_only_what_is_new_counts() -> None:
-    tallies = Tallies()
-    beat(tallies, 1, age_s=0.5, env_steps=1e6)  # it ran for a second, and we for half of one
-    assert tallies.totals["env_steps"] == 0.0
-    beat(tallies, 1, age_s=1.5, env_steps=1e6 + 7)
-    assert tallies.totals["env_steps"] == 7.0
+    sampler_totals = SamplerTotals()
+    beat(sampler_totals, 1, age_s=0.5, env_steps=1e6)  # it ran for a second, and we for half of one
+    assert sampler_totals.totals["env_steps"] == 0.0
+    beat(sampler_totals, 1, age_s=1.5, env_steps=1e6 + 7)
+    assert sampler_totals.totals["env_steps"] == 7.0
 
 
 def test_what_falls_or_is_made_up_changes_nothing() -> None:
-    tallies = Tallies()
-    beat(tallies, 1, env_steps=10.0)
-    beat(tallies, 1, env_steps=3.0, invented=5.0, episodes=1e200)
-    assert tallies.totals["env_steps"] == 10.0
-    assert tallies.totals["episodes"] == 0.0
-    assert set(tallies.totals) == set(GROWING)
+    sampler_totals = SamplerTotals()
+    beat(sampler_totals, 1, env_steps=10.0)
+    beat(sampler_totals, 1, env_steps=3.0, invented=5.0, episodes=1e200)
+    assert sampler_totals.totals["env_steps"] == 10.0
+    assert sampler_totals.totals["episodes"] == 0.0
+    assert set(sampler_totals.totals) == set(GROWING)
 
 
 def test_who_is_long_gone_is_forgotten() -> None:
-    tallies = Tallies()
+    sampler_totals = SamplerTotals()
     for inc in range(5000):
-        beat(tallies, inc, env_steps=1.0)
-    assert len(tallies._last) <= 8 + 1024
-    assert tallies.totals["env_steps"] == 5000.0
+        beat(sampler_totals, inc, env_steps=1.0)
+    assert len(sampler_totals._last) <= 8 + 1024
+    assert sampler_totals.totals["env_steps"] == 5000.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9))))
 def test_the_sum_is_that_of_all_growth(moves: list[tuple[int, int]]) -> None:
-    tallies, own = Tallies(), dict.fromkeys(range(4), 0)
+    sampler_totals, own = SamplerTotals(), dict.fromkeys(range(4), 0)
     for inc, more in moves:
         own[inc] += more
-        before = tallies.totals["episodes"]
-        beat(tallies, inc, episodes=float(own[inc]))
-        assert tallies.totals["episodes"] >= before
-    assert tallies.totals["episodes"] == sum(own.values())
+        before = sampler_totals.totals["episodes"]
+        beat(sampler_totals, inc, episodes=float(own[inc]))
+        assert sampler_totals.totals["episodes"] >= before
+    assert sampler_totals.totals["episodes"] == sum(own.values())
 
 
 class One:
@@ -86,13 +86,21 @@ def values(families: list[Metric]) -> Mapping[tuple[str, str], float]:
 
 
 def test_the_metrics_of_all_samplers() -> None:
-    tallies, acks = Tallies(), Buckets(measures.ACK_S)
+    sampler_totals, acks = SamplerTotals(), Buckets(measures.ACK_S)
     for seconds in (0.001, 0.006, 0.006, 1e9):
         acks.add(seconds)
-    beat(tallies, 1, env_steps=10.0, wait_env_s=2.5, out_trained=3.0, fail_step=1.0, raw_bytes=9.0)
-    beat(tallies, 2, **acks.figures("ack"))
+    beat(
+        sampler_totals,
+        1,
+        env_steps=10.0,
+        wait_env_s=2.5,
+        out_trained=3.0,
+        fail_step=1.0,
+        raw_bytes=9.0,
+    )
+    beat(sampler_totals, 2, **acks.figures("ack"))
     here = [One(unacked=3.0, unaccounted=0.0), One(unacked=4.0)]
-    found = values(list(summed(tallies, here)))
+    found = values(list(summed(sampler_totals, here)))
     assert found["headrace_samplers_env_steps_total", ""] == 10.0
     assert found["headrace_samplers_wait_seconds_total", "env"] == 2.5
     assert found["headrace_samplers_wait_seconds_total", "credit"] == 0.0

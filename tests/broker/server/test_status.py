@@ -2,12 +2,12 @@
 
 import itertools
 
-from headrace.broker.server.status import Trend
-from headrace.broker.server.weight_messages import Spread
+from headrace.broker.server.status import DecimatedCurve
+from headrace.broker.server.weight_messages import PropagationTimes
 
 
 def test_a_short_curve_is_kept_whole() -> None:
-    trend = Trend()
+    trend = DecimatedCurve()
     for step in range(100):
         trend.add(step, step / 2)
         trend.add(step, 9.0)  # said again: a beat brings the same numbers
@@ -15,7 +15,7 @@ def test_a_short_curve_is_kept_whole() -> None:
 
 
 def test_a_long_one_keeps_its_shape_and_its_bound() -> None:
-    trend = Trend()
+    trend = DecimatedCurve()
     for step in range(100_000):
         trend.add(step, float(step))
         assert len(trend.points()) <= 256
@@ -27,7 +27,7 @@ def test_a_long_one_keeps_its_shape_and_its_bound() -> None:
 
 
 def test_steps_that_were_undone_leave_the_curve() -> None:
-    trend = Trend()
+    trend = DecimatedCurve()
     for step in (0, 10, 20, 30):
         trend.add(step, 1.0)
     trend.add(15, 2.0)
@@ -35,7 +35,7 @@ def test_steps_that_were_undone_leave_the_curve() -> None:
 
 
 def test_weights_are_timed_from_when_they_were_whole() -> None:
-    spread = Spread()
+    spread = PropagationTimes()
     spread.acts(7, now=5.0)  # of a broker before us: nobody knows when
     spread.whole(8, 1000, now=10.0, wall=1e9)
     spread.acts(8, now=10.015)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace.broker.peer_errors import Reports
+from headrace.broker.peer_errors import UnreportedErrors
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import Announce, Buffer, Message, Payload, Trouble, Welcome
 from headrace.broker.security import curve, keys
@@ -244,7 +244,7 @@ def test_errors_go_to_the_broker_with_the_beat(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with broker(tmp_path, None, told), linked(tmp_path, None) as (link, _):
-            link.reports = Reports()
+            link.reports = UnreportedErrors()
             for number in range(3):
                 link.reports.add(f"environment {number} failed")
             link.reports.add("\U0001f40d" * 5000)

@@ -122,13 +122,13 @@ def served(run: run_file.Run, _: Path) -> Any:
     async def answer(server: Any) -> None:
         found["book"] = {
             name: value
-            for name, value in vars(server.ledger.book).items()
+            for name, value in vars(server.ledger.state).items()
             if isinstance(value, int | float) and name != "first_tag"
         }
-        found["credit"] = vars(server.ledger.book.credit)
+        found["credit"] = vars(server.ledger.state.credit)
         found["lease_s"] = server.ledger.lease_s
-        found["door"] = _plain(vars(server.door))
-        server._post.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
+        found["door"] = _plain(vars(server.limits))
+        server._replies.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
         server._welcome(SimpleNamespace(route=b""), 0)
         raise Stop
 

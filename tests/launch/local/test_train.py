@@ -106,7 +106,7 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
     server = SimpleNamespace(
         status=dict,
         ledger=SimpleNamespace(
-            book=SimpleNamespace(redelivered=0),
+            state=SimpleNamespace(redelivered=0),
             versions=SimpleNamespace(rolled_back=0),
             unaccounted=lambda: 0,
         ),

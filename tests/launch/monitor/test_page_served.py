@@ -18,12 +18,12 @@ import pytest
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.ledger.state import Book
-from headrace.broker.peer_errors import Troubles
+from headrace.broker.ledger.state import LedgerState
+from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.server.sampler_totals import Tallies
-from headrace.broker.server.status import View
-from headrace.broker.server.weight_messages import Newest, Shipping, Spread
+from headrace.broker.server.sampler_totals import SamplerTotals
+from headrace.broker.server.status import RunStatus
+from headrace.broker.server.weight_messages import NewestWeights, PropagationTimes, WeightMessages
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
 from headrace.launch.process import http
@@ -92,13 +92,23 @@ def hurried() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def crowd() -> tuple[Roster, View]:
+def crowd() -> tuple[Roster, RunStatus]:
     roster = Roster("small", lambda _: None)
-    book = Book(batch=2, max_lag=2, max_lag_hard=9, queue_bytes=2**20, attempts=3, first_tag=1)
-    shipping = SimpleNamespace(spread=Spread(), newest=Newest(), unread=0)
-    ledger = Ledger(book, lease_s=5.0)
-    return roster, View(
-        BrokerConfig(), ledger, roster, cast(Shipping, shipping), Tallies(), Troubles(), began=0.0
+    state = LedgerState(
+        batch=2, max_lag=2, max_lag_hard=9, queue_bytes=2**20, attempts=3, first_tag=1
+    )
+    weight_messages = SimpleNamespace(
+        propagation=PropagationTimes(), newest=NewestWeights(), unread=0
+    )
+    ledger = Ledger(state, lease_s=5.0)
+    return roster, RunStatus(
+        BrokerConfig(),
+        ledger,
+        roster,
+        cast(WeightMessages, weight_messages),
+        SamplerTotals(),
+        PeerErrors(),
+        began=0.0,
     )
 
 

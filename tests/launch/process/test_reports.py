@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.broker.peer_errors import Reports
+from headrace.broker.peer_errors import UnreportedErrors
 from headrace.launch.process import logs
 
 
 @pytest.fixture
-def reports() -> Iterator[Reports]:
+def reports() -> Iterator[UnreportedErrors]:
     root = logging.getLogger()
     before = root.handlers[:]
     # A role that ran in this process may have left its own.
@@ -24,7 +24,7 @@ def reports() -> Iterator[Reports]:
     root.handlers[:] = before
 
 
-def test_errors_are_collected(reports: Reports) -> None:
+def test_errors_are_collected(reports: UnreportedErrors) -> None:
     log = logging.getLogger("launch.somewhere")
     log.warning("no trouble")
     log.error("version %d is not evaluated", 3)
@@ -39,12 +39,12 @@ def test_errors_are_collected(reports: Reports) -> None:
     ]
 
 
-def test_what_fails_on_the_way_to_the_broker_is_not_sent_there(reports: Reports) -> None:
+def test_what_fails_on_the_way_to_the_broker_is_not_sent_there(reports: UnreportedErrors) -> None:
     logging.getLogger("headrace.broker.transport.link").error("the broker fell silent")
     assert reports.take() == []
 
 
-def test_several_threads_collect(reports: Reports) -> None:
+def test_several_threads_collect(reports: UnreportedErrors) -> None:
     log = logging.getLogger("headrace.learner.batches.receiver")
     told: list[tuple[str, int]] = []
 
