@@ -1,4 +1,4 @@
-"""How long the network waits for more environments before it runs, pure.
+"""The adaptive wait that batches more environments into one call of the network, pure.
 
 A call for n rows costs fixed + n * each. Two calls made one save `fixed`, which is worth having
 only while the process is short of time: then the wait is as long as `fixed`, at most `limit_s`.
@@ -11,7 +11,7 @@ _SHORTEST_S = 0.0005  # the event loop counts in milliseconds
 
 
 class Gather:
-    """Told of every call; asked before the next."""
+    """Learns from every call of the network how long the next one should wait."""
 
     def __init__(self, *, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -21,7 +21,8 @@ class Gather:
 
     @property
     def fixed_s(self) -> float:
-        """What a call costs before its first row: the line through (rows, seconds)."""
+        """Returns the seconds a call costs before its first row: a line fitted through (rows,
+        seconds)."""
         spread = self._square - self._rows**2
         if spread < 0.25:  # all calls are of one size: nothing to tell the two costs apart by
             return 0.0
@@ -29,7 +30,8 @@ class Gather:
         return max(0.0, self._seconds - each * self._rows)
 
     def called(self, *, rows: int, seconds: float, waited: float, elapsed: float) -> None:
-        """A call took `seconds`; since the one before `elapsed` passed, `waited` of it idle."""
+        """Records a call that took `seconds`; since the call before, `elapsed` seconds passed, of
+        which the process was idle for `waited`."""
         self._calls += 1
         weight = max(_WEIGHT, 1.0 / self._calls)
         self._rows += weight * (rows - self._rows)
@@ -40,7 +42,8 @@ class Gather:
             self._busy += weight * (1.0 - min(1.0, waited / elapsed) - self._busy)
 
     def wait_s(self, *, running: int) -> float:
-        """Now that some are ready, and `running` groups are not."""
+        """Returns the seconds to wait now that some groups are ready and `running` groups are
+        not."""
         if not running or self._busy < _SPARE:
             return 0.0
         wait = min(self._limit_s, self.fixed_s) * (self._busy - _SPARE) / (1 - _SPARE)

@@ -1,4 +1,4 @@
-"""Environments that had to be restarted: said, counted, and bounded by a budget per hour."""
+"""Environments that had to be restarted: logged, counted, and limited per hour."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ _HOUR_S = 3600.0
 
 
 class Faults:
-    """One sampler's; raises EnvError when the budget is spent."""
+    """Counts one sampler's restarted environments; raises EnvError when the budget is spent."""
 
     def __init__(self, name: str, *, per_hour: int) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class Faults:
             )
 
     def _say(self, failure: Failure) -> None:
-        """The whole traceback once for each kind of failure, a line for each repetition."""
+        """Logs the whole traceback once for each kind of failure, one line for each repetition."""
         text = failure.text.rstrip()
         kind = (failure.where, text.rpartition("\n")[2])
         values = failure.where == "values"

@@ -1,4 +1,4 @@
-"""Episodes played for their score, one policy, always on the same environments.
+"""Plays episodes for the score of one policy, always on the same environments.
 
 Episode i begins with seed + i, whoever plays it: so the scores of two policies compare. Exactly
 those episodes count, not the first that end: short ones would be too many.
@@ -27,14 +27,14 @@ from headrace.learner.spaces import DEAD, Spaces
 
 
 class Scores(NamedTuple):
-    """By episode, in the order of the seeds."""
+    """Holds returns and lengths by episode, in the order of the seeds."""
 
     returns: list[float]
     lengths: list[int]
 
 
 class Player(Protocol):
-    """What is needed of a policy."""
+    """Declares what is needed of a policy."""
 
     memory: int
     previous: bool
@@ -45,7 +45,7 @@ class Player(Protocol):
 
 
 class StoppedError(Exception):
-    """It was told to stop; nothing of what was played counts."""
+    """Ends an evaluation that was told to stop; nothing of what was played counts."""
 
 
 def play(
@@ -93,7 +93,7 @@ def play(
 
 
 def check(config: EnvConfig) -> None:
-    """EnvError when its episodes cannot be played by their seeds."""
+    """Raises EnvError when the environment cannot begin its episodes by their seeds."""
     if envpool.named(config):
         raise EnvError(
             f"env.id = {config.id!r}: EnvPool cannot begin an episode by its seed, so scores would"
@@ -102,7 +102,7 @@ def check(config: EnvConfig) -> None:
 
 
 class _Table:
-    """Environments side by side, each a group of one in the frame that the network sees."""
+    """Steps environments side by side, each a group of one in the frame that the network sees."""
 
     def __init__(self, policy: Player, spaces: Spaces, places: int, *, greedy: bool) -> None:
         self.places = places
@@ -130,7 +130,7 @@ class _Table:
         self._writer = Writer(self.envs[0].observation_space, self._spaces)
 
     def begin(self, place: int, seed: int) -> None:
-        """An episode begins: nothing is remembered of the one before."""
+        """Begins an episode; nothing is remembered of the one before."""
         self._seeds[place], self.returns[place], self.lengths[place] = seed, 0.0, 0
         self.over[place] = False
         with self._blamed("reset", place):
@@ -141,7 +141,7 @@ class _Table:
         self._stacks.push(place)
 
     def step(self, places: Sequence[int]) -> Iterator[int]:
-        """One action for each of these places; yields every one that has made its step."""
+        """Steps each of these places once; yields every one that has made its step."""
         rows = np.array(places, np.int64)
         chosen, _, memory = self._policy.act(
             self._stacks.take(rows), self._stacks.memory(rows), greedy=self._greedy
@@ -172,7 +172,8 @@ class _Table:
             self._stacks.push(place)
 
     def _take(self, place: int, observation: Any, *, last: bool) -> None:
-        """Into its rows; ValueError where a learner would reject them."""
+        """Writes the observation into its rows; raises ValueError where a learner would reject
+        it."""
         self._writer.write(self._frame.obs, place, observation, last=last)
         for name, rows in self._numbers.items():
             if not np.isfinite(rows[place]).all():

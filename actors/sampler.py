@@ -29,7 +29,7 @@ _TURN_S = 0.002
 
 
 class Sampler:
-    """One process's environments."""
+    """Runs one process's environments and sends their unrolls."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Sampler:
         self._last_call = (0.0, 0.0)
 
     async def run(self) -> None:
-        """Until the run is over, or cancelled. Consumes credit and weights, produces unrolls; waits
-        for news only when nothing can be done: environments, the broker, both ring the same bell.
-        """
+        """Samples until the run is over, or cancelled. Consumes credit and weights, produces
+        unrolls; waits for news only when nothing can be done: environments and the broker set the
+        same event."""
         while self.policy.version < 0 and not self.end.over:
             await self._wait("weights")
             self._take_weights()
@@ -106,7 +106,8 @@ class Sampler:
                 turn = time.monotonic()
 
     async def drain(self, timeout_s: float) -> None:
-        """No more steps; wait until everything sent is acknowledged, or there is no point."""
+        """Waits, without further steps, until everything sent is acknowledged, the run is over, or
+        the time is up."""
         self.waits_for = "acknowledgements"
         try:
             async with asyncio.timeout(timeout_s):
@@ -129,9 +130,9 @@ class Sampler:
         self.faults.add(failure)
 
     def _arrive(self, ready: list[int]) -> None:
-        """Sorts out who may act now. What an environment answered is written only after the next
-        action is on its way, so that it need not wait for that; but a full unroll goes out first.
-        """
+        """Sorts the ready groups into those that may act now and those without credit. What an
+        environment answered is written only after the next action is on its way, so that it need
+        not wait for that; but a full unroll is sent first."""
         frame, waiting = self.stepper.frame, self._parked
         self._parked = []
         for group in ready:
@@ -180,12 +181,13 @@ class Sampler:
         return True
 
     def _may_go_on(self) -> bool:
-        """May a parked group go on?"""
+        """Says whether a group without credit may go on now."""
         may = self.end.outbox.may_start
         return any(may(group, self.policy.version) for group in self._parked)
 
     def _act(self) -> None:
-        """One call of the network for all that go on; they go on, and then it is written down."""
+        """Calls the network once for all groups that go on, sends their actions, and then writes
+        down the step."""
         groups, self._going = self._going, []
         frame, envs = self.stepper.frame, self.stepper.frame.envs
         rows: Rows = slice(None)  # as they lie
@@ -212,9 +214,10 @@ class Sampler:
                 rollout.acted(newest, actions[part], logp[part], version)
 
     def _reply(self, group: int) -> Actions | None:
-        """An environment's own thread asks for its next actions, and holds the network. In the
-        middle of an unroll all that is needed is the network and what belongs to this group; the
-        rest, and a network for which rows are better put together, is for the event loop."""
+        """Returns a group's next actions to its environment's own thread, which holds the network;
+        None = ask the event loop. In the middle of an unroll all that is needed is the network and
+        what belongs to this group; the rest, and a network for which rows are better put together,
+        is for the event loop."""
         rollout, columns = self._rollouts[group], self.stepper.frame.columns(group)
         over = self._ended or self.end.over
         if over or not self.policy.quick or rollout.filling or rollout.full:
@@ -230,7 +233,7 @@ class Sampler:
         return actions
 
     def _called(self, rows: int, began: float, ended: float) -> None:
-        """Costs are measured: they decide whether the next call waits for more rows."""
+        """Records the cost of a call: it decides whether the next call waits for more rows."""
         before, waited = self._last_call
         self._last_call = (ended, self.metrics.waiting_s)
         self.metrics.acted(rows, ended - began)
@@ -242,7 +245,7 @@ class Sampler:
         )
 
     async def _hold(self) -> bool:
-        """True: it waited a little for more environments; look again."""
+        """Waits a little for more environments. True: it waited, so look for ready groups again."""
         running = self.stepper.frame.groups - len(self._going) - len(self._parked)
         now = time.monotonic()
         if not self._hold_until:
@@ -263,7 +266,7 @@ class Sampler:
         return True
 
     def _lacks(self) -> str:
-        """What a sampler that can do nothing waits for."""
+        """Returns what a sampler that can do nothing waits for."""
         if len(self._parked) < self.stepper.frame.groups:
             return "env"
         lacks = self.end.outbox.waits_for_weights
@@ -271,7 +274,8 @@ class Sampler:
         return "weights" if waits else "credit"
 
     async def _wait(self, why: str) -> None:
-        """Until news. What came since we looked has set it again, so nothing is missed."""
+        """Waits until there is news. News since the last look has set the event again, so none is
+        missed."""
         began, self.waits_for = time.monotonic(), why
         if self.end.blob is None and not self._may_go_on() and not self.end.over:
             await self.end.news.wait()

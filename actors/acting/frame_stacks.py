@@ -1,4 +1,4 @@
-"""What the network sees: rows as they are, stacked ones put side by side again, the step before."""
+"""The input of the network: newest rows, stacked frames side by side, and the step before."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from headrace.learner.spaces import DEAD, Spaces
 
 
 class Stacks:
-    """For all environments of a frame. Costs nothing when no leaf is stacked, nothing is remembered
-    and the step before is not seen."""
+    """Holds what the network sees of all environments of a frame. Costs nothing when no leaf is
+    stacked, nothing is remembered and the step before is not seen."""
 
     def __init__(
         self, spaces: Spaces, frame: Frame, *, memory: int = 0, previous: bool = False
@@ -29,8 +29,8 @@ class Stacks:
         self._unseen = np.ones(count, np.bool_)  # environments that have not shown a row yet
 
     def push(self, group: int) -> None:
-        """The group's newest rows move in. One that begins an episode fills its whole window, and
-        remembers nothing."""
+        """Takes in the group's newest rows. An environment that begins an episode gets its first
+        row in the whole window, and an empty memory."""
         if self._idle:
             return
         columns = self._frame.columns(group)
@@ -45,7 +45,8 @@ class Stacks:
         self._before.push(columns, fresh)
 
     def look(self, columns: slice) -> Arrays:
-        """What these environments see now, in place: it changes when they go on."""
+        """Returns views of what these environments see now; they change when the environments go
+        on."""
         seen = {
             name: self._windows.get(name, array)[columns] for name, array in self._frame.obs.items()
         }
@@ -54,8 +55,8 @@ class Stacks:
         return seen
 
     def take(self, rows: Rows) -> Arrays:
-        """What these environments see now. It stays when they go on: the frame's part is a copy,
-        the rest moves only with push()."""
+        """Returns what these environments see now, to be kept while they go on: the frame's part is
+        copied, the rest changes only with push()."""
         whole = isinstance(rows, slice)
         taken = {
             name: array if whole else array[rows]
@@ -67,23 +68,25 @@ class Stacks:
         return taken
 
     def memory(self, rows: Rows) -> NDArray[np.float32] | None:
-        """What these environments remember; None = they do not."""
+        """Returns the recurrent state of these environments; None = the network has none."""
         return None if self._before.memory is None else self._before.memory[rows]
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
-        """The policy has answered these environments, and remembers this."""
+        """Stores the actions and the recurrent state that the policy returned for these
+        environments."""
         if not self._before.idle:
             self._before.acted(rows, actions, memory)
 
     def newest(self, taken: Arrays, part: slice) -> Arrays:
-        """Of what was taken, the rows as they travel."""
+        """Returns, of what take() returned, the newest rows, as an unroll holds them."""
         return {
             name: array[part, -1] if name in self._windows else array[part]
             for name, array in taken.items()
         }
 
     def history(self, group: int) -> Arrays:
-        """By field, time first: what came before the newest row, for the unroll that begins."""
+        """Returns, by field and time first, what came before the newest row: the unroll that begins
+        needs it."""
         columns = self._frame.columns(group)
         return self._before.fields(columns) | {
             f"obs.{name}": windows[columns][:, :-1].swapaxes(0, 1)

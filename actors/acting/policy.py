@@ -1,4 +1,4 @@
-"""The policy that acts: a module, the version of its weights, and its own dice."""
+"""The policy that acts: a module, the version of its weights, and its random generator."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ class Policy:
 
     @property
     def quick(self) -> bool:
-        """A call for few rows costs next to nothing: nothing is gained by putting rows together."""
+        """Says whether a call for few rows costs next to nothing, so that batching rows gains
+        nothing."""
         return self._acting.quick
 
     def load(self, blob: Blob) -> str:
@@ -62,8 +63,8 @@ class Policy:
         *,
         greedy: bool = False,
     ) -> tuple[Actions, Floats, Floats | None]:
-        """Actions, the log-probabilities they were really drawn with, and the memory after them.
-        `greedy`: the likeliest action instead of a drawn one."""
+        """Returns actions, the log-probabilities they were really drawn with, and the memory after
+        them. `greedy`: the likeliest action instead of a drawn one."""
         # What an environment gives that is no number is found and said when the unroll is full.
         with np.errstate(invalid="ignore", over="ignore"):
             try:
@@ -89,8 +90,9 @@ class Policy:
     def _mended(
         self, obs: dict[str, NDArray[np.generic]], params: Floats, carried: Floats | None
     ) -> tuple[Floats, Floats | None]:
-        """A row that came without numbers is acted on somehow, and remembered by nobody. Where an
-        observation is sound, the network is not."""
+        """Replaces what is not finite by zeros, in the parameters and the memory, for rows whose
+        observation was not finite. Raises ValueError where the observation was finite: the network
+        is at fault."""
         wrong = _unsound([params] if carried is None else [params, carried])
         came_wrong = _unsound([rows for rows in obs.values() if rows.dtype.kind == "f"])
         if (wrong & ~came_wrong).any() or not wrong.any():
@@ -105,7 +107,7 @@ class Policy:
 
 
 def _unsound(arrays: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """By row: something in it is no number."""
+    """Says by row whether it holds anything that is not finite."""
     wrong = np.zeros(1, np.bool_)
     for rows in arrays:
         wrong = wrong | ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)

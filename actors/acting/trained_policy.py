@@ -1,4 +1,4 @@
-"""A trained policy in somebody's own loop: one observation in, one action out.
+"""A trained policy for a loop outside headrace: one observation in, one action out.
 
 It needs no environment. It sees what samplers see, through the same frame, stacks and memory, one
 environment wide.
@@ -24,7 +24,8 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class Acts(Protocol):
-    """What is needed of an headrace.actors.acting.policy.Policy; this module needs no torch."""
+    """Declares what is needed of a headrace.actors.acting.policy.Policy; this module needs no
+    torch."""
 
     version: int
 
@@ -44,8 +45,8 @@ class Acts(Protocol):
 
 
 class Episode:
-    """What a policy carries from step to step: memory, stacked frames, the step before. It is never
-    changed, so an episode can be gone on with twice."""
+    """Carries what a policy needs from step to step: memory, stacked frames, the step before. It
+    never changes, so an episode can be continued from one state twice."""
 
     def __init__(self, spaces: Spaces, owner: int, *, memory: int, previous: bool) -> None:
         self.owner = owner  # the identity of the policy that made it
@@ -83,7 +84,7 @@ class TrainedPolicy:
         *,
         reward: float | None = None,
     ) -> tuple[Any, Episode]:
-        """The action as the environment takes it, and the state for the next step.
+        """Returns the action as the environment takes it, and the state for the next step.
 
         obs: one observation as the environment gives it.
         state: from the step before; None = the episode begins. mask: which choices are allowed,
@@ -147,7 +148,7 @@ class TrainedPolicy:
                 raise ValueError(f"the mask allows no value of choice {at} of {len(ends)}")
 
     def _values(self, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-        """By leaf; parts of parts are named by their path."""
+        """Yields (leaf name, value); nested parts are named by their path."""
         if isinstance(value, dict) and (value or not name):
             parts = value.items()
         elif name in self._leaves or (not name and _PLAIN in self._leaves):
@@ -194,7 +195,7 @@ def _row(leaf: Leaf, value: Any) -> NDArray[np.generic]:
 
 
 def _refuse(leaf: Leaf, array: NDArray[Any], wrong: NDArray[np.bool_], why: str) -> None:
-    """ValueError with the first element that is wrong."""
+    """Raises ValueError with the first element that is wrong, if there is one."""
     if np.any(wrong):
         at = tuple(np.argwhere(wrong)[0].tolist())
         place = f" at {list(at)}" if at else ""
@@ -202,7 +203,8 @@ def _refuse(leaf: Leaf, array: NDArray[Any], wrong: NDArray[np.bool_], why: str)
 
 
 def _reward(reward: Any) -> float:
-    """The network sees it cut at 1, so how large it is beyond float32 does not matter."""
+    """Returns the reward as float32 holds it. The network sees it cut at 1, so how large it is
+    beyond float32 does not matter."""
     try:
         single = np.ndim(reward) == 0 and not isinstance(reward, str | bytes)
         value = float(reward) if single else math.nan

@@ -1,4 +1,4 @@
-"""Gymnasium's own vector environment, as a yardstick."""
+"""The speed of Gymnasium's own vector environment, to compare with."""
 
 import time
 
@@ -12,7 +12,8 @@ from headrace.actors.envs.make import make_env
 
 
 def rate(config: EnvConfig, envs: int, *, seconds: float) -> float:
-    """Agent steps a second of AsyncVectorEnv with random actions; the first fifth is warm-up."""
+    """Measures the agent steps a second of AsyncVectorEnv with random actions; the first fifth is
+    warm-up."""
     vector = AsyncVectorEnv([lambda: make_env(config)] * envs)
     try:
         newest = vector.reset(seed=1)[0]

@@ -1,4 +1,4 @@
-"""Environments from what the run says about them."""
+"""Makes environments from the run's configuration."""
 
 import importlib
 import warnings
@@ -29,7 +29,7 @@ _EXTRAS = {
 
 
 def make_env(config: EnvConfig) -> Env:
-    """One environment, by gymnasium id or module:factory, in its wrappers."""
+    """Makes one environment, by gymnasium id or module:factory, in its wrappers."""
     if envpool.named(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool steps many at once; set actor.stepping = "auto"'
@@ -52,7 +52,7 @@ def make_env(config: EnvConfig) -> Env:
 
 
 def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
-    """The environment's own vector class, `envs` wide."""
+    """Makes the environment's own vector class, `envs` wide."""
     _unwrapped(config, "A vector class")
     if envpool.named(config):
         raise EnvError(
@@ -82,7 +82,7 @@ def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
 
 
 def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
-    """EnvPool's own pool of `envs`; without a seed it plays differently every time."""
+    """Makes EnvPool's own pool of `envs`; without a seed it plays differently every time."""
     _unwrapped(config, "EnvPool")
     if not envpool.named(config):
         raise EnvError(f"env.id = {config.id!r} is not EnvPool's; those begin with envpool:")
@@ -91,7 +91,7 @@ def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
 
 
 def probe(config: EnvConfig) -> Spaces:
-    """The spaces of the environment that the run names."""
+    """Returns the spaces of the environment that the run names."""
     if envpool.named(config):
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
@@ -105,8 +105,8 @@ def probe(config: EnvConfig) -> Spaces:
 
 
 def _made(config: EnvConfig) -> Any:
-    """A gymnasium id may carry a module to import first, as in ale_py:ALE/Pong-v5; its version
-    makes it no name that Python could know."""
+    """Makes the environment without its wrappers. A gymnasium id may name a module to import first,
+    as in ale_py:ALE/Pong-v5; what follows there is not a Python identifier."""
     if config.id.partition(":")[2].isidentifier():
         factory = _attribute(config.id)
         mujoco_warnings.take_over()
@@ -121,7 +121,8 @@ def _made(config: EnvConfig) -> Any:
 
 
 def _import_module(name: str) -> None:
-    """Names what gymnasium would import for this id; what is wrong with the id it says itself."""
+    """Imports what gymnasium would import for this id, so that a failed import names its module;
+    what is wrong with the id gymnasium says itself."""
     module, colon, name = name.rpartition(":")
     if colon:
         importlib.import_module(module)
@@ -149,7 +150,8 @@ def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
 
 
 def _masked(env: Env, config: EnvConfig) -> Env:
-    """With the mask as a part of the observation, wherever it comes from."""
+    """Returns the environment with the mask as a part of the observation, wherever it comes
+    from."""
     try:
         return env if info_mask.observes(env, config.mask) else info_mask.InfoMask(env, config.mask)
     except TypeError:  # spaces that as_data() names
@@ -174,7 +176,7 @@ def _attribute(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def _blamed(where: str, keywords: str = "env.kwargs") -> Iterator[None]:
-    """Whatever goes wrong in somebody else's code is said in one line."""
+    """Turns every error of code that is not ours into an EnvError of one line."""
     try:
         with _quiet():
             yield
@@ -192,7 +194,7 @@ def _blamed(where: str, keywords: str = "env.kwargs") -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without gymnasium's remarks that a user can do nothing about: Box rounds its bounds, and a
+    """Silences gymnasium's warnings that a user can do nothing about: Box rounds its bounds, and a
     vector class says nothing of its resets, which make_vector refuses in its own words."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(precision lowered by casting|AutoresetMode)")
@@ -200,7 +202,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _missing(error: BaseException | None) -> Iterator[str]:
-    """gymnasium raises its own error from the one that names the package."""
+    """Yields how to install a missing package; gymnasium raises its own error from the one that
+    names it."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
             package, extra = _EXTRAS[error.name]

@@ -1,5 +1,5 @@
-"""What has to be known about environments when they can no longer be asked: plain numbers in
-memory that may be shared between processes."""
+"""What must be known of environments that can no longer be asked: counters in memory that may be
+shared between processes."""
 
 import traceback
 
@@ -10,10 +10,11 @@ _LARGEST_SEED = (1 << 63) - 1
 
 
 class Ledger:
-    """Kept by whoever steps; read by whoever finds that one has hung or died."""
+    """Holds counters that the stepping thread or process writes, and that others read when it has
+    hung or died."""
 
     def __init__(self, numbers: memoryview, *, groups: int, envs: int) -> None:
-        """Over int64 numbers, `size` of them."""
+        """Lays the counters over `size` int64 numbers."""
         self.at = numbers[:groups]  # by group: which of its environments is being worked on
         self.steps = numbers[groups : 2 * groups]  # by group: steps taken
         self.restarts = numbers[2 * groups : 3 * groups]  # by group: each gives a fresh seed
@@ -24,7 +25,7 @@ class Ledger:
 
     @classmethod
     def own(cls, *, groups: int, envs: int) -> "Ledger":
-        """In memory of its own."""
+        """Returns counters in memory that is not shared."""
         memory = memoryview(bytearray(8 * cls.size(groups, envs)))
         return cls(memory.cast("q"), groups=groups, envs=envs)
 
@@ -33,7 +34,7 @@ class Ledger:
         return (3 + 2 * envs) * groups
 
     def next_seed(self, first: int, column: int) -> int:
-        """Another one after every restart in the group."""
+        """Returns the seed for this column; every restart in the group gives another one."""
         restarts = self.restarts[column // self._envs]
         seed = (first + column + 1_000_003 * restarts) & _LARGEST_SEED
         self.seed[column] = seed
@@ -44,10 +45,10 @@ class Ledger:
         return Failure(column, where, self.seed[column], max(0, steps), text)
 
     def failure_of_group(self, group: int, where: str, text: str) -> Failure:
-        """Of the environment that the group was at."""
+        """Returns a failure of the environment that the group was at."""
         return self.failure(group * self._envs + self.at[group], where, text)
 
 
 def traceback_of(error: BaseException) -> str:
-    """Its end, where the reason stands."""
+    """Returns the end of the error's traceback, where the reason stands."""
     return ending("".join(traceback.format_exception(error)))

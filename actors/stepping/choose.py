@@ -1,4 +1,4 @@
-"""Which way to step: as the run says, or as a measurement suggests."""
+"""Chooses how to step: as the run says, or as a measurement suggests."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ class _Choice(NamedTuple):
 
 
 def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
-    """The stepper of a sampler with actor.groups groups of `envs` environments."""
+    """Makes the stepper of a sampler with actor.groups groups of `envs` environments."""
     groups = actor.groups
     if envpool.named(env):
         return Pool(env, groups=groups, envs=envs, seed=seed)
@@ -131,7 +131,8 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
 
 
 def quick(cost: Cost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
-    """What the cost alone decides; "" = it depends on whether threads help."""
+    """Returns (stepping, why) where the cost alone decides; "" = it depends on whether threads
+    help."""
     if cost.seconds < _HAND_OVER_S:
         return "inline", str(cost)
     waits, short = cost.computes < _WAITS_BELOW, cost.seconds * envs < _AWAY_S

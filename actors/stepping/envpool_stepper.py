@@ -30,7 +30,7 @@ _CLOSE_S = 1.0
 
 
 class Pool:
-    """One thread receives; the event loop sends what the policy decided in one turn together."""
+    """Receives in one thread; the event loop sends all actions of one turn together."""
 
     def __init__(self, config: EnvConfig, *, groups: int, envs: int, seed: int) -> None:
         if envs != 1:
@@ -85,7 +85,8 @@ class Pool:
         return ready
 
     def failures(self) -> list[Failure]:
-        """It has no way to mend a single one; what goes wrong ends it."""
+        """Returns nothing: EnvPool cannot restart a single environment, and any error ends the
+        pool."""
         return []
 
     def close(self) -> None:
@@ -113,7 +114,8 @@ class Pool:
         self._pool.send(self._actions.many(rows), numbers.astype(np.int32))
 
     def _fill(self) -> None:
-        """Now and then: does an incomplete batch wait for nothing?"""
+        """Checks periodically whether an incomplete batch waits for nothing, and fills it with
+        spares."""
         under_way = ~self._idle
         missing = self._batch - int(under_way.sum())
         if (
@@ -150,7 +152,7 @@ class Pool:
         cut: NDArray[np.bool_],
         begun: NDArray[np.bool_],
     ) -> None:
-        """What came back, into the frame; the spares come last there and are cut off."""
+        """Writes what came back into the frame; the spares, which come last, are cut off."""
         frame, real = self.frame, numbers < self._groups
         if not real.all():
             rows = _only(rows, real)

@@ -1,4 +1,4 @@
-"""One group of environments: stepped, and mended when it fails."""
+"""One group of environments: stepped, and restarted when it fails."""
 
 import contextlib
 import time
@@ -24,12 +24,13 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Stopped(BaseException):
-    """The unit was waiting to make an environment again, and need not any more."""
+    """Ends a group that waits to make an environment again when the stepper is closing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which group a unit is, and whom it tells."""
+    """Says which group is meant, how its environments are made, and where its failures are
+    reported."""
 
     config: EnvConfig
     spaces: Spaces
@@ -44,7 +45,7 @@ class Seat:
 
 
 class Unit(ABC):
-    """What both kinds have in common: beginning, and beginning again."""
+    """Begins and restarts a group of environments; subclasses step it."""
 
     parts: int  # how many things are made, closed and mended separately
 
@@ -60,7 +61,7 @@ class Unit(ABC):
         self.frame = frame
 
     def begin(self) -> None:
-        """Make and reset everything. What fails here never worked: an EnvError."""
+        """Makes and resets everything. What fails here never worked: an EnvError."""
         began = time.perf_counter()
         for part in range(self.parts):
             where = "make"
@@ -75,7 +76,8 @@ class Unit(ABC):
         self._show(0, began)
 
     def revive(self) -> None:
-        """In place of a unit that was given up or died: one step, in which all is made anew."""
+        """Takes the place of a group that was given up or died: one step, in which everything is
+        made again."""
         began = time.perf_counter()
         for part in range(self.parts):
             self._restart(part)
@@ -83,11 +85,11 @@ class Unit(ABC):
 
     @abstractmethod
     def step(self, actions: NDArray[np.int64]) -> None:
-        """One step of the group. What fails is made again within it."""
+        """Steps the group once. What fails is made again within the step."""
 
     def abandon(self, scratch: Frame) -> None:
-        """It hangs, and somebody else takes the group: should it wake up, what it writes down shall
-        not matter."""
+        """Diverts the writes of a group that hangs and has been replaced: should it wake up, what
+        it writes must not matter."""
         self.frame = scratch
         self._ledger = Ledger.own(groups=scratch.groups, envs=scratch.envs)
 
@@ -100,14 +102,14 @@ class Unit(ABC):
 
     @abstractmethod
     def _reset(self, part: int, seed: int | None) -> None:
-        """An episode begins, and its first observation is written."""
+        """Begins an episode, and writes its first observation."""
 
     @abstractmethod
     def _drop(self, part: int) -> None:
-        """Close it, whatever it says to that."""
+        """Closes the part, and ignores errors of that."""
 
     def _mend(self, part: int, where: str, error: BaseException) -> None:
-        """It failed: say so, make a new one."""
+        """Reports the failure of a part, and makes it again."""
         if isinstance(error, KeyboardInterrupt | Stopped):
             raise error
         self._report(part, where, error)
@@ -165,14 +167,14 @@ class Unit(ABC):
 
 
 def check_spaces(config: EnvConfig, expected: Spaces, env: Any) -> None:
-    """Environments of one run are alike."""
+    """Raises EnvError unless the environment has the spaces of the run's first one."""
     found = spaces_of(env, config)
     if found != expected:
         raise EnvError(f"{config.id} changes its spaces: first {expected}, then {found}")
 
 
 class Envs(Unit):
-    """Python environments, one after another; each is mended alone."""
+    """Steps Python environments one after another; each is restarted alone."""
 
     def __init__(self, seat: Seat, frame: Frame) -> None:
         super().__init__(seat, frame)
@@ -234,7 +236,7 @@ class Envs(Unit):
         self._frame.spent[group] += time.perf_counter() - began
 
     def _dead(self, index: int) -> None:
-        """Of an environment that has just been reset: this step only did that."""
+        """Marks the step of an environment that has just been reset: the step only did that."""
         self._reward[index], self._flags[index], self._over[index] = 0.0, DEAD, False
         ledger = self._ledger
         ledger.missed[self._first + index] += 1

@@ -12,7 +12,7 @@ from headrace.learner.spaces import Spaces
 
 
 class Inline:
-    """Nothing runs but in send()."""
+    """Steps a group within send(); nothing runs at any other time."""
 
     beside = 0
 

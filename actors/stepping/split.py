@@ -1,4 +1,5 @@
-"""Groups whose environments do not wait for their turn: each is stepped in parts, side by side.
+"""Splits groups whose environments need not wait for their turn: the parts are stepped side by
+side.
 
 The parts are groups to the stepper beneath; their columns lie as those of the whole do. In threads
 the part that is done last asks for the actions of the whole group, so that nobody else is woken
@@ -15,10 +16,10 @@ from headrace.actors.stepping.threads import Threads
 
 
 class Split:
-    """A group is ready when all of its parts are."""
+    """Steps every group in parts; it is ready when all of its parts are."""
 
     def __init__(self, inner: Stepper, *, parts: int) -> None:
-        """parts: of each group, so many groups of `inner`."""
+        """Takes `parts` groups of `inner` as one group."""
         frame = inner.frame
         self.spaces = inner.spaces
         self.frame = dataclasses.replace(
@@ -32,7 +33,8 @@ class Split:
         self.beside = inner.beside
 
     def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
-        """No part goes on before the others: the network acts for whole groups."""
+        """Starts all parts. No part goes on before the others: the network acts for whole
+        groups."""
         self._left = [self._parts] * self.frame.groups
         self._reply = reply or self._reply
         asked = Reply(self._reply.lock, self._answer, self._last)
@@ -81,7 +83,7 @@ class Split:
 
 
 def parts_of(envs: int, *, groups: int, wanted: int) -> int:
-    """Into how many equal parts to split each group, so that all groups together have `wanted`:
-    the fewest that are enough, or as many as there can be."""
+    """Returns the number of equal parts to split each group into, so that all groups together have
+    `wanted`: the fewest that are enough, or as many as there can be."""
     equal = [parts for parts in range(1, envs + 1) if envs % parts == 0]
     return next((parts for parts in equal if groups * parts >= wanted), envs)

@@ -1,4 +1,5 @@
-"""What a step costs: how long it takes, and how much of that is computing in this thread."""
+"""Measures what a step costs: how long it takes, and how much of that is computing in this
+thread."""
 
 import threading
 import time
@@ -19,7 +20,7 @@ _TELLING_S = 100e-6  # of shorter steps the share of computing is a guess, and d
 
 
 class Cost(NamedTuple):
-    """Of one step."""
+    """Holds the measured cost of one step."""
 
     seconds: float
     computes: float  # share of it: 1 = all the time, 0 = it only waits
@@ -41,7 +42,8 @@ def cost_of(
     steps: int = _STEPS,
     longest_s: float = _LONGEST_S,
 ) -> Cost:
-    """Of so many random actions; width = environments of a vector, 0 = a single one."""
+    """Measures `steps` random actions, at most `longest_s`; width = environments of a vector, 0 = a
+    single one."""
     with _blamed(config):
         step = _stepping(env, spaces, seed, width)
         step()  # what is only built at the first one
@@ -54,8 +56,9 @@ def cost_of(
 
 
 def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> float:
-    """How many cores two environments in two threads keep busy: up to 2 when they compute without
-    holding Python's lock, 1 when they hold it. Steps of uneven length do not matter to that."""
+    """Returns how many cores two environments in two threads keep busy: up to 2 when they compute
+    without holding Python's lock, 1 when they hold it. Steps of uneven length do not change
+    that."""
     with _blamed(config):
         gate = threading.Barrier(3)
         computed: list[float] = []
@@ -85,7 +88,7 @@ def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> fl
 
 
 def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], float]:
-    """A call makes one step and gives its seconds; an episode's end is not counted."""
+    """Returns a function that makes one step and returns its seconds; resets are not counted."""
     dice, actions = np.random.default_rng(seed), Actions(spaces.action)
     newest = env.reset(seed=seed)[0]
 
@@ -104,8 +107,8 @@ def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], f
 
 
 def _busy() -> float:
-    """Seconds that this thread computed, or wanted to: on a machine that is full it waits for a
-    core, which is not the waiting that threads are good for."""
+    """Returns the seconds that this thread computed, or waited for a core: on a full machine that
+    is not the waiting that threads are good for."""
     ran = time.thread_time()  # to the nanosecond; schedstat's own figure is milliseconds late
     try:
         queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9

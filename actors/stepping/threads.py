@@ -25,7 +25,8 @@ Order = Rows | None  # actions; None = end
 
 
 class _Lane:
-    """A group's thread. One that has hung is given up, and another takes the group."""
+    """Runs a group in its thread. A thread that has hung is given up, and another takes the
+    group."""
 
     def __init__(self, stepper: "Threads", group: int, *, anew: bool) -> None:
         seat = Seat(
@@ -49,7 +50,7 @@ class _Lane:
         self.thread = threading.Thread(target=self._run, name=f"env-{group}", daemon=True)
 
     def end(self) -> None:
-        """After the step it is at."""
+        """Ends the thread after the step it is at."""
         self._end.set()
         self.orders.put(None)
 
@@ -72,7 +73,7 @@ class _Lane:
         unit.close()
 
     def _next(self) -> Order:
-        """Returns what to do next, when that is known."""
+        """Returns the next order; waits for it."""
         actions = self._stepper.next_for(self)
         return self.orders.get() if actions is None else actions
 
@@ -87,7 +88,8 @@ class _Lane:
 
 
 class Threads:
-    """Results come from the threads by a queue; the loop is woken once for many."""
+    """Steps every group in its own thread; results come by a queue, and the loop is woken once for
+    many."""
 
     def __init__(
         self,
@@ -155,7 +157,8 @@ class Threads:
                 lane.thread.join(max(0.0, until - time.monotonic()))
 
     def next_for(self, lane: _Lane) -> Order:
-        """From a thread whose step is done: go on at once with these, or None: an order comes."""
+        """Returns actions for a thread whose step is done; None = its order will come by the
+        queue."""
         lane.since, reply = 0.0, self._reply
         if reply is not None:
             with reply.lock:
@@ -170,7 +173,8 @@ class Threads:
         return None
 
     def tell(self, lane: _Lane, failure: Failure | None = None) -> None:
-        """From a thread: its step is done, or it had to mend an environment."""
+        """Passes on, from a thread, that its step is done, or that it had to restart an
+        environment."""
         self._told.append((lane, failure))
         # Appended first, looked at second; _look() does it the other way round. So whatever is
         # appended while the bell rings is seen by the look that the bell brings about.
@@ -198,7 +202,7 @@ class Threads:
                 self._ready.append(lane.group)
 
     def _watch(self) -> None:
-        """Now and then: has one hung?"""
+        """Checks periodically for threads that have hung."""
         now = time.monotonic()
         for lane in self._lanes:
             since = lane.since

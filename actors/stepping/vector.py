@@ -16,8 +16,8 @@ from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 
 class Vector(Unit):
-    """One vector environment with NEXT_STEP autoreset, as the flags say. It fails and is made again
-    as a whole: all its columns show a dead step then, and its first column stands for it."""
+    """Steps one vector environment with NEXT_STEP autoreset, as the flags say. It fails and is made
+    again as a whole: all its columns show a dead step then, and its first column stands for it."""
 
     parts = 1
 
@@ -54,7 +54,8 @@ class Vector(Unit):
         frame.spent[group] += time.perf_counter() - began
 
     def _each(self, numbers: Any) -> NDArray[Any]:
-        """One number for every environment: numpy would spread a single one without a word."""
+        """Returns the numbers as an array; raises ValueError unless there is one for every
+        environment: numpy would spread a single one without a warning."""
         array = np.asarray(numbers)
         if array.shape != self._over.shape:
             raise ValueError(f"{array.shape} numbers for {len(self._over)} environments")

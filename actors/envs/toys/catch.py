@@ -12,7 +12,8 @@ _REACH = 1  # the paddle covers so many cells on each side of its middle
 
 
 class Catch(gymnasium.Env[NDArray[np.uint8], int]):
-    """Left, stay, right; 11 steps; 1 for a ball that was caught, -1 for one that was not."""
+    """Lets a paddle move left, stay or move right for 11 steps; pays 1 for a ball that was caught,
+    -1 for one that was not."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
 

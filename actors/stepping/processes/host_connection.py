@@ -23,7 +23,7 @@ _SPARE_DESCRIPTORS = 16  # the host's, and what this process opens later
 
 
 class Connection:
-    """One host process; when it is gone, so are its workers."""
+    """Connects to one host process; when it is gone, so are its workers."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Connection:
         self._send(msgpack.encode(message))
 
     def close(self) -> None:
-        """The workers have been told; nothing of the host's is left afterwards."""
+        """Ends the host and whatever is left of its workers, which have been told to end."""
         self._loop.remove_reader(self._socket)
         self.send(Stop())
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -89,7 +89,8 @@ class Connection:
             return
 
     def check(self) -> None:
-        """Has it ended? Its end of the socket may be held open by what a simulator has started."""
+        """Checks whether the host has ended: its end of the socket may be held open by what a
+        simulator has started."""
         if self._process.poll() is not None:
             self._end()
 
@@ -101,7 +102,7 @@ class Connection:
 
 
 def words(status: int) -> str:
-    """What became of a process."""
+    """Returns in words how a process ended."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:
@@ -111,7 +112,7 @@ def words(status: int) -> str:
 
 
 def check_descriptors(workers: int) -> None:
-    """Before one of them fails in the middle."""
+    """Raises EnvError if the workers would exceed the limit of file descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     needed = len(list(Path("/proc/self/fd").iterdir())) + workers + _SPARE_DESCRIPTORS
     if needed > limit:

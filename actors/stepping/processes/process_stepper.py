@@ -35,7 +35,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Processes:
-    """The sampler's end."""
+    """Steps groups in worker processes; this is the sampler's side."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Processes:
         self._news.set()
 
     def _died(self, worker: int, how: str, stack: str) -> None:
-        """It is started again, and its groups show a dead step as soon as they are sent."""
+        """Restarts a worker that died; its groups show a dead step as soon as they are sent."""
         where = "time-out" if worker in self._hung else "death"
         self._hung.discard(worker)
         progress = self._done_by(worker) > self._base[worker]
@@ -174,7 +174,7 @@ class Processes:
             self._host.send(Fork((worker,)))
 
     def _blame(self, worker: int, where: str, how: str) -> bool:
-        """Say what became of the worker; False if it is the end of everything."""
+        """Reports how the worker ended; False if sampling cannot go on."""
         shared = self._shared
         mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
         group = shared.busy[worker] - 1 if shared.busy[worker] else mine[0]
@@ -191,7 +191,7 @@ class Processes:
         return True
 
     def _host_gone(self, how: str) -> None:
-        """Its workers were killed with it."""
+        """Restarts the host; its workers were killed with it."""
         self._host = None
         self._news.set()
         self._hung.clear()
@@ -203,7 +203,7 @@ class Processes:
         self._later(pause, self._start_host)
 
     def _watch(self) -> None:
-        """Now and then: has one hung?"""
+        """Checks periodically for workers that have hung."""
         now, shared = time.monotonic_ns(), self._shared
         for worker, beat in enumerate(shared.beat):
             if beat and self._waits_for(worker) and now - beat > self._timeout_s * 1e9:

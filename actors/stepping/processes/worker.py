@@ -26,7 +26,7 @@ _NAP_S = 0.1  # between looks at whether to stop, while an environment cannot be
 
 
 def run(task: Task, worker: int, control: socket.socket, *, host: int, stacks: int) -> None:
-    """The whole life of a forked worker."""
+    """Runs the whole life of a forked worker."""
     die_with_parent(host)
     # The host asks so where it hangs; answered even in the middle of a call into C.
     faulthandler.register(ASK_STACK, stacks)
@@ -52,7 +52,7 @@ def run(task: Task, worker: int, control: socket.socket, *, host: int, stacks: i
 
 
 class Worker:
-    """Its groups, their environments, and the memory that it fills."""
+    """Steps its groups, and writes what they answer into the shared memory."""
 
     def __init__(self, task: Task, number: int, control: socket.socket) -> None:
         self._number = number
