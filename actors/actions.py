@@ -44,8 +44,7 @@ class Actions:
         return [_fill(self._nest, values) for values in zip(*columns, strict=True)]
 
     def many(self, rows: Rows) -> Any:
-        """Returns what a vector environment is given: arrays [N, ...] in the same dicts and
-        tuples."""
+        """Returns a vector environment's actions: arrays [N, ...] in the same dicts and tuples."""
         if self._same:
             return rows
         return _fill(self._nest, [self._many(part, rows) for part in self._parts])
@@ -132,7 +131,7 @@ def _cut(drawn: Array) -> Array:
 def _limits(low: Array, high: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Returns the bounds as float64, tightened to what the dtype holds."""
     if dtype.kind == "f":
-        # A finite number shall not become infinite, either.
+        # A finite number must not become infinite, either.
         largest = float(np.finfo(dtype).max)
         return np.maximum(low, -largest), np.minimum(high, largest)
     least, most = float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)

@@ -1,8 +1,8 @@
 """The adaptive wait that batches more environments into one call of the network, pure.
 
-A call for n rows costs fixed + n * each. Two calls made one save `fixed`, which is worth having
-only while the process is short of time: then the wait is as long as `fixed`, at most `limit_s`.
-While it has time to spare every wait would be the environments' loss, and there is none.
+A call for n rows costs fixed + n * each. Two calls made one save `fixed`, which is worth a wait
+only while the process is busy: then it waits up to `fixed`, at most `limit_s`.
+Below half load the wait is 0: it would only delay the environments.
 """
 
 _WEIGHT = 0.02  # of a new measurement: about the last fifty calls count
@@ -21,8 +21,7 @@ class Gather:
 
     @property
     def fixed_s(self) -> float:
-        """Returns the seconds a call costs before its first row: a line fitted through (rows,
-        seconds)."""
+        """Returns the seconds of a call before its first row, by a line through (rows, seconds)."""
         spread = self._square - self._rows**2
         if spread < 0.25:  # all calls are of one size: nothing to tell the two costs apart by
             return 0.0
@@ -42,8 +41,7 @@ class Gather:
             self._busy += weight * (1.0 - min(1.0, waited / elapsed) - self._busy)
 
     def wait_s(self, *, running: int) -> float:
-        """Returns the seconds to wait now that some groups are ready and `running` groups are
-        not."""
+        """Returns the seconds to wait when some groups are ready and `running` are not."""
         if not running or self._busy < _SPARE:
             return 0.0
         wait = min(self._limit_s, self.fixed_s) * (self._busy - _SPARE) / (1 - _SPARE)

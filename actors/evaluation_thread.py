@@ -1,5 +1,4 @@
-"""One evaluation in its own thread, so that an environment that hangs does not stop the event
-loop."""
+"""One evaluation in its own thread: an environment that hangs does not stop the event loop."""
 
 import asyncio
 import threading

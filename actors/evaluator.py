@@ -162,7 +162,7 @@ class _Table:
             gained = float(reward)
             if not math.isfinite(gained):
                 raise ValueError(f"a reward of {gained}")
-            # Nobody acts on the last one. It is looked at all the same: to train on it is no use.
+            # Nobody acts on an episode's last observation, but a learner would reject it, too.
             self._take(place, observation, last=bool(ended or cut))
         self.returns[place] += gained
         self.lengths[place] += 1
@@ -172,8 +172,7 @@ class _Table:
             self._stacks.push(place)
 
     def _take(self, place: int, observation: Any, *, last: bool) -> None:
-        """Writes the observation into its rows; raises ValueError where a learner would reject
-        it."""
+        """Writes the observation into its rows; raises ValueError if a learner would reject it."""
         self._writer.write(self._frame.obs, place, observation, last=last)
         for name, rows in self._numbers.items():
             if not np.isfinite(rows[place]).all():

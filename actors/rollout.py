@@ -78,8 +78,7 @@ class Rollout:
 
     @property
     def full(self) -> bool:
-        """Says whether the next step needs a new unroll: all steps are written, or none was begun
-        yet."""
+        """Says whether the next step needs a new unroll: this one is full, or none was begun."""
         return self._t == self.length
 
     def open(self, history: Rows) -> None:
@@ -112,8 +111,7 @@ class Rollout:
         self._acted = True
 
     def stepped(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
-        """Writes the environments' answer to the action before; a first observation answers
-        none."""
+        """Writes the environments' answer to the action before, if there was one."""
         if self._acted:
             self._reward[self._t] = reward
             self._flags[self._t] = flags
@@ -158,7 +156,7 @@ class Rollout:
         self._lengths[quiet] += self.length
         self._over[quiet] = False
         ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
-        # A return that is no number is of an episode that a dropped unroll had a part of.
+        # Not finite is the return of an episode of which a dropped unroll held a part.
         ended = [end for end in ended if math.isfinite(end[1][1])]
         ended.sort(key=lambda end: end[0])
         self._ended = len(ended)

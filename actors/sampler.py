@@ -1,7 +1,7 @@
 """The sampler: environments -> policy -> unrolls -> broker, on one event loop.
 
 The policy runs on whichever groups are ready. A group that has filled its unroll begins the next
-one when there is credit, and is parked until then; nobody waits for it.
+one when there is credit, and is parked until then; the others go on.
 """
 
 import asyncio
@@ -186,8 +186,8 @@ class Sampler:
         return any(may(group, self.policy.version) for group in self._parked)
 
     def _act(self) -> None:
-        """Calls the network once for all groups that go on, sends their actions, and then writes
-        down the step."""
+        """Calls the network once for all groups that go on; sends actions before it writes the
+        step."""
         groups, self._going = self._going, []
         frame, envs = self.stepper.frame, self.stepper.frame.envs
         rows: Rows = slice(None)  # as they lie
@@ -274,8 +274,7 @@ class Sampler:
         return "weights" if waits else "credit"
 
     async def _wait(self, why: str) -> None:
-        """Waits until there is news. News since the last look has set the event again, so none is
-        missed."""
+        """Waits for news. News since the last look has set the event again: none is missed."""
         began, self.waits_for = time.monotonic(), why
         if self.end.blob is None and not self._may_go_on() and not self.end.over:
             await self.end.news.wait()

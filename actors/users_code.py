@@ -38,8 +38,7 @@ _MOST_BYTES = 8192
 
 
 def traceback_of(error: BaseException | None) -> str:
-    """Returns the traceback from the first frame of the user's code on; "" = it has no such
-    frame."""
+    """Returns the traceback from the first frame of the user's code on; "" = it has none."""
     while error is not None:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

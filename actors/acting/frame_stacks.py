@@ -45,8 +45,7 @@ class Stacks:
         self._before.push(columns, fresh)
 
     def look(self, columns: slice) -> Arrays:
-        """Returns views of what these environments see now; they change when the environments go
-        on."""
+        """Returns views of what these environments see now; they change with the next step."""
         seen = {
             name: self._windows.get(name, array)[columns] for name, array in self._frame.obs.items()
         }
@@ -72,8 +71,7 @@ class Stacks:
         return None if self._before.memory is None else self._before.memory[rows]
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
-        """Stores the actions and the recurrent state that the policy returned for these
-        environments."""
+        """Stores the actions and recurrent state that the policy returned for these rows."""
         if not self._before.idle:
             self._before.acted(rows, actions, memory)
 
@@ -85,8 +83,7 @@ class Stacks:
         }
 
     def history(self, group: int) -> Arrays:
-        """Returns, by field and time first, what came before the newest row: the unroll that begins
-        needs it."""
+        """Returns by field, time first, what an unroll holds from before its first row."""
         columns = self._frame.columns(group)
         return self._before.fields(columns) | {
             f"obs.{name}": windows[columns][:, :-1].swapaxes(0, 1)

@@ -22,8 +22,8 @@ from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import FARTHEST, Normaliser
 from headrace.learner.spaces import Spaces
 
-# A product of so few multiplications numpy's OpenBLAS does on one thread, and numpy is faster than
-# torch: 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
+# Up to this many multiplications numpy's OpenBLAS uses one thread, and numpy is faster than torch:
+# 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
 _FEW = 1 << 18
 
 Obs = dict[str, NDArray[np.generic]]
@@ -93,7 +93,7 @@ class _Small:
         self._layers = [(_array(layer.weight).T, _array(layer.bias)) for layer in linears]
         self._head = (_array(model.policy_head.weight).T, _array(model.policy_head.bias))
         largest = max(weight.size for weight, _ in (*self._layers, self._head))
-        self.rows = _FEW // largest  # at most so many of them
+        self.rows = _FEW // largest  # at most, in one call
         self._scale = None if features.scale is None else _array(features.scale)
         self._log_std = None if model.log_std is None else _array(model.log_std)
         kinds = [layer for layer in layers if not isinstance(layer, nn.Linear)]
@@ -126,8 +126,7 @@ class _Small:
 
 
 class _Normal:
-    """Applies the normaliser to all features side by side; those that it leaves alone pass
-    unchanged."""
+    """Applies the normaliser to all features side by side; the others pass unchanged."""
 
     def __init__(self, model: Model, normaliser: Normaliser) -> None:
         mine = {leaf.name for leaf in normaliser.leaves}

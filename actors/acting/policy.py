@@ -40,8 +40,7 @@ class Policy:
 
     @property
     def quick(self) -> bool:
-        """Says whether a call for few rows costs next to nothing, so that batching rows gains
-        nothing."""
+        """Says whether a call for few rows costs so little that batching gains nothing."""
         return self._acting.quick
 
     def load(self, blob: Blob) -> str:
@@ -65,7 +64,7 @@ class Policy:
     ) -> tuple[Actions, Floats, Floats | None]:
         """Returns actions, the log-probabilities they were really drawn with, and the memory after
         them. `greedy`: the likeliest action instead of a drawn one."""
-        # What an environment gives that is no number is found and said when the unroll is full.
+        # Values of an environment that are not finite are reported when the unroll is full.
         with np.errstate(invalid="ignore", over="ignore"):
             try:
                 params, carried = self._acting.params(obs, memory)
@@ -74,7 +73,7 @@ class Policy:
                     raise
                 raise ValueError(custom.failure(self._kind, error)) from error
             actions, logp = self._chosen(params, greedy)
-            # One product instead of a look at every number: this runs at every step.
+            # One product instead of isfinite() on every number: this runs at every step.
             sound = math.isfinite(logp.dot(logp))
             if not sound or (carried is not None and not math.isfinite(carried.sum())):
                 params, carried = self._mended(obs, params, carried)
@@ -84,7 +83,7 @@ class Policy:
     def _chosen(self, params: Floats, greedy: bool) -> tuple[Actions, Floats]:
         if not greedy:
             return self._distribution.sample(params, self._random)
-        # A log-probability is nobody's need here, but it tells of what is no number.
+        # No log-probability is needed; this one is 0, or not finite where the params are not.
         return self._distribution.mode(params), params.sum(axis=1) * np.float32(0.0)
 
     def _mended(

@@ -38,23 +38,21 @@ class Before:
         self.idle = not memory and not previous
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
-        """Stores the actions and the recurrent state that the policy returned for these
-        environments."""
+        """Stores the actions and recurrent state that the policy returned for these rows."""
         if self.memory is not None:
             self.memory[rows] = memory
         if self.leaves:
             self._action[rows] = actions
 
     def push(self, columns: slice, fresh: NDArray[np.bool_]) -> None:
-        """Takes in the rewards of a step; where `fresh`, an episode begins and everything is
-        cleared."""
+        """Takes in the rewards of a step; clears everything where `fresh`: an episode begins."""
         if self.memory is not None:
             self.memory[columns][fresh] = 0.0
         if not self.leaves:
             return
         actions = self._action[columns]
         actions[fresh] = self._none
-        # One that is no number spoils its own unroll, and must not spoil the next.
+        # A reward that is not finite spoils its own unroll, and must not spoil the next.
         reward = np.where(fresh, np.float32(0.0), np.nan_to_num(self._frame.reward[columns]))
         self._reward[columns] = reward
         self.leaves["previous.reward"][columns] = reward.clip(-1.0, 1.0)

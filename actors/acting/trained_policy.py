@@ -24,8 +24,7 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class Acts(Protocol):
-    """Declares what is needed of a headrace.actors.acting.policy.Policy; this module needs no
-    torch."""
+    """Declares what is needed of an acting.policy.Policy; this module needs no torch."""
 
     version: int
 

@@ -226,14 +226,12 @@ def whole_games(config: EnvConfig) -> EnvConfig:
 
 
 def _next_life(fires: list[bool], options: dict[str, Any]) -> int:
-    """Returns the action that a next life begins with: FIRE, where the game has it and it is
-    wanted."""
+    """Returns the first action of a next life: FIRE, where the game has it and it is wanted."""
     return fires.index(True) if options["fire_reset"] and True in fires else _NOOP
 
 
 def _quiet_ale() -> None:
-    """Imports ale_py, which registers its games, and keeps every process from printing its
-    banner."""
+    """Imports ale_py, which registers its games, without a banner from every process."""
     ale_py = importlib.import_module("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 

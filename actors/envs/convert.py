@@ -24,8 +24,7 @@ MOST_LEAVES = 25
 
 
 class EnvError(Exception):
-    """Says in one line what is wrong with the environment or its configuration, and what to
-    change."""
+    """Says in one line what is wrong with the environment or its config, and what to change."""
 
     def __init__(self, sentence: str, *, traceback: str = "") -> None:
         super().__init__(" ".join(sentence.split()))
@@ -170,8 +169,7 @@ class Writer:
         *,
         last: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Writes a vector environment's observations; `last`: those after which nothing is
-        chosen."""
+        """Writes a vector environment's observations; nothing is chosen after the `last`."""
         for part, value in zip(self._parts, values_of(self._space, observations), strict=True):
             row = rows[part.leaf.name]
             width = (

@@ -12,7 +12,7 @@ from headrace.actors.envs.make import make_env
 
 
 def rate(config: EnvConfig, envs: int, *, seconds: float) -> float:
-    """Measures the agent steps a second of AsyncVectorEnv with random actions; the first fifth is
+    """Returns agent steps a second of AsyncVectorEnv by random actions, after a fifth of
     warm-up."""
     vector = AsyncVectorEnv([lambda: make_env(config)] * envs)
     try:

@@ -1,5 +1,4 @@
-"""Environments that say in info which choices are allowed: the mask becomes a part of the
-observation."""
+"""Environments that give the action mask in info: it becomes a part of the observation."""
 
 from typing import Any
 

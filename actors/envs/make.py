@@ -150,8 +150,7 @@ def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
 
 
 def _masked(env: Env, config: EnvConfig) -> Env:
-    """Returns the environment with the mask as a part of the observation, wherever it comes
-    from."""
+    """Returns the environment with the mask as a part of its observation."""
     try:
         return env if info_mask.observes(env, config.mask) else info_mask.InfoMask(env, config.mask)
     except TypeError:  # spaces that as_data() names

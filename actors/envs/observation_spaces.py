@@ -1,5 +1,4 @@
-"""Observation spaces taken apart: each part is one leaf, with the rules for what may be written
-into it."""
+"""Observation spaces taken apart: each part is a leaf with rules for what may be written."""
 
 import operator
 from collections.abc import Iterator
@@ -28,8 +27,7 @@ class Numbers:
             self.low, self.high = np.zeros(self.shape), np.ones(self.shape)
 
     def array(self, value: Any, lead: tuple[int, ...] = ()) -> Array:
-        """Returns the value as it may be assigned; `lead` is the batch dimension, where there is
-        one."""
+        """Returns the value as it may be assigned; `lead` is the batch dimension, if any."""
         array = _array(value)
         if array.shape != (*lead, *self.shape) or not _fits(value, array, self.dtype):
             raise ValueError(_returned(self.leaf, array, lead))

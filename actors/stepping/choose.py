@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # A step shorter than this is not worth handing over.
 _HAND_OVER_S = 150e-6
 _VECTOR_HAND_OVER_S = 1e-3
-# The event loop can be away so long without anybody noticing.
+# The event loop may be blocked this long without harm.
 _AWAY_S = 5e-3
 _WAITS_BELOW = 0.6  # share of computing
 _RELEASES_FROM = 1.5  # cores that two threads keep busy
@@ -131,8 +131,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
 
 
 def quick(cost: Cost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
-    """Returns (stepping, why) where the cost alone decides; "" = it depends on whether threads
-    help."""
+    """Returns (stepping, why) where the cost alone decides; "" = it depends on threads."""
     if cost.seconds < _HAND_OVER_S:
         return "inline", str(cost)
     waits, short = cost.computes < _WAITS_BELOW, cost.seconds * envs < _AWAY_S

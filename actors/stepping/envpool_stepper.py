@@ -24,7 +24,7 @@ from headrace.actors.envs.make import make_pool
 from headrace.actors.stepping.stepper import Failure, Frame, Reply
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
-# A batch that nobody has added to for so long is filled up.
+# A batch that got nothing new for this long is filled up.
 _FILL_S = 0.002
 _CLOSE_S = 1.0
 
@@ -85,8 +85,7 @@ class Pool:
         return ready
 
     def failures(self) -> list[Failure]:
-        """Returns nothing: EnvPool cannot restart a single environment, and any error ends the
-        pool."""
+        """Returns nothing: EnvPool restarts no single environment, any error ends the pool."""
         return []
 
     def close(self) -> None:
@@ -114,8 +113,7 @@ class Pool:
         self._pool.send(self._actions.many(rows), numbers.astype(np.int32))
 
     def _fill(self) -> None:
-        """Checks periodically whether an incomplete batch waits for nothing, and fills it with
-        spares."""
+        """Fills an incomplete batch that waits for nothing with spares; checks periodically."""
         under_way = ~self._idle
         missing = self._batch - int(under_way.sum())
         if (
@@ -172,7 +170,7 @@ class Pool:
         if not self._ringing:
             self._ringing = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            with suppress(RuntimeError):  # the loop is closed: there is no reader
                 self._loop.call_soon_threadsafe(self._news.set)
 
 

@@ -18,7 +18,7 @@ from headrace.actors.stepping.bookkeeping import Ledger, traceback_of
 from headrace.actors.stepping.stepper import Failure, Frame
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
-# Without patience a broken environment is made again so often before the sampler gives up.
+# Where it cannot wait, a broken environment is made again this often before the sampler ends.
 _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -29,8 +29,7 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Says which group is meant, how its environments are made, and where its failures are
-    reported."""
+    """Identifies a group: how its environments are made, and where failures are reported."""
 
     config: EnvConfig
     spaces: Spaces
@@ -39,8 +38,8 @@ class Seat:
     seed: int  # of the run's column 0; every other column counts on from it
     ledger: Ledger
     report: Callable[[Failure], None]
-    # Waits so many seconds; False = stop trying. None: nobody may wait here, so that an environment
-    # which cannot be made again is an EnvError.
+    # Waits this many seconds; False = stop trying. None: waiting is not possible here, so that an
+    # environment which cannot be made again is an EnvError.
     pause: Callable[[float], bool] | None = None
 
 
@@ -56,7 +55,7 @@ class Unit(ABC):
         self._group = seat.group
         self._columns = slice(seat.group * seat.envs, (seat.group + 1) * seat.envs)
         self._first = seat.group * seat.envs  # column of the first environment
-        # Read anew after every call into an environment: a unit that hung and was given up gets
+        # Read again after every call into an environment: a group that hung and was given up gets
         # another frame, so that it cannot write into the live one when it wakes up.
         self.frame = frame
 

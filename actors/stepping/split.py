@@ -33,8 +33,7 @@ class Split:
         self.beside = inner.beside
 
     def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
-        """Starts all parts. No part goes on before the others: the network acts for whole
-        groups."""
+        """Starts all parts. None goes on before the others: the network acts for whole groups."""
         self._left = [self._parts] * self.frame.groups
         self._reply = reply or self._reply
         asked = Reply(self._reply.lock, self._answer, self._last)

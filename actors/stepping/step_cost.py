@@ -1,5 +1,4 @@
-"""Measures what a step costs: how long it takes, and how much of that is computing in this
-thread."""
+"""Measures how long a step takes, and how much of that is computing in this thread."""
 
 import threading
 import time

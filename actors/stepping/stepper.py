@@ -85,7 +85,7 @@ class Reply(NamedTuple):
     step asks for the next action itself.
     """
 
-    lock: threading.Lock  # held by whoever runs the network
+    lock: threading.Lock  # held by the thread that runs the network
     actions: Callable[[int], Rows | None]  # of a group; None = ask the event loop
     # Asked first, once a step: False = another group goes on for this one too, when it is done.
     turn: Callable[[int], bool] = lambda _group: True
@@ -119,8 +119,7 @@ class Stepper(Protocol):
 def _places(
     spaces: Spaces, groups: int, envs: int
 ) -> list[tuple[int, np.dtype[np.generic], tuple[int, ...]]]:
-    """Returns (offset, dtype, shape) of every array, each on a cache line of its own, and the
-    end."""
+    """Returns (offset, dtype, shape) of every array, each on its own cache line, and the end."""
     count = groups * envs
     wanted: list[tuple[str, tuple[int, ...]]] = [
         ("float64", (groups,)),

@@ -19,7 +19,7 @@ from headrace.actors.stepping.stepper import Failure, Frame, Reply
 from headrace.actors.stepping.vector import Vector
 from headrace.learner.spaces import Spaces
 
-# How long close() waits for all threads together; one that is inside a long step is left behind.
+# close() waits this long for all threads together; one inside a long step is left behind.
 _CLOSE_S = 1.0
 Order = Rows | None  # actions; None = end
 
@@ -42,7 +42,7 @@ class _Lane:
         self.group = group
         self.unit: Unit = stepper.kind(seat, stepper.frame)
         self.orders: SimpleQueue[Order] = SimpleQueue()
-        self.since = time.monotonic()  # it works since then, or has last said something; 0 = idle
+        self.since = time.monotonic()  # when its step began, or it last reported; 0 = idle
         self.error: BaseException | None = None  # it ended with this
         self.anew = anew  # it follows another one, and that one had begun
         self._stepper = stepper
@@ -78,7 +78,7 @@ class _Lane:
         return self.orders.get() if actions is None else actions
 
     def _report(self, failure: Failure) -> None:
-        if self._end.is_set():  # nobody wants it mended
+        if self._end.is_set():  # no restart is wanted any more
             raise Stopped
         self.since = time.monotonic()  # failing is not hanging
         self._stepper.tell(self, failure)
@@ -88,8 +88,7 @@ class _Lane:
 
 
 class Threads:
-    """Steps every group in its own thread; results come by a queue, and the loop is woken once for
-    many."""
+    """Steps each group in its thread; results come by a queue, with one wake-up for many."""
 
     def __init__(
         self,
@@ -157,8 +156,7 @@ class Threads:
                 lane.thread.join(max(0.0, until - time.monotonic()))
 
     def next_for(self, lane: _Lane) -> Order:
-        """Returns actions for a thread whose step is done; None = its order will come by the
-        queue."""
+        """Returns actions for a thread whose step is done; None = an order will be queued."""
         lane.since, reply = 0.0, self._reply
         if reply is not None:
             with reply.lock:
@@ -173,15 +171,14 @@ class Threads:
         return None
 
     def tell(self, lane: _Lane, failure: Failure | None = None) -> None:
-        """Passes on, from a thread, that its step is done, or that it had to restart an
-        environment."""
+        """Queues for the event loop that a step is done, or that an environment was restarted."""
         self._told.append((lane, failure))
         # Appended first, looked at second; _look() does it the other way round. So whatever is
         # appended while the bell rings is seen by the look that the bell brings about.
         if not self._ringing:
             self._ringing = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            with suppress(RuntimeError):  # the loop is closed: there is no reader
                 self._loop.call_soon_threadsafe(self._rung)
 
     def _rung(self) -> None:

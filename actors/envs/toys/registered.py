@@ -19,8 +19,7 @@ _OLD: Final = {f"actors.envs.{factory}": name for name, factory in _FACTORIES.it
 
 
 def registered_id(name: str) -> str:
-    """Returns the gymnasium id for the name an older run gave one of these; any other name as it
-    is."""
+    """Returns the gymnasium id for an older run's name of one of these; other names as they are."""
     return _OLD.get(name, name)
 
 

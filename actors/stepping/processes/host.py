@@ -30,7 +30,7 @@ from headrace.actors.stepping.processes.shared_frame import (
 )
 
 _STACK_S, _STACK_BYTES = 0.05, 8000  # a worker that is asked where it is answers within that
-_END_S = 1.0  # workers that have been told to end get so long for it
+_END_S = 1.0  # for workers that have been told to end
 
 
 class Host:

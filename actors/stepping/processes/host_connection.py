@@ -16,8 +16,8 @@ from msgspec import Struct, msgpack
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.processes.shared_frame import MESSAGE_BYTES, Stop, Task
 
-_END_S = 2.0  # a host that has been told to end gets so long for it; its workers get half of that
-# One library call in a worker shall not start a thread on every core that the others use.
+_END_S = 2.0  # for a host that has been told to end; its workers get half of that
+# A library call in a worker must not start threads on the cores that the others use.
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 _SPARE_DESCRIPTORS = 16  # the host's, and what this process opens later
 

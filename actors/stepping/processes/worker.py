@@ -79,7 +79,7 @@ class Worker:
             )
             for group in self._groups
         }
-        # A fork has its parent's random numbers; environments that use the global ones shall not
+        # A fork has its parent's random numbers; environments that use the global ones must not
         # all play the same.
         first = self._groups[0]
         seed = task.seed + first + 1_000_003 * shared.ledger.restarts[first]
