@@ -12,18 +12,18 @@ Rows = NDArray[Any]  # [N, *action.shape] of action.dtype
 Array = NDArray[Any]
 
 
-class Actions:
+class ActionConverter:
     """Converts rows of one action space to the environment's form."""
 
     def __init__(self, action: Action) -> None:
-        self._parts: list[_Choices | _Numbers] = []
+        self._parts: list[_ChoicePart | _NumberPart] = []
         choice, number = 0, len(action.categories)
         for part in action.parts:
             if part.categories:
-                self._parts.append(_Choices(part, choice))
+                self._parts.append(_ChoicePart(part, choice))
                 choice += len(part.categories)
             else:
-                self._parts.append(_Numbers(part, number, squash=action.squash))
+                self._parts.append(_NumberPart(part, number, squash=action.squash))
                 number += math.prod(part.shape)
         self._nest = _nest([(part.path, at) for at, part in enumerate(action.parts)])
         self._single = action.single
@@ -49,11 +49,11 @@ class Actions:
             return rows
         return _fill(self._nest, [self._many(part, rows) for part in self._parts])
 
-    def _many(self, part: "_Choices | _Numbers", rows: Rows) -> Array:
+    def _many(self, part: "_ChoicePart | _NumberPart", rows: Rows) -> Array:
         return part.many(rows[:, None] if self._single else rows)
 
 
-class _Choices:
+class _ChoicePart:
     """Converts the columns of a Discrete, MultiDiscrete or MultiBinary."""
 
     def __init__(self, part: Part, at: int) -> None:
@@ -70,7 +70,7 @@ class _Choices:
         return list(values) if self._shape else values.tolist()
 
 
-class _Numbers:
+class _NumberPart:
     """Converts the columns of a Box."""
 
     def __init__(self, part: Part, at: int, *, squash: bool) -> None:

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.actors.acting.frame_stacks import Stacks
-from headrace.actors.acting.policy import Actions as Chosen
-from headrace.actors.acting.policy import Floats
+from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.acting.policy import Actions, Floats
 from headrace.actors.acting.previous_step import Arrays
-from headrace.actors.actions import Actions
+from headrace.actors.actions import ActionConverter
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import envpool
 from headrace.actors.envs.atari import whole_games
@@ -41,7 +40,7 @@ class Player(Protocol):
 
     def act(
         self, obs: Arrays, memory: Floats | None = None, *, greedy: bool = False
-    ) -> tuple[Chosen, Floats, Floats | None]: ...
+    ) -> tuple[Actions, Floats, Floats | None]: ...
 
 
 class StoppedError(Exception):
@@ -94,7 +93,7 @@ def play(
 
 def check(config: EnvConfig) -> None:
     """Raises EnvError when the environment cannot begin its episodes by their seeds."""
-    if envpool.named(config):
+    if envpool.is_envpool(config):
         raise EnvError(
             f"env.id = {config.id!r}: EnvPool cannot begin an episode by its seed, so scores would"
             " not compare; do without an evaluation"
@@ -111,8 +110,10 @@ class _Table:
         self.returns, self.lengths = [0.0] * places, [0] * places
         self._policy, self._spaces, self._greedy = policy, spaces, greedy
         self._frame = Frame.empty(spaces, groups=places, envs=1)
-        self._stacks = Stacks(spaces, self._frame, memory=policy.memory, previous=policy.previous)
-        self._actions = Actions(spaces.action)
+        self._stacks = FrameStacks(
+            spaces, self._frame, memory=policy.memory, previous=policy.previous
+        )
+        self._actions = ActionConverter(spaces.action)
         self._numbers = {
             name: rows for name, rows in self._frame.obs.items() if rows.dtype.kind == "f"
         }
@@ -144,7 +145,7 @@ class _Table:
         """Steps each of these places once; yields every one that has made its step."""
         rows = np.array(places, np.int64)
         chosen, _, memory = self._policy.act(
-            self._stacks.take(rows), self._stacks.memory(rows), greedy=self._greedy
+            self._stacks.snapshot(rows), self._stacks.memory(rows), greedy=self._greedy
         )
         self._stacks.acted(rows, chosen, memory)
         for place, action in zip(places, self._actions.each(chosen), strict=True):

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from headrace.actors.acting.frame_stacks import Stacks
+from headrace.actors.acting.frame_stacks import FrameStacks
 from headrace.actors.acting.policy import Actions, Policy
 from headrace.actors.acting.previous_step import Rows
 from headrace.actors.batching_wait import Gather
@@ -51,7 +51,7 @@ class Sampler:
         self.metrics = metrics
         metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
-        self._stacks = Stacks(stepper.spaces, frame, memory=memory, previous=previous)
+        self._stacks = FrameStacks(stepper.spaces, frame, memory=memory, previous=previous)
         self._rollouts = [
             Rollout(
                 stepper.spaces,
@@ -195,7 +195,7 @@ class Sampler:
             groups = list(range(frame.groups))
         else:
             rows = (np.array(groups)[:, None] * envs + self._within).ravel()
-        seen, reward, flags = self._stacks.take(rows), frame.reward[rows], frame.flags[rows]
+        seen, reward, flags = self._stacks.snapshot(rows), frame.reward[rows], frame.flags[rows]
         if isinstance(rows, slice):
             reward, flags = reward.copy(), flags.copy()
         with self._network:
@@ -224,7 +224,7 @@ class Sampler:
             return None
         frame, began = self.stepper.frame, time.monotonic()
         self._stacks.push(group)
-        seen = self._stacks.look(columns)
+        seen = self._stacks.view(columns)
         actions, logp, memory = self.policy.act(seen, self._stacks.memory(columns))
         self._stacks.acted(columns, actions, memory)
         rollout.stepped(frame.reward[columns], frame.flags[columns])

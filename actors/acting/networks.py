@@ -30,7 +30,7 @@ Obs = dict[str, NDArray[np.generic]]
 Numbers = NDArray[np.float32]
 
 
-class Acting:
+class ActingNetwork:
     """Computes the parameters of a model's actions, in float32, bfloat16 or int8."""
 
     def __init__(self, model: Model, spaces: Spaces, precision: str) -> None:

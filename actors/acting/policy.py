@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.acting.networks import Acting
+from headrace.actors.acting.networks import ActingNetwork
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
@@ -29,7 +29,7 @@ class Policy:
         self._kind = config.kind
         self._weights = FlatWeights(self._model)
         self._layout = layout_digest(self._model)
-        self._acting = Acting(self._model, spaces, precision)
+        self._acting = ActingNetwork(self._model, spaces, precision)
         self._distribution = self._model.distribution
         # A stream of its own: environments are seeded from the same number, and dice that fall as
         # theirs do would make the actions follow their noise.

@@ -17,7 +17,7 @@ Rows = slice | NDArray[np.int64]
 _UNBOUNDED = 10.0
 
 
-class Before:
+class PreviousStep:
     """Holds recurrent state, last action and last reward of all environments of a frame; all are
     cleared where an episode begins."""
 

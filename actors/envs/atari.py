@@ -39,7 +39,7 @@ _NOOP = 0  # the first action of every game
 _LEAST = {"frame_skip": 1, "size": 1, "noop_max": 0, "max_frames": 1, "num_threads": 1}
 
 
-def named(config: EnvConfig) -> bool:
+def is_atari(config: EnvConfig) -> bool:
     return config.id.startswith("ALE/")
 
 
@@ -219,7 +219,7 @@ class OneFrame(VectorObservationWrapper[Any, Any, Any, Any]):
 
 def whole_games(config: EnvConfig) -> EnvConfig:
     """Returns the configuration without an end at each life: a policy is scored by whole games."""
-    if not named(config):
+    if not is_atari(config):
         return config
     kwargs = {name: value for name, value in config.kwargs.items() if name != "episodic_life"}
     return msgspec.structs.replace(config, kwargs=kwargs)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.action_spaces import action_parts
-from headrace.actors.envs.observation_spaces import Numbers, parts_of, values_of
+from headrace.actors.envs.observation_spaces import NumberLeaf, parts_of, values_of
 from headrace.learner.spaces import Action, Leaf, Spaces
 
 Env = gymnasium.Env[Any, Any]
@@ -31,14 +31,14 @@ class EnvError(Exception):
         self.traceback = traceback  # where in the user's code, if another process told it
 
 
-class Many(Protocol):
+class BatchedSpaces(Protocol):
     """Declares the spaces of anything that steps many environments at once."""
 
     single_observation_space: Any
     single_action_space: Any
 
 
-def spaces_of(env: Env | VectorEnv[Any, Any, Any] | Many, config: EnvConfig) -> Spaces:
+def spaces_of(env: Env | VectorEnv[Any, Any, Any] | BatchedSpaces, config: EnvConfig) -> Spaces:
     """Returns the environment's spaces as data; raises EnvError that names an unsupported one."""
     if isinstance(env, gymnasium.Env) and not isinstance(env, VectorEnv):
         return as_data(env.observation_space, env.action_space, config)
@@ -131,7 +131,7 @@ class Writer:
         only = self._parts[0]
         nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
         self._only = None if nested else only
-        self._plain = isinstance(only, Numbers) and not nested
+        self._plain = isinstance(only, NumberLeaf) and not nested
         self._name, self._shape, self._dtype = only.leaf.name, only.shape, only.dtype
         self._mask = next((leaf.name for leaf in spaces.observation if leaf.mask), "")
         self._choices = np.cumsum((0, *spaces.action.categories), dtype=np.int64)[:-1]

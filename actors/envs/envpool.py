@@ -24,7 +24,7 @@ _OURS = {
 }
 
 
-class Pool:
+class EnvPoolAdapter:
     """Wraps what we use of EnvPool: async_reset once, then recv and send in turn.
 
     One that ended is reset by its next action; that step has info["elapsed_step"] 0.
@@ -60,18 +60,18 @@ class Pool:
         self._made.close()
 
 
-def named(config: EnvConfig) -> bool:
+def is_envpool(config: EnvConfig) -> bool:
     return config.id.startswith(_PREFIX)
 
 
-def make(config: EnvConfig, envs: int, seed: int | None) -> Pool:
+def make(config: EnvConfig, envs: int, seed: int | None) -> EnvPoolAdapter:
     keywords = _keywords(config, envs)
     # One for each: from a single seed EnvPool would count up, into the next pool's.
     seeds = (np.random.SeedSequence(seed).generate_state(envs) >> 1).tolist()
     made = importlib.import_module("envpool").make(
         _task(config), env_type="gymnasium", seed=seeds, **keywords
     )
-    return Pool(made, _one_frame(made.observation_space, keywords), made.action_space)
+    return EnvPoolAdapter(made, _one_frame(made.observation_space, keywords), made.action_space)
 
 
 def spaces(config: EnvConfig) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from headrace.actors.envs.observation_spaces import PLAIN, parts_of
 Env = gymnasium.Env[Any, Any]
 
 
-def observes(env: Env, name: str) -> bool:
+def is_observed(env: Env, name: str) -> bool:
     """Says whether the observation has a part of this name."""
     return any(part.leaf.name == name for part in parts_of(env.observation_space))
 

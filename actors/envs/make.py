@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
-from headrace.actors.envs.envpool import Pool
+from headrace.actors.envs.envpool import EnvPoolAdapter
 from headrace.actors.envs.toys import registered
 from headrace.learner.spaces import Spaces
 
-__all__ = ["Env", "EnvError", "Pool", "make_env", "make_pool", "make_vector", "probe"]
+__all__ = ["Env", "EnvError", "EnvPoolAdapter", "make_env", "make_pool", "make_vector", "probe"]
 
 # Packages that only some environments need, and the extra that brings them.
 _EXTRAS = {
@@ -30,7 +30,7 @@ _EXTRAS = {
 
 def make_env(config: EnvConfig) -> Env:
     """Makes one environment, by gymnasium id or module:factory, in its wrappers."""
-    if envpool.named(config):
+    if envpool.is_envpool(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool steps many at once; set actor.stepping = "auto"'
         )
@@ -54,11 +54,11 @@ def make_env(config: EnvConfig) -> Env:
 def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
     """Makes the environment's own vector class, `envs` wide."""
     _unwrapped(config, "A vector class")
-    if envpool.named(config):
+    if envpool.is_envpool(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool is no vector class; set actor.stepping = "auto"'
         )
-    if atari.named(config):
+    if atari.is_atari(config):
         with _blamed(f"env.id = {config.id!r}"):
             return atari.make_native(config, envs)
     try:
@@ -81,10 +81,10 @@ def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
     return vector
 
 
-def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
+def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> EnvPoolAdapter:
     """Makes EnvPool's own pool of `envs`; without a seed it plays differently every time."""
     _unwrapped(config, "EnvPool")
-    if not envpool.named(config):
+    if not envpool.is_envpool(config):
         raise EnvError(f"env.id = {config.id!r} is not EnvPool's; those begin with envpool:")
     with _blamed(f"env.id = {config.id!r}"):
         return envpool.make(config, envs, seed)
@@ -92,11 +92,11 @@ def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
 
 def probe(config: EnvConfig) -> Spaces:
     """Returns the spaces of the environment that the run names."""
-    if envpool.named(config):
+    if envpool.is_envpool(config):
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
         return as_data(observation, action, config)
-    native = atari.named(config) and not config.wrappers  # needs one package less
+    native = atari.is_atari(config) and not config.wrappers  # needs one package less
     env = make_vector(config, 1) if native else make_env(config)
     try:
         return spaces_of(env, config)
@@ -109,14 +109,14 @@ def _made(config: EnvConfig) -> Any:
     as in ale_py:ALE/Pong-v5; what follows there is not a Python identifier."""
     if config.id.partition(":")[2].isidentifier():
         factory = _attribute(config.id)
-        mujoco_warnings.take_over()
+        mujoco_warnings.log_once()
         return factory(**config.kwargs)
-    if atari.named(config):
+    if atari.is_atari(config):
         return atari.make_reference(config)
     if config.id.startswith("headrace/"):
         registered.register()
     _import_module(config.id)
-    mujoco_warnings.take_over()
+    mujoco_warnings.log_once()
     return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
 
 
@@ -152,7 +152,9 @@ def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
 def _masked(env: Env, config: EnvConfig) -> Env:
     """Returns the environment with the mask as a part of its observation."""
     try:
-        return env if info_mask.observes(env, config.mask) else info_mask.InfoMask(env, config.mask)
+        return (
+            env if info_mask.is_observed(env, config.mask) else info_mask.InfoMask(env, config.mask)
+        )
     except TypeError:  # spaces that as_data() names
         return env
 

@@ -9,7 +9,7 @@ _said: set[str] = set()  # warnings without their numbers
 _MOST_SAID = 100
 
 
-def take_over() -> None:
+def log_once() -> None:
     """Sends MuJoCo's warnings to our log, once for each kind, where it is imported and has no other
     listener. Deprecation warnings are left out: they are for those who ship the model."""
     mujoco = sys.modules.get("mujoco")

@@ -14,7 +14,7 @@ Array = NDArray[np.generic]
 PLAIN = "obs"  # the leaf's name where the space has no parts
 
 
-class Numbers:
+class NumberLeaf:
     """Describes and checks the values of a Box or MultiBinary."""
 
     def __init__(self, name: str, space: spaces.Box | spaces.MultiBinary) -> None:
@@ -45,7 +45,7 @@ class Numbers:
             )
 
 
-class Choices:
+class ChoiceLeaf:
     """Describes and checks the values of a Discrete or MultiDiscrete; rows count from 0."""
 
     def __init__(self, name: str, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
@@ -95,7 +95,7 @@ class Choices:
         )
 
 
-Part = Numbers | Choices
+Part = NumberLeaf | ChoiceLeaf
 
 
 def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
@@ -112,9 +112,9 @@ def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
             " (env.wrappers)"
         )
     elif isinstance(space, spaces.Box | spaces.MultiBinary):
-        yield Numbers(name or PLAIN, space)
+        yield NumberLeaf(name or PLAIN, space)
     elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        yield Choices(name or PLAIN, space)
+        yield ChoiceLeaf(name or PLAIN, space)
     else:
         raise TypeError(
             f"{name or PLAIN} is {space}, which is not supported; Box, Discrete, MultiBinary,"

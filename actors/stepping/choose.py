@@ -42,7 +42,7 @@ class _Choice(NamedTuple):
 def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
     """Makes the stepper of a sampler with actor.groups groups of `envs` environments."""
     groups = actor.groups
-    if envpool.named(env):
+    if envpool.is_envpool(env):
         return Pool(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
     parts = parts_of(envs, groups=groups, wanted=choice.wanted)
@@ -83,7 +83,7 @@ def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, see
 
 def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:
     wanted = actor.stepping
-    native = atari.named(env) and envs > 1 and not env.wrappers
+    native = atari.is_atari(env) and envs > 1 and not env.wrappers
     if wanted == "vector" or (wanted == "auto" and native):
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
@@ -92,7 +92,7 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
 
 
 def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
-    if atari.named(env):
+    if atari.is_atari(env):
         # Each game takes 0.2 s to load and a third of a millisecond a step: no need to try.
         return _Choice("threads", "ALE's own vector class, which computes in C++", probe(env), True)
     vector = make_vector(env, envs)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, Rows
+from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_pool
@@ -46,7 +46,7 @@ class Pool:
         self._name, self._batch, self._groups = config.id, batch, groups
         self.beside = groups
         self._writer = Writer(self._pool.single_observation_space, self.spaces)
-        self._actions = Actions(self.spaces.action)
+        self._actions = ActionConverter(self.spaces.action)
         self._over = np.zeros(groups, np.bool_)  # ended: its next step only resets
         self._idle = np.zeros(total, np.bool_)  # not under way, spares included
         self._sent_at = np.zeros(total)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, Rows
+from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_env
@@ -186,7 +186,7 @@ class Envs(Unit):
         leaf = seat.spaces.observation[0]
         plain = len(seat.spaces.observation) == 1 and not leaf.categories
         self._dtype, self._shape = np.dtype(leaf.dtype) if plain else None, leaf.shape
-        self._actions = Actions(seat.spaces.action)
+        self._actions = ActionConverter(seat.spaces.action)
 
     @property
     def frame(self) -> Frame:

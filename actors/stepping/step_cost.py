@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, mask_of
 from headrace.learner.spaces import Spaces
@@ -88,7 +88,7 @@ def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> fl
 
 def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], float]:
     """Returns a function that makes one step and returns its seconds; resets are not counted."""
-    dice, actions = np.random.default_rng(seed), Actions(spaces.action)
+    dice, actions = np.random.default_rng(seed), ActionConverter(spaces.action)
     newest = env.reset(seed=seed)[0]
 
     def step() -> float:

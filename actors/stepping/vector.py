@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, Rows
+from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.envs.convert import Writer
 from headrace.actors.envs.make import make_vector
 from headrace.actors.stepping.group import Seat, Unit, check_spaces
@@ -25,7 +25,7 @@ class Vector(Unit):
         super().__init__(seat, frame)
         self._vector: Any = None
         self._writer: Writer | None = None
-        self._actions = Actions(seat.spaces.action)
+        self._actions = ActionConverter(seat.spaces.action)
         self._over = np.zeros(seat.envs, np.bool_)  # ended at the step before
 
     def step(self, actions: Rows) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import mask_of, spaces_of
@@ -41,7 +41,7 @@ def cost(env: EnvConfig, seed: int) -> Cost | None:
     """One environment alone; None = it is stepped by native code only, many at once."""
     if env.id == "headrace/Sleeper-v0":
         return Cost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))
-    if envpool.named(env) or atari.named(env):
+    if envpool.is_envpool(env) or atari.is_atari(env):
         return None
     alone = make_env(env)
     try:
@@ -66,7 +66,7 @@ def bare_steps_per_s(env: EnvConfig, seeds: Sequence[int], *, seconds: float) ->
         sharp_sleep()
         alone, dice = make_env(env), np.random.default_rng(column)
         spaces = spaces_of(alone, env)
-        actions = Actions(spaces.action)
+        actions = ActionConverter(spaces.action)
         newest = alone.reset(seed=seeds[column])[0]
         gate.wait()
         while not over.is_set():

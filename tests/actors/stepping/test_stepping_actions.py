@@ -12,7 +12,7 @@ from gymnasium.spaces.utils import flatdim
 from gymnasium.spaces.utils import flatten as gymnasium_flatten
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping.inline import Inline
@@ -140,7 +140,7 @@ WAYS: list[Any] = [
 def test_the_environment_gets_what_the_row_says(kind: str, way: Any, vector: bool) -> None:
     config = EnvConfig("Echo-v0", {"kind": kind}) if vector else echo(kind)
     spaces = probe(config)
-    space, actions = SPACES[kind], Actions(spaces.action)
+    space, actions = SPACES[kind], ActionConverter(spaces.action)
 
     def check(frame: Frame, rows: Any) -> None:
         expected = [flatten(space, actions.one(row)) for row in rows]
