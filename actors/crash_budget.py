@@ -5,7 +5,7 @@ import time
 from collections import deque
 
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.stepper import Failure
+from headrace.actors.stepping.stepper import EnvFailure
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Faults:
         self._told: set[tuple[str, str]] = set()  # kinds whose traceback was shown
         self.count: dict[str, int] = {}  # by where
 
-    def add(self, failure: Failure, *, now: float | None = None) -> None:
+    def add(self, failure: EnvFailure, *, now: float | None = None) -> None:
         now = time.monotonic() if now is None else now
         self.count[failure.where] = self.count.get(failure.where, 0) + 1
         self._say(failure)
@@ -35,7 +35,7 @@ class Faults:
                 f" actor.crashes_per_hour = {self._per_hour}; the last time: {_line(failure)}"
             )
 
-    def _say(self, failure: Failure) -> None:
+    def _say(self, failure: EnvFailure) -> None:
         """Logs the whole traceback once for each kind of failure, one line for each repetition."""
         text = failure.text.rstrip()
         kind = (failure.where, text.rpartition("\n")[2])
@@ -54,7 +54,7 @@ class Faults:
         )
 
 
-def _line(failure: Failure) -> str:
+def _line(failure: EnvFailure) -> str:
     if failure.where == "values":
         return f"environment {failure.env}, {failure.text}"
     # A traceback says it at its end; where there is none, the stack comes after the words.

@@ -18,7 +18,7 @@ from headrace.actors.batching_wait import Gather
 from headrace.actors.crash_budget import Faults
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.rollout import Rollout
-from headrace.actors.stepping.stepper import Failure, Reply, Stepper
+from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.learner.config import UnrollConfig
 
@@ -82,7 +82,7 @@ class Sampler:
             self._take_weights()
         if self.end.over:
             return
-        self.stepper.start(self.end.news, Reply(self._network, self._reply))
+        self.stepper.start(self.end.news, ThreadReply(self._network, self._reply))
         self.metrics.runs(self.stepper.frame)
         try:
             await self._sample()
@@ -125,7 +125,7 @@ class Sampler:
             self.metrics.acts_with(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: EnvFailure) -> None:
         self.metrics.failed(failure.where)
         self.faults.add(failure)
 
@@ -156,7 +156,7 @@ class Sampler:
             column, words = fault
             column += self.stepper.frame.columns(group).start
             words = f"{words}; mend the environment, or clip in a wrapper"
-            self._failed(Failure(column, "values", seed=0, steps=0, text=words))
+            self._failed(EnvFailure(column, "values", seed=0, steps=0, text=words))
             return
         done = rollout.finish()
         self.end.put(

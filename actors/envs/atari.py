@@ -6,7 +6,7 @@ hold for both: a start presses FIRE where the game has it and waits 0 to noop_ma
 among them; an action lasts frame_skip frames, the last two are joined by their maximum, made grey
 and resized. With episodic_life a lost life ends the episode, and the next one goes on with the same
 game: its first action, which counts for nothing, is FIRE, or NOOP where the game or fire_reset says
-no to it. A game that is over, cut, or given a seed begins anew.
+no to it. A game that is over, cut, or given a seed begins again.
 Rewards are what the game gives, and one frame is one observation: clipping and stacking are the
 learner's.
 """

@@ -3,13 +3,13 @@ shared between processes."""
 
 import traceback
 
-from headrace.actors.stepping.stepper import Failure
+from headrace.actors.stepping.stepper import EnvFailure
 from headrace.actors.users_code import ending
 
 _LARGEST_SEED = (1 << 63) - 1
 
 
-class Ledger:
+class Bookkeeping:
     """Holds counters that the stepping thread or process writes, and that others read when it has
     hung or died."""
 
@@ -24,7 +24,7 @@ class Ledger:
         self._envs = envs
 
     @classmethod
-    def own(cls, *, groups: int, envs: int) -> "Ledger":
+    def unshared(cls, *, groups: int, envs: int) -> "Bookkeeping":
         """Returns counters in memory that is not shared."""
         memory = memoryview(bytearray(8 * cls.size(groups, envs)))
         return cls(memory.cast("q"), groups=groups, envs=envs)
@@ -40,11 +40,11 @@ class Ledger:
         self.seed[column] = seed
         return seed
 
-    def failure(self, column: int, where: str, text: str) -> Failure:
+    def failure(self, column: int, where: str, text: str) -> EnvFailure:
         steps = self.steps[column // self._envs] - self.missed[column]
-        return Failure(column, where, self.seed[column], max(0, steps), text)
+        return EnvFailure(column, where, self.seed[column], max(0, steps), text)
 
-    def failure_of_group(self, group: int, where: str, text: str) -> Failure:
+    def failure_of_group(self, group: int, where: str, text: str) -> EnvFailure:
         """Returns a failure of the environment that the group was at."""
         return self.failure(group * self._envs + self.at[group], where, text)
 

@@ -10,13 +10,13 @@ from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import spaces_of
 from headrace.actors.envs.make import make_env, make_vector, probe
-from headrace.actors.stepping.envpool_stepper import Pool
-from headrace.actors.stepping.inline import Inline
-from headrace.actors.stepping.processes.process_stepper import Processes
-from headrace.actors.stepping.split import Split, parts_of
-from headrace.actors.stepping.step_cost import Cost, cost_of, speedup
+from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
+from headrace.actors.stepping.inline import InlineStepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
+from headrace.actors.stepping.split import SplitStepper, parts_of
+from headrace.actors.stepping.step_cost import StepCost, cost_of, speedup
 from headrace.actors.stepping.stepper import Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
     """Makes the stepper of a sampler with actor.groups groups of `envs` environments."""
     groups = actor.groups
     if envpool.is_envpool(env):
-        return Pool(env, groups=groups, envs=envs, seed=seed)
+        return EnvPoolStepper(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
     parts = parts_of(envs, groups=groups, wanted=choice.wanted)
     if choice.why:
@@ -51,16 +51,16 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
     if parts > 1:
         alone = msgspec.structs.replace(actor, groups=groups * parts)
-        return Split(_made(alone, env, choice, envs=envs // parts, seed=seed), parts=parts)
+        return SplitStepper(_made(alone, env, choice, envs=envs // parts, seed=seed), parts=parts)
     return _made(actor, env, choice, envs=envs, seed=seed)
 
 
 def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, seed: int) -> Stepper:
     groups, spaces, vector = actor.groups, choice.spaces, choice.vector
     if choice.stepping == "inline":
-        return Inline(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
+        return InlineStepper(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
     if choice.stepping == "threads":
-        return Threads(
+        return ThreadStepper(
             env,
             spaces,
             groups=groups,
@@ -69,7 +69,7 @@ def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, see
             timeout_s=actor.step_timeout_s,
             vector=vector,
         )
-    return Processes(
+    return ProcessStepper(
         env,
         spaces,
         groups=groups,
@@ -130,7 +130,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     return _Choice(stepping, why, spaces, wanted=1 if stepping == "inline" else wanted)
 
 
-def quick(cost: Cost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
+def quick(cost: StepCost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
     """Returns (stepping, why) where the cost alone decides; "" = it depends on threads."""
     if cost.seconds < _HAND_OVER_S:
         return "inline", str(cost)

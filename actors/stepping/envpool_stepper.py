@@ -21,7 +21,7 @@ from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_pool
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
 # A batch that got nothing new for this long is filled up.
@@ -29,7 +29,7 @@ _FILL_S = 0.002
 _CLOSE_S = 1.0
 
 
-class Pool:
+class EnvPoolStepper:
     """Receives in one thread; the event loop sends all actions of one turn together."""
 
     def __init__(self, config: EnvConfig, *, groups: int, envs: int, seed: int) -> None:
@@ -61,7 +61,7 @@ class Pool:
         self._news = asyncio.Event()  # the caller's, from start() on
         self._tick: asyncio.TimerHandle | None = None
 
-    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self._news, self._loop = news, asyncio.get_running_loop()
         self._sent_at[:] = self._flushed = time.perf_counter()
         self._pool.async_reset()
@@ -78,13 +78,13 @@ class Pool:
     def ready(self) -> list[int]:
         if self._error is not None:
             raise EnvError(f"{self._name} failed: {self._error}") from self._error
-        self._ringing = False  # before the look: see Threads.tell
+        self._ringing = False  # before the look: see ThreadStepper.tell
         ready: list[int] = []
         while self._came:
             ready += self._came.popleft().tolist()
         return ready
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         """Returns nothing: EnvPool restarts no single environment, any error ends the pool."""
         return []
 

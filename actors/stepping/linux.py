@@ -8,7 +8,7 @@ import sys
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 
 
-def sharp_sleep() -> None:
+def minimise_timer_slack() -> None:
     """Lets this thread's sleeps end when they are due, not 50 microseconds later: a simulator that
     waits for its tick would lose that much in every step."""
     _prctl(_PR_SET_TIMERSLACK, 1)

@@ -11,11 +11,11 @@ import dataclasses
 import threading
 
 from headrace.actors.actions import Rows
-from headrace.actors.stepping.stepper import Failure, Reply, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
+from headrace.actors.stepping.threads import ThreadStepper
 
 
-class Split:
+class SplitStepper:
     """Steps every group in parts; it is ready when all of its parts are."""
 
     def __init__(self, inner: Stepper, *, parts: int) -> None:
@@ -28,15 +28,17 @@ class Split:
         self.inner = inner
         self._parts = parts  # of each group
         self._left = [0] * self.frame.groups  # by group: parts that are not ready yet
-        self._ask = isinstance(inner, Threads)  # parts count themselves, and name only the last
-        self._reply = Reply(threading.Lock(), lambda _: None)  # the caller's, if it gives one
+        self._ask = isinstance(
+            inner, ThreadStepper
+        )  # parts count themselves, and name only the last
+        self._reply = ThreadReply(threading.Lock(), lambda _: None)  # the caller's, if it gives one
         self.beside = inner.beside
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         """Starts all parts. None goes on before the others: the network acts for whole groups."""
         self._left = [self._parts] * self.frame.groups
         self._reply = reply or self._reply
-        asked = Reply(self._reply.lock, self._answer, self._last)
+        asked = ThreadReply(self._reply.lock, self._answer, self._last)
         self.inner.start(news, asked if self._ask else None)
 
     def send(self, group: int, actions: Rows) -> None:
@@ -48,7 +50,7 @@ class Split:
         parts = self.inner.ready()
         return [part // self._parts for part in parts if self._ask or self._last(part)]
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         return self.inner.failures()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ _STEPS, _LONGEST_S = 64, 0.3
 _TELLING_S = 100e-6  # of shorter steps the share of computing is a guess, and decides nothing
 
 
-class Cost(NamedTuple):
+class StepCost(NamedTuple):
     """Holds the measured cost of one step."""
 
     seconds: float
@@ -40,7 +40,7 @@ def cost_of(
     width: int = 0,
     steps: int = _STEPS,
     longest_s: float = _LONGEST_S,
-) -> Cost:
+) -> StepCost:
     """Measures `steps` random actions, at most `longest_s`; width = environments of a vector, 0 = a
     single one."""
     with _blamed(config):
@@ -51,7 +51,7 @@ def cost_of(
             stepped += step()
             taken += 1
         computes = (_busy() - busy) / (time.perf_counter() - began)
-    return Cost(stepped / taken, min(1.0, computes))
+    return StepCost(stepped / taken, min(1.0, computes))
 
 
 def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> float:
@@ -128,5 +128,5 @@ def _blamed(config: EnvConfig) -> Iterator[None]:
         ) from error
 
 
-def _microseconds(cost: Cost) -> str:
+def _microseconds(cost: StepCost) -> str:
     return f"{cost.seconds * 1e6:.0f} us"

@@ -68,7 +68,7 @@ class Frame:
         return slice(group * self.envs, (group + 1) * self.envs)
 
 
-class Failure(NamedTuple):
+class EnvFailure(NamedTuple):
     """Describes one environment that had to be restarted."""
 
     env: int  # its column in the frame
@@ -78,7 +78,7 @@ class Failure(NamedTuple):
     text: str  # the traceback, or what is known instead
 
 
-class Reply(NamedTuple):
+class ThreadReply(NamedTuple):
     """Gives environments with threads of their own their actions without the event loop.
 
     A small network costs less than the way to the loop and back, so the thread that has finished a
@@ -99,7 +99,7 @@ class Stepper(Protocol):
     frame: Frame
     beside: int  # how many are stepped at a time beside this thread; 0 = it steps them itself
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         """Begins every environment, each with a seed of its own. From now on `news` is set whenever
         ready() or failures() has something new. A stepper that has no use for `reply` ignores
         it."""
@@ -110,7 +110,7 @@ class Stepper(Protocol):
     def ready(self) -> list[int]:
         """Returns the groups whose observations came since the last call."""
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         """Returns the restarts since the last call."""
 
     def close(self) -> None: ...

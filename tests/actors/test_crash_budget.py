@@ -6,9 +6,11 @@ import pytest
 
 from headrace.actors.crash_budget import Faults
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.stepper import Failure
+from headrace.actors.stepping.stepper import EnvFailure
 
-CRASH = Failure(3, "step", 17, 240, "Traceback (most recent call last):\n  x\nValueError: no arm\n")
+CRASH = EnvFailure(
+    3, "step", 17, 240, "Traceback (most recent call last):\n  x\nValueError: no arm\n"
+)
 
 
 def test_the_budget_is_for_any_hour() -> None:

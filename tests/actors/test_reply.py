@@ -27,7 +27,7 @@ from headrace.actors.envs.make import probe
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.stepper import Frame, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Buffer, Episodes
 from headrace.broker.weights.blobs import Blob
@@ -237,7 +237,7 @@ class Scene:
         self, groups: int = 1, *, quick: bool = True, policy: object = None, timeout_s: float = 60.0
     ) -> None:
         env = EnvConfig(f"{__name__}:Counting")
-        self.stepper = Threads(
+        self.stepper = ThreadStepper(
             env, probe(env), groups=groups, envs=1, seed=SEED, timeout_s=timeout_s
         )
         self.end = End(groups, self.stepper.spaces)
@@ -583,8 +583,8 @@ def test_a_thread_that_wakes_up_while_it_is_given_up_touches_no_unroll(plan: Pla
         lock = Watched()
         scene.sampler._network = cast(Any, lock)
         async with scene.running():
-            unit = scene.stepper._lanes[0].unit
-            abandon = unit.abandon
+            group = scene.stepper._runners[0].group
+            abandon = group.abandon
 
             def wakes(scratch: Frame) -> None:
                 abandon(scratch)
@@ -592,7 +592,7 @@ def test_a_thread_that_wakes_up_while_it_is_given_up_touches_no_unroll(plan: Pla
                 hung.opened.set()
                 assert lock.settled.wait(PATIENCE_S)
 
-            unit.abandon = wakes  # type: ignore[method-assign]
+            group.abandon = wakes  # type: ignore[method-assign]
             scene.end.grant((0, 3))
             await scene.end.has(3)
         is_whole(scene.end.unrolls[0])

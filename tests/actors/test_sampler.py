@@ -17,7 +17,7 @@ from headrace.actors.crash_budget import Faults
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
 from headrace.broker.peers.outbox import Outbox
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
@@ -121,9 +121,9 @@ class Script:
         self.on_step: Callable[[int], None] = lambda _: None
         self.reward = 1.0
         self.flags = 0
-        self.failed: list[Failure] = []
+        self.failed: list[EnvFailure] = []
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         assert reply is not None
         self.reply = reply
         self.events.append(("reset",))
@@ -153,7 +153,7 @@ class Script:
             asyncio.get_running_loop().call_soon(self.news.set)
         return groups
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         failed, self.failed = self.failed, []
         return failed
 
@@ -573,7 +573,7 @@ async def test_an_environment_that_never_gives_a_number_ends_the_sampler(s: Scen
 
 @scene()
 async def test_failures_are_counted_and_the_budget_ends_the_sampler(s: Scene) -> None:
-    failure = Failure(1, "step", 7, 40, "Traceback\nRuntimeError: the cable is out")
+    failure = EnvFailure(1, "step", 7, 40, "Traceback\nRuntimeError: the cable is out")
     async with s.running():
         s.end.weights(0)
         await s.quiet()

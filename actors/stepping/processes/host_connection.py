@@ -22,7 +22,7 @@ _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", 
 _SPARE_DESCRIPTORS = 16  # the host's, and what this process opens later
 
 
-class Connection:
+class HostConnection:
     """Connects to one host process; when it is gone, so are its workers."""
 
     def __init__(
@@ -98,10 +98,10 @@ class Connection:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._process.kill()
-        self._gone(f"host process {self._process.pid} {words(self._process.wait())}")
+        self._gone(f"host process {self._process.pid} {exit_words(self._process.wait())}")
 
 
-def words(status: int) -> str:
+def exit_words(status: int) -> str:
     """Returns in words how a process ended."""
     if status >= 0:
         return f"ended with exit status {status}"

@@ -9,8 +9,8 @@ from msgspec import Struct, msgpack
 from numpy.typing import NDArray
 
 from headrace.actors.config import EnvConfig
-from headrace.actors.stepping.bookkeeping import Ledger
-from headrace.actors.stepping.stepper import Failure, Frame
+from headrace.actors.stepping.bookkeeping import Bookkeeping
+from headrace.actors.stepping.stepper import EnvFailure, Frame
 from headrace.learner.spaces import Spaces
 
 MESSAGE_BYTES = 1 << 16  # the longest that travels
@@ -61,10 +61,10 @@ class Failed(Struct, frozen=True, tag=True):
     """Reports, from a worker, an environment that it has restarted, or tries to restart."""
 
     worker: int
-    failure: Failure
+    failure: EnvFailure
 
 
-class Wrong(Struct, frozen=True, tag=True):
+class NeverWorked(Struct, frozen=True, tag=True):
     """Reports, from a worker, that what it was told to make never worked."""
 
     sentence: str
@@ -72,15 +72,15 @@ class Wrong(Struct, frozen=True, tag=True):
 
 
 orders = msgpack.Decoder(Fork | Kill | Stop)
-reports = msgpack.Decoder(Died | Failed | Wrong)
+reports = msgpack.Decoder(Died | Failed | NeverWorked)
 
 
-class Shared:
+class SharedFrame:
     """Maps the shared memory into one process: the frame and the counters."""
 
     def __init__(self, fd: int, spaces: Spaces, *, groups: int, envs: int, workers: int) -> None:
         frame_bytes = Frame.nbytes(spaces, groups=groups, envs=envs)
-        counters = 1 + 2 * groups + 2 * workers + Ledger.size(groups, envs)
+        counters = 1 + 2 * groups + 2 * workers + Bookkeeping.size(groups, envs)
         os.ftruncate(fd, frame_bytes + 8 * counters)
         memory = memoryview(mmap.mmap(fd, frame_bytes + 8 * counters))
         self.frame = Frame.over(memory, spaces, groups=groups, envs=envs)
@@ -91,7 +91,7 @@ class Shared:
         self.done = numbers[1 + groups : at]  # by group: how many of them are done
         self.busy = numbers[at : at + workers]  # by worker: the group it is at, counted from 1
         self.beat = numbers[at + workers : at + 2 * workers]  # by worker: `alive` when; 0 = not yet
-        self.ledger = Ledger(numbers[at + 2 * workers :], groups=groups, envs=envs)
+        self.books = Bookkeeping(numbers[at + 2 * workers :], groups=groups, envs=envs)
         # The same memory as `done`, to be compared as a whole.
         self.done_array: NDArray[np.int64] = np.frombuffer(self.done, np.int64)
 

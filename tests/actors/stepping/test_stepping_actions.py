@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.inline import Inline
-from headrace.actors.stepping.processes.process_stepper import Processes
+from headrace.actors.stepping.inline import InlineStepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
 from headrace.actors.stepping.stepper import Frame, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 
 SPACES: dict[str, Any] = {
     "discrete": Discrete(5),
@@ -125,11 +125,11 @@ def stepped(stepper: Stepper, check: Callable[[Frame, Any], None]) -> None:
 
 
 WAYS: list[Any] = [
-    (Inline, False),
-    (Threads, False),
-    pytest.param(Processes, False, marks=pytest.mark.processes),
-    (Inline, True),
-    (Threads, True),
+    (InlineStepper, False),
+    (ThreadStepper, False),
+    pytest.param(ProcessStepper, False, marks=pytest.mark.processes),
+    (InlineStepper, True),
+    (ThreadStepper, True),
 ]
 
 

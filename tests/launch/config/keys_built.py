@@ -56,7 +56,7 @@ def stepper(run: run_file.Run, _: Path) -> Any:
         return lambda env, spaces, **options: (kind, options)  # noqa: ARG005
 
     with contextlib.ExitStack() as patches:
-        for kind in ("Inline", "Threads", "Processes"):
+        for kind in ("InlineStepper", "ThreadStepper", "ProcessStepper"):
             patches.enter_context(mock.patch.object(choose, kind, told(kind)))
         return choose.make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=1)
 
