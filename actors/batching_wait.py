@@ -10,7 +10,7 @@ _SPARE = 0.5  # busy for less of its time than this, the process has time to spa
 _SHORTEST_S = 0.0005  # the event loop counts in milliseconds
 
 
-class Gather:
+class BatchingWait:
     """Learns from every call of the network how long the next one should wait."""
 
     def __init__(self, *, limit_s: float) -> None:
@@ -28,7 +28,7 @@ class Gather:
         each = (self._product - self._rows * self._seconds) / spread
         return max(0.0, self._seconds - each * self._rows)
 
-    def called(self, *, rows: int, seconds: float, waited: float, elapsed: float) -> None:
+    def record_call(self, *, rows: int, seconds: float, waited: float, elapsed: float) -> None:
         """Records a call that took `seconds`; since the call before, `elapsed` seconds passed, of
         which the process was idle for `waited`."""
         self._calls += 1

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 _HOUR_S = 3600.0
 
 
-class Faults:
+class CrashBudget:
     """Counts one sampler's restarted environments; raises EnvError when the budget is spent."""
 
     def __init__(self, name: str, *, per_hour: int) -> None:
@@ -22,7 +22,7 @@ class Faults:
         self._told: set[tuple[str, str]] = set()  # kinds whose traceback was shown
         self.count: dict[str, int] = {}  # by where
 
-    def add(self, failure: EnvFailure, *, now: float | None = None) -> None:
+    def spend(self, failure: EnvFailure, *, now: float | None = None) -> None:
         now = time.monotonic() if now is None else now
         self.count[failure.where] = self.count.get(failure.where, 0) + 1
         self._say(failure)

@@ -67,7 +67,7 @@ def play(
     """
     scores = Scores([0.0] * episodes, [0] * episodes)
     waiting = iter(range(episodes))
-    with contextlib.closing(_Table(policy, spaces, min(envs, episodes), greedy=greedy)) as table:
+    with contextlib.closing(_EnvTable(policy, spaces, min(envs, episodes), greedy=greedy)) as table:
         table.make(env_config)
         playing: dict[int, int] = {}  # place -> episode
         for place, episode in zip(range(table.places), waiting, strict=False):
@@ -100,7 +100,7 @@ def check(config: EnvConfig) -> None:
         )
 
 
-class _Table:
+class _EnvTable:
     """Steps environments side by side, each a group of one in the frame that the network sees."""
 
     def __init__(self, policy: Player, spaces: Spaces, places: int, *, greedy: bool) -> None:

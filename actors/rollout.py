@@ -34,7 +34,7 @@ _Episode = tuple[int, float, int]  # column, return, length
 
 
 @dataclass(slots=True)
-class Finished:
+class FinishedUnroll:
     """Holds one unroll that is ready to be sent."""
 
     buffers: tuple[Buffer, ...]
@@ -124,7 +124,7 @@ class Rollout:
             newest[self.length] = rows[name]
         self._count()
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedUnroll:
         """Returns the full unroll."""
         self.began = False
         buffers = tuple(map(_wire, self._fields, self._arrays))
@@ -132,7 +132,7 @@ class Rollout:
         for buffer in buffers:
             digest.update(buffer)
         live = self._flags.size - int(np.count_nonzero(self._flags & DEAD))
-        return Finished(
+        return FinishedUnroll(
             buffers, self._versions, live, digest.intdigest(), self._ended, self._episodes
         )
 

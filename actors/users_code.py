@@ -46,13 +46,13 @@ def traceback_of(error: BaseException | None) -> str:
         if told := getattr(error, "traceback", ""):  # of another process
             return str(told)
         if (trace := _theirs(error.__traceback__)) is not None:
-            return ending("".join(traceback.format_exception(type(error), error, trace)))
+            return traceback_end("".join(traceback.format_exception(type(error), error, trace)))
         hidden = error.__suppress_context__ or error.__cause__ is not None
         error = error.__cause__ if hidden else error.__context__
     return ""
 
 
-def ending(text: str) -> str:
+def traceback_end(text: str) -> str:
     """Returns the end of a traceback, where the reason stands."""
     return text.encode(errors="replace")[-_MOST_BYTES:].decode(errors="ignore")
 

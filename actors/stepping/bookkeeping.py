@@ -4,7 +4,7 @@ shared between processes."""
 import traceback
 
 from headrace.actors.stepping.stepper import EnvFailure
-from headrace.actors.users_code import ending
+from headrace.actors.users_code import traceback_end
 
 _LARGEST_SEED = (1 << 63) - 1
 
@@ -51,4 +51,4 @@ class Bookkeeping:
 
 def traceback_of(error: BaseException) -> str:
     """Returns the end of the error's traceback, where the reason stands."""
-    return ending("".join(traceback.format_exception(error)))
+    return traceback_end("".join(traceback.format_exception(error)))

@@ -111,7 +111,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     try:
         spaces = spaces_of(first, env)
         cost, cores = cost_of(first, spaces, config=env, seed=seed), _cores()
-        stepping, why = quick(cost, groups=groups, envs=envs, cores=cores)
+        stepping, why = stepping_by_cost(cost, groups=groups, envs=envs, cores=cores)
         if not stepping:
             second = make_env(env)
             try:
@@ -130,7 +130,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     return _Choice(stepping, why, spaces, wanted=1 if stepping == "inline" else wanted)
 
 
-def quick(cost: StepCost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
+def stepping_by_cost(cost: StepCost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
     """Returns (stepping, why) where the cost alone decides; "" = it depends on threads."""
     if cost.seconds < _HAND_OVER_S:
         return "inline", str(cost)

@@ -204,7 +204,7 @@ def played(
             await sampler.run()
 
     asyncio.run(main())
-    return Played(end, stepper, dict(sampler.faults.count))
+    return Played(end, stepper, dict(sampler.crash_budget.count))
 
 
 def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.choose import make_stepper, quick
+from headrace.actors.stepping.choose import make_stepper, stepping_by_cost
 from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
@@ -274,12 +274,12 @@ def test_every_environment_begins_with_a_seed_of_its_own(kind: Any, vector: bool
     ],
 )
 def test_what_a_cost_decides(cost: StepCost, groups: int, cores: int, expected: str) -> None:
-    assert quick(cost, groups=groups, envs=1, cores=cores)[0] == expected
+    assert stepping_by_cost(cost, groups=groups, envs=1, cores=cores)[0] == expected
 
 
 def test_several_environments_that_wait_are_not_one_after_another() -> None:
-    assert quick(StepCost(0.2e-3, 0.02), groups=1, envs=16, cores=2)[0] == "threads"
-    assert quick(StepCost(0.2e-3, 1.0), groups=1, envs=16, cores=2)[0] == "inline"
+    assert stepping_by_cost(StepCost(0.2e-3, 0.02), groups=1, envs=16, cores=2)[0] == "threads"
+    assert stepping_by_cost(StepCost(0.2e-3, 1.0), groups=1, envs=16, cores=2)[0] == "inline"
 
 
 class Spin(gymnasium.Env[Any, Any]):
