@@ -10,10 +10,11 @@ import threading
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.actors.acting.frame_stacks import FrameStacks
-from headrace.actors.acting.policy import Actions, Policy
-from headrace.actors.acting.previous_step import Rows
+from headrace.actors.acting.policy import Actions, Floats, Policy
+from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.metrics import ActorMetrics
@@ -200,18 +201,14 @@ class Sampler:
             reward, flags = reward.copy(), flags.copy()
         with self._network:
             began = time.monotonic()
-            actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
-            self._stacks.acted(rows, actions, memory)
-            version = self.policy.version
+            actions, logp = self._choose(rows, seen)
             self._record_call(len(actions), began, time.monotonic())
             parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
             for group, part in zip(groups, parts, strict=True):
                 self.stepper.send(group, actions[part])
             for group, part in zip(groups, parts, strict=True):
-                rollout = self._rollouts[group]
-                rollout.stepped(reward[part], flags[part])
                 newest = self._stacks.newest(seen, part)
-                rollout.acted(newest, actions[part], logp[part], version)
+                self._write(group, newest, reward[part], flags[part], actions[part], logp[part])
 
     def _act_in_env_thread(self, group: int) -> Actions | None:
         """Returns a group's next actions to its environment's own thread, which holds the network;
@@ -225,12 +222,31 @@ class Sampler:
         frame, began = self.stepper.frame, time.monotonic()
         self._stacks.push(group)
         seen = self._stacks.view(columns)
-        actions, logp, memory = self.policy.act(seen, self._stacks.memory(columns))
-        self._stacks.acted(columns, actions, memory)
-        rollout.stepped(frame.reward[columns], frame.flags[columns])
-        rollout.acted(self._stacks.newest(seen, slice(None)), actions, logp, self.policy.version)
+        actions, logp = self._choose(columns, seen)
+        newest = self._stacks.newest(seen, slice(None))
+        self._write(group, newest, frame.reward[columns], frame.flags[columns], actions, logp)
         self.metrics.replied(len(actions), time.monotonic() - began)
         return actions
+
+    def _choose(self, rows: Rows, seen: Arrays) -> tuple[Actions, Floats]:
+        """Returns actions and their log-probabilities; keeps what the next step takes from them."""
+        actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
+        self._stacks.acted(rows, actions, memory)
+        return actions, logp
+
+    def _write(
+        self,
+        group: int,
+        newest: Arrays,
+        reward: Floats,
+        flags: NDArray[np.uint8],
+        actions: Actions,
+        logp: Floats,
+    ) -> None:
+        """Writes the environments' answer to the action before, then what was chosen now."""
+        rollout = self._rollouts[group]
+        rollout.stepped(reward, flags)
+        rollout.acted(newest, actions, logp, self.policy.version)
 
     def _record_call(self, rows: int, began: float, ended: float) -> None:
         """Records the cost of a call: it decides whether the next call waits for more rows."""
