@@ -14,13 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
-from headrace.actors.stepping.inline import InlineStepper
-from headrace.actors.stepping.processes.process_stepper import ProcessStepper
 from headrace.actors.stepping.split import SplitStepper
 from headrace.actors.stepping.step_cost import StepCost
-from headrace.actors.stepping.stepper import Stepper
-from headrace.actors.stepping.threads import ThreadStepper
 from headrace.broker.peers.outbox import Outbox
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
@@ -33,11 +28,11 @@ from headrace.learner.models.build import build
 from headrace.learner.weights import FlatWeights, layout_digest
 
 _FOREVER = 1 << 50
-_STEPPINGS: dict[type[Stepper], str] = {
-    InlineStepper: "inline",
-    ThreadStepper: "threads",
-    ProcessStepper: "processes",
-    EnvPoolStepper: "pool",
+_STEPPINGS = {
+    "InlineStepper": "inline",
+    "ThreadStepper": "threads",
+    "ProcessStepper": "processes",
+    "EnvPoolStepper": "pool",
 }
 
 
@@ -143,10 +138,9 @@ def figures(
     known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
     handover = spent["wall_s"] - known
     busy = spent["env_s"] + spent["inference_s"]
+    inner = stepper.inner if isinstance(stepper, SplitStepper) else stepper
     return {
-        "stepping": _STEPPINGS[
-            type(stepper.inner if isinstance(stepper, SplitStepper) else stepper)
-        ],
+        "stepping": _STEPPINGS[type(inner).__name__],
         "at_a_time": max(1, stepper.beside),
         "steps_per_s": round(per_s, 1),
         "ideal_per_s": round(most, 1),

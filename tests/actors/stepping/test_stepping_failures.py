@@ -551,10 +551,10 @@ import asyncio, sys
 sys.path.insert(0, {str(folder.parent)!r})
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.processes.process_stepper import Processes
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
 async def main():
     config = EnvConfig("troubled:Troubled", {{"folder": {str(folder)!r}}})
-    stepper = Processes(config, probe(config), groups=3, envs=1, seed=1)
+    stepper = ProcessStepper(config, probe(config), groups=3, envs=1, seed=1)
     news, up = asyncio.Event(), 0
     stepper.start(news)
     while up < 3:
