@@ -1,4 +1,4 @@
-"""Rows that the policy decided become what an environment is given."""
+"""Turns rows that the policy chose into what environments are given."""
 
 import math
 from typing import Any
@@ -12,18 +12,18 @@ Rows = NDArray[Any]  # [N, *action.shape] of action.dtype
 Array = NDArray[Any]
 
 
-class Actions:
-    """The environment's side of one action space."""
+class ActionConverter:
+    """Converts rows of one action space to the environment's form."""
 
     def __init__(self, action: Action) -> None:
-        self._parts: list[_Choices | _Numbers] = []
+        self._parts: list[_ChoicePart | _NumberPart] = []
         choice, number = 0, len(action.categories)
         for part in action.parts:
             if part.categories:
-                self._parts.append(_Choices(part, choice))
+                self._parts.append(_ChoicePart(part, choice))
                 choice += len(part.categories)
             else:
-                self._parts.append(_Numbers(part, number, squash=action.squash))
+                self._parts.append(_NumberPart(part, number, squash=action.squash))
                 number += math.prod(part.shape)
         self._nest = _nest([(part.path, at) for at, part in enumerate(action.parts)])
         self._single = action.single
@@ -31,12 +31,12 @@ class Actions:
         self._same = action.single and action.parts == discrete(action.categories[0]).parts
 
     def one(self, row: Rows | int) -> Any:
-        """An environment's action: an int for a Discrete, else an array; in dicts and tuples as
-        the space has them."""
+        """Returns one environment's action: an int for a Discrete, else an array; in dicts and
+        tuples as the space has them."""
         return self.each(np.asarray(row)[None])[0]
 
     def each(self, rows: Rows) -> list[Any]:
-        """Of every row, what `one` makes of it."""
+        """Returns the environment's action for every row, as one() does."""
         if self._same:
             numbers: list[Any] = rows.tolist()
             return numbers
@@ -44,17 +44,17 @@ class Actions:
         return [_fill(self._nest, values) for values in zip(*columns, strict=True)]
 
     def many(self, rows: Rows) -> Any:
-        """What a vector environment is given: arrays [N, ...] in the same dicts and tuples."""
+        """Returns a vector environment's actions: arrays [N, ...] in the same dicts and tuples."""
         if self._same:
             return rows
         return _fill(self._nest, [self._many(part, rows) for part in self._parts])
 
-    def _many(self, part: "_Choices | _Numbers", rows: Rows) -> Array:
+    def _many(self, part: "_ChoicePart | _NumberPart", rows: Rows) -> Array:
         return part.many(rows[:, None] if self._single else rows)
 
 
-class _Choices:
-    """A Discrete, MultiDiscrete or MultiBinary."""
+class _ChoicePart:
+    """Converts the columns of a Discrete, MultiDiscrete or MultiBinary."""
 
     def __init__(self, part: Part, at: int) -> None:
         self._columns = slice(at, at + len(part.categories))
@@ -70,8 +70,8 @@ class _Choices:
         return list(values) if self._shape else values.tolist()
 
 
-class _Numbers:
-    """A Box."""
+class _NumberPart:
+    """Converts the columns of a Box."""
 
     def __init__(self, part: Part, at: int, *, squash: bool) -> None:
         low, high = np.array(part.low), np.array(part.high)
@@ -101,7 +101,7 @@ class _Numbers:
 def random_rows(
     action: Action, rng: np.random.Generator, count: int, mask: Array | None = None
 ) -> Rows:
-    """Rows by chance, from what `mask` [count, sum(categories)] allows."""
+    """Draws random rows from what `mask` [count, sum(categories)] allows."""
     if action.single and mask is None:
         return rng.integers(0, action.categories[0], count)
     weights = rng.random((count, sum(action.categories)))
@@ -129,9 +129,9 @@ def _cut(drawn: Array) -> Array:
 
 
 def _limits(low: Array, high: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """The bounds as float64, tightened to what the dtype holds."""
+    """Returns the bounds as float64, tightened to what the dtype holds."""
     if dtype.kind == "f":
-        # A finite number shall not become infinite, either.
+        # A finite number must not become infinite, either.
         largest = float(np.finfo(dtype).max)
         return np.maximum(low, -largest), np.minimum(high, largest)
     least, most = float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)

@@ -1,8 +1,8 @@
-"""How long the network waits for more environments before it runs, pure.
+"""The adaptive wait that batches more environments into one call of the network, pure.
 
-A call for n rows costs fixed + n * each. Two calls made one save `fixed`, which is worth having
-only while the process is short of time: then the wait is as long as `fixed`, at most `limit_s`.
-While it has time to spare every wait would be the environments' loss, and there is none.
+A call for n rows costs fixed + n * each. Two calls made one save `fixed`, which is worth a wait
+only while the process is busy: then it waits up to `fixed`, at most `limit_s`.
+Below half load the wait is 0: it would only delay the environments.
 """
 
 _WEIGHT = 0.02  # of a new measurement: about the last fifty calls count
@@ -10,8 +10,8 @@ _SPARE = 0.5  # busy for less of its time than this, the process has time to spa
 _SHORTEST_S = 0.0005  # the event loop counts in milliseconds
 
 
-class Gather:
-    """Told of every call; asked before the next."""
+class BatchingWait:
+    """Learns from every call of the network how long the next one should wait."""
 
     def __init__(self, *, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -21,15 +21,16 @@ class Gather:
 
     @property
     def fixed_s(self) -> float:
-        """What a call costs before its first row: the line through (rows, seconds)."""
+        """Returns the seconds of a call before its first row, by a line through (rows, seconds)."""
         spread = self._square - self._rows**2
         if spread < 0.25:  # all calls are of one size: nothing to tell the two costs apart by
             return 0.0
         each = (self._product - self._rows * self._seconds) / spread
         return max(0.0, self._seconds - each * self._rows)
 
-    def called(self, *, rows: int, seconds: float, waited: float, elapsed: float) -> None:
-        """A call took `seconds`; since the one before `elapsed` passed, `waited` of it idle."""
+    def record_call(self, *, rows: int, seconds: float, waited: float, elapsed: float) -> None:
+        """Records a call that took `seconds`; since the call before, `elapsed` seconds passed, of
+        which the process was idle for `waited`."""
         self._calls += 1
         weight = max(_WEIGHT, 1.0 / self._calls)
         self._rows += weight * (rows - self._rows)
@@ -40,7 +41,7 @@ class Gather:
             self._busy += weight * (1.0 - min(1.0, waited / elapsed) - self._busy)
 
     def wait_s(self, *, running: int) -> float:
-        """Now that some are ready, and `running` groups are not."""
+        """Returns the seconds to wait when some groups are ready and `running` are not."""
         if not running or self._busy < _SPARE:
             return 0.0
         wait = min(self._limit_s, self.fixed_s) * (self._busy - _SPARE) / (1 - _SPARE)

@@ -9,7 +9,7 @@ STEPPINGS: tuple[str, ...] = get_args(Stepping)
 
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which environment, made how."""
+    """Selects the environment, and says how it is made."""
 
     id: Annotated[str, Meta(description="a gymnasium id, or module:factory")] = "CartPole-v1"
     kwargs: Annotated[dict[str, Any], Meta(description="keyword arguments for it")] = field(
@@ -38,7 +38,7 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """One sampler process."""
+    """Configures one sampler process."""
 
     count: Annotated[
         int, Meta(ge=1, le=1024, description="sampler processes that `headrace train` starts")
@@ -84,7 +84,7 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an evaluator plays: episodes of its own, with the newest weights."""
+    """Says which episodes an evaluator plays with the newest weights."""
 
     episodes: Annotated[int, Meta(ge=1, le=100_000, description="episodes of each evaluation")] = 20
     every_s: Annotated[

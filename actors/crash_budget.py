@@ -1,19 +1,19 @@
-"""Environments that had to be restarted: said, counted, and bounded by a budget per hour."""
+"""Environments that had to be restarted: logged, counted, and limited per hour."""
 
 import logging
 import time
 from collections import deque
 
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.stepper import Failure
+from headrace.actors.stepping.stepper import EnvFailure
 
 log = logging.getLogger(__name__)
 
 _HOUR_S = 3600.0
 
 
-class Faults:
-    """One sampler's; raises EnvError when the budget is spent."""
+class CrashBudget:
+    """Counts one sampler's restarted environments; raises EnvError when the budget is spent."""
 
     def __init__(self, name: str, *, per_hour: int) -> None:
         self._name = name
@@ -22,7 +22,7 @@ class Faults:
         self._told: set[tuple[str, str]] = set()  # kinds whose traceback was shown
         self.count: dict[str, int] = {}  # by where
 
-    def add(self, failure: Failure, *, now: float | None = None) -> None:
+    def spend(self, failure: EnvFailure, *, now: float | None = None) -> None:
         now = time.monotonic() if now is None else now
         self.count[failure.where] = self.count.get(failure.where, 0) + 1
         self._say(failure)
@@ -35,8 +35,8 @@ class Faults:
                 f" actor.crashes_per_hour = {self._per_hour}; the last time: {_line(failure)}"
             )
 
-    def _say(self, failure: Failure) -> None:
-        """The whole traceback once for each kind of failure, a line for each repetition."""
+    def _say(self, failure: EnvFailure) -> None:
+        """Logs the whole traceback once for each kind of failure, one line for each repetition."""
         text = failure.text.rstrip()
         kind = (failure.where, text.rpartition("\n")[2])
         values = failure.where == "values"
@@ -54,7 +54,7 @@ class Faults:
         )
 
 
-def _line(failure: Failure) -> str:
+def _line(failure: EnvFailure) -> str:
     if failure.where == "values":
         return f"environment {failure.env}, {failure.text}"
     # A traceback says it at its end; where there is none, the stack comes after the words.

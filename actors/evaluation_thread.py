@@ -1,5 +1,4 @@
-"""One evaluation in a thread of its own, so that the event loop goes on and an environment that
-hangs holds up nobody."""
+"""One evaluation in its own thread: an environment that hangs does not stop the event loop."""
 
 import asyncio
 import threading
@@ -18,8 +17,8 @@ from headrace.learner.spaces import Spaces
 _STOP_S = 1.0
 
 
-class Game:
-    """Played once. Everything but the playing is for the event loop."""
+class EvaluationThread:
+    """Plays one evaluation. Everything but the playing is called on the event loop."""
 
     def __init__(
         self,
@@ -31,13 +30,13 @@ class Game:
         timeout_s: float,
         tell: Callable[[], None],
     ) -> None:
-        """`timeout_s`: of one step, before the environment is taken to hang. `tell`: called in the
-        event loop at the end."""
+        """Takes `timeout_s`, the seconds a step may take before the environment is taken to hang,
+        and `tell`, which is called on the event loop at the end."""
         self._policy, self._env, self._spaces, self._how = policy, env, spaces, how
         self._timeout_s, self._tell = timeout_s, tell
         self._loop = asyncio.get_running_loop()
         self._stopped = False
-        self.moved = time.monotonic()  # when it last asked whether it should go on
+        self.last_step_at = time.monotonic()  # when it last asked whether it should go on
         self._outcome: Scores | BaseException | None = None
         self._thread = threading.Thread(target=self._play, name="game", daemon=True)
 
@@ -49,8 +48,8 @@ class Game:
         self._thread.start()
 
     def check(self) -> None:
-        """EnvError when an environment hangs."""
-        if time.monotonic() - self.moved > self._timeout_s:
+        """Raises EnvError when an environment hangs."""
+        if time.monotonic() - self.last_step_at > self._timeout_s:
             raise EnvError(
                 f"{self._env.id} has not answered for {self._timeout_s:g} s;"
                 " if it is that slow, raise actor.step_timeout_s"
@@ -63,7 +62,8 @@ class Game:
         return self._outcome
 
     def stop(self) -> None:
-        """No more steps. A thread that ran into the interpreter's end could take it down."""
+        """Ends the playing after the current step; waits for it, since a thread that still runs
+        when the interpreter ends could crash it."""
         self._stopped = True
         self._thread.join(_STOP_S)
 
@@ -89,5 +89,5 @@ class Game:
             self._loop.call_soon_threadsafe(self._tell)
 
     def _asked(self) -> bool:
-        self.moved = time.monotonic()
+        self.last_step_at = time.monotonic()
         return self._stopped

@@ -1,4 +1,4 @@
-"""Episodes played for their score, one policy, always on the same environments.
+"""Plays episodes for the score of one policy, always on the same environments.
 
 Episode i begins with seed + i, whoever plays it: so the scores of two policies compare. Exactly
 those episodes count, not the first that end: short ones would be too many.
@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.actors.acting.frame_stacks import Stacks
-from headrace.actors.acting.policy import Actions as Chosen
-from headrace.actors.acting.policy import Floats
+from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.acting.policy import Actions, Floats
 from headrace.actors.acting.previous_step import Arrays
-from headrace.actors.actions import Actions
+from headrace.actors.actions import ActionConverter
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import envpool
 from headrace.actors.envs.atari import whole_games
@@ -27,25 +26,25 @@ from headrace.learner.spaces import DEAD, Spaces
 
 
 class Scores(NamedTuple):
-    """By episode, in the order of the seeds."""
+    """Holds returns and lengths by episode, in the order of the seeds."""
 
     returns: list[float]
     lengths: list[int]
 
 
 class Player(Protocol):
-    """What is needed of a policy."""
+    """Declares what is needed of a policy."""
 
     memory: int
     previous: bool
 
     def act(
         self, obs: Arrays, memory: Floats | None = None, *, greedy: bool = False
-    ) -> tuple[Chosen, Floats, Floats | None]: ...
+    ) -> tuple[Actions, Floats, Floats | None]: ...
 
 
 class StoppedError(Exception):
-    """It was told to stop; nothing of what was played counts."""
+    """Ends an evaluation that was told to stop; nothing of what was played counts."""
 
 
 def play(
@@ -68,7 +67,7 @@ def play(
     """
     scores = Scores([0.0] * episodes, [0] * episodes)
     waiting = iter(range(episodes))
-    with contextlib.closing(_Table(policy, spaces, min(envs, episodes), greedy=greedy)) as table:
+    with contextlib.closing(_EnvTable(policy, spaces, min(envs, episodes), greedy=greedy)) as table:
         table.make(env_config)
         playing: dict[int, int] = {}  # place -> episode
         for place, episode in zip(range(table.places), waiting, strict=False):
@@ -93,16 +92,16 @@ def play(
 
 
 def check(config: EnvConfig) -> None:
-    """EnvError when its episodes cannot be played by their seeds."""
-    if envpool.named(config):
+    """Raises EnvError when the environment cannot begin its episodes by their seeds."""
+    if envpool.is_envpool(config):
         raise EnvError(
             f"env.id = {config.id!r}: EnvPool cannot begin an episode by its seed, so scores would"
             " not compare; do without an evaluation"
         )
 
 
-class _Table:
-    """Environments side by side, each a group of one in the frame that the network sees."""
+class _EnvTable:
+    """Steps environments side by side, each a group of one in the frame that the network sees."""
 
     def __init__(self, policy: Player, spaces: Spaces, places: int, *, greedy: bool) -> None:
         self.places = places
@@ -111,8 +110,10 @@ class _Table:
         self.returns, self.lengths = [0.0] * places, [0] * places
         self._policy, self._spaces, self._greedy = policy, spaces, greedy
         self._frame = Frame.empty(spaces, groups=places, envs=1)
-        self._stacks = Stacks(spaces, self._frame, memory=policy.memory, previous=policy.previous)
-        self._actions = Actions(spaces.action)
+        self._stacks = FrameStacks(
+            spaces, self._frame, memory=policy.memory, previous=policy.previous
+        )
+        self._actions = ActionConverter(spaces.action)
         self._numbers = {
             name: rows for name, rows in self._frame.obs.items() if rows.dtype.kind == "f"
         }
@@ -130,7 +131,7 @@ class _Table:
         self._writer = Writer(self.envs[0].observation_space, self._spaces)
 
     def begin(self, place: int, seed: int) -> None:
-        """An episode begins: nothing is remembered of the one before."""
+        """Begins an episode; nothing is remembered of the one before."""
         self._seeds[place], self.returns[place], self.lengths[place] = seed, 0.0, 0
         self.over[place] = False
         with self._blamed("reset", place):
@@ -141,10 +142,10 @@ class _Table:
         self._stacks.push(place)
 
     def step(self, places: Sequence[int]) -> Iterator[int]:
-        """One action for each of these places; yields every one that has made its step."""
+        """Steps each of these places once; yields every one that has made its step."""
         rows = np.array(places, np.int64)
         chosen, _, memory = self._policy.act(
-            self._stacks.take(rows), self._stacks.memory(rows), greedy=self._greedy
+            self._stacks.snapshot(rows), self._stacks.memory(rows), greedy=self._greedy
         )
         self._stacks.acted(rows, chosen, memory)
         for place, action in zip(places, self._actions.each(chosen), strict=True):
@@ -162,7 +163,7 @@ class _Table:
             gained = float(reward)
             if not math.isfinite(gained):
                 raise ValueError(f"a reward of {gained}")
-            # Nobody acts on the last one. It is looked at all the same: to train on it is no use.
+            # Nobody acts on an episode's last observation, but a learner would reject it, too.
             self._take(place, observation, last=bool(ended or cut))
         self.returns[place] += gained
         self.lengths[place] += 1
@@ -172,7 +173,7 @@ class _Table:
             self._stacks.push(place)
 
     def _take(self, place: int, observation: Any, *, last: bool) -> None:
-        """Into its rows; ValueError where a learner would reject them."""
+        """Writes the observation into its rows; raises ValueError if a learner would reject it."""
         self._writer.write(self._frame.obs, place, observation, last=last)
         for name, rows in self._numbers.items():
             if not np.isfinite(rows[place]).all():

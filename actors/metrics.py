@@ -15,7 +15,7 @@ from headrace.broker.sampler_figures import FAILURES, WAITS
 
 
 class ActorMetrics(Collector):
-    """One per sampler process. Written once an unroll, never once a step."""
+    """Counts what one sampler process does. Written once an unroll, never once a step."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.env_steps = 0
@@ -50,7 +50,7 @@ class ActorMetrics(Collector):
         end.say = self.figures
 
     def sent(self, steps: int, ended: int, nbytes: int) -> None:
-        """An unroll is on its way."""
+        """Counts an unroll that was sent."""
         self.env_steps += steps
         self.episodes += ended
         self.raw_bytes += nbytes
@@ -62,7 +62,8 @@ class ActorMetrics(Collector):
         self.weights_taken.set(time.time())
 
     def figures(self) -> dict[str, float]:
-        """For the broker, every beat. What is 0 is left out: it hears a thousand a second."""
+        """Returns the figures that every beat brings to the broker. Zeros are left out: the broker
+        gets a thousand beats a second."""
         end = self._end
         if end is None:
             return {}
@@ -85,15 +86,15 @@ class ActorMetrics(Collector):
         return {name: value for name, value in said.items() if value}
 
     def runs(self, frame: Frame) -> None:
-        """The environments begin."""
+        """Starts the clock: the environments begin."""
         self._frame, self._began = frame, time.monotonic()
 
     def _env_s(self) -> float:
         return float(self._frame.spent.sum()) if self._frame is not None else 0.0
 
     def _measure_steps(self) -> None:
-        """What is spent is known for all environments together, so the mean since the last unroll
-        is what can be told of it."""
+        """Records the mean seconds of a step since the last unroll; the time spent is known only
+        for all environments together."""
         if self._frame is not None:
             spent, steps = self._env_s(), self.env_steps
             before, then = self._spent_before
@@ -102,13 +103,14 @@ class ActorMetrics(Collector):
                 self._spent_before = (spent, steps)
 
     def acted(self, rows: int, seconds: float) -> None:
-        """Who calls it holds the network: there may be several threads."""
+        """Counts a call of the network. The caller holds the network's lock: there may be several
+        threads."""
         self.calls += 1
         self.rows += rows
         self.inference_s += seconds
 
     def replied(self, rows: int, seconds: float) -> None:
-        """As acted(), in the environment's own thread."""
+        """Counts a call of the network in an environment's own thread; see acted()."""
         self.acted(rows, seconds)
         self.replies_s += seconds
 
@@ -120,7 +122,7 @@ class ActorMetrics(Collector):
         self.failures[where] += 1
 
     def costs(self) -> dict[str, float]:
-        """Where the time went since the environments began, in seconds."""
+        """Returns where the time went since the environments began, in seconds."""
         return {
             "wall_s": time.monotonic() - self._began if self._began else 0.0,
             "env_s": self._env_s(),

@@ -1,4 +1,4 @@
-"""Steps become unrolls: T+1 observations, T of everything else, time first.
+"""Turns steps into unrolls: T+1 observations, T of everything else, time first.
 
     open -> [acted(t) -> environments step -> stepped: reward and flags of t] x T -> close: row T
 
@@ -34,8 +34,8 @@ _Episode = tuple[int, float, int]  # column, return, length
 
 
 @dataclass(slots=True)
-class Finished:
-    """One unroll, ready to be sent."""
+class FinishedUnroll:
+    """Holds one unroll that is ready to be sent."""
 
     buffers: tuple[Buffer, ...]
     versions: tuple[int, int]
@@ -46,7 +46,7 @@ class Finished:
 
 
 class Rollout:
-    """One group's unroll under construction, and its running episodes."""
+    """Holds one group's unroll under construction, and its running episodes."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Rollout:
 
     @property
     def full(self) -> bool:
-        """Nothing more fits: all steps are written, or none was begun yet."""
+        """Says whether the next step needs a new unroll: this one is full, or none was begun."""
         return self._t == self.length
 
     def open(self, history: Rows) -> None:
-        """Begin an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
+        """Begins an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
         to the outbox until they are acknowledged. `history` is by field, time first."""
         self._open_arrays()
         for name, rows in history.items():
@@ -94,13 +94,13 @@ class Rollout:
 
     @property
     def filling(self) -> bool:
-        """What the environments answer next is the last step of this unroll."""
+        """Says whether the environments' next answer is the last step of this unroll."""
         return self._acted and self._t == self.length - 1
 
     def acted(
         self, rows: Rows, actions: NDArray[Any], logp: NDArray[np.float32], version: int
     ) -> None:
-        """The policy chose for these observations."""
+        """Writes these observations and the actions that the policy chose for them."""
         t = self._t
         for name, newest in self._newest.items():
             newest[t] = rows[name]
@@ -111,7 +111,7 @@ class Rollout:
         self._acted = True
 
     def stepped(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
-        """The environments answered the action before; a first observation answers none."""
+        """Writes the environments' answer to the action before, if there was one."""
         if self._acted:
             self._reward[self._t] = reward
             self._flags[self._t] = flags
@@ -119,25 +119,26 @@ class Rollout:
             self._t += 1
 
     def close(self, rows: Rows) -> None:
-        """All steps are written; these observations came after the last."""
+        """Writes the observations after the last step, and counts the episodes that ended."""
         for name, newest in self._newest.items():
             newest[self.length] = rows[name]
         self._count()
 
-    def finish(self) -> Finished:
-        """The full unroll."""
+    def finish(self) -> FinishedUnroll:
+        """Returns the full unroll."""
         self.began = False
         buffers = tuple(map(_wire, self._fields, self._arrays))
         digest = xxhash.xxh3_64()
         for buffer in buffers:
             digest.update(buffer)
         live = self._flags.size - int(np.count_nonzero(self._flags & DEAD))
-        return Finished(
+        return FinishedUnroll(
             buffers, self._versions, live, digest.intdigest(), self._ended, self._episodes
         )
 
     def fault(self) -> tuple[int, str] | None:
-        """The first column that holds what must never reach a learner, and what that is."""
+        """Returns the first column that holds what must never reach a learner, and what that is;
+        None = no column does."""
         named = {"reward": self._reward, **self._obs}
         for name, array in named.items():
             number = beyond(array, self.largest)
@@ -148,22 +149,23 @@ class Rollout:
         return None
 
     def _count(self) -> None:
-        """The episodes that ended, in the order of their ends."""
+        """Counts the episodes that ended, in the order of their ends."""
         marked = self._flags.any(axis=0)
         quiet = ~marked  # nothing happened there but steps
         self._returns[quiet] += self._reward.sum(axis=0, dtype=np.float64)[quiet]
         self._lengths[quiet] += self.length
         self._over[quiet] = False
         ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
-        # A return that is no number is of an episode that a dropped unroll had a part of.
+        # Not finite is the return of an episode of which a dropped unroll held a part.
         ended = [end for end in ended if math.isfinite(end[1][1])]
         ended.sort(key=lambda end: end[0])
         self._ended = len(ended)
         self._tell([episode for _, episode in ended])
 
     def _tell(self, episodes: list[_Episode]) -> None:
-        """As many as there is place for. Of what waits, the latest of each environment is enough;
-        who has waited longest comes first, so that nobody's turn is missed."""
+        """Puts as many episodes into this unroll as have room. Of those that wait, the latest of
+        each environment is enough; the one that has waited longest comes first, so that every
+        environment gets its turn."""
         episodes = self._untold + episodes
         if len(episodes) > MAX_EPISODES:
             episodes = list({episode[0]: episode for episode in episodes}.values())
@@ -171,7 +173,7 @@ class Rollout:
         self._untold = episodes[MAX_EPISODES:]
 
     def _walk(self, column: int) -> list[tuple[int, _Episode]]:
-        """(step, episode) of one environment's episodes that ended in here."""
+        """Returns (step, episode) of one environment's episodes that ended in this unroll."""
         reward, flags = self._reward[:, column], self._flags[:, column]
         total, count = float(self._returns[column]), int(self._lengths[column])
         over, at, ended = bool(self._over[column]), 0, []
@@ -207,7 +209,7 @@ class Rollout:
 
 
 def _array(field: Field) -> NDArray[np.generic]:
-    """Time first for whoever writes; in memory as it will be sent."""
+    """Returns an array that is written time first and lies in memory as it will be sent."""
     if not field.packed:
         return np.empty(field.shape, field.dtype)
     time, columns, *rest = field.shape

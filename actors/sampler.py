@@ -1,7 +1,7 @@
 """The sampler: environments -> policy -> unrolls -> broker, on one event loop.
 
 The policy runs on whichever groups are ready. A group that has filled its unroll begins the next
-one when there is credit, and is parked until then; nobody waits for it.
+one when there is credit, and is parked until then; the others go on.
 """
 
 import asyncio
@@ -10,15 +10,16 @@ import threading
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headrace.actors.acting.frame_stacks import Stacks
-from headrace.actors.acting.policy import Actions, Policy
-from headrace.actors.acting.previous_step import Rows
-from headrace.actors.batching_wait import Gather
-from headrace.actors.crash_budget import Faults
+from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.acting.policy import Actions, Floats, Policy
+from headrace.actors.acting.previous_step import Arrays, Rows
+from headrace.actors.batching_wait import BatchingWait
+from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.rollout import Rollout
-from headrace.actors.stepping.stepper import Failure, Reply, Stepper
+from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.learner.config import UnrollConfig
 
@@ -29,7 +30,7 @@ _TURN_S = 0.002
 
 
 class Sampler:
-    """One process's environments."""
+    """Runs one process's environments and sends their unrolls."""
 
     def __init__(
         self,
@@ -39,19 +40,19 @@ class Sampler:
         policy: Policy,
         length: int,
         largest: float = UnrollConfig().largest,
-        gather: Gather,
-        faults: Faults,
+        batching_wait: BatchingWait,
+        crash_budget: CrashBudget,
         metrics: ActorMetrics,
     ) -> None:
         self.end = end
         self.stepper = stepper
         self.policy = policy
-        self.gather = gather
-        self.faults = faults
+        self.batching_wait = batching_wait
+        self.crash_budget = crash_budget
         self.metrics = metrics
         metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
-        self._stacks = Stacks(stepper.spaces, frame, memory=memory, previous=previous)
+        self._stacks = FrameStacks(stepper.spaces, frame, memory=memory, previous=previous)
         self._rollouts = [
             Rollout(
                 stepper.spaces,
@@ -67,22 +68,22 @@ class Sampler:
         self._network = threading.Lock()  # held while the policy acts or takes new weights
         self._ended = False  # no more steps
         self.waits_for = ""  # while it can do nothing: weights, credit, env, acknowledgements
-        self._parked: list[int] = []  # groups with an observation but no credit to go on
-        self._going: list[int] = []  # groups that the network runs for next
-        self._hold_until = 0.0  # it waits until then for more of them; 0 = it does not wait
+        self._groups_without_credit: list[int] = []  # they have an observation, and are parked
+        self._ready_groups: list[int] = []  # the network is called for these next
+        self._waits_until = 0.0  # the end of its wait for more rows; 0 = it does not wait
         # When the network was called last, and how long all waits were until then.
         self._last_call = (0.0, 0.0)
 
     async def run(self) -> None:
-        """Until the run is over, or cancelled. Consumes credit and weights, produces unrolls; waits
-        for news only when nothing can be done: environments, the broker, both ring the same bell.
-        """
+        """Samples until the run is over, or cancelled. Consumes credit and weights, produces
+        unrolls; waits for news only when nothing can be done: environments and the broker set the
+        same event."""
         while self.policy.version < 0 and not self.end.over:
             await self._wait("weights")
             self._take_weights()
         if self.end.over:
             return
-        self.stepper.start(self.end.news, Reply(self._network, self._reply))
+        self.stepper.start(self.end.news, ThreadReply(self._network, self._act_in_env_thread))
         self.metrics.runs(self.stepper.frame)
         try:
             await self._sample()
@@ -94,19 +95,20 @@ class Sampler:
         while not self.end.over:
             self._take_weights()
             for failure in self.stepper.failures():
-                self._failed(failure)
-            self._arrive(self.stepper.ready())
-            if not self._going:
-                await self._wait(self._lacks())
+                self._count_failure(failure)
+            self._sort_ready(self.stepper.ready())
+            if not self._ready_groups:
+                await self._wait(self._missing())
                 turn = time.monotonic()
-            elif not await self._hold():
-                self._act()
+            elif not await self._wait_for_rows():
+                self._act_on_ready()
             if time.monotonic() - turn > _TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
 
     async def drain(self, timeout_s: float) -> None:
-        """No more steps; wait until everything sent is acknowledged, or there is no point."""
+        """Waits, without further steps, until everything sent is acknowledged, the run is over, or
+        the time is up."""
         self.waits_for = "acknowledgements"
         try:
             async with asyncio.timeout(timeout_s):
@@ -124,16 +126,16 @@ class Sampler:
             self.metrics.acts_with(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
 
-    def _failed(self, failure: Failure) -> None:
+    def _count_failure(self, failure: EnvFailure) -> None:
         self.metrics.failed(failure.where)
-        self.faults.add(failure)
+        self.crash_budget.spend(failure)
 
-    def _arrive(self, ready: list[int]) -> None:
-        """Sorts out who may act now. What an environment answered is written only after the next
-        action is on its way, so that it need not wait for that; but a full unroll goes out first.
-        """
-        frame, waiting = self.stepper.frame, self._parked
-        self._parked = []
+    def _sort_ready(self, ready: list[int]) -> None:
+        """Sorts the ready groups into those that may act now and those without credit. What an
+        environment answered is written only after the next action is on its way, so that it need
+        not wait for that; but a full unroll is sent first."""
+        frame, waiting = self.stepper.frame, self._groups_without_credit
+        self._groups_without_credit = []
         for group in ready:
             rollout, columns = self._rollouts[group], frame.columns(group)
             self._stacks.push(group)
@@ -144,9 +146,9 @@ class Sampler:
             if rollout.full:
                 waiting.append(group)
             else:
-                self._going.append(group)
+                self._ready_groups.append(group)
         for group in waiting:
-            (self._going if self._open(group) else self._parked).append(group)
+            (self._ready_groups if self._open(group) else self._groups_without_credit).append(group)
 
     def _send(self, group: int, rollout: Rollout) -> None:
         fault = rollout.fault()
@@ -155,7 +157,7 @@ class Sampler:
             column, words = fault
             column += self.stepper.frame.columns(group).start
             words = f"{words}; mend the environment, or clip in a wrapper"
-            self._failed(Failure(column, "values", seed=0, steps=0, text=words))
+            self._count_failure(EnvFailure(column, "values", seed=0, steps=0, text=words))
             return
         done = rollout.finish()
         self.end.put(
@@ -179,80 +181,97 @@ class Sampler:
         rollout.open(self._stacks.history(group))
         return True
 
-    def _may_go_on(self) -> bool:
-        """May a parked group go on?"""
+    def _has_credit(self) -> bool:
+        """Says whether a group without credit may go on now."""
         may = self.end.outbox.may_start
-        return any(may(group, self.policy.version) for group in self._parked)
+        return any(may(group, self.policy.version) for group in self._groups_without_credit)
 
-    def _act(self) -> None:
-        """One call of the network for all that go on; they go on, and then it is written down."""
-        groups, self._going = self._going, []
+    def _act_on_ready(self) -> None:
+        """Calls the network once for all groups that go on; sends actions before it writes the
+        step."""
+        groups, self._ready_groups = self._ready_groups, []
         frame, envs = self.stepper.frame, self.stepper.frame.envs
         rows: Rows = slice(None)  # as they lie
         if len(groups) == frame.groups:
             groups = list(range(frame.groups))
         else:
             rows = (np.array(groups)[:, None] * envs + self._within).ravel()
-        seen, reward, flags = self._stacks.take(rows), frame.reward[rows], frame.flags[rows]
+        seen, reward, flags = self._stacks.snapshot(rows), frame.reward[rows], frame.flags[rows]
         if isinstance(rows, slice):
             reward, flags = reward.copy(), flags.copy()
         with self._network:
             began = time.monotonic()
-            actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
-            self._stacks.acted(rows, actions, memory)
-            version = self.policy.version
-            self._called(len(actions), began, time.monotonic())
+            actions, logp = self._choose(rows, seen)
+            self._record_call(len(actions), began, time.monotonic())
             parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
             for group, part in zip(groups, parts, strict=True):
                 self.stepper.send(group, actions[part])
             for group, part in zip(groups, parts, strict=True):
-                rollout = self._rollouts[group]
-                rollout.stepped(reward[part], flags[part])
                 newest = self._stacks.newest(seen, part)
-                rollout.acted(newest, actions[part], logp[part], version)
+                self._write(group, newest, reward[part], flags[part], actions[part], logp[part])
 
-    def _reply(self, group: int) -> Actions | None:
-        """An environment's own thread asks for its next actions, and holds the network. In the
-        middle of an unroll all that is needed is the network and what belongs to this group; the
-        rest, and a network for which rows are better put together, is for the event loop."""
+    def _act_in_env_thread(self, group: int) -> Actions | None:
+        """Returns a group's next actions to its environment's own thread, which holds the network;
+        None = ask the event loop. In the middle of an unroll all that is needed is the network and
+        what belongs to this group; the rest, and a network for which rows are better put together,
+        is for the event loop."""
         rollout, columns = self._rollouts[group], self.stepper.frame.columns(group)
         over = self._ended or self.end.over
         if over or not self.policy.quick or rollout.filling or rollout.full:
             return None
         frame, began = self.stepper.frame, time.monotonic()
         self._stacks.push(group)
-        seen = self._stacks.look(columns)
-        actions, logp, memory = self.policy.act(seen, self._stacks.memory(columns))
-        self._stacks.acted(columns, actions, memory)
-        rollout.stepped(frame.reward[columns], frame.flags[columns])
-        rollout.acted(self._stacks.newest(seen, slice(None)), actions, logp, self.policy.version)
+        seen = self._stacks.view(columns)
+        actions, logp = self._choose(columns, seen)
+        newest = self._stacks.newest(seen, slice(None))
+        self._write(group, newest, frame.reward[columns], frame.flags[columns], actions, logp)
         self.metrics.replied(len(actions), time.monotonic() - began)
         return actions
 
-    def _called(self, rows: int, began: float, ended: float) -> None:
-        """Costs are measured: they decide whether the next call waits for more rows."""
+    def _choose(self, rows: Rows, seen: Arrays) -> tuple[Actions, Floats]:
+        """Returns actions and their log-probabilities; keeps what the next step takes from them."""
+        actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
+        self._stacks.acted(rows, actions, memory)
+        return actions, logp
+
+    def _write(
+        self,
+        group: int,
+        newest: Arrays,
+        reward: Floats,
+        flags: NDArray[np.uint8],
+        actions: Actions,
+        logp: Floats,
+    ) -> None:
+        """Writes the environments' answer to the action before, then what was chosen now."""
+        rollout = self._rollouts[group]
+        rollout.stepped(reward, flags)
+        rollout.acted(newest, actions, logp, self.policy.version)
+
+    def _record_call(self, rows: int, began: float, ended: float) -> None:
+        """Records the cost of a call: it decides whether the next call waits for more rows."""
         before, waited = self._last_call
         self._last_call = (ended, self.metrics.waiting_s)
         self.metrics.acted(rows, ended - began)
-        self.gather.called(
+        self.batching_wait.record_call(
             rows=rows,
             seconds=ended - began,
             waited=self.metrics.waiting_s - waited,
             elapsed=ended - before,
         )
 
-    async def _hold(self) -> bool:
-        """True: it waited a little for more environments; look again."""
-        running = self.stepper.frame.groups - len(self._going) - len(self._parked)
-        now = time.monotonic()
-        if not self._hold_until:
-            wait = self.gather.wait_s(running=running)
+    async def _wait_for_rows(self) -> bool:
+        """Waits a little for more environments. True: it waited, so look for ready groups again."""
+        still = len(self._ready_groups) + len(self._groups_without_credit)
+        running, now = self.stepper.frame.groups - still, time.monotonic()
+        if not self._waits_until:
+            wait = self.batching_wait.wait_s(running=running)
             if not wait:
                 return False
-            self._hold_until = now + wait
-        left = self._hold_until - now
+            self._waits_until = now + wait
+        left = self._waits_until - now
         if left <= 0 or not running:
-            self._hold_until = 0.0
+            self._waits_until = 0.0
             return False
         news = self.end.news
         news.clear()
@@ -262,18 +281,18 @@ class Sampler:
         self.metrics.waited("gather", time.monotonic() - now)
         return True
 
-    def _lacks(self) -> str:
-        """What a sampler that can do nothing waits for."""
-        if len(self._parked) < self.stepper.frame.groups:
+    def _missing(self) -> str:
+        """Returns what a sampler that can do nothing waits for."""
+        if len(self._groups_without_credit) < self.stepper.frame.groups:
             return "env"
         lacks = self.end.outbox.waits_for_weights
-        waits = any(lacks(group, self.policy.version) for group in self._parked)
+        waits = any(lacks(group, self.policy.version) for group in self._groups_without_credit)
         return "weights" if waits else "credit"
 
     async def _wait(self, why: str) -> None:
-        """Until news. What came since we looked has set it again, so nothing is missed."""
+        """Waits for news. News since the last look has set the event again: none is missed."""
         began, self.waits_for = time.monotonic(), why
-        if self.end.blob is None and not self._may_go_on() and not self.end.over:
+        if self.end.blob is None and not self._has_credit() and not self.end.over:
             await self.end.news.wait()
         self.waits_for = ""
         self.end.news.clear()

@@ -1,6 +1,6 @@
-"""Where it failed in the user's own code: in an environment, a wrapper, an encoder, whatever a run
-names by module:factory. The line that ends a process says what; its user also needs to know where.
-"""
+"""Finds the frames of the user's own code in a traceback: an environment, a wrapper, an encoder,
+whatever a run names by module:factory. The line that ends a process says what failed; its user also
+needs to know where."""
 
 import sys
 import traceback
@@ -38,7 +38,7 @@ _MOST_BYTES = 8192
 
 
 def traceback_of(error: BaseException | None) -> str:
-    """From the first frame of the user's code on; "" = none had a part in it."""
+    """Returns the traceback from the first frame of the user's code on; "" = it has none."""
     while error is not None:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
@@ -46,19 +46,19 @@ def traceback_of(error: BaseException | None) -> str:
         if told := getattr(error, "traceback", ""):  # of another process
             return str(told)
         if (trace := _theirs(error.__traceback__)) is not None:
-            return ending("".join(traceback.format_exception(type(error), error, trace)))
+            return traceback_end("".join(traceback.format_exception(type(error), error, trace)))
         hidden = error.__suppress_context__ or error.__cause__ is not None
         error = error.__cause__ if hidden else error.__context__
     return ""
 
 
-def ending(text: str) -> str:
-    """Of a traceback: where the reason stands."""
+def traceback_end(text: str) -> str:
+    """Returns the end of a traceback, where the reason stands."""
     return text.encode(errors="replace")[-_MOST_BYTES:].decode(errors="ignore")
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """Returns what is left of it from the user's first frame on."""
+    """Returns the part of the trace from the user's first frame on; None = there is none."""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
         if name.partition(".")[0] not in _NOT_THEIRS:

@@ -1,18 +1,18 @@
-"""What the network sees: rows as they are, stacked ones put side by side again, the step before."""
+"""The input of the network: newest rows, stacked frames side by side, and the step before."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.acting.previous_step import Arrays, Before, Rows
+from headrace.actors.acting.previous_step import Arrays, PreviousStep, Rows
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, Spaces
 
 
-class Stacks:
-    """For all environments of a frame. Costs nothing when no leaf is stacked, nothing is remembered
-    and the step before is not seen."""
+class FrameStacks:
+    """Holds what the network sees of all environments of a frame. Costs nothing when no leaf is
+    stacked, nothing is remembered and the step before is not seen."""
 
     def __init__(
         self, spaces: Spaces, frame: Frame, *, memory: int = 0, previous: bool = False
@@ -24,13 +24,13 @@ class Stacks:
             for leaf in spaces.observation
             if leaf.stack > 1
         }
-        self._before = Before(spaces, frame, memory=memory, previous=previous)
-        self._idle = self._before.idle and not self._windows
+        self._previous = PreviousStep(spaces, frame, memory=memory, previous=previous)
+        self._idle = self._previous.idle and not self._windows
         self._unseen = np.ones(count, np.bool_)  # environments that have not shown a row yet
 
     def push(self, group: int) -> None:
-        """The group's newest rows move in. One that begins an episode fills its whole window, and
-        remembers nothing."""
+        """Takes in the group's newest rows. An environment that begins an episode gets its first
+        row in the whole window, and an empty memory."""
         if self._idle:
             return
         columns = self._frame.columns(group)
@@ -42,24 +42,24 @@ class Stacks:
             window[:, -1] = rows
             if fresh.any():
                 window[fresh] = rows[fresh][:, None]
-        self._before.push(columns, fresh)
+        self._previous.push(columns, fresh)
 
-    def look(self, columns: slice) -> Arrays:
-        """What these environments see now, in place: it changes when they go on."""
+    def view(self, columns: slice) -> Arrays:
+        """Returns views of what these environments see now; they change with the next step."""
         seen = {
             name: self._windows.get(name, array)[columns] for name, array in self._frame.obs.items()
         }
-        for name, array in self._before.leaves.items():
+        for name, array in self._previous.leaves.items():
             seen[name] = array[columns]
         return seen
 
-    def take(self, rows: Rows) -> Arrays:
-        """What these environments see now. It stays when they go on: the frame's part is a copy,
-        the rest moves only with push()."""
+    def snapshot(self, rows: Rows) -> Arrays:
+        """Returns what these environments see now, to be kept while they go on: the frame's part is
+        copied, the rest changes only with push()."""
         whole = isinstance(rows, slice)
         taken = {
             name: array if whole else array[rows]
-            for name, array in (*self._windows.items(), *self._before.leaves.items())
+            for name, array in (*self._windows.items(), *self._previous.leaves.items())
         }
         for name, array in self._frame.obs.items():
             if name not in taken:
@@ -67,25 +67,25 @@ class Stacks:
         return taken
 
     def memory(self, rows: Rows) -> NDArray[np.float32] | None:
-        """What these environments remember; None = they do not."""
-        return None if self._before.memory is None else self._before.memory[rows]
+        """Returns the recurrent state of these environments; None = the network has none."""
+        return None if self._previous.memory is None else self._previous.memory[rows]
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
-        """The policy has answered these environments, and remembers this."""
-        if not self._before.idle:
-            self._before.acted(rows, actions, memory)
+        """Stores the actions and recurrent state that the policy returned for these rows."""
+        if not self._previous.idle:
+            self._previous.acted(rows, actions, memory)
 
     def newest(self, taken: Arrays, part: slice) -> Arrays:
-        """Of what was taken, the rows as they travel."""
+        """Returns, of what take() returned, the newest rows, as an unroll holds them."""
         return {
             name: array[part, -1] if name in self._windows else array[part]
             for name, array in taken.items()
         }
 
     def history(self, group: int) -> Arrays:
-        """By field, time first: what came before the newest row, for the unroll that begins."""
+        """Returns by field, time first, what an unroll holds from before its first row."""
         columns = self._frame.columns(group)
-        return self._before.fields(columns) | {
+        return self._previous.fields(columns) | {
             f"obs.{name}": windows[columns][:, :-1].swapaxes(0, 1)
             for name, windows in self._windows.items()
         }

@@ -1,4 +1,4 @@
-"""Convolutions in bytes, on the processors that multiply them faster than floats."""
+"""Int8 convolutions, for processors that multiply bytes faster than floats."""
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,8 @@ def _encoder(model: Model) -> Nature:
 
 
 class Int8:
-    """Nature in bytes: the image as it is, weights scaled by channel, activations by layer.
+    """Runs the nature network in int8: the image as it is, weights scaled by channel, activations
+    by layer.
 
     The ranges of the activations are the largest that were seen in float32 passes: over the first
     batch after every refresh, and, so that weights which never change see more than an episode's
@@ -84,7 +85,7 @@ class Int8:
 
 
 class _Packed:
-    """A layer's weights as int8, in the order that oneDNN multiplies them in.
+    """Holds a layer's weights as int8, in the order in which oneDNN multiplies them.
 
     These are the operators behind torch's quantised CPU graphs. Those of torch.ops.quantized do the
     same on a kind of tensor that torch has deprecated, and were slower.
@@ -106,7 +107,7 @@ class _Packed:
             self._weight = torch.ops.onednn.qlinear_prepack(rows, None)
 
     def convolve(self, x: Tensor, scale: float, after: float) -> Tensor:
-        """uint8 of `scale` -> uint8 of `after`, with ReLU."""
+        """Maps uint8 of scale `scale` to uint8 of scale `after`, with ReLU."""
         y: Tensor = torch.ops.onednn.qconv2d_pointwise(
             x,
             scale,
@@ -129,7 +130,7 @@ class _Packed:
         return y
 
     def multiply(self, x: Tensor, scale: float) -> Tensor:
-        """uint8 of `scale` -> float32."""
+        """Maps uint8 of scale `scale` to float32."""
         y: Tensor = torch.ops.onednn.qlinear_pointwise(
             x,
             scale,

@@ -1,4 +1,4 @@
-"""The network in the numbers that it acts with.
+"""The network as it acts: in float32, bfloat16 or int8.
 
 Parameters in fewer bits are another policy than the learner's, by a little. That is no error as
 long as the log-probabilities that are recorded come from these very parameters: V-trace corrects
@@ -22,16 +22,16 @@ from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import FARTHEST, Normaliser
 from headrace.learner.spaces import Spaces
 
-# A product of so few multiplications numpy's OpenBLAS does on one thread, and numpy is faster than
-# torch: 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
+# Up to this many multiplications numpy's OpenBLAS uses one thread, and numpy is faster than torch:
+# 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
 _FEW = 1 << 18
 
 Obs = dict[str, NDArray[np.generic]]
 Numbers = NDArray[np.float32]
 
 
-class Acting:
-    """The parameters of one model's actions, in float32, bfloat16 or int8."""
+class ActingNetwork:
+    """Computes the parameters of a model's actions, in float32, bfloat16 or int8."""
 
     def __init__(self, model: Model, spaces: Spaces, precision: str) -> None:
         self._names = model.reads
@@ -45,19 +45,19 @@ class Acting:
 
     @property
     def quick(self) -> bool:
-        """A call for few rows costs next to nothing."""
+        """Says whether a call for few rows costs next to nothing."""
         return self._small is not None
 
     def refresh(self) -> None:
-        """The model's weights have changed."""
+        """Follows a change of the model's weights."""
         self._network.refresh()
         if self._small is not None:
             self._small.refresh()
 
     def params(self, obs: Obs, memory: Numbers | None = None) -> tuple[Numbers, Numbers | None]:
-        """Of leaves [N, *leaf.seen] and the memory [N, S] before this step (None = nothing is
-        remembered): what the distribution reads, [N, P], and the memory after it; None without a
-        core."""
+        """Maps leaves [N, *leaf.seen] and the memory [N, S] before this step (None = nothing is
+        remembered) to what the distribution reads, [N, P], and the memory after the step (None
+        without a core)."""
         if self._small is not None and len(obs[self._names[0]]) <= self._small.rows:
             return self._small.params(obs), None
         with torch.inference_mode():
@@ -68,7 +68,7 @@ class Acting:
 
 
 def _plain(model: Model) -> bool:
-    """Numbers in, fully connected layers, nothing else."""
+    """Says whether the model has numbers as inputs, fully connected layers, and nothing else."""
     return (
         isinstance(model.encoder, Mlp)
         and model.core is None
@@ -78,7 +78,7 @@ def _plain(model: Model) -> bool:
 
 
 class _Small:
-    """An mlp in numpy: of a call for a few rows torch spends most on being called.
+    """Runs an mlp in numpy: most of a torch call for a few rows is the call itself.
 
     The arrays are the module's own parameters, so new weights are in place at once; what follows
     from the statistics of the observations is computed at every refresh.
@@ -93,7 +93,7 @@ class _Small:
         self._layers = [(_array(layer.weight).T, _array(layer.bias)) for layer in linears]
         self._head = (_array(model.policy_head.weight).T, _array(model.policy_head.bias))
         largest = max(weight.size for weight, _ in (*self._layers, self._head))
-        self.rows = _FEW // largest  # at most so many of them
+        self.rows = _FEW // largest  # at most, in one call
         self._scale = None if features.scale is None else _array(features.scale)
         self._log_std = None if model.log_std is None else _array(model.log_std)
         kinds = [layer for layer in layers if not isinstance(layer, nn.Linear)]
@@ -126,7 +126,7 @@ class _Small:
 
 
 class _Normal:
-    """The normaliser over the features side by side; those it leaves alone pass unchanged."""
+    """Applies the normaliser to all features side by side; the others pass unchanged."""
 
     def __init__(self, model: Model, normaliser: Normaliser) -> None:
         mine = {leaf.name for leaf in normaliser.leaves}
@@ -184,7 +184,7 @@ def _network(model: Model, precision: str) -> _Network:
 
 
 class _Float32:
-    """The model itself."""
+    """Runs the model itself."""
 
     def __init__(self, model: Model) -> None:
         self.policy = model.policy
@@ -194,7 +194,7 @@ class _Float32:
 
 
 class _Autocast:
-    """The model itself, its large products in bfloat16: for an encoder that we know nothing of."""
+    """Runs the model itself, its large products in bfloat16: for an encoder of unknown layers."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -208,7 +208,7 @@ class _Autocast:
 
 
 class _BFloat16:
-    """A copy whose encoders hold bfloat16; cores, heads and statistics stay exact."""
+    """Runs a copy whose encoders hold bfloat16; cores, heads and statistics stay exact."""
 
     def __init__(self, model: Model) -> None:
         lowered = copy.deepcopy(model).requires_grad_(False)

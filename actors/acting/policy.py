@@ -1,4 +1,4 @@
-"""The policy that acts: a module, the version of its weights, and its own dice."""
+"""The policy that acts: a module, the version of its weights, and its random generator."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.acting.networks import Acting
+from headrace.actors.acting.networks import ActingNetwork
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
@@ -29,7 +29,7 @@ class Policy:
         self._kind = config.kind
         self._weights = FlatWeights(self._model)
         self._layout = layout_digest(self._model)
-        self._acting = Acting(self._model, spaces, precision)
+        self._acting = ActingNetwork(self._model, spaces, precision)
         self._distribution = self._model.distribution
         # A stream of its own: environments are seeded from the same number, and dice that fall as
         # theirs do would make the actions follow their noise.
@@ -40,7 +40,7 @@ class Policy:
 
     @property
     def quick(self) -> bool:
-        """A call for few rows costs next to nothing: nothing is gained by putting rows together."""
+        """Says whether a call for few rows costs so little that batching gains nothing."""
         return self._acting.quick
 
     def load(self, blob: Blob) -> str:
@@ -62,9 +62,9 @@ class Policy:
         *,
         greedy: bool = False,
     ) -> tuple[Actions, Floats, Floats | None]:
-        """Actions, the log-probabilities they were really drawn with, and the memory after them.
-        `greedy`: the likeliest action instead of a drawn one."""
-        # What an environment gives that is no number is found and said when the unroll is full.
+        """Returns actions, the log-probabilities they were really drawn with, and the memory after
+        them. `greedy`: the likeliest action instead of a drawn one."""
+        # Values of an environment that are not finite are reported when the unroll is full.
         with np.errstate(invalid="ignore", over="ignore"):
             try:
                 params, carried = self._acting.params(obs, memory)
@@ -73,7 +73,7 @@ class Policy:
                     raise
                 raise ValueError(custom.failure(self._kind, error)) from error
             actions, logp = self._chosen(params, greedy)
-            # One product instead of a look at every number: this runs at every step.
+            # One product instead of isfinite() on every number: this runs at every step.
             sound = math.isfinite(logp.dot(logp))
             if not sound or (carried is not None and not math.isfinite(carried.sum())):
                 params, carried = self._mended(obs, params, carried)
@@ -83,14 +83,15 @@ class Policy:
     def _chosen(self, params: Floats, greedy: bool) -> tuple[Actions, Floats]:
         if not greedy:
             return self._distribution.sample(params, self._random)
-        # A log-probability is nobody's need here, but it tells of what is no number.
+        # No log-probability is needed; this one is 0, or not finite where the params are not.
         return self._distribution.mode(params), params.sum(axis=1) * np.float32(0.0)
 
     def _mended(
         self, obs: dict[str, NDArray[np.generic]], params: Floats, carried: Floats | None
     ) -> tuple[Floats, Floats | None]:
-        """A row that came without numbers is acted on somehow, and remembered by nobody. Where an
-        observation is sound, the network is not."""
+        """Replaces what is not finite by zeros, in the parameters and the memory, for rows whose
+        observation was not finite. Raises ValueError where the observation was finite: the network
+        is at fault."""
         wrong = _unsound([params] if carried is None else [params, carried])
         came_wrong = _unsound([rows for rows in obs.values() if rows.dtype.kind == "f"])
         if (wrong & ~came_wrong).any() or not wrong.any():
@@ -105,7 +106,7 @@ class Policy:
 
 
 def _unsound(arrays: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """By row: something in it is no number."""
+    """Says by row whether it holds anything that is not finite."""
     wrong = np.zeros(1, np.bool_)
     for rows in arrays:
         wrong = wrong | ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)

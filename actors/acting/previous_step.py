@@ -1,4 +1,4 @@
-"""What a step leaves behind for the next one: memory, the action that was sent, its reward."""
+"""What the network takes from the step before: recurrent state, last action and last reward."""
 
 import math
 from typing import Any
@@ -17,8 +17,9 @@ Rows = slice | NDArray[np.int64]
 _UNBOUNDED = 10.0
 
 
-class Before:
-    """For all environments of a frame. Nothing is left of an episode that has ended."""
+class PreviousStep:
+    """Holds recurrent state, last action and last reward of all environments of a frame; all are
+    cleared where an episode begins."""
 
     def __init__(self, spaces: Spaces, frame: Frame, *, memory: int, previous: bool) -> None:
         count, action = frame.groups * frame.envs, spaces.action
@@ -37,21 +38,21 @@ class Before:
         self.idle = not memory and not previous
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
-        """The policy has answered these environments."""
+        """Stores the actions and recurrent state that the policy returned for these rows."""
         if self.memory is not None:
             self.memory[rows] = memory
         if self.leaves:
             self._action[rows] = actions
 
     def push(self, columns: slice, fresh: NDArray[np.bool_]) -> None:
-        """They went on; the fresh ones begin an episode."""
+        """Takes in the rewards of a step; clears everything where `fresh`: an episode begins."""
         if self.memory is not None:
             self.memory[columns][fresh] = 0.0
         if not self.leaves:
             return
         actions = self._action[columns]
         actions[fresh] = self._none
-        # One that is no number spoils its own unroll, and must not spoil the next.
+        # A reward that is not finite spoils its own unroll, and must not spoil the next.
         reward = np.where(fresh, np.float32(0.0), np.nan_to_num(self._frame.reward[columns]))
         self._reward[columns] = reward
         self.leaves["previous.reward"][columns] = reward.clip(-1.0, 1.0)
@@ -62,7 +63,7 @@ class Before:
             self.leaves["previous.numbers"][columns] = self._shown(rows[:, self._choices :])
 
     def fields(self, columns: slice) -> Arrays:
-        """By field, [1, envs, ...]: what an unroll holds that begins now."""
+        """Returns by field, [1, envs, ...], what an unroll that begins now holds."""
         out: Arrays = {}
         if self.memory is not None:
             out["memory"] = self.memory[columns][None]
@@ -72,20 +73,20 @@ class Before:
         return out
 
     def _shown(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """As learner/batches/frames.py shows them to the learner."""
+        """Bounds the numbers as learner/batches/frames.py does for the learner."""
         cut = numbers.clip(-self._limit, self._limit)
         return np.where(self._squashed, np.tanh(numbers), cut) if self._squashed.any() else cut
 
 
 def _none(action: Action) -> NDArray[np.generic]:
-    """The row that stands for no action."""
+    """Returns the row that stands for no action."""
     choices = len(action.categories)
     row = np.array([-1] * choices + [0] * action.numbers, action.dtype)
     return row.reshape(action.shape)
 
 
 def _limits(action: Action) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    """By number: is it squashed, and what it is cut at."""
+    """Returns, by number of the action, whether it is squashed and where it is cut."""
     bounded = np.array(
         [
             math.isfinite(low) and math.isfinite(high)

@@ -1,4 +1,4 @@
-"""A trained policy in somebody's own loop: one observation in, one action out.
+"""A trained policy for a loop outside headrace: one observation in, one action out.
 
 It needs no environment. It sees what samplers see, through the same frame, stacks and memory, one
 environment wide.
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.acting.frame_stacks import Stacks
-from headrace.actors.actions import Actions
+from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.actions import ActionConverter
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import Leaf, Spaces
 
@@ -23,8 +23,8 @@ _ONLY = slice(0, 1)
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
-class Acts(Protocol):
-    """What is needed of an headrace.actors.acting.policy.Policy; this module needs no torch."""
+class PolicyLike(Protocol):
+    """Declares what is needed of an acting.policy.Policy; this module needs no torch."""
 
     version: int
 
@@ -43,14 +43,14 @@ class Acts(Protocol):
     ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32] | None]: ...
 
 
-class Episode:
-    """What a policy carries from step to step: memory, stacked frames, the step before. It is never
-    changed, so an episode can be gone on with twice."""
+class EpisodeState:
+    """Carries what a policy needs from step to step: memory, stacked frames, the step before. It
+    never changes, so an episode can be continued from one state twice."""
 
     def __init__(self, spaces: Spaces, owner: int, *, memory: int, previous: bool) -> None:
         self.owner = owner  # the identity of the policy that made it
         self.frame = Frame.empty(spaces, groups=1, envs=1)
-        self.stacks = Stacks(spaces, self.frame, memory=memory, previous=previous)
+        self.stacks = FrameStacks(spaces, self.frame, memory=memory, previous=previous)
 
 
 class TrainedPolicy:
@@ -61,11 +61,11 @@ class TrainedPolicy:
     action, state = policy.act(obs, state)
     """
 
-    def __init__(self, policy: Acts, spaces: Spaces) -> None:
+    def __init__(self, policy: PolicyLike, spaces: Spaces) -> None:
         self.spaces = spaces  # what it takes and gives
         self.version = policy.version  # of the weights
         self._policy = policy
-        self._actions = Actions(spaces.action)
+        self._actions = ActionConverter(spaces.action)
         self._leaves = {leaf.name: leaf for leaf in spaces.observation}
         self._mask = next((leaf for leaf in spaces.observation if leaf.mask), None)
         # Another policy's numbers would mean something else here, whatever their shapes.
@@ -77,13 +77,13 @@ class TrainedPolicy:
     def act(
         self,
         obs: Any,
-        state: Episode | None = None,
+        state: EpisodeState | None = None,
         mask: Any = None,
         greedy: bool = True,
         *,
         reward: float | None = None,
-    ) -> tuple[Any, Episode]:
-        """The action as the environment takes it, and the state for the next step.
+    ) -> tuple[Any, EpisodeState]:
+        """Returns the action as the environment takes it, and the state for the next step.
 
         obs: one observation as the environment gives it.
         state: from the step before; None = the episode begins. mask: which choices are allowed,
@@ -105,18 +105,18 @@ class TrainedPolicy:
             episode.frame.reward[0] = gained
         episode.stacks.push(0)
         chosen, _, memory = self._policy.act(
-            episode.stacks.look(_ONLY), episode.stacks.memory(_ONLY), greedy=greedy
+            episode.stacks.view(_ONLY), episode.stacks.memory(_ONLY), greedy=greedy
         )
         episode.stacks.acted(_ONLY, chosen, memory)
         return self._actions.one(chosen[0]), episode
 
-    def _next(self, state: Episode | None) -> Episode:
+    def _next(self, state: EpisodeState | None) -> EpisodeState:
         if state is None:
             policy = self._policy
-            return Episode(
+            return EpisodeState(
                 self.spaces, self._identity, memory=policy.memory, previous=policy.previous
             )
-        if not isinstance(state, Episode) or state.owner != self._identity:
+        if not isinstance(state, EpisodeState) or state.owner != self._identity:
             raise ValueError(
                 "this state is not of this policy; give it what act() returned, or None"
             )
@@ -147,7 +147,7 @@ class TrainedPolicy:
                 raise ValueError(f"the mask allows no value of choice {at} of {len(ends)}")
 
     def _values(self, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-        """By leaf; parts of parts are named by their path."""
+        """Yields (leaf name, value); nested parts are named by their path."""
         if isinstance(value, dict) and (value or not name):
             parts = value.items()
         elif name in self._leaves or (not name and _PLAIN in self._leaves):
@@ -194,7 +194,7 @@ def _row(leaf: Leaf, value: Any) -> NDArray[np.generic]:
 
 
 def _refuse(leaf: Leaf, array: NDArray[Any], wrong: NDArray[np.bool_], why: str) -> None:
-    """ValueError with the first element that is wrong."""
+    """Raises ValueError with the first element that is wrong, if there is one."""
     if np.any(wrong):
         at = tuple(np.argwhere(wrong)[0].tolist())
         place = f" at {list(at)}" if at else ""
@@ -202,7 +202,8 @@ def _refuse(leaf: Leaf, array: NDArray[Any], wrong: NDArray[np.bool_], why: str)
 
 
 def _reward(reward: Any) -> float:
-    """The network sees it cut at 1, so how large it is beyond float32 does not matter."""
+    """Returns the reward as float32 holds it. The network sees it cut at 1, so how large it is
+    beyond float32 does not matter."""
     try:
         single = np.ndim(reward) == 0 and not isinstance(reward, str | bytes)
         value = float(reward) if single else math.nan

@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 
 
 def action_parts(space: "Space[Any]", path: Path = ()) -> Iterator[Part]:
-    """Every part in the space's order; TypeError says which one is none."""
+    """Yields every part in the space's order; raises TypeError that names an unsupported one."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not len(space.spaces):
             raise TypeError(f"{_named(path)} is empty; leave it out")

@@ -6,7 +6,7 @@ hold for both: a start presses FIRE where the game has it and waits 0 to noop_ma
 among them; an action lasts frame_skip frames, the last two are joined by their maximum, made grey
 and resized. With episodic_life a lost life ends the episode, and the next one goes on with the same
 game: its first action, which counts for nothing, is FIRE, or NOOP where the game or fire_reset says
-no to it. A game that is over, cut, or given a seed begins anew.
+no to it. A game that is over, cut, or given a seed begins again.
 Rewards are what the game gives, and one frame is one observation: clipping and stacking are the
 learner's.
 """
@@ -39,12 +39,12 @@ _NOOP = 0  # the first action of every game
 _LEAST = {"frame_skip": 1, "size": 1, "noop_max": 0, "max_frames": 1, "num_threads": 1}
 
 
-def named(config: EnvConfig) -> bool:
+def is_atari(config: EnvConfig) -> bool:
     return config.id.startswith("ALE/")
 
 
 def make_reference(config: EnvConfig) -> Env:
-    """One game in gymnasium's wrappers."""
+    """Makes one game in gymnasium's wrappers."""
     _quiet_ale()
     importlib.import_module("cv2")
     options = _options(config)
@@ -71,7 +71,7 @@ _making = threading.Lock()
 
 
 def make_native(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
-    """ALE's vector class, `envs` wide."""
+    """Makes ALE's vector class, `envs` wide."""
     _quiet_ale()
     options = _options(config)
     with _making:
@@ -107,8 +107,8 @@ def _native(config: EnvConfig, envs: int, options: dict[str, Any]) -> VectorEnv[
 
 
 class Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """How the native class begins and ends them, frame by frame; gymnasium's wrappers wait
-    differently, and press no FIRE."""
+    """Begins and ends episodes as the native class does, frame by frame; gymnasium's wrappers wait
+    differently, and do not press FIRE."""
 
     def __init__(self, env: Env, options: dict[str, Any]) -> None:
         super().__init__(env)
@@ -142,8 +142,8 @@ class Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A lost life ends the episode, and reset goes on with the game. gymnasium's wrapper begins a
-    new one."""
+    """Ends the episode at a lost life, and lets reset go on with the game. gymnasium's wrapper
+    begins a new game."""
 
     def __init__(self, env: Env, options: dict[str, Any]) -> None:
         super().__init__(env)
@@ -175,8 +175,8 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ManyLives(VectorWrapper):
-    """The same for the native class, which ends an episode and plays on: the step that only resets
-    is the next life's first."""
+    """Does what Lives does for the native class, which ends an episode and plays on: the step that
+    only resets is the next life's first."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], begin: int) -> None:
         super().__init__(env)
@@ -203,7 +203,7 @@ class ManyLives(VectorWrapper):
 
 
 class OneFrame(VectorObservationWrapper[Any, Any, Any, Any]):
-    """Observations without the axis for a stack of one."""
+    """Removes the axis for a stack of one from the observations."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
@@ -218,20 +218,20 @@ class OneFrame(VectorObservationWrapper[Any, Any, Any, Any]):
 
 
 def whole_games(config: EnvConfig) -> EnvConfig:
-    """The same without an end at each life: what a policy is worth is told by games."""
-    if not named(config):
+    """Returns the configuration without an end at each life: a policy is scored by whole games."""
+    if not is_atari(config):
         return config
     kwargs = {name: value for name, value in config.kwargs.items() if name != "episodic_life"}
     return msgspec.structs.replace(config, kwargs=kwargs)
 
 
 def _next_life(fires: list[bool], options: dict[str, Any]) -> int:
-    """The action that a next life begins with: FIRE, where there is one and it is wanted."""
+    """Returns the first action of a next life: FIRE, where the game has it and it is wanted."""
     return fires.index(True) if options["fire_reset"] and True in fires else _NOOP
 
 
 def _quiet_ale() -> None:
-    """Importing it registers its games; every process would print its banner."""
+    """Imports ale_py, which registers its games, without a banner from every process."""
     ale_py = importlib.import_module("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 

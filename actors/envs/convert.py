@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.action_spaces import action_parts
-from headrace.actors.envs.observation_spaces import Numbers, parts_of, values_of
+from headrace.actors.envs.observation_spaces import NumberLeaf, parts_of, values_of
 from headrace.learner.spaces import Action, Leaf, Spaces
 
 Env = gymnasium.Env[Any, Any]
@@ -24,23 +24,22 @@ MOST_LEAVES = 25
 
 
 class EnvError(Exception):
-    """The environment is at fault, or what was said about it; one line that names what to
-    change."""
+    """Says in one line what is wrong with the environment or its config, and what to change."""
 
     def __init__(self, sentence: str, *, traceback: str = "") -> None:
         super().__init__(" ".join(sentence.split()))
         self.traceback = traceback  # where in the user's code, if another process told it
 
 
-class Many(Protocol):
-    """Anything that steps many environments at once."""
+class BatchedSpaces(Protocol):
+    """Declares the spaces of anything that steps many environments at once."""
 
     single_observation_space: Any
     single_action_space: Any
 
 
-def spaces_of(env: Env | VectorEnv[Any, Any, Any] | Many, config: EnvConfig) -> Spaces:
-    """Its spaces as data; unsupported ones are named."""
+def spaces_of(env: Env | VectorEnv[Any, Any, Any] | BatchedSpaces, config: EnvConfig) -> Spaces:
+    """Returns the environment's spaces as data; raises EnvError that names an unsupported one."""
     if isinstance(env, gymnasium.Env) and not isinstance(env, VectorEnv):
         return as_data(env.observation_space, env.action_space, config)
     return as_data(env.single_observation_space, env.single_action_space, config)
@@ -49,7 +48,7 @@ def spaces_of(env: Env | VectorEnv[Any, Any, Any] | Many, config: EnvConfig) -> 
 def as_data(
     observation: "gymnasium.Space[Any]", action: "gymnasium.Space[Any]", config: EnvConfig
 ) -> Spaces:
-    """The spaces of one environment."""
+    """Returns the spaces of one environment as data."""
     taken = _action(action, config)
     return Spaces(_leaves(observation, taken, config), taken)
 
@@ -82,7 +81,7 @@ def _leaves(space: "gymnasium.Space[Any]", action: Action, config: EnvConfig) ->
 
 
 def _masked(leaves: tuple[Leaf, ...], action: Action, config: EnvConfig) -> tuple[Leaf, ...]:
-    """The leaf that env.mask names is marked as the mask."""
+    """Marks the leaf that env.mask names as the mask."""
     name, count = config.mask, sum(action.categories)
     if not count:
         raise EnvError(f"{config.id}: the action has no choices to mask; leave env.mask out")
@@ -132,20 +131,20 @@ class Writer:
         only = self._parts[0]
         nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
         self._only = None if nested else only
-        self._plain = isinstance(only, Numbers) and not nested
+        self._plain = isinstance(only, NumberLeaf) and not nested
         self._name, self._shape, self._dtype = only.leaf.name, only.shape, only.dtype
         self._mask = next((leaf.name for leaf in spaces.observation if leaf.mask), "")
         self._choices = np.cumsum((0, *spaces.action.categories), dtype=np.int64)[:-1]
 
     def check(self, observation: Any) -> None:
-        """Of every episode's first observation: ValueError unless it is inside the space, in shape,
+        """Raises ValueError unless an episode's first observation is inside the space, in shape,
         dtype and bounds."""
         for part, value in zip(self._parts, values_of(self._space, observation), strict=True):
             part.check(value)
 
     def write(self, rows: Rows, index: int, observation: Any, *, last: bool = False) -> None:
-        """One environment's observation; ValueError on a wrong shape, dtype or category, and on a
-        mask that allows nothing. `last`: nothing is chosen after it."""
+        """Writes one environment's observation; raises ValueError on a wrong shape, dtype or
+        category, and on a mask that allows nothing. `last`: nothing is chosen after it."""
         if (
             self._plain
             and type(observation) is np.ndarray
@@ -170,7 +169,7 @@ class Writer:
         *,
         last: NDArray[np.bool_] | None = None,
     ) -> None:
-        """A vector environment's; `last`: of which nothing is chosen after it."""
+        """Writes a vector environment's observations; nothing is chosen after the `last`."""
         for part, value in zip(self._parts, values_of(self._space, observations), strict=True):
             row = rows[part.leaf.name]
             width = (
@@ -191,8 +190,8 @@ class Writer:
 
 
 def mask_of(env: Any, observation: Any, spaces: Spaces) -> NDArray[Any] | None:
-    """What the observation of a single or vector environment says may be chosen: [N, values], or
-    None where everything may."""
+    """Returns the mask in the observation of a single or vector environment, [N, values]; None =
+    there is no mask."""
     name = next((leaf.name for leaf in spaces.observation if leaf.mask), None)
     if name is None:
         return None

@@ -24,8 +24,8 @@ _OURS = {
 }
 
 
-class Pool:
-    """What we use of EnvPool: async_reset once, then recv and send in turn.
+class EnvPoolAdapter:
+    """Wraps what we use of EnvPool: async_reset once, then recv and send in turn.
 
     One that ended is reset by its next action; that step has info["elapsed_step"] 0.
     """
@@ -46,8 +46,8 @@ class Pool:
     ) -> tuple[
         Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, NDArray[Any]]
     ]:
-        """Observations, rewards, terminated, truncated and info of `batch` environments;
-        info["env_id"] says which. Blocks until there are so many."""
+        """Returns observations, rewards, terminated, truncated and info of `batch` environments,
+        which info["env_id"] names; blocks until that many are done."""
         observations, *rest = self._made.recv()
         if self._channel:
             observations = observations[:, 0]
@@ -60,22 +60,22 @@ class Pool:
         self._made.close()
 
 
-def named(config: EnvConfig) -> bool:
+def is_envpool(config: EnvConfig) -> bool:
     return config.id.startswith(_PREFIX)
 
 
-def make(config: EnvConfig, envs: int, seed: int | None) -> Pool:
+def make(config: EnvConfig, envs: int, seed: int | None) -> EnvPoolAdapter:
     keywords = _keywords(config, envs)
     # One for each: from a single seed EnvPool would count up, into the next pool's.
     seeds = (np.random.SeedSequence(seed).generate_state(envs) >> 1).tolist()
     made = importlib.import_module("envpool").make(
         _task(config), env_type="gymnasium", seed=seeds, **keywords
     )
-    return Pool(made, _one_frame(made.observation_space, keywords), made.action_space)
+    return EnvPoolAdapter(made, _one_frame(made.observation_space, keywords), made.action_space)
 
 
 def spaces(config: EnvConfig) -> tuple[Any, Any]:
-    """Of one environment, without making any."""
+    """Returns observation and action space of one environment, without making any."""
     keywords = _keywords(config, 1 << 20)
     spec = importlib.import_module("envpool").make_spec(_task(config), **keywords)
     return _one_frame(spec.gymnasium_observation_space, keywords), spec.gymnasium_action_space
@@ -105,7 +105,7 @@ def _keywords(config: EnvConfig, envs: int) -> dict[str, Any]:
 
 
 def _one_frame(space: Any, keywords: dict[str, Any]) -> Any:
-    """A stack of one grey frame is that frame, as everywhere else."""
+    """Removes the axis for a stack of one grey frame, as elsewhere."""
     if keywords.get("stack_num") != 1 or len(space.shape) != 3 or space.shape[0] != 1:
         return space
     return type(space)(space.low[0], space.high[0], dtype=space.dtype)

@@ -1,24 +1,25 @@
-"""Gymnasium's own vector environment, as a yardstick."""
+"""The speed of Gymnasium's own vector environment, to compare with."""
 
 import time
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import mask_of, spaces_of
 from headrace.actors.envs.make import make_env
 
 
-def rate(config: EnvConfig, envs: int, *, seconds: float) -> float:
-    """Agent steps a second of AsyncVectorEnv with random actions; the first fifth is warm-up."""
+def steps_per_second(config: EnvConfig, envs: int, *, seconds: float) -> float:
+    """Returns agent steps a second of AsyncVectorEnv by random actions, after a fifth of
+    warm-up."""
     vector = AsyncVectorEnv([lambda: make_env(config)] * envs)
     try:
         newest = vector.reset(seed=1)[0]
         rng = np.random.default_rng(0)
         spaces = spaces_of(vector, config)
-        actions = Actions(spaces.action)
+        actions = ActionConverter(spaces.action)
         count, began, counted = 0, time.perf_counter(), 0.0
         while True:
             mask = mask_of(vector, newest, spaces)

@@ -1,4 +1,4 @@
-"""Environments that say in info which choices are allowed: it becomes a part of the observation."""
+"""Environments that give the action mask in info: it becomes a part of the observation."""
 
 from typing import Any
 
@@ -13,13 +13,14 @@ from headrace.actors.envs.observation_spaces import PLAIN, parts_of
 Env = gymnasium.Env[Any, Any]
 
 
-def observes(env: Env, name: str) -> bool:
-    """Is there a part of the observation of this name?"""
+def is_observed(env: Env, name: str) -> bool:
+    """Says whether the observation has a part of this name."""
     return any(part.leaf.name == name for part in parts_of(env.observation_space))
 
 
 class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """info[name] of every step is a further part of a Dict; what was no Dict is its part "obs"."""
+    """Adds info[name] of every step to the observation as a part of a Dict; an observation that was
+    not a Dict becomes its part "obs"."""
 
     def __init__(self, env: Env, name: str) -> None:
         super().__init__(env)

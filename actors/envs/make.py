@@ -1,4 +1,4 @@
-"""Environments from what the run says about them."""
+"""Makes environments from the run's configuration."""
 
 import importlib
 import warnings
@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
-from headrace.actors.envs.envpool import Pool
+from headrace.actors.envs.envpool import EnvPoolAdapter
 from headrace.actors.envs.toys import registered
 from headrace.learner.spaces import Spaces
 
-__all__ = ["Env", "EnvError", "Pool", "make_env", "make_pool", "make_vector", "probe"]
+__all__ = ["Env", "EnvError", "EnvPoolAdapter", "make_env", "make_pool", "make_vector", "probe"]
 
 # Packages that only some environments need, and the extra that brings them.
 _EXTRAS = {
@@ -29,8 +29,8 @@ _EXTRAS = {
 
 
 def make_env(config: EnvConfig) -> Env:
-    """One environment, by gymnasium id or module:factory, in its wrappers."""
-    if envpool.named(config):
+    """Makes one environment, by gymnasium id or module:factory, in its wrappers."""
+    if envpool.is_envpool(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool steps many at once; set actor.stepping = "auto"'
         )
@@ -52,13 +52,13 @@ def make_env(config: EnvConfig) -> Env:
 
 
 def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
-    """The environment's own vector class, `envs` wide."""
+    """Makes the environment's own vector class, `envs` wide."""
     _unwrapped(config, "A vector class")
-    if envpool.named(config):
+    if envpool.is_envpool(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool is no vector class; set actor.stepping = "auto"'
         )
-    if atari.named(config):
+    if atari.is_atari(config):
         with _blamed(f"env.id = {config.id!r}"):
             return atari.make_native(config, envs)
     try:
@@ -81,22 +81,22 @@ def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
     return vector
 
 
-def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> Pool:
-    """EnvPool's own pool of `envs`; without a seed it plays differently every time."""
+def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> EnvPoolAdapter:
+    """Makes EnvPool's own pool of `envs`; without a seed it plays differently every time."""
     _unwrapped(config, "EnvPool")
-    if not envpool.named(config):
+    if not envpool.is_envpool(config):
         raise EnvError(f"env.id = {config.id!r} is not EnvPool's; those begin with envpool:")
     with _blamed(f"env.id = {config.id!r}"):
         return envpool.make(config, envs, seed)
 
 
 def probe(config: EnvConfig) -> Spaces:
-    """The spaces of the environment that the run names."""
-    if envpool.named(config):
+    """Returns the spaces of the environment that the run names."""
+    if envpool.is_envpool(config):
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
         return as_data(observation, action, config)
-    native = atari.named(config) and not config.wrappers  # needs one package less
+    native = atari.is_atari(config) and not config.wrappers  # needs one package less
     env = make_vector(config, 1) if native else make_env(config)
     try:
         return spaces_of(env, config)
@@ -105,23 +105,24 @@ def probe(config: EnvConfig) -> Spaces:
 
 
 def _made(config: EnvConfig) -> Any:
-    """A gymnasium id may carry a module to import first, as in ale_py:ALE/Pong-v5; its version
-    makes it no name that Python could know."""
+    """Makes the environment without its wrappers. A gymnasium id may name a module to import first,
+    as in ale_py:ALE/Pong-v5; what follows there is not a Python identifier."""
     if config.id.partition(":")[2].isidentifier():
         factory = _attribute(config.id)
-        mujoco_warnings.take_over()
+        mujoco_warnings.log_once()
         return factory(**config.kwargs)
-    if atari.named(config):
+    if atari.is_atari(config):
         return atari.make_reference(config)
     if config.id.startswith("headrace/"):
         registered.register()
     _import_module(config.id)
-    mujoco_warnings.take_over()
+    mujoco_warnings.log_once()
     return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
 
 
 def _import_module(name: str) -> None:
-    """Names what gymnasium would import for this id; what is wrong with the id it says itself."""
+    """Imports what gymnasium would import for this id, so that a failed import names its module;
+    what is wrong with the id gymnasium says itself."""
     module, colon, name = name.rpartition(":")
     if colon:
         importlib.import_module(module)
@@ -149,9 +150,11 @@ def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
 
 
 def _masked(env: Env, config: EnvConfig) -> Env:
-    """With the mask as a part of the observation, wherever it comes from."""
+    """Returns the environment with the mask as a part of its observation."""
     try:
-        return env if info_mask.observes(env, config.mask) else info_mask.InfoMask(env, config.mask)
+        return (
+            env if info_mask.is_observed(env, config.mask) else info_mask.InfoMask(env, config.mask)
+        )
     except TypeError:  # spaces that as_data() names
         return env
 
@@ -174,7 +177,7 @@ def _attribute(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def _blamed(where: str, keywords: str = "env.kwargs") -> Iterator[None]:
-    """Whatever goes wrong in somebody else's code is said in one line."""
+    """Turns every error of code that is not ours into an EnvError of one line."""
     try:
         with _quiet():
             yield
@@ -192,7 +195,7 @@ def _blamed(where: str, keywords: str = "env.kwargs") -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without gymnasium's remarks that a user can do nothing about: Box rounds its bounds, and a
+    """Silences gymnasium's warnings that a user can do nothing about: Box rounds its bounds, and a
     vector class says nothing of its resets, which make_vector refuses in its own words."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(precision lowered by casting|AutoresetMode)")
@@ -200,7 +203,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _missing(error: BaseException | None) -> Iterator[str]:
-    """gymnasium raises its own error from the one that names the package."""
+    """Yields how to install a missing package; gymnasium raises its own error from the one that
+    names it."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
             package, extra = _EXTRAS[error.name]

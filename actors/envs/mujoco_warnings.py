@@ -1,4 +1,4 @@
-"""Logs once what MuJoCo would write on the terminal, and into a file, for every model."""
+"""Logs once what MuJoCo would write for every model on the terminal and into a file."""
 
 import logging
 import re
@@ -9,10 +9,9 @@ _said: set[str] = set()  # warnings without their numbers
 _MOST_SAID = 100
 
 
-def take_over() -> None:
-    """Has MuJoCo's warnings come to our log, once for each kind, where it is imported and nobody
-    else listens to them. That its own future releases will read a model differently is for those
-    who ship the model, and is left out."""
+def log_once() -> None:
+    """Sends MuJoCo's warnings to our log, once for each kind, where it is imported and has no other
+    listener. Deprecation warnings are left out: they are for those who ship the model."""
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(_warn)

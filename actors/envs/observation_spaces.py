@@ -1,4 +1,4 @@
-"""Spaces taken apart: each part is one leaf, with the rules for what may be written into it."""
+"""Observation spaces taken apart: each part is a leaf with rules for what may be written."""
 
 import operator
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ Array = NDArray[np.generic]
 PLAIN = "obs"  # the leaf's name where the space has no parts
 
 
-class Numbers:
-    """A Box or MultiBinary."""
+class NumberLeaf:
+    """Describes and checks the values of a Box or MultiBinary."""
 
     def __init__(self, name: str, space: spaces.Box | spaces.MultiBinary) -> None:
         self.dtype = _travels_as(name, np.dtype(space.dtype))
@@ -27,7 +27,7 @@ class Numbers:
             self.low, self.high = np.zeros(self.shape), np.ones(self.shape)
 
     def array(self, value: Any, lead: tuple[int, ...] = ()) -> Array:
-        """The value as it may be assigned; `lead` is the batch dimension, where there is one."""
+        """Returns the value as it may be assigned; `lead` is the batch dimension, if any."""
         array = _array(value)
         if array.shape != (*lead, *self.shape) or not _fits(value, array, self.dtype):
             raise ValueError(_returned(self.leaf, array, lead))
@@ -45,8 +45,8 @@ class Numbers:
             )
 
 
-class Choices:
-    """A Discrete or MultiDiscrete; the rows count from 0."""
+class ChoiceLeaf:
+    """Describes and checks the values of a Discrete or MultiDiscrete; rows count from 0."""
 
     def __init__(self, name: str, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         self.dtype = np.dtype(np.int64)
@@ -77,7 +77,7 @@ class Choices:
         return counted
 
     def check(self, value: Any) -> None:
-        """Writing checks the values, too."""
+        """Raises ValueError for a value outside the space; array() checks the values, too."""
         self.array(value)
 
     def _one(self, value: Any, start: int, end: int) -> int:
@@ -95,11 +95,11 @@ class Choices:
         )
 
 
-Part = Numbers | Choices
+Part = NumberLeaf | ChoiceLeaf
 
 
 def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
-    """Every leaf in the space's order; TypeError names a part that is none."""
+    """Yields every leaf in the space's order; raises TypeError that names an unsupported part."""
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
             yield from parts_of(inner, _below(name, key))
@@ -112,9 +112,9 @@ def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
             " (env.wrappers)"
         )
     elif isinstance(space, spaces.Box | spaces.MultiBinary):
-        yield Numbers(name or PLAIN, space)
+        yield NumberLeaf(name or PLAIN, space)
     elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        yield Choices(name or PLAIN, space)
+        yield ChoiceLeaf(name or PLAIN, space)
     else:
         raise TypeError(
             f"{name or PLAIN} is {space}, which is not supported; Box, Discrete, MultiBinary,"
@@ -124,7 +124,7 @@ def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
 
 
 def values_of(space: "Space[Any]", observation: Any, name: str = "") -> Iterator[Any]:
-    """The observation's values in the order of the parts, batched or not."""
+    """Yields the observation's values in the order of the parts, batched or not."""
     if isinstance(space, spaces.Dict):
         _same_keys(space, observation, name or PLAIN)
         for key, inner in space.spaces.items():
@@ -158,8 +158,8 @@ def _below(name: str, key: Any) -> str:
 
 
 def _travels_as(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Truth values travel as MultiBinary does; numbers in the byte order of all machines we know,
-    and no wider than torch has them."""
+    """Returns the dtype that is sent: int8 for truth values, as MultiBinary has it; numbers in the
+    byte order of all machines we know, and no wider than torch has them."""
     if dtype.kind == "b":
         return np.dtype(np.int8)
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
@@ -181,8 +181,8 @@ def _array(value: Any) -> Array:
 
 
 def _fits(value: Any, array: Array, dtype: np.dtype[Any]) -> bool:
-    """Casting within the same kind is fine, as long as no integer changes. Python's own numbers
-    have no dtype to go by: there only the values count."""
+    """Says whether the value casts to `dtype`: within the same kind, and without changing an
+    integer. Python's own numbers have no dtype, so only their values count."""
     if array.dtype == dtype:
         return True
     given = isinstance(value, np.ndarray | np.generic)

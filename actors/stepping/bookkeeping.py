@@ -1,19 +1,20 @@
-"""What has to be known about environments when they can no longer be asked: plain numbers in
-memory that may be shared between processes."""
+"""What must be known of environments that can no longer be asked: counters in memory that may be
+shared between processes."""
 
 import traceback
 
-from headrace.actors.stepping.stepper import Failure
-from headrace.actors.users_code import ending
+from headrace.actors.stepping.stepper import EnvFailure
+from headrace.actors.users_code import traceback_end
 
 _LARGEST_SEED = (1 << 63) - 1
 
 
-class Ledger:
-    """Kept by whoever steps; read by whoever finds that one has hung or died."""
+class Bookkeeping:
+    """Holds counters that the stepping thread or process writes, and that others read when it has
+    hung or died."""
 
     def __init__(self, numbers: memoryview, *, groups: int, envs: int) -> None:
-        """Over int64 numbers, `size` of them."""
+        """Lays the counters over `size` int64 numbers."""
         self.at = numbers[:groups]  # by group: which of its environments is being worked on
         self.steps = numbers[groups : 2 * groups]  # by group: steps taken
         self.restarts = numbers[2 * groups : 3 * groups]  # by group: each gives a fresh seed
@@ -23,8 +24,8 @@ class Ledger:
         self._envs = envs
 
     @classmethod
-    def own(cls, *, groups: int, envs: int) -> "Ledger":
-        """In memory of its own."""
+    def unshared(cls, *, groups: int, envs: int) -> "Bookkeeping":
+        """Returns counters in memory that is not shared."""
         memory = memoryview(bytearray(8 * cls.size(groups, envs)))
         return cls(memory.cast("q"), groups=groups, envs=envs)
 
@@ -33,21 +34,21 @@ class Ledger:
         return (3 + 2 * envs) * groups
 
     def next_seed(self, first: int, column: int) -> int:
-        """Another one after every restart in the group."""
+        """Returns the seed for this column; every restart in the group gives another one."""
         restarts = self.restarts[column // self._envs]
         seed = (first + column + 1_000_003 * restarts) & _LARGEST_SEED
         self.seed[column] = seed
         return seed
 
-    def failure(self, column: int, where: str, text: str) -> Failure:
+    def failure(self, column: int, where: str, text: str) -> EnvFailure:
         steps = self.steps[column // self._envs] - self.missed[column]
-        return Failure(column, where, self.seed[column], max(0, steps), text)
+        return EnvFailure(column, where, self.seed[column], max(0, steps), text)
 
-    def failure_of_group(self, group: int, where: str, text: str) -> Failure:
-        """Of the environment that the group was at."""
+    def failure_of_group(self, group: int, where: str, text: str) -> EnvFailure:
+        """Returns a failure of the environment that the group was at."""
         return self.failure(group * self._envs + self.at[group], where, text)
 
 
 def traceback_of(error: BaseException) -> str:
-    """Its end, where the reason stands."""
-    return ending("".join(traceback.format_exception(error)))
+    """Returns the end of the error's traceback, where the reason stands."""
+    return traceback_end("".join(traceback.format_exception(error)))

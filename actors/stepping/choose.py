@@ -1,4 +1,4 @@
-"""Which way to step: as the run says, or as a measurement suggests."""
+"""Chooses how to step: as the run says, or as a measurement suggests."""
 
 import logging
 import os
@@ -10,13 +10,13 @@ from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import spaces_of
 from headrace.actors.envs.make import make_env, make_vector, probe
-from headrace.actors.stepping.envpool_stepper import Pool
-from headrace.actors.stepping.inline import Inline
-from headrace.actors.stepping.processes.process_stepper import Processes
-from headrace.actors.stepping.split import Split, parts_of
-from headrace.actors.stepping.step_cost import Cost, cost_of, speedup
+from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
+from headrace.actors.stepping.inline import InlineStepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
+from headrace.actors.stepping.split import SplitStepper, parts_of
+from headrace.actors.stepping.step_cost import StepCost, cost_of, speedup
 from headrace.actors.stepping.stepper import Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # A step shorter than this is not worth handing over.
 _HAND_OVER_S = 150e-6
 _VECTOR_HAND_OVER_S = 1e-3
-# The event loop can be away so long without anybody noticing.
+# The event loop may be blocked this long without harm.
 _AWAY_S = 5e-3
 _WAITS_BELOW = 0.6  # share of computing
 _RELEASES_FROM = 1.5  # cores that two threads keep busy
@@ -40,10 +40,10 @@ class _Choice(NamedTuple):
 
 
 def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
-    """The stepper of a sampler with actor.groups groups of `envs` environments."""
+    """Makes the stepper of a sampler with actor.groups groups of `envs` environments."""
     groups = actor.groups
-    if envpool.named(env):
-        return Pool(env, groups=groups, envs=envs, seed=seed)
+    if envpool.is_envpool(env):
+        return EnvPoolStepper(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
     parts = parts_of(envs, groups=groups, wanted=choice.wanted)
     if choice.why:
@@ -51,16 +51,16 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
     if parts > 1:
         alone = msgspec.structs.replace(actor, groups=groups * parts)
-        return Split(_made(alone, env, choice, envs=envs // parts, seed=seed), parts=parts)
+        return SplitStepper(_made(alone, env, choice, envs=envs // parts, seed=seed), parts=parts)
     return _made(actor, env, choice, envs=envs, seed=seed)
 
 
 def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, seed: int) -> Stepper:
     groups, spaces, vector = actor.groups, choice.spaces, choice.vector
     if choice.stepping == "inline":
-        return Inline(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
+        return InlineStepper(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
     if choice.stepping == "threads":
-        return Threads(
+        return ThreadStepper(
             env,
             spaces,
             groups=groups,
@@ -69,7 +69,7 @@ def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, see
             timeout_s=actor.step_timeout_s,
             vector=vector,
         )
-    return Processes(
+    return ProcessStepper(
         env,
         spaces,
         groups=groups,
@@ -83,7 +83,7 @@ def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, see
 
 def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:
     wanted = actor.stepping
-    native = atari.named(env) and envs > 1 and not env.wrappers
+    native = atari.is_atari(env) and envs > 1 and not env.wrappers
     if wanted == "vector" or (wanted == "auto" and native):
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
@@ -92,7 +92,7 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
 
 
 def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
-    if atari.named(env):
+    if atari.is_atari(env):
         # Each game takes 0.2 s to load and a third of a millisecond a step: no need to try.
         return _Choice("threads", "ALE's own vector class, which computes in C++", probe(env), True)
     vector = make_vector(env, envs)
@@ -111,7 +111,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     try:
         spaces = spaces_of(first, env)
         cost, cores = cost_of(first, spaces, config=env, seed=seed), _cores()
-        stepping, why = quick(cost, groups=groups, envs=envs, cores=cores)
+        stepping, why = stepping_by_cost(cost, groups=groups, envs=envs, cores=cores)
         if not stepping:
             second = make_env(env)
             try:
@@ -130,8 +130,8 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     return _Choice(stepping, why, spaces, wanted=1 if stepping == "inline" else wanted)
 
 
-def quick(cost: Cost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
-    """What the cost alone decides; "" = it depends on whether threads help."""
+def stepping_by_cost(cost: StepCost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:
+    """Returns (stepping, why) where the cost alone decides; "" = it depends on threads."""
     if cost.seconds < _HAND_OVER_S:
         return "inline", str(cost)
     waits, short = cost.computes < _WAITS_BELOW, cost.seconds * envs < _AWAY_S

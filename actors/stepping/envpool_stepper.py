@@ -17,20 +17,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, Rows
+from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_pool
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
-# A batch that nobody has added to for so long is filled up.
+# A batch that got nothing new for this long is filled up.
 _FILL_S = 0.002
 _CLOSE_S = 1.0
 
 
-class Pool:
-    """One thread receives; the event loop sends what the policy decided in one turn together."""
+class EnvPoolStepper:
+    """Receives in one thread; the event loop sends all actions of one turn together."""
 
     def __init__(self, config: EnvConfig, *, groups: int, envs: int, seed: int) -> None:
         if envs != 1:
@@ -46,7 +46,7 @@ class Pool:
         self._name, self._batch, self._groups = config.id, batch, groups
         self.beside = groups
         self._writer = Writer(self._pool.single_observation_space, self.spaces)
-        self._actions = Actions(self.spaces.action)
+        self._actions = ActionConverter(self.spaces.action)
         self._over = np.zeros(groups, np.bool_)  # ended: its next step only resets
         self._idle = np.zeros(total, np.bool_)  # not under way, spares included
         self._sent_at = np.zeros(total)
@@ -61,7 +61,7 @@ class Pool:
         self._news = asyncio.Event()  # the caller's, from start() on
         self._tick: asyncio.TimerHandle | None = None
 
-    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self._news, self._loop = news, asyncio.get_running_loop()
         self._sent_at[:] = self._flushed = time.perf_counter()
         self._pool.async_reset()
@@ -78,14 +78,14 @@ class Pool:
     def ready(self) -> list[int]:
         if self._error is not None:
             raise EnvError(f"{self._name} failed: {self._error}") from self._error
-        self._ringing = False  # before the look: see Threads.tell
+        self._ringing = False  # before the look: see ThreadStepper.tell
         ready: list[int] = []
         while self._came:
             ready += self._came.popleft().tolist()
         return ready
 
-    def failures(self) -> list[Failure]:
-        """It has no way to mend a single one; what goes wrong ends it."""
+    def failures(self) -> list[EnvFailure]:
+        """Returns nothing: EnvPool restarts no single environment, any error ends the pool."""
         return []
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Pool:
         self._pool.send(self._actions.many(rows), numbers.astype(np.int32))
 
     def _fill(self) -> None:
-        """Now and then: does an incomplete batch wait for nothing?"""
+        """Fills an incomplete batch that waits for nothing with spares; checks periodically."""
         under_way = ~self._idle
         missing = self._batch - int(under_way.sum())
         if (
@@ -150,7 +150,7 @@ class Pool:
         cut: NDArray[np.bool_],
         begun: NDArray[np.bool_],
     ) -> None:
-        """What came back, into the frame; the spares come last there and are cut off."""
+        """Writes what came back into the frame; the spares, which come last, are cut off."""
         frame, real = self.frame, numbers < self._groups
         if not real.all():
             rows = _only(rows, real)
@@ -170,7 +170,7 @@ class Pool:
         if not self._ringing:
             self._ringing = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            with suppress(RuntimeError):  # the loop is closed: there is no reader
                 self._loop.call_soon_threadsafe(self._news.set)
 
 

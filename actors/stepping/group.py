@@ -1,4 +1,4 @@
-"""One group of environments: stepped, and mended when it fails."""
+"""One group of environments: stepped, and restarted when it fails."""
 
 import contextlib
 import time
@@ -10,57 +10,57 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, Rows
+from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_env
-from headrace.actors.stepping.bookkeeping import Ledger, traceback_of
-from headrace.actors.stepping.stepper import Failure, Frame
+from headrace.actors.stepping.bookkeeping import Bookkeeping, traceback_of
+from headrace.actors.stepping.stepper import EnvFailure, Frame
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
-# Without patience a broken environment is made again so often before the sampler gives up.
+# Where it cannot wait, a broken environment is made again this often before the sampler ends.
 _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
-class Stopped(BaseException):
-    """The unit was waiting to make an environment again, and need not any more."""
+class StepperClosed(BaseException):
+    """Ends a group that waits to make an environment again when the stepper is closing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Which group a unit is, and whom it tells."""
+class GroupSpec:
+    """Identifies a group: how its environments are made, and where failures are reported."""
 
     config: EnvConfig
     spaces: Spaces
     group: int
     envs: int
     seed: int  # of the run's column 0; every other column counts on from it
-    ledger: Ledger
-    report: Callable[[Failure], None]
-    # Waits so many seconds; False = stop trying. None: nobody may wait here, so that an environment
-    # which cannot be made again is an EnvError.
+    books: Bookkeeping
+    report: Callable[[EnvFailure], None]
+    # Waits this many seconds; False = stop trying. None: waiting is not possible here, so that an
+    # environment which cannot be made again is an EnvError.
     pause: Callable[[float], bool] | None = None
 
 
-class Unit(ABC):
-    """What both kinds have in common: beginning, and beginning again."""
+class Group(ABC):
+    """Begins and restarts a group of environments; subclasses step it."""
 
     parts: int  # how many things are made, closed and mended separately
 
-    def __init__(self, seat: Seat, frame: Frame) -> None:
+    def __init__(self, spec: GroupSpec, frame: Frame) -> None:
         self.begun = False  # its frame holds a first observation
-        self._seat = seat
-        self._ledger = seat.ledger
-        self._group = seat.group
-        self._columns = slice(seat.group * seat.envs, (seat.group + 1) * seat.envs)
-        self._first = seat.group * seat.envs  # column of the first environment
-        # Read anew after every call into an environment: a unit that hung and was given up gets
+        self._spec = spec
+        self._books = spec.books
+        self._group = spec.group
+        self._columns = slice(spec.group * spec.envs, (spec.group + 1) * spec.envs)
+        self._first = spec.group * spec.envs  # column of the first environment
+        # Read again after every call into an environment: a group that hung and was given up gets
         # another frame, so that it cannot write into the live one when it wakes up.
         self.frame = frame
 
     def begin(self) -> None:
-        """Make and reset everything. What fails here never worked: an EnvError."""
+        """Makes and resets everything. What fails here never worked: an EnvError."""
         began = time.perf_counter()
         for part in range(self.parts):
             where = "make"
@@ -68,14 +68,15 @@ class Unit(ABC):
                 self._make(part)
                 where = "reset"
                 self._reset(part, self._next_seed(part))
-            except (EnvError, KeyboardInterrupt, Stopped):
+            except (EnvError, KeyboardInterrupt, StepperClosed):
                 raise
             except BaseException as error:
                 raise self._fatal(part, where, error) from error
         self._show(0, began)
 
-    def revive(self) -> None:
-        """In place of a unit that was given up or died: one step, in which all is made anew."""
+    def rebuild(self) -> None:
+        """Takes the place of a group that was given up or died: one step, in which everything is
+        made again."""
         began = time.perf_counter()
         for part in range(self.parts):
             self._restart(part)
@@ -83,13 +84,13 @@ class Unit(ABC):
 
     @abstractmethod
     def step(self, actions: NDArray[np.int64]) -> None:
-        """One step of the group. What fails is made again within it."""
+        """Steps the group once. What fails is made again within the step."""
 
     def abandon(self, scratch: Frame) -> None:
-        """It hangs, and somebody else takes the group: should it wake up, what it writes down shall
-        not matter."""
+        """Diverts the writes of a group that hangs and has been replaced: should it wake up, what
+        it writes must not matter."""
         self.frame = scratch
-        self._ledger = Ledger.own(groups=scratch.groups, envs=scratch.envs)
+        self._books = Bookkeeping.unshared(groups=scratch.groups, envs=scratch.envs)
 
     def close(self) -> None:
         for part in range(self.parts):
@@ -100,60 +101,60 @@ class Unit(ABC):
 
     @abstractmethod
     def _reset(self, part: int, seed: int | None) -> None:
-        """An episode begins, and its first observation is written."""
+        """Begins an episode, and writes its first observation."""
 
     @abstractmethod
     def _drop(self, part: int) -> None:
-        """Close it, whatever it says to that."""
+        """Closes the part, and ignores errors of that."""
 
     def _mend(self, part: int, where: str, error: BaseException) -> None:
-        """It failed: say so, make a new one."""
-        if isinstance(error, KeyboardInterrupt | Stopped):
+        """Reports the failure of a part, and makes it again."""
+        if isinstance(error, KeyboardInterrupt | StepperClosed):
             raise error
         self._report(part, where, error)
         self._restart(part)
 
     def _restart(self, part: int) -> None:
-        seat, ledger = self._seat, self._ledger
-        ledger.at[seat.group] = part
+        spec, books = self._spec, self._books
+        books.at[spec.group] = part
         tried, pause = 0, _PAUSE_S
         while True:
             self._drop(part)
-            ledger.restarts[seat.group] += 1
+            books.restarts[spec.group] += 1
             seed, where = self._next_seed(part), "make"
             try:
                 self._make(part)
                 where = "reset"
                 self._reset(part, seed)
-            except (KeyboardInterrupt, Stopped):
+            except (KeyboardInterrupt, StepperClosed):
                 raise
             except BaseException as error:  # noqa: BLE001 - reported in full, each time
                 self._report(part, where, error)
                 tried += 1
-                if seat.pause is None and tried == _TRIES:
+                if spec.pause is None and tried == _TRIES:
                     raise self._fatal(part, where, error) from None
             else:
-                ledger.missed[self._first + part] = ledger.steps[seat.group]
+                books.missed[self._first + part] = books.steps[spec.group]
                 return
-            if seat.pause is not None:
-                if not seat.pause(pause):
-                    raise Stopped
+            if spec.pause is not None:
+                if not spec.pause(pause):
+                    raise StepperClosed
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _next_seed(self, part: int) -> int:
-        return self._ledger.next_seed(self._seat.seed, self._first + part)
+        return self._books.next_seed(self._spec.seed, self._first + part)
 
     def _report(self, part: int, where: str, error: BaseException) -> None:
         text = traceback_of(error)
-        self._seat.report(self._ledger.failure(self._first + part, where, text))
+        self._spec.report(self._books.failure(self._first + part, where, text))
 
     def _fatal(self, part: int, where: str, error: BaseException) -> EnvError:
         if isinstance(error, EnvError):
             return error
         column = self._first + part
         return EnvError(
-            f"{self._seat.config.id} failed in {where} (environment {column}, seed"
-            f" {self._ledger.seed[column]}): {type(error).__name__}: {error}"
+            f"{self._spec.config.id} failed in {where} (environment {column}, seed"
+            f" {self._books.seed[column]}): {type(error).__name__}: {error}"
         )
 
     def _show(self, flags: int, began: float) -> None:
@@ -165,27 +166,27 @@ class Unit(ABC):
 
 
 def check_spaces(config: EnvConfig, expected: Spaces, env: Any) -> None:
-    """Environments of one run are alike."""
+    """Raises EnvError unless the environment has the spaces of the run's first one."""
     found = spaces_of(env, config)
     if found != expected:
         raise EnvError(f"{config.id} changes its spaces: first {expected}, then {found}")
 
 
-class Envs(Unit):
-    """Python environments, one after another; each is mended alone."""
+class EnvGroup(Group):
+    """Steps Python environments one after another; each is restarted alone."""
 
-    def __init__(self, seat: Seat, frame: Frame) -> None:
-        super().__init__(seat, frame)
-        self.parts = seat.envs
-        self._envs: list[Any] = [None] * seat.envs
-        self._spaces: list[tuple[Any, Any]] = [(None, None)] * seat.envs  # it had when made
-        self._over = [False] * seat.envs  # the episode ended: the next step only resets
+    def __init__(self, spec: GroupSpec, frame: Frame) -> None:
+        super().__init__(spec, frame)
+        self.parts = spec.envs
+        self._envs: list[Any] = [None] * spec.envs
+        self._spaces: list[tuple[Any, Any]] = [(None, None)] * spec.envs  # it had when made
+        self._over = [False] * spec.envs  # the episode ended: the next step only resets
         self._writer: Writer | None = None
         # What most observations are, one array of numbers: written in step(), without a call.
-        leaf = seat.spaces.observation[0]
-        plain = len(seat.spaces.observation) == 1 and not leaf.categories
+        leaf = spec.spaces.observation[0]
+        plain = len(spec.spaces.observation) == 1 and not leaf.categories
         self._dtype, self._shape = np.dtype(leaf.dtype) if plain else None, leaf.shape
-        self._actions = Actions(seat.spaces.action)
+        self._actions = ActionConverter(spec.spaces.action)
 
     @property
     def frame(self) -> Frame:
@@ -193,7 +194,7 @@ class Envs(Unit):
 
     @frame.setter
     def frame(self, frame: Frame) -> None:
-        leaf = self._seat.spaces.observation[0]
+        leaf = self._spec.spaces.observation[0]
         self._frame = frame
         # Our part of the arrays, looked up in step() after every call into an environment.
         self._rows = frame.obs[leaf.name][self._columns]
@@ -202,7 +203,7 @@ class Envs(Unit):
 
     def step(self, actions: Rows) -> None:
         began = time.perf_counter()
-        envs, over, group, at = self._envs, self._over, self._group, self._ledger.at
+        envs, over, group, at = self._envs, self._over, self._group, self._books.at
         dtype, shape, array = self._dtype, self._shape, np.ndarray
         self._flags[:] = 0
         numbers = range(len(envs))
@@ -230,26 +231,26 @@ class Envs(Unit):
             except BaseException as error:  # noqa: BLE001 - exits and foreign panics too
                 self._mend(index, "reset" if dead else "step", error)
                 self._dead(index)
-        self._ledger.steps[group] += 1
+        self._books.steps[group] += 1
         self._frame.spent[group] += time.perf_counter() - began
 
     def _dead(self, index: int) -> None:
-        """Of an environment that has just been reset: this step only did that."""
+        """Marks the step of an environment that has just been reset: the step only did that."""
         self._reward[index], self._flags[index], self._over[index] = 0.0, DEAD, False
-        ledger = self._ledger
-        ledger.missed[self._first + index] += 1
+        books = self._books
+        books.missed[self._first + index] += 1
 
     def _write(self, index: int, observation: Any, last: bool) -> None:
         assert self._writer is not None
         self._writer.write(self._frame.obs, self._first + index, observation, last=last)
 
     def _make(self, part: int) -> None:
-        seat = self._seat
-        self._envs[part] = env = make_env(seat.config)
-        check_spaces(seat.config, seat.spaces, env)
+        spec = self._spec
+        self._envs[part] = env = make_env(spec.config)
+        check_spaces(spec.config, spec.spaces, env)
         self._spaces[part] = env.observation_space, env.action_space
         if self._writer is None:
-            self._writer = Writer(env.observation_space, seat.spaces)
+            self._writer = Writer(env.observation_space, spec.spaces)
 
     def _reset(self, part: int, seed: int | None) -> None:
         env, writer = self._envs[part], self._writer

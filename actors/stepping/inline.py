@@ -4,15 +4,15 @@ import asyncio
 
 from headrace.actors.actions import Rows
 from headrace.actors.config import EnvConfig
-from headrace.actors.stepping.bookkeeping import Ledger
-from headrace.actors.stepping.group import Envs, Seat, Unit
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
-from headrace.actors.stepping.vector import Vector
+from headrace.actors.stepping.bookkeeping import Bookkeeping
+from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
+from headrace.actors.stepping.vector import VectorGroup
 from headrace.learner.spaces import Spaces
 
 
-class Inline:
-    """Nothing runs but in send()."""
+class InlineStepper:
+    """Steps a group within send(); nothing runs at any other time."""
 
     beside = 0
 
@@ -28,27 +28,30 @@ class Inline:
     ) -> None:
         self.spaces = spaces
         self.frame = Frame.empty(spaces, groups=groups, envs=envs)
-        self._failures: list[Failure] = []  # since the last failures()
+        self._failures: list[EnvFailure] = []  # since the last failures()
         self._sent: list[int] = []  # groups stepped since the last ready()
         self._news = asyncio.Event()  # the caller's, from start() on
-        ledger = Ledger.own(groups=groups, envs=envs)
-        kind: type[Unit] = Vector if vector else Envs
-        self._units = [
-            kind(Seat(config, spaces, group, envs, seed, ledger, self._failures.append), self.frame)
+        books = Bookkeeping.unshared(groups=groups, envs=envs)
+        kind: type[Group] = VectorGroup if vector else EnvGroup
+        self._groups = [
+            kind(
+                GroupSpec(config, spaces, group, envs, seed, books, self._failures.append),
+                self.frame,
+            )
             for group in range(groups)
         ]
 
-    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self._news = news
-        for unit in self._units:
-            unit.begin()
+        for group in self._groups:
+            group.begin()
         self._sent = list(range(self.frame.groups))
         news.set()
 
     def send(self, group: int, actions: Rows) -> None:
         frame = self.frame
         frame.action[frame.columns(group)] = actions
-        self._units[group].step(actions)
+        self._groups[group].step(actions)
         self._sent.append(group)
         self._news.set()
 
@@ -56,11 +59,11 @@ class Inline:
         sent, self._sent = self._sent, []
         return sent
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         found = self._failures.copy()
-        self._failures.clear()  # the units hold this list
+        self._failures.clear()  # the groups hold this list
         return found
 
     def close(self) -> None:
-        for unit in self._units:
-            unit.close()
+        for group in self._groups:
+            group.close()

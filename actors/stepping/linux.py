@@ -1,4 +1,4 @@
-"""What is asked of the Linux kernel; elsewhere these do nothing."""
+"""Options of the Linux kernel for this thread or process; on other systems these do nothing."""
 
 import ctypes
 import os
@@ -8,14 +8,14 @@ import sys
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 
 
-def sharp_sleep() -> None:
-    """This thread's sleeps end when they are due, not 50 microseconds later: a simulator that waits
-    for its tick would lose that much in every step."""
+def minimise_timer_slack() -> None:
+    """Lets this thread's sleeps end when they are due, not 50 microseconds later: a simulator that
+    waits for its tick would lose that much in every step."""
     _prctl(_PR_SET_TIMERSLACK, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Killed when `parent` dies, however it died."""
+    """Has the kernel kill this process when `parent` dies, however it died."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we could ask
         os._exit(1)

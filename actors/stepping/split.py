@@ -1,4 +1,5 @@
-"""Groups whose environments do not wait for their turn: each is stepped in parts, side by side.
+"""Splits groups whose environments need not wait for their turn: the parts are stepped side by
+side.
 
 The parts are groups to the stepper beneath; their columns lie as those of the whole do. In threads
 the part that is done last asks for the actions of the whole group, so that nobody else is woken
@@ -10,15 +11,15 @@ import dataclasses
 import threading
 
 from headrace.actors.actions import Rows
-from headrace.actors.stepping.stepper import Failure, Reply, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
+from headrace.actors.stepping.threads import ThreadStepper
 
 
-class Split:
-    """A group is ready when all of its parts are."""
+class SplitStepper:
+    """Steps every group in parts; it is ready when all of its parts are."""
 
     def __init__(self, inner: Stepper, *, parts: int) -> None:
-        """parts: of each group, so many groups of `inner`."""
+        """Takes `parts` groups of `inner` as one group."""
         frame = inner.frame
         self.spaces = inner.spaces
         self.frame = dataclasses.replace(
@@ -27,15 +28,17 @@ class Split:
         self.inner = inner
         self._parts = parts  # of each group
         self._left = [0] * self.frame.groups  # by group: parts that are not ready yet
-        self._ask = isinstance(inner, Threads)  # parts count themselves, and name only the last
-        self._reply = Reply(threading.Lock(), lambda _: None)  # the caller's, if it gives one
+        self._ask = isinstance(
+            inner, ThreadStepper
+        )  # parts count themselves, and name only the last
+        self._reply = ThreadReply(threading.Lock(), lambda _: None)  # the caller's, if it gives one
         self.beside = inner.beside
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
-        """No part goes on before the others: the network acts for whole groups."""
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
+        """Starts all parts. None goes on before the others: the network acts for whole groups."""
         self._left = [self._parts] * self.frame.groups
         self._reply = reply or self._reply
-        asked = Reply(self._reply.lock, self._answer, self._last)
+        asked = ThreadReply(self._reply.lock, self._answer, self._last)
         self.inner.start(news, asked if self._ask else None)
 
     def send(self, group: int, actions: Rows) -> None:
@@ -47,7 +50,7 @@ class Split:
         parts = self.inner.ready()
         return [part // self._parts for part in parts if self._ask or self._last(part)]
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         return self.inner.failures()
 
     def close(self) -> None:
@@ -81,7 +84,7 @@ class Split:
 
 
 def parts_of(envs: int, *, groups: int, wanted: int) -> int:
-    """Into how many equal parts to split each group, so that all groups together have `wanted`:
-    the fewest that are enough, or as many as there can be."""
+    """Returns the number of equal parts to split each group into, so that all groups together have
+    `wanted`: the fewest that are enough, or as many as there can be."""
     equal = [parts for parts in range(1, envs + 1) if envs % parts == 0]
     return next((parts for parts in equal if groups * parts >= wanted), envs)

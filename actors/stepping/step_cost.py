@@ -1,4 +1,4 @@
-"""What a step costs: how long it takes, and how much of that is computing in this thread."""
+"""Measures how long a step takes, and how much of that is computing in this thread."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, mask_of
 from headrace.learner.spaces import Spaces
@@ -18,8 +18,8 @@ _STEPS, _LONGEST_S = 64, 0.3
 _TELLING_S = 100e-6  # of shorter steps the share of computing is a guess, and decides nothing
 
 
-class Cost(NamedTuple):
-    """Of one step."""
+class StepCost(NamedTuple):
+    """Holds the measured cost of one step."""
 
     seconds: float
     computes: float  # share of it: 1 = all the time, 0 = it only waits
@@ -40,8 +40,9 @@ def cost_of(
     width: int = 0,
     steps: int = _STEPS,
     longest_s: float = _LONGEST_S,
-) -> Cost:
-    """Of so many random actions; width = environments of a vector, 0 = a single one."""
+) -> StepCost:
+    """Measures `steps` random actions, at most `longest_s`; width = environments of a vector, 0 = a
+    single one."""
     with _blamed(config):
         step = _stepping(env, spaces, seed, width)
         step()  # what is only built at the first one
@@ -50,12 +51,13 @@ def cost_of(
             stepped += step()
             taken += 1
         computes = (_busy() - busy) / (time.perf_counter() - began)
-    return Cost(stepped / taken, min(1.0, computes))
+    return StepCost(stepped / taken, min(1.0, computes))
 
 
 def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> float:
-    """How many cores two environments in two threads keep busy: up to 2 when they compute without
-    holding Python's lock, 1 when they hold it. Steps of uneven length do not matter to that."""
+    """Returns how many cores two environments in two threads keep busy: up to 2 when they compute
+    without holding Python's lock, 1 when they hold it. Steps of uneven length do not change
+    that."""
     with _blamed(config):
         gate = threading.Barrier(3)
         computed: list[float] = []
@@ -85,8 +87,8 @@ def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> fl
 
 
 def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], float]:
-    """A call makes one step and gives its seconds; an episode's end is not counted."""
-    dice, actions = np.random.default_rng(seed), Actions(spaces.action)
+    """Returns a function that makes one step and returns its seconds; resets are not counted."""
+    dice, actions = np.random.default_rng(seed), ActionConverter(spaces.action)
     newest = env.reset(seed=seed)[0]
 
     def step() -> float:
@@ -104,8 +106,8 @@ def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], f
 
 
 def _busy() -> float:
-    """Seconds that this thread computed, or wanted to: on a machine that is full it waits for a
-    core, which is not the waiting that threads are good for."""
+    """Returns the seconds that this thread computed, or waited for a core: on a full machine that
+    is not the waiting that threads are good for."""
     ran = time.thread_time()  # to the nanosecond; schedstat's own figure is milliseconds late
     try:
         queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
@@ -126,5 +128,5 @@ def _blamed(config: EnvConfig) -> Iterator[None]:
         ) from error
 
 
-def _microseconds(cost: Cost) -> str:
+def _microseconds(cost: StepCost) -> str:
     return f"{cost.seconds * 1e6:.0f} us"

@@ -25,7 +25,7 @@ from headrace.learner.spaces import Spaces
 
 @dataclass(slots=True)
 class Frame:
-    """One moment of all environments, groups one after another."""
+    """Holds one moment of all environments, groups one after another."""
 
     groups: int
     envs: int  # in a group
@@ -42,7 +42,7 @@ class Frame:
 
     @classmethod
     def over(cls, memory: memoryview, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
-        """Arrays in `memory`, which may be shared between processes."""
+        """Lays the arrays over `memory`, which may be shared between processes."""
         views = []
         for offset, dtype, shape in _places(spaces, groups, envs)[:-1]:
             count = int(np.prod(shape, dtype=np.int64))
@@ -68,8 +68,8 @@ class Frame:
         return slice(group * self.envs, (group + 1) * self.envs)
 
 
-class Failure(NamedTuple):
-    """One environment that had to be restarted."""
+class EnvFailure(NamedTuple):
+    """Describes one environment that had to be restarted."""
 
     env: int  # its column in the frame
     where: str  # make, reset, step, time-out, death
@@ -78,38 +78,40 @@ class Failure(NamedTuple):
     text: str  # the traceback, or what is known instead
 
 
-class Reply(NamedTuple):
-    """A short cut for environments with threads of their own: actions without the event loop.
+class ThreadReply(NamedTuple):
+    """Gives environments with threads of their own their actions without the event loop.
 
     A small network costs less than the way to the loop and back, so the thread that has finished a
     step asks for the next action itself.
     """
 
-    lock: threading.Lock  # held by whoever runs the network
+    lock: threading.Lock  # held by the thread that runs the network
     actions: Callable[[int], Rows | None]  # of a group; None = ask the event loop
     # Asked first, once a step: False = another group goes on for this one too, when it is done.
     turn: Callable[[int], bool] = lambda _group: True
 
 
 class Stepper(Protocol):
-    """A way to step. Everything is called on the event loop and returns at once."""
+    """Steps environments in one of several ways. Everything is called on the event loop and returns
+    at once."""
 
     spaces: Spaces
     frame: Frame
     beside: int  # how many are stepped at a time beside this thread; 0 = it steps them itself
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
-        """Begin every environment, each with a seed of its own. From now on `news` is set whenever
-        ready() or failures() has something new. Who has no use for `reply` leaves it."""
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
+        """Begins every environment, each with a seed of its own. From now on `news` is set whenever
+        ready() or failures() has something new. A stepper that has no use for `reply` ignores
+        it."""
 
     def send(self, group: int, actions: Rows) -> None:
-        """One step of a group that was ready."""
+        """Steps once a group that was ready."""
 
     def ready(self) -> list[int]:
-        """Groups whose observations came since the last call."""
+        """Returns the groups whose observations came since the last call."""
 
-    def failures(self) -> list[Failure]:
-        """Restarts since the last call."""
+    def failures(self) -> list[EnvFailure]:
+        """Returns the restarts since the last call."""
 
     def close(self) -> None: ...
 
@@ -117,7 +119,7 @@ class Stepper(Protocol):
 def _places(
     spaces: Spaces, groups: int, envs: int
 ) -> list[tuple[int, np.dtype[np.generic], tuple[int, ...]]]:
-    """(offset, dtype, shape) of every array, each on a cache line of its own, and the end."""
+    """Returns (offset, dtype, shape) of every array, each on its own cache line, and the end."""
     count = groups * envs
     wanted: list[tuple[str, tuple[int, ...]]] = [
         ("float64", (groups,)),

@@ -12,73 +12,74 @@ from queue import SimpleQueue
 from headrace.actors.actions import Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.bookkeeping import Ledger
-from headrace.actors.stepping.group import Envs, Seat, Stopped, Unit
-from headrace.actors.stepping.linux import sharp_sleep
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
-from headrace.actors.stepping.vector import Vector
+from headrace.actors.stepping.bookkeeping import Bookkeeping
+from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec, StepperClosed
+from headrace.actors.stepping.linux import minimise_timer_slack
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
+from headrace.actors.stepping.vector import VectorGroup
 from headrace.learner.spaces import Spaces
 
-# How long close() waits for all threads together; one that is inside a long step is left behind.
+# close() waits this long for all threads together; one inside a long step is left behind.
 _CLOSE_S = 1.0
 Order = Rows | None  # actions; None = end
 
 
-class _Lane:
-    """A group's thread. One that has hung is given up, and another takes the group."""
+class _GroupRunner:
+    """Runs a group in its thread. A thread that has hung is given up, and another takes the
+    group."""
 
-    def __init__(self, stepper: "Threads", group: int, *, anew: bool) -> None:
-        seat = Seat(
+    def __init__(self, stepper: "ThreadStepper", number: int, *, follows: bool) -> None:
+        spec = GroupSpec(
             stepper.config,
             stepper.spaces,
-            group,
+            number,
             stepper.frame.envs,
             stepper.seed,
-            stepper.ledger,
+            stepper.books,
             self._report,
             self._pause,
         )
-        self.group = group
-        self.unit: Unit = stepper.kind(seat, stepper.frame)
+        self.number = number
+        self.group: Group = stepper.kind(spec, stepper.frame)
         self.orders: SimpleQueue[Order] = SimpleQueue()
-        self.since = time.monotonic()  # it works since then, or has last said something; 0 = idle
+        self.since = time.monotonic()  # when its step began, or it last reported; 0 = idle
         self.error: BaseException | None = None  # it ended with this
-        self.anew = anew  # it follows another one, and that one had begun
+        self.follows = follows  # another one, which had begun
         self._stepper = stepper
         self._end = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"env-{group}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"env-{number}", daemon=True)
 
     def end(self) -> None:
-        """After the step it is at."""
+        """Ends the thread after the step it is at."""
         self._end.set()
         self.orders.put(None)
 
     def _run(self) -> None:
-        sharp_sleep()
-        unit = self.unit
+        minimise_timer_slack()
+        group = self.group
         try:
-            if self.anew:
-                unit.revive()
+            if self.follows:
+                group.rebuild()
             else:
-                unit.begin()
+                group.begin()
             while (actions := self._next()) is not None and not self._end.is_set():
-                unit.step(actions)
-        except Stopped:
+                group.step(actions)
+        except StepperClosed:
             pass
         except BaseException as error:  # noqa: BLE001 - the event loop raises it
             self.error = error
             self.since = 0.0
             self._stepper.tell(self)
-        unit.close()
+        group.close()
 
     def _next(self) -> Order:
-        """Returns what to do next, when that is known."""
+        """Returns the next order; waits for it."""
         actions = self._stepper.next_for(self)
         return self.orders.get() if actions is None else actions
 
-    def _report(self, failure: Failure) -> None:
-        if self._end.is_set():  # nobody wants it mended
-            raise Stopped
+    def _report(self, failure: EnvFailure) -> None:
+        if self._end.is_set():  # no restart is wanted any more
+            raise StepperClosed
         self.since = time.monotonic()  # failing is not hanging
         self._stepper.tell(self, failure)
 
@@ -86,8 +87,8 @@ class _Lane:
         return not self._end.wait(seconds)
 
 
-class Threads:
-    """Results come from the threads by a queue; the loop is woken once for many."""
+class ThreadStepper:
+    """Steps each group in its thread; results come by a queue, with one wake-up for many."""
 
     def __init__(
         self,
@@ -104,33 +105,35 @@ class Threads:
         self.frame = Frame.empty(spaces, groups=groups, envs=envs)
         self.beside = groups
         self.config, self.seed = config, seed
-        self.ledger = Ledger.own(groups=groups, envs=envs)
-        self.kind: type[Unit] = Vector if vector else Envs
+        self.books = Bookkeeping.unshared(groups=groups, envs=envs)
+        self.kind: type[Group] = VectorGroup if vector else EnvGroup
         self._timeout_s = timeout_s
-        self._told: deque[tuple[_Lane, Failure | None]] = deque()  # by the threads
+        self._told: deque[tuple[_GroupRunner, EnvFailure | None]] = deque()  # by the threads
         self._ringing = False  # the loop has been woken and has not looked yet
         self._ready: list[int] = []
-        self._failures: list[Failure] = []
+        self._failures: list[EnvFailure] = []
         self._error: BaseException | None = None  # a thread's end, for ready() to raise
-        self._lanes: list[_Lane] = []  # by group
+        self._runners: list[_GroupRunner] = []  # by group
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()  # the caller's, from start() on
-        self._reply: Reply | None = None  # the caller's, from start() on
+        self._reply: ThreadReply | None = None  # the caller's, from start() on
         self._tick: asyncio.TimerHandle | None = None
         self._scratch: Frame | None = None  # what threads that were given up write into
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         self._news, self._loop, self._reply = news, asyncio.get_running_loop(), reply
-        self._lanes = [_Lane(self, group, anew=False) for group in range(self.frame.groups)]
-        for lane in self._lanes:
-            self._launch(lane)
+        self._runners = [
+            _GroupRunner(self, group, follows=False) for group in range(self.frame.groups)
+        ]
+        for runner in self._runners:
+            self._launch(runner)
         self._watch()
 
     def send(self, group: int, actions: Rows) -> None:
-        lane, kept = self._lanes[group], self.frame.action[self.frame.columns(group)]
+        runner, kept = self._runners[group], self.frame.action[self.frame.columns(group)]
         kept[:] = actions
-        lane.since = time.monotonic()
-        lane.orders.put(kept)
+        runner.since = time.monotonic()
+        runner.orders.put(kept)
 
     def ready(self) -> list[int]:
         self._look()
@@ -139,7 +142,7 @@ class Threads:
         ready, self._ready = self._ready, []
         return ready
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         self._look()
         failures, self._failures = self._failures, []
         return failures
@@ -147,37 +150,37 @@ class Threads:
     def close(self) -> None:
         if self._tick is not None:
             self._tick.cancel()
-        for lane in self._lanes:
-            lane.end()
+        for runner in self._runners:
+            runner.end()
         until = time.monotonic() + _CLOSE_S
-        for lane in self._lanes:
-            if lane.thread.ident is not None:
-                lane.thread.join(max(0.0, until - time.monotonic()))
+        for runner in self._runners:
+            if runner.thread.ident is not None:
+                runner.thread.join(max(0.0, until - time.monotonic()))
 
-    def next_for(self, lane: _Lane) -> Order:
-        """From a thread whose step is done: go on at once with these, or None: an order comes."""
-        lane.since, reply = 0.0, self._reply
+    def next_for(self, runner: _GroupRunner) -> Order:
+        """Returns actions for a thread whose step is done; None = an order will be queued."""
+        runner.since, reply = 0.0, self._reply
         if reply is not None:
             with reply.lock:
                 # One that was given up finds another in its place, and must not touch its unroll.
-                if self._lanes[lane.group] is not lane or not reply.turn(lane.group):
+                if self._runners[runner.number] is not runner or not reply.turn(runner.number):
                     return None
-                actions = reply.actions(lane.group)
+                actions = reply.actions(runner.number)
                 if actions is not None:
-                    lane.since = time.monotonic()
+                    runner.since = time.monotonic()
                     return actions
-        self.tell(lane)
+        self.tell(runner)
         return None
 
-    def tell(self, lane: _Lane, failure: Failure | None = None) -> None:
-        """From a thread: its step is done, or it had to mend an environment."""
-        self._told.append((lane, failure))
+    def tell(self, runner: _GroupRunner, failure: EnvFailure | None = None) -> None:
+        """Queues for the event loop that a step is done, or that an environment was restarted."""
+        self._told.append((runner, failure))
         # Appended first, looked at second; _look() does it the other way round. So whatever is
         # appended while the bell rings is seen by the look that the bell brings about.
         if not self._ringing:
             self._ringing = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            with suppress(RuntimeError):  # the loop is closed: there is no reader
                 self._loop.call_soon_threadsafe(self._rung)
 
     def _rung(self) -> None:
@@ -187,46 +190,48 @@ class Threads:
     def _look(self) -> None:
         self._ringing = False
         while self._told:
-            lane, failure = self._told.popleft()
-            if self._lanes[lane.group] is not lane:
+            runner, failure = self._told.popleft()
+            if self._runners[runner.number] is not runner:
                 continue  # it was given up
             if failure is not None:
                 self._failures.append(failure)
-            elif lane.error is not None:
-                self._error = lane.error
+            elif runner.error is not None:
+                self._error = runner.error
             else:
-                self._ready.append(lane.group)
+                self._ready.append(runner.number)
 
     def _watch(self) -> None:
-        """Now and then: has one hung?"""
+        """Checks periodically for threads that have hung."""
         now = time.monotonic()
-        for lane in self._lanes:
-            since = lane.since
+        for runner in self._runners:
+            since = runner.since
             if since and now - since > self._timeout_s:
-                self._give_up(lane, now - since)
+                self._give_up(runner, now - since)
         assert self._loop is not None
         self._tick = self._loop.call_later(min(1.0, self._timeout_s / 4), self._watch)
 
-    def _give_up(self, lane: _Lane, seconds: float) -> None:
-        stack = sys._current_frames().get(lane.thread.ident or 0)
+    def _give_up(self, runner: _GroupRunner, seconds: float) -> None:
+        stack = sys._current_frames().get(runner.thread.ident or 0)
         where = "".join(traceback.format_stack(stack)[-20:]) if stack is not None else ""
         text = f"no answer for {seconds:.1f} s\nIts thread was at\n{where}"
-        self._failures.append(self.ledger.failure_of_group(lane.group, "time-out", text[:8192]))
+        self._failures.append(self.books.failure_of_group(runner.number, "time-out", text[:8192]))
         if self._scratch is None:
             frame = self.frame
             self._scratch = Frame.empty(self.spaces, groups=frame.groups, envs=frame.envs)
         with self._reply.lock if self._reply is not None else nullcontext():
             # It may wake up any moment, and must not ask for actions with what it did not write.
-            lane.unit.abandon(self._scratch)
-            lane.end()
-            follower = _Lane(self, lane.group, anew=lane.anew or lane.unit.begun)
-            self._lanes[lane.group] = follower
+            runner.group.abandon(self._scratch)
+            runner.end()
+            follower = _GroupRunner(
+                self, runner.number, follows=runner.follows or runner.group.begun
+            )
+            self._runners[runner.number] = follower
         self._launch(follower)
         self._news.set()
 
-    def _launch(self, lane: _Lane) -> None:
+    def _launch(self, runner: _GroupRunner) -> None:
         try:
-            lane.thread.start()
+            runner.thread.start()
         except RuntimeError as error:
             count = threading.active_count()
             self.close()

@@ -7,30 +7,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, Rows
+from headrace.actors.actions import ActionConverter, Rows
 from headrace.actors.envs.convert import Writer
 from headrace.actors.envs.make import make_vector
-from headrace.actors.stepping.group import Seat, Unit, check_spaces
+from headrace.actors.stepping.group import Group, GroupSpec, check_spaces
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 
-class Vector(Unit):
-    """One vector environment with NEXT_STEP autoreset, as the flags say. It fails and is made again
-    as a whole: all its columns show a dead step then, and its first column stands for it."""
+class VectorGroup(Group):
+    """Steps one vector environment with NEXT_STEP autoreset, as the flags say. It fails and is made
+    again as a whole: all its columns show a dead step then, and its first column stands for it."""
 
     parts = 1
 
-    def __init__(self, seat: Seat, frame: Frame) -> None:
-        super().__init__(seat, frame)
+    def __init__(self, spec: GroupSpec, frame: Frame) -> None:
+        super().__init__(spec, frame)
         self._vector: Any = None
         self._writer: Writer | None = None
-        self._actions = Actions(seat.spaces.action)
-        self._over = np.zeros(seat.envs, np.bool_)  # ended at the step before
+        self._actions = ActionConverter(spec.spaces.action)
+        self._over = np.zeros(spec.envs, np.bool_)  # ended at the step before
 
     def step(self, actions: Rows) -> None:
         began = time.perf_counter()
-        ledger, group, columns = self._seat.ledger, self._group, self._columns
+        books, group, columns = self._spec.books, self._group, self._columns
         assert self._writer is not None
         over = self._over
         try:
@@ -49,12 +49,13 @@ class Vector(Unit):
             self._mend(0, "step", error)
             frame = self.frame
             frame.reward[columns], frame.flags[columns] = 0.0, DEAD
-            ledger.missed[columns.start] += 1
-        ledger.steps[group] += 1
+            books.missed[columns.start] += 1
+        books.steps[group] += 1
         frame.spent[group] += time.perf_counter() - began
 
     def _each(self, numbers: Any) -> NDArray[Any]:
-        """One number for every environment: numpy would spread a single one without a word."""
+        """Returns the numbers as an array; raises ValueError unless there is one for every
+        environment: numpy would spread a single one without a warning."""
         array = np.asarray(numbers)
         if array.shape != self._over.shape:
             raise ValueError(f"{array.shape} numbers for {len(self._over)} environments")
@@ -62,11 +63,11 @@ class Vector(Unit):
 
     def _make(self, part: int) -> None:
         del part
-        seat = self._seat
-        self._vector = make_vector(seat.config, seat.envs)
-        check_spaces(seat.config, seat.spaces, self._vector)
+        spec = self._spec
+        self._vector = make_vector(spec.config, spec.envs)
+        check_spaces(spec.config, spec.spaces, self._vector)
         if self._writer is None:
-            self._writer = Writer(self._vector.single_observation_space, seat.spaces)
+            self._writer = Writer(self._vector.single_observation_space, spec.spaces)
 
     def _reset(self, part: int, seed: int | None) -> None:
         del part

@@ -98,9 +98,8 @@ class Link:
         self.reconnects = 0
         # Errors that the broker hears of at the next beat.
         self.reports: UnreportedErrors | None = None
-        self.bulk = BulkSender(
-            2 * _PATIENCE_S
-        )  # what waits to be sent; another one at every WELCOME
+        # What waits to be sent; another one at every WELCOME.
+        self.bulk = BulkSender(2 * _PATIENCE_S)
         self.loop_turns = 0  # of its loop: at every beat, and whenever something came in
         self._key = key  # None = the broker is one without keys
         self._handshakes = Handshakes(self.endpoint, key)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.actors.acting.networks import Acting
+from headrace.actors.acting.networks import ActingNetwork
 from headrace.actors.envs.make import make_vector, probe
 from headrace.launch.bench import output as report
 from headrace.launch.bench.train_command import train
@@ -75,7 +75,7 @@ def _env_s(run: run_file.Run, envs: int) -> float:
 
 
 def _infer_s(run: run_file.Run, spaces: Spaces, envs: int) -> float:
-    acting = Acting(build(run.model, spaces, seed=0), spaces, run.actor.precision)
+    acting = ActingNetwork(build(run.model, spaces, seed=0), spaces, run.actor.precision)
     rng = np.random.default_rng(0)
     obs = {
         leaf.name: rng.integers(0, 255, (envs, *leaf.seen)).astype(leaf.dtype)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import mask_of, spaces_of
 from headrace.actors.envs.make import make_env
 from headrace.actors.envs.toys import sleepers
-from headrace.actors.stepping.linux import sharp_sleep
-from headrace.actors.stepping.step_cost import Cost, cost_of
+from headrace.actors.stepping.linux import minimise_timer_slack
+from headrace.actors.stepping.step_cost import StepCost, cost_of
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
@@ -38,11 +38,11 @@ def cores_of(run: run_file.Run) -> int:
     return max(1, runtime.cores() // run.actor.count)
 
 
-def env_cost(env: EnvConfig, seed: int) -> Cost | None:
+def env_cost(env: EnvConfig, seed: int) -> StepCost | None:
     """Measures one environment alone; None = only native code steps it, many at once."""
     if env.id == "headrace/Sleeper-v0":
-        return Cost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))
-    if envpool.named(env) or atari.named(env):
+        return StepCost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))
+    if envpool.is_envpool(env) or atari.is_atari(env):
         return None
     alone = make_env(env)
     try:
@@ -64,10 +64,10 @@ def bare_steps_per_s(env: EnvConfig, seeds: Sequence[int], *, seconds: float) ->
     gate = threading.Barrier(len(seeds) + 1, timeout=_BEGINS_S)
 
     def play(column: int) -> None:
-        sharp_sleep()
+        minimise_timer_slack()
         alone, dice = make_env(env), np.random.default_rng(column)
         spaces = spaces_of(alone, env)
-        actions = Actions(spaces.action)
+        actions = ActionConverter(spaces.action)
         newest = alone.reset(seed=seeds[column])[0]
         gate.wait()
         while not over.is_set():

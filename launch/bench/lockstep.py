@@ -36,7 +36,7 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
         ideal_per_s=round(ideal, 1),
         seconds=seconds,
     )
-    theirs = gymnasium_async.rate(loaded.env, count, seconds=seconds / 4)
+    theirs = gymnasium_async.steps_per_second(loaded.env, count, seconds=seconds / 4)
     output.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
     bare = 0.0
     if not cost.computes:

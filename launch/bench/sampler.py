@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.split import Split
-from headrace.actors.stepping.step_cost import Cost
+from headrace.actors.stepping.split import SplitStepper
+from headrace.actors.stepping.step_cost import StepCost
 from headrace.broker.peers.outbox import Outbox
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
@@ -28,6 +28,12 @@ from headrace.learner.models.build import build
 from headrace.learner.weights import FlatWeights, layout_digest
 
 _FOREVER = 1 << 50
+_STEPPINGS = {
+    "InlineStepper": "inline",
+    "ThreadStepper": "threads",
+    "ProcessStepper": "processes",
+    "EnvPoolStepper": "pool",
+}
 
 
 class LocalBroker:
@@ -83,7 +89,7 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict
     return figures
 
 
-async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict[str, Any]:
+async def _measure(run: run_file.Run, seconds: float, cost: StepCost | None) -> dict[str, Any]:
     local = LocalBroker()
     metrics = ActorMetrics(CollectorRegistry())
     sampler = actor.build(cast(ActorEnd, local), run, seed=run.run.seed, metrics=metrics)
@@ -110,14 +116,14 @@ async def _measure(run: run_file.Run, seconds: float, cost: Cost | None) -> dict
 
 
 def figures(
-    sampler: Sampler, spent: dict[str, float], cost: Cost | None, *, cores: int
+    sampler: Sampler, spent: dict[str, float], cost: StepCost | None, *, cores: int
 ) -> dict[str, Any]:
     """Returns microseconds of this process per step, and the fraction of what the environments
     could reach by the cost of one alone, or where that is unknown by the time they took here."""
     steps = max(1.0, spent["steps"])
     stepper = sampler.stepper
     frame, beside = stepper.frame, stepper.beside > 0
-    cost = cost or Cost(spent["env_s"] / steps, 1.0)
+    cost = cost or StepCost(spent["env_s"] / steps, 1.0)
     per_s = spent["steps"] / spent["wall_s"]
     most = ideal.steps_per_s(
         frame.groups * frame.envs,
@@ -132,8 +138,9 @@ def figures(
     known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
     handover = spent["wall_s"] - known
     busy = spent["env_s"] + spent["inference_s"]
+    inner = stepper.inner if isinstance(stepper, SplitStepper) else stepper
     return {
-        "stepping": type(stepper.inner if isinstance(stepper, Split) else stepper).__name__.lower(),
+        "stepping": _STEPPINGS[type(inner).__name__],
         "at_a_time": max(1, stepper.beside),
         "steps_per_s": round(per_s, 1),
         "ideal_per_s": round(most, 1),

@@ -76,7 +76,7 @@ def check(run: Run, prefixes: Sequence[str]) -> None:
 def _named(run: Run) -> Iterator[tuple[str, str]]:
     """Where the run names code, and which."""
     env = run.env
-    if ":" in env.id and not envpool.named(env):
+    if ":" in env.id and not envpool.is_envpool(env):
         yield "env.id", _code(env.id)
     if env.id.rpartition("/")[2].startswith(_LOADERS):
         for key, value in env.kwargs.items():

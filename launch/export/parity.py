@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions
+from headrace.actors.actions import ActionConverter
 from headrace.launch.export.onnx_module import OnnxModule, TensorPort, part_name
 from headrace.launch.results.loaded_run import LoadedRun
 from headrace.learner.models.normalise import is_number
@@ -26,7 +26,7 @@ class Parity:
 
     def __init__(self, found: LoadedRun, module: OnnxModule) -> None:
         self._found, self._module = found, module
-        self._actions = Actions(found.spaces.action)
+        self._actions = ActionConverter(found.spaces.action)
         self._rng = np.random.default_rng(0)
         self._norms = _norms(found)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.actors import evaluator, users_code
 from headrace.actors.acting.policy import Policy
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.evaluation_thread import Game
+from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.evaluator import Scores
 from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
@@ -39,7 +39,7 @@ class Evaluator:
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
         self._began = time.monotonic()
-        self.game: Game | None = None  # the evaluation that is being played
+        self.game: EvaluationThread | None = None  # the evaluation that is being played
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
@@ -85,7 +85,7 @@ class Evaluator:
     async def _play(self) -> Scores:
         """At the end of the run it is left for the last weights, if there are newer ones."""
         run = self._run
-        game = Game(
+        game = EvaluationThread(
             self._policy,
             run.env,
             self._spaces,

@@ -157,7 +157,7 @@ class _Pulse:
             text += f"version {self.end.stats['version']:.0f}: return {mean:.2f}; "
         return systemd.Pulse(
             ready=link.welcome is not None and self.evaluator is not None,
-            moved=game.moved if game is not None else None,
+            moved=game.last_step_at if game is not None else None,
             turns=(link.loop_turns,),
             idle=game is None,
             text=text + ("waits for weights" if game is None else "plays"),

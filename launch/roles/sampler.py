@@ -14,8 +14,8 @@ import torch
 import zmq
 
 from headrace.actors.acting.policy import Policy
-from headrace.actors.batching_wait import Gather
-from headrace.actors.crash_budget import Faults
+from headrace.actors.batching_wait import BatchingWait
+from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
@@ -166,8 +166,8 @@ def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics)
         policy=Policy(run.model, stepper.spaces, seed=seed, precision=run.actor.precision),
         length=run.unroll.length,
         largest=run.unroll.largest,
-        gather=Gather(limit_s=run.actor.wait_ms / 1000),
-        faults=Faults(run.env.id, per_hour=run.actor.crashes_per_hour),
+        batching_wait=BatchingWait(limit_s=run.actor.wait_ms / 1000),
+        crash_budget=CrashBudget(run.env.id, per_hour=run.actor.crashes_per_hour),
         metrics=metrics,
     )
 

@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import as_data
 from headrace.learner.spaces import Action, discrete
@@ -75,7 +75,7 @@ def test_every_row_is_an_action_of_the_space(space: Any, seed: int, bounds: str)
     action = data(space, bounds)
     rows = far_rows(action, np.random.default_rng(seed), 4)
     assert (rows.dtype.name, rows.shape) == (action.dtype, (4, *action.shape))
-    actions = Actions(action)
+    actions = ActionConverter(action)
     each = actions.each(rows)
     assert all(space.contains(one) for one in each)
     batched = actions.many(rows)
@@ -108,7 +108,7 @@ def test_where_everything_lies_in_a_row() -> None:
     action = data(space)
     assert action.categories == (3, 4, 3)
     assert (action.numbers, action.shape, action.dtype) == (3, (6,), "float32")
-    got = Actions(action).one(np.array([2, 3, 0, 0.5, -1.5, 0.0], np.float32))
+    got = ActionConverter(action).one(np.array([2, 3, 0, 0.5, -1.5, 0.0], np.float32))
     assert list(got) == ["arm", "hand", "legs"]
     np.testing.assert_array_equal(got["arm"], np.array([4.0, -2.0], np.float32))
     np.testing.assert_array_equal(got["hand"], [2, 8])
@@ -121,8 +121,8 @@ def test_where_everything_lies_in_a_row() -> None:
 @pytest.mark.parametrize(("u", "clip"), [(-3.0, -2.0), (-1.0, -2.0), (0.25, 3.0), (1.5, 6.0)])
 def test_bounded_numbers(u: float, clip: float) -> None:
     row = np.array([u], np.float32)
-    assert Actions(data(Box(-2.0, 6.0, (1,)))).one(row) == pytest.approx(clip)
-    assert Actions(data(Box(-2.0, 6.0, (1,)), "tanh")).one(row) == pytest.approx(
+    assert ActionConverter(data(Box(-2.0, 6.0, (1,)))).one(row) == pytest.approx(clip)
+    assert ActionConverter(data(Box(-2.0, 6.0, (1,)), "tanh")).one(row) == pytest.approx(
         2 + 4 * math.tanh(u)
     )
 
@@ -130,12 +130,12 @@ def test_bounded_numbers(u: float, clip: float) -> None:
 @pytest.mark.parametrize("bounds", ["clip", "tanh"])
 def test_numbers_with_one_bound_or_none(bounds: str) -> None:
     space = Box(np.array([-np.inf, 0, -np.inf]), np.array([np.inf, np.inf, 3]), dtype=np.float64)
-    got = Actions(data(space, bounds)).one(np.array([-50, -50, 50], np.float32))
+    got = ActionConverter(data(space, bounds)).one(np.array([-50, -50, 50], np.float32))
     np.testing.assert_array_equal(got, [-50, 0, 3])
 
 
 def test_whole_numbers_are_the_nearest() -> None:
-    actions = Actions(data(Box(0, 10, (1,), np.int32)))
+    actions = ActionConverter(data(Box(0, 10, (1,), np.int32)))
     got = actions.many(np.array([[-1.0], [-0.89], [0.0], [0.11], [5.0]], np.float32))
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got[:, 0], [0, 1, 5, 6, 10])
@@ -143,7 +143,7 @@ def test_whole_numbers_are_the_nearest() -> None:
 
 def test_a_plain_choice_is_not_touched() -> None:
     rows = np.array([2, 0, 1])
-    actions = Actions(discrete(3))
+    actions = ActionConverter(discrete(3))
     assert actions.many(rows) is rows
     assert actions.each(rows) == [2, 0, 1]
     assert [type(one) for one in (*actions.each(rows), actions.one(rows[0]))] == [int] * 4

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from headrace.actors.acting.policy import Policy
-from headrace.actors.batching_wait import Gather
+from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.config import EnvConfig
-from headrace.actors.crash_budget import Faults
+from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.envs.make import probe
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.stepper import Frame, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Buffer, Episodes
 from headrace.broker.weights.blobs import Blob
@@ -224,8 +224,8 @@ def sampler_of(end: End, stepper: Stepper, policy: object, length: int = LENGTH)
         stepper=stepper,
         policy=cast(Policy, policy),
         length=length,
-        gather=Gather(limit_s=0.0),
-        faults=Faults("Counting", per_hour=3),
+        batching_wait=BatchingWait(limit_s=0.0),
+        crash_budget=CrashBudget("Counting", per_hour=3),
         metrics=ActorMetrics(CollectorRegistry()),
     )
 
@@ -237,7 +237,7 @@ class Scene:
         self, groups: int = 1, *, quick: bool = True, policy: object = None, timeout_s: float = 60.0
     ) -> None:
         env = EnvConfig(f"{__name__}:Counting")
-        self.stepper = Threads(
+        self.stepper = ThreadStepper(
             env, probe(env), groups=groups, envs=1, seed=SEED, timeout_s=timeout_s
         )
         self.end = End(groups, self.stepper.spaces)
@@ -329,7 +329,7 @@ def test_the_short_cut_changes_nothing(plan: Plan) -> None:
     long = played(quick=False, groups=2, count=12)
     assert quick.end.unrolls == long.end.unrolls
     assert plan.wrong == []
-    assert quick.sampler.faults.count == long.sampler.faults.count == {"step": 2}
+    assert quick.sampler.crash_budget.count == long.sampler.crash_budget.count == {"step": 2}
     for unrolls in quick.end.unrolls:
         is_whole(unrolls)
         assert {TERMINATED, DEAD, TRUNCATED} < {flags for u in unrolls for flags in u.flags}
@@ -356,7 +356,7 @@ def test_a_failed_step_is_dead_and_the_one_before_it_truncated(
     assert unrolls[1].rows[t + 1] == [0, 1, 0]
     assert unrolls[1].episodes == ((0, sum(range(at + 1)), at),)
     assert unrolls[1].steps == LENGTH - 1
-    assert scene.sampler.faults.count == {"step": 1}
+    assert scene.sampler.crash_budget.count == {"step": 1}
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_a_thread_that_was_given_up_never_touches_an_unroll(parked: bool, plan: 
         unrolls = scene.end.unrolls[0]
         is_whole(unrolls)
         assert plan.wrong == []
-        assert scene.sampler.faults.count == {"time-out": 1}
+        assert scene.sampler.crash_budget.count == {"time-out": 1}
         assert [u.flags for u in unrolls] == [[0] * 5, [0, TRUNCATED, DEAD, 0, 0], [0] * 5]
         assert cast(Coder, scene.policy).saw == GIVEN_UP
 
@@ -583,8 +583,8 @@ def test_a_thread_that_wakes_up_while_it_is_given_up_touches_no_unroll(plan: Pla
         lock = Watched()
         scene.sampler._network = cast(Any, lock)
         async with scene.running():
-            unit = scene.stepper._lanes[0].unit
-            abandon = unit.abandon
+            group = scene.stepper._runners[0].group
+            abandon = group.abandon
 
             def wakes(scratch: Frame) -> None:
                 abandon(scratch)
@@ -592,7 +592,7 @@ def test_a_thread_that_wakes_up_while_it_is_given_up_touches_no_unroll(plan: Pla
                 hung.opened.set()
                 assert lock.settled.wait(PATIENCE_S)
 
-            unit.abandon = wakes  # type: ignore[method-assign]
+            group.abandon = wakes  # type: ignore[method-assign]
             scene.end.grant((0, 3))
             await scene.end.has(3)
         is_whole(scene.end.unrolls[0])

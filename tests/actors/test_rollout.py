@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.actors.rollout import Finished, Rollout
+from headrace.actors.rollout import FinishedUnroll, Rollout
 from headrace.broker.protocol.messages import MAX_EPISODES
 from headrace.learner.spaces import (
     DEAD,
@@ -53,7 +53,7 @@ class Stream:
         )
 
 
-def cut(stream: Stream, length: int) -> list[Finished]:
+def cut(stream: Stream, length: int) -> list[FinishedUnroll]:
     """What a sampler does with one group, without a sampler."""
     steps, envs = stream.reward.shape
     rollout = Rollout(SPACES, length=length, envs=envs)
@@ -77,7 +77,7 @@ def act(rollout: Rollout, stream: Stream, t: int) -> None:
         rollout.close({"obs": stream.obs[t + 1]})
 
 
-def arrays(done: Finished, length: int, envs: int) -> list[NDArray[Any]]:
+def arrays(done: FinishedUnroll, length: int, envs: int) -> list[NDArray[Any]]:
     fields = unroll_fields(SPACES, length=length, envs=envs)
     return [
         np.frombuffer(buffer, field.dtype).reshape(field.shape)

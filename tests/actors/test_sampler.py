@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from headrace.actors.acting.policy import Policy
-from headrace.actors.batching_wait import Gather
-from headrace.actors.crash_budget import Faults
+from headrace.actors.batching_wait import BatchingWait
+from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.metrics import ActorMetrics
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
 from headrace.broker.peers.outbox import Outbox
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
@@ -121,9 +121,9 @@ class Script:
         self.on_step: Callable[[int], None] = lambda _: None
         self.reward = 1.0
         self.flags = 0
-        self.failed: list[Failure] = []
+        self.failed: list[EnvFailure] = []
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         assert reply is not None
         self.reply = reply
         self.events.append(("reset",))
@@ -153,7 +153,7 @@ class Script:
             asyncio.get_running_loop().call_soon(self.news.set)
         return groups
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         failed, self.failed = self.failed, []
         return failed
 
@@ -194,14 +194,14 @@ class Scene:
         self.stepper = Script(groups, self.events)
         self.policy = Echo(self.events)
         self.metrics = ActorMetrics(CollectorRegistry())
-        self.gather = Gather(limit_s=0.0)
+        self.batching_wait = BatchingWait(limit_s=0.0)
         self.sampler = Sampler(
             end=cast(ActorEnd, self.end),
             stepper=self.stepper,
             policy=cast(Policy, self.policy),
             length=LENGTH,
-            gather=self.gather,
-            faults=Faults("Script-v0", per_hour=3),
+            batching_wait=self.batching_wait,
+            crash_budget=CrashBudget("Script-v0", per_hour=3),
             metrics=self.metrics,
         )
 
@@ -557,7 +557,7 @@ async def test_what_is_not_finite_never_leaves_and_costs_no_credit(s: Scene) -> 
         assert [put[1] for put in s.end.puts] == [0]
         assert s.puts_rows() == [LENGTH + t for t in range(LENGTH + 1)]
         assert s.stepper.taken == [2 * LENGTH]
-        assert s.sampler.faults.count == {"values": 1}
+        assert s.sampler.crash_budget.count == {"values": 1}
 
 
 @scene()
@@ -573,14 +573,14 @@ async def test_an_environment_that_never_gives_a_number_ends_the_sampler(s: Scen
 
 @scene()
 async def test_failures_are_counted_and_the_budget_ends_the_sampler(s: Scene) -> None:
-    failure = Failure(1, "step", 7, 40, "Traceback\nRuntimeError: the cable is out")
+    failure = EnvFailure(1, "step", 7, 40, "Traceback\nRuntimeError: the cable is out")
     async with s.running():
         s.end.weights(0)
         await s.quiet()
         s.stepper.failed = [failure] * 3
         s.end.news.set()
         await s.quiet()
-        assert s.sampler.faults.count == {"step": 3}
+        assert s.sampler.crash_budget.count == {"step": 3}
     s = Scene()
     s.end.weights(0)
     s.stepper.failed = [failure] * 4
@@ -605,7 +605,7 @@ async def test_the_network_waits_for_more_environments_when_that_pays(s: Scene) 
         return list(sent) if looks % 2 else [group for group in sent if group == 0]
 
     s.stepper.pick = pick
-    s.gather.wait_s = lambda **_: 5.0  # type: ignore[method-assign]
+    s.batching_wait.wait_s = lambda **_: 5.0  # type: ignore[method-assign]
     async with s.running():
         s.end.weights(0)
         s.end.grant((0, 2), (1, 2))
@@ -616,7 +616,7 @@ async def test_the_network_waits_for_more_environments_when_that_pays(s: Scene) 
 @scene(groups=2)
 async def test_the_wait_for_more_is_bounded(s: Scene) -> None:
     s.stepper.pick = lambda sent: [group for group in sent if group == 0]  # 1 never comes
-    s.gather.wait_s = lambda **_: 0.002  # type: ignore[method-assign]
+    s.batching_wait.wait_s = lambda **_: 0.002  # type: ignore[method-assign]
     async with s.running():
         s.end.weights(0)
         s.end.grant((0, 1), (1, 1))

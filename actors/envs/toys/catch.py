@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CELLS = 12  # rows and columns
-_PIXELS = 7  # a cell is so many wide and high: 84 x 84 in all
-_REACH = 1  # the paddle covers so many cells on each side of its middle
+_PIXELS = 7  # width and height of a cell: 84 x 84 in all
+_REACH = 1  # cells that the paddle covers on each side of its middle
 
 
 class Catch(gymnasium.Env[NDArray[np.uint8], int]):
-    """Left, stay, right; 11 steps; 1 for a ball that was caught, -1 for one that was not."""
+    """Lets a paddle move left, stay or move right for 11 steps; pays 1 for a ball that was caught,
+    -1 for one that was not."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
 

@@ -19,12 +19,12 @@ _OLD: Final = {f"actors.envs.{factory}": name for name, factory in _FACTORIES.it
 
 
 def registered_id(name: str) -> str:
-    """Returns the id of one of these that an older run names; any other name as it is."""
+    """Returns the gymnasium id for an older run's name of one of these; other names as they are."""
     return _OLD.get(name, name)
 
 
 def register() -> None:
-    """Registers them with gymnasium, once a process."""
+    """Registers the environments of this folder with gymnasium, once a process."""
     from gymnasium.envs import registration
 
     for name, factory in _FACTORIES.items():

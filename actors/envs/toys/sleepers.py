@@ -22,8 +22,9 @@ RESET_S = {"tail": 0.0, "normal": 0.150}
 
 
 class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """busy: burn the thread's own processor time instead of sleeping. step_s: every step lasts
-    this long. crash, stall, die: how likely a step raises, hangs, or ends the process."""
+    """Spends time in every step. busy: burn the thread's own processor time instead of sleeping.
+    step_s: every step takes this many seconds. crash, stall, die: the probability that a step
+    raises, hangs, or ends the process."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observation(), 1.0, False, self._steps == EPISODE, {}
 
     def _perhaps_fail(self, dice: float) -> None:
-        """One dice for all, so that durations do not depend on what may fail."""
+        """Fails by one random number for all failures, so that durations do not depend on them."""
         if dice < self._crash:
             raise RuntimeError("crashed as asked")
         if dice < self._crash + self._stall:
@@ -92,7 +93,7 @@ make = Sleeper
 
 
 def mean_step_s(kwargs: Mapping[str, Any]) -> float:
-    """What one step of an agent costs on average, with its share of a reset."""
+    """Returns the mean seconds of one agent step, with its share of a reset."""
     kind = kwargs.get("kind", "tail")
     step_s = kwargs.get("step_s")
     if step_s is None:
@@ -105,7 +106,7 @@ def _tail_s() -> float:
 
 
 def _normal_s() -> float:
-    """The mean of max(0, X)."""
+    """Returns the mean of max(0, X)."""
     z = MEAN_S / DEVIATION_S
     below = (1 + math.erf(z / math.sqrt(2))) / 2
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)

@@ -17,7 +17,7 @@ Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class _Questions(gymnasium.Env[Any, Any], ABC):
-    """Every step shows a question and pays up to 1 / 20 for the answer."""
+    """Shows a question at every step and pays up to 1 / 20 for the answer."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
 
@@ -41,15 +41,15 @@ class _Questions(gymnasium.Env[Any, Any], ABC):
 
     @abstractmethod
     def _question(self) -> Any:
-        """What is shown next."""
+        """Returns what is shown next."""
 
     @abstractmethod
     def _paid(self, action: Any) -> float:
-        """0 to 1, for an answer to what is shown."""
+        """Returns 0 to 1, for an answer to what is shown."""
 
 
 class Multi(_Questions):
-    """Repeat what is shown: three choices of different sizes, a third of the pay for each.
+    """Asks to repeat what is shown: three choices of different sizes, a third of the pay for each.
 
     The best return is 1.0; by chance it is 0.344.
     """
@@ -67,8 +67,8 @@ class Multi(_Questions):
 
 
 class Parts(_Questions):
-    """0 while the lamp is off; else the sign of one of three numbers: 1 = below, 2 = above zero.
-    `which` says of which number, so that no part of the observation is enough.
+    """Asks for 0 while the lamp is off; else for the sign of one of three numbers: 1 = below, 2 =
+    above zero. `which` says of which number, so that no part of the observation is enough.
 
     The best return is 1.0; by chance it is 0.333.
     """
@@ -96,8 +96,8 @@ class Parts(_Questions):
 
 
 class Tracker(_Questions):
-    """Half the pay for hitting two numbers, less the square of the distance in units of half the
-    range; half for repeating a choice.
+    """Pays one half for hitting two numbers, less the square of the distance in units of half the
+    range; the other half for repeating a choice.
 
     The best return is 1.0; numbers with a standard deviation of a tenth of half the range lose
     0.005 of it.
@@ -125,7 +125,7 @@ class Tracker(_Questions):
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """Collect eight coins, one after another, on a board of 5 x 5; env.mask = "allowed".
+    """Asks to collect eight coins, one after another, on a board of 5 x 5; env.mask = "allowed".
 
     Up, down, left, right; to leave the board is forbidden: it pays -1 and ends the episode. Each
     coin pays 1/8, less a tenth of that for every step that was more than it needed. The best return
@@ -169,7 +169,7 @@ class Masked(gymnasium.Env[Any, Any]):
         return self._seen(), paid, False, self._steps == self.LONGEST, {}
 
     def _lay(self) -> None:
-        """A new coin, anywhere but here."""
+        """Lays a new coin, anywhere but here."""
         row, column = self._at
         place = row * self.SIDE + column + int(self.np_random.integers(1, self.SIDE**2))
         self._coin = divmod(place % self.SIDE**2, self.SIDE)
@@ -184,7 +184,7 @@ class Masked(gymnasium.Env[Any, Any]):
         return 0 <= at[0] < self.SIDE and 0 <= at[1] < self.SIDE
 
     def _seen(self, *, over: bool = False) -> dict[str, Any]:
-        """After the end nothing is allowed."""
+        """Returns the observation; after the end nothing is allowed."""
         allowed = [not over and self._inside(self._moved(action)) for action in range(4)]
         half = (self.SIDE - 1) / 2
         board = np.array((*self._at, *self._coin), np.float32)
@@ -192,9 +192,8 @@ class Masked(gymnasium.Env[Any, Any]):
 
 
 class Chance(gymnasium.Env[Any, Any]):
-    """Nothing can be learnt: one episode in three ends at its first step and pays 1, every other
-    lasts `steps` and pays nothing. The mean return is a third, but 1 among those that end first.
-    """
+    """Offers nothing to learn: one episode in three ends at its first step and pays 1, every other
+    lasts `steps` and pays nothing. The mean return is a third, but 1 among those that end first."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
 
@@ -219,7 +218,7 @@ class Chance(gymnasium.Env[Any, Any]):
 
 
 class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Of an observation of positions and velocities in turn, the positions."""
+    """Keeps the positions of an observation of positions and velocities in turn."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -232,6 +231,6 @@ class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def cartpole_positions(**kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """CartPole-v1 without its velocities: [position, angle]. The best return is 500, but only with
-    a memory: one glance does not say which way the pole falls."""
+    """Makes CartPole-v1 without its velocities: [position, angle]. The best return is 500, but only
+    with a memory: one observation does not say which way the pole falls."""
     return Positions(gymnasium.make("CartPole-v1", disable_env_checker=True, **kwargs))

@@ -30,11 +30,11 @@ from headrace.actors.stepping.processes.shared_frame import (
 )
 
 _STACK_S, _STACK_BYTES = 0.05, 8000  # a worker that is asked where it is answers within that
-_END_S = 1.0  # workers that have been told to end get so long for it
+_END_S = 1.0  # for workers that have been told to end
 
 
 class Host:
-    """Starts, kills and reaps."""
+    """Starts, kills and reaps workers."""
 
     def __init__(self, task: Task, control: socket.socket) -> None:
         self._task = task
@@ -68,7 +68,7 @@ class Host:
         self._end()
 
     def _obey(self, message: bytes) -> bool:
-        """False = end."""
+        """Carries out one order. False = end."""
         match orders.decode(message):
             case Fork(workers):
                 gc.collect()
@@ -141,8 +141,8 @@ def _kill_group(pid: int) -> None:
 
 
 def import_for(config: EnvConfig) -> None:
-    """What workers will need, so that they share it. What fails here fails in a worker again, which
-    reports it."""
+    """Imports what workers will need, so that they share it. What fails here fails again in a
+    worker, which reports it."""
     with contextlib.suppress(Exception):
         for table in (*config.wrappers, {"id": config.id}):
             if ":" in str(table.get("id")):

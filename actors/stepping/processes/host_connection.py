@@ -16,14 +16,14 @@ from msgspec import Struct, msgpack
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.processes.shared_frame import MESSAGE_BYTES, Stop, Task
 
-_END_S = 2.0  # a host that has been told to end gets so long for it; its workers get half of that
-# One library call in a worker shall not start a thread on every core that the others use.
+_END_S = 2.0  # for a host that has been told to end; its workers get half of that
+# A library call in a worker must not start threads on the cores that the others use.
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 _SPARE_DESCRIPTORS = 16  # the host's, and what this process opens later
 
 
-class Connection:
-    """One host process; when it is gone, so are its workers."""
+class HostConnection:
+    """Connects to one host process; when it is gone, so are its workers."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Connection:
         self._send(msgpack.encode(message))
 
     def close(self) -> None:
-        """The workers have been told; nothing of the host's is left afterwards."""
+        """Ends the host and whatever is left of its workers, which have been told to end."""
         self._loop.remove_reader(self._socket)
         self.send(Stop())
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -89,7 +89,8 @@ class Connection:
             return
 
     def check(self) -> None:
-        """Has it ended? Its end of the socket may be held open by what a simulator has started."""
+        """Checks whether the host has ended: its end of the socket may be held open by what a
+        simulator has started."""
         if self._process.poll() is not None:
             self._end()
 
@@ -97,11 +98,11 @@ class Connection:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._process.kill()
-        self._gone(f"host process {self._process.pid} {words(self._process.wait())}")
+        self._gone(f"host process {self._process.pid} {exit_words(self._process.wait())}")
 
 
-def words(status: int) -> str:
-    """What became of a process."""
+def exit_words(status: int) -> str:
+    """Returns in words how a process ended."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:
@@ -111,7 +112,7 @@ def words(status: int) -> str:
 
 
 def check_descriptors(workers: int) -> None:
-    """Before one of them fails in the middle."""
+    """Raises EnvError if the workers would exceed the limit of file descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     needed = len(list(Path("/proc/self/fd").iterdir())) + workers + _SPARE_DESCRIPTORS
     if needed > limit:

@@ -16,26 +16,30 @@ import numpy as np
 from headrace.actors.actions import Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.processes.host_connection import Connection, check_descriptors, words
+from headrace.actors.stepping.processes.host_connection import (
+    HostConnection,
+    check_descriptors,
+    exit_words,
+)
 from headrace.actors.stepping.processes.shared_frame import (
     Died,
     Failed,
     Fork,
     Kill,
-    Shared,
+    NeverWorked,
+    SharedFrame,
     Task,
-    Wrong,
     groups_of,
     reports,
 )
-from headrace.actors.stepping.stepper import Failure, Reply
+from headrace.actors.stepping.stepper import EnvFailure, ThreadReply
 from headrace.learner.spaces import Spaces
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
-class Processes:
-    """The sampler's end."""
+class ProcessStepper:
+    """Steps groups in worker processes; this is the sampler's side."""
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class Processes:
         self._workers = self.beside = workers = min(workers, groups) or groups
         check_descriptors(workers)
         memory = os.memfd_create("stepping")
-        self._shared = Shared(memory, spaces, groups=groups, envs=envs, workers=workers)
+        self._shared = SharedFrame(memory, spaces, groups=groups, envs=envs, workers=workers)
         self.frame = self._shared.frame
         self._wakes = tuple(os.eventfd(0, os.EFD_CLOEXEC) for _ in range(workers))
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -73,7 +77,7 @@ class Processes:
         )
         self._timeout_s = timeout_s
         self._seen = np.zeros(groups, np.int64)  # by group: steps that ready() has named
-        self._failures: list[Failure] = []
+        self._failures: list[EnvFailure] = []
         self._wrong: EnvError | None = None  # for ready() to raise
         self._hung: set[int] = set()  # workers that are being killed
         # By worker: how many steps its groups had done when it was started, and how long to wait
@@ -81,12 +85,12 @@ class Processes:
         self._base = [0] * workers
         self._pauses = [0.0] * workers
         self._host_pause = 0.0
-        self._host: Connection | None = None
+        self._host: HostConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()  # the caller's, from start() on
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def start(self, news: asyncio.Event, _reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self._news, self._loop = news, asyncio.get_running_loop()
         self._loop.add_reader(self._bell, self._rung)
         for group in range(self.frame.groups):
@@ -111,7 +115,7 @@ class Processes:
         self._seen = done
         return changed
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         failures, self._failures = self._failures, []
         return failures
 
@@ -141,21 +145,21 @@ class Processes:
         for worker in range(self._workers):
             self._base[worker] = self._done_by(worker)
             self._shared.busy[worker] = self._shared.beat[worker] = 0
-        self._host = Connection(self._loop, self._task, self._fds, self._heard, self._host_gone)
+        self._host = HostConnection(self._loop, self._task, self._fds, self._heard, self._host_gone)
         self._host.send(Fork(tuple(range(self._workers))))
 
     def _heard(self, message: bytes) -> None:
         match reports.decode(message):
             case Failed(_, failure):
                 self._failures.append(failure)
-            case Wrong(sentence, traceback):
+            case NeverWorked(sentence, traceback):
                 self._wrong = EnvError(sentence, traceback=traceback)
             case Died(worker, pid, status, stack):
-                self._died(worker, f"process {pid} {words(status)}", stack)
+                self._died(worker, f"process {pid} {exit_words(status)}", stack)
         self._news.set()
 
     def _died(self, worker: int, how: str, stack: str) -> None:
-        """It is started again, and its groups show a dead step as soon as they are sent."""
+        """Restarts a worker that died; its groups show a dead step as soon as they are sent."""
         where = "time-out" if worker in self._hung else "death"
         self._hung.discard(worker)
         progress = self._done_by(worker) > self._base[worker]
@@ -174,7 +178,7 @@ class Processes:
             self._host.send(Fork((worker,)))
 
     def _blame(self, worker: int, where: str, how: str) -> bool:
-        """Say what became of the worker; False if it is the end of everything."""
+        """Reports how the worker ended; False if sampling cannot go on."""
         shared = self._shared
         mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
         group = shared.busy[worker] - 1 if shared.busy[worker] else mine[0]
@@ -187,11 +191,11 @@ class Processes:
         elif not shared.done[group]:
             self._wrong = EnvError(f"{self._task.config.id} cannot be made: {how}")
             return False
-        self._failures.append(shared.ledger.failure_of_group(group, where, how))
+        self._failures.append(shared.books.failure_of_group(group, where, how))
         return True
 
     def _host_gone(self, how: str) -> None:
-        """Its workers were killed with it."""
+        """Restarts the host; its workers were killed with it."""
         self._host = None
         self._news.set()
         self._hung.clear()
@@ -203,7 +207,7 @@ class Processes:
         self._later(pause, self._start_host)
 
     def _watch(self) -> None:
-        """Now and then: has one hung?"""
+        """Checks periodically for workers that have hung."""
         now, shared = time.monotonic_ns(), self._shared
         for worker, beat in enumerate(shared.beat):
             if beat and self._waits_for(worker) and now - beat > self._timeout_s * 1e9:

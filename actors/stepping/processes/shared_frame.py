@@ -9,15 +9,15 @@ from msgspec import Struct, msgpack
 from numpy.typing import NDArray
 
 from headrace.actors.config import EnvConfig
-from headrace.actors.stepping.bookkeeping import Ledger
-from headrace.actors.stepping.stepper import Failure, Frame
+from headrace.actors.stepping.bookkeeping import Bookkeeping
+from headrace.actors.stepping.stepper import EnvFailure, Frame
 from headrace.learner.spaces import Spaces
 
 MESSAGE_BYTES = 1 << 16  # the longest that travels
 
 
 class Task(Struct, frozen=True):
-    """What a host has to know, before anything else."""
+    """Tells a host all it has to know, before anything else."""
 
     config: EnvConfig
     spaces: Spaces
@@ -33,23 +33,23 @@ class Task(Struct, frozen=True):
 
 
 class Fork(Struct, frozen=True, tag=True):
-    """To the host: start these."""
+    """Tells the host to start these workers."""
 
     workers: tuple[int, ...]
 
 
 class Kill(Struct, frozen=True, tag=True):
-    """To the host: this one hangs; find out where, and end it."""
+    """Tells the host that this worker hangs: find out where, and kill it."""
 
     worker: int
 
 
 class Stop(Struct, frozen=True, tag=True):
-    """To the host: the workers have been told to end; reap them."""
+    """Tells the host that the workers have been told to end: reap them."""
 
 
 class Died(Struct, frozen=True, tag=True):
-    """From the host. A negative status is the signal that killed it."""
+    """Reports, from the host, a worker's end. A negative status is the signal that killed it."""
 
     worker: int
     pid: int
@@ -58,29 +58,29 @@ class Died(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """From a worker: it has mended an environment, or tries to."""
+    """Reports, from a worker, an environment that it has restarted, or tries to restart."""
 
     worker: int
-    failure: Failure
+    failure: EnvFailure
 
 
-class Wrong(Struct, frozen=True, tag=True):
-    """From a worker: what it was told to make never worked."""
+class NeverWorked(Struct, frozen=True, tag=True):
+    """Reports, from a worker, that what it was told to make never worked."""
 
     sentence: str
     traceback: str  # in the user's code; "" = none had a part in it
 
 
 orders = msgpack.Decoder(Fork | Kill | Stop)
-reports = msgpack.Decoder(Died | Failed | Wrong)
+reports = msgpack.Decoder(Died | Failed | NeverWorked)
 
 
-class Shared:
-    """The memory; one mapping in every process."""
+class SharedFrame:
+    """Maps the shared memory into one process: the frame and the counters."""
 
     def __init__(self, fd: int, spaces: Spaces, *, groups: int, envs: int, workers: int) -> None:
         frame_bytes = Frame.nbytes(spaces, groups=groups, envs=envs)
-        counters = 1 + 2 * groups + 2 * workers + Ledger.size(groups, envs)
+        counters = 1 + 2 * groups + 2 * workers + Bookkeeping.size(groups, envs)
         os.ftruncate(fd, frame_bytes + 8 * counters)
         memory = memoryview(mmap.mmap(fd, frame_bytes + 8 * counters))
         self.frame = Frame.over(memory, spaces, groups=groups, envs=envs)
@@ -91,7 +91,7 @@ class Shared:
         self.done = numbers[1 + groups : at]  # by group: how many of them are done
         self.busy = numbers[at : at + workers]  # by worker: the group it is at, counted from 1
         self.beat = numbers[at + workers : at + 2 * workers]  # by worker: `alive` when; 0 = not yet
-        self.ledger = Ledger(numbers[at + 2 * workers :], groups=groups, envs=envs)
+        self.books = Bookkeeping(numbers[at + 2 * workers :], groups=groups, envs=envs)
         # The same memory as `done`, to be compared as a whole.
         self.done_array: NDArray[np.int64] = np.frombuffer(self.done, np.int64)
 
@@ -103,10 +103,10 @@ class Shared:
         self._stop[0] = 1
 
     def alive(self, worker: int) -> None:
-        """It works on something new: what was, did not hang."""
+        """Notes that the worker works on something new: what was before did not hang."""
         self.beat[worker] = time.monotonic_ns()
 
 
 def groups_of(worker: int, *, groups: int, workers: int) -> range:
-    """Dealt like cards."""
+    """Returns the worker's groups: they are dealt like cards."""
     return range(worker, groups, workers)

@@ -14,11 +14,17 @@ from msgspec import msgpack
 from headrace.actors import users_code
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.bookkeeping import traceback_of
-from headrace.actors.stepping.group import Envs, Seat, Stopped, Unit
-from headrace.actors.stepping.linux import die_with_parent, sharp_sleep
-from headrace.actors.stepping.processes.shared_frame import Failed, Shared, Task, Wrong, groups_of
-from headrace.actors.stepping.stepper import Failure
-from headrace.actors.stepping.vector import Vector
+from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec, StepperClosed
+from headrace.actors.stepping.linux import die_with_parent, minimise_timer_slack
+from headrace.actors.stepping.processes.shared_frame import (
+    Failed,
+    NeverWorked,
+    SharedFrame,
+    Task,
+    groups_of,
+)
+from headrace.actors.stepping.stepper import EnvFailure
+from headrace.actors.stepping.vector import VectorGroup
 
 ASK_STACK = signal.SIGUSR2
 _SENTENCE = 8000  # characters that the longest one may have
@@ -26,21 +32,21 @@ _NAP_S = 0.1  # between looks at whether to stop, while an environment cannot be
 
 
 def run(task: Task, worker: int, control: socket.socket, *, host: int, stacks: int) -> None:
-    """The whole life of a forked worker."""
+    """Runs the whole life of a forked worker."""
     die_with_parent(host)
     # The host asks so where it hangs; answered even in the middle of a call into C.
     faulthandler.register(ASK_STACK, stacks)
     # A group of its own, so that the simulators it started can be ended with it.
     os.setpgid(0, 0)
-    sharp_sleep()
+    minimise_timer_slack()
     status = 1
     try:
         Worker(task, worker, control).run()
         status = 0
-    except Stopped:
+    except StepperClosed:
         status = 0
     except EnvError as error:
-        wrong = Wrong(str(error)[:_SENTENCE], users_code.traceback_of(error))
+        wrong = NeverWorked(str(error)[:_SENTENCE], users_code.traceback_of(error))
         control.send(msgpack.encode(wrong))
     except BaseException as error:  # noqa: BLE001 - the process ends here in any case
         sys.stderr.write(traceback_of(error))
@@ -52,37 +58,37 @@ def run(task: Task, worker: int, control: socket.socket, *, host: int, stacks: i
 
 
 class Worker:
-    """Its groups, their environments, and the memory that it fills."""
+    """Steps its groups, and writes what they answer into the shared memory."""
 
     def __init__(self, task: Task, number: int, control: socket.socket) -> None:
         self._number = number
         self._control = control
-        self._shared = shared = Shared(
+        self._shared = shared = SharedFrame(
             task.memory, task.spaces, groups=task.groups, envs=task.envs, workers=task.workers
         )
         self._wake, self._news = task.wakes[number], task.news
-        self._groups = groups_of(number, groups=task.groups, workers=task.workers)
-        kind: type[Unit] = Vector if task.vector else Envs
-        self._units = {
+        groups = groups_of(number, groups=task.groups, workers=task.workers)
+        kind: type[Group] = VectorGroup if task.vector else EnvGroup
+        self._groups = {
             group: kind(
-                Seat(
+                GroupSpec(
                     task.config,
                     task.spaces,
                     group,
                     task.envs,
                     task.seed,
-                    shared.ledger,
+                    shared.books,
                     self._report,
                     self._pause,
                 ),
                 shared.frame,
             )
-            for group in self._groups
+            for group in groups
         }
-        # A fork has its parent's random numbers; environments that use the global ones shall not
+        # A fork has its parent's random numbers; environments that use the global ones must not
         # all play the same.
-        first = self._groups[0]
-        seed = task.seed + first + 1_000_003 * shared.ledger.restarts[first]
+        first = groups[0]
+        seed = task.seed + first + 1_000_003 * shared.books.restarts[first]
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
 
@@ -91,30 +97,30 @@ class Worker:
         shared.alive(self._number)
         while not shared.stopped:
             worked = False
-            for group in self._groups:
-                if shared.sent[group] != shared.done[group] and not shared.stopped:
-                    self._step(group)
+            for number in self._groups:
+                if shared.sent[number] != shared.done[number] and not shared.stopped:
+                    self._step(number)
                     worked = True
             if not worked:
                 os.eventfd_read(self._wake)
-        for unit in self._units.values():
-            unit.close()
+        for group in self._groups.values():
+            group.close()
 
-    def _step(self, group: int) -> None:
-        shared, unit = self._shared, self._units[group]
+    def _step(self, number: int) -> None:
+        shared, group = self._shared, self._groups[number]
         shared.alive(self._number)
-        shared.busy[self._number] = group + 1
-        if unit.begun:
-            unit.step(shared.frame.action[shared.frame.columns(group)])
-        elif shared.done[group]:
-            unit.revive()
+        shared.busy[self._number] = number + 1
+        if group.begun:
+            group.step(shared.frame.action[shared.frame.columns(number)])
+        elif shared.done[number]:
+            group.rebuild()
         else:
-            unit.begin()
+            group.begin()
         shared.busy[self._number] = 0
-        shared.done[group] = shared.sent[group]
+        shared.done[number] = shared.sent[number]
         os.eventfd_write(self._news, 1)
 
-    def _report(self, failure: Failure) -> None:
+    def _report(self, failure: EnvFailure) -> None:
         self._shared.alive(self._number)  # failing is not hanging
         self._control.send(msgpack.encode(Failed(self._number, failure)))
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.actors.acting.frame_stacks import Stacks
+from headrace.actors.acting.frame_stacks import FrameStacks
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, TERMINATED, Leaf, Spaces, discrete
 
@@ -14,7 +14,7 @@ SPACES = Spaces((Leaf("eye", "|u1", (2, 2), stack=3), Leaf("clock", "<f4", (1,))
 
 def test_windows_are_the_last_rows_of_the_episode_the_first_one_repeated() -> None:
     frame = Frame.empty(SPACES, groups=2, envs=2)
-    stacks = Stacks(SPACES, frame)
+    stacks = FrameStacks(SPACES, frame)
     rng = np.random.default_rng(0)
     shown: list[list[np.ndarray]] = [[] for _ in range(4)]  # of the running episode
     over = [False] * 4
@@ -33,22 +33,22 @@ def test_windows_are_the_last_rows_of_the_episode_the_first_one_repeated() -> No
         stacks.push(group)
         for column in range(frame.columns(group).start, frame.columns(group).stop):
             rows = ([shown[column][0]] * 2 + shown[column])[-3:]
-            (window,) = stacks.take(np.array([column]))["eye"]
+            (window,) = stacks.snapshot(np.array([column]))["eye"]
             np.testing.assert_array_equal(window, rows)
         history = stacks.history(group)["obs.eye"]
         columns = frame.columns(group)
         np.testing.assert_array_equal(
-            history, stacks.take(slice(None))["eye"][columns][:, :2].swapaxes(0, 1)
+            history, stacks.snapshot(slice(None))["eye"][columns][:, :2].swapaxes(0, 1)
         )
 
 
 def test_what_was_taken_stays_when_the_environments_go_on() -> None:
     frame = Frame.empty(SPACES, groups=1, envs=2)
-    stacks = Stacks(SPACES, frame)
+    stacks = FrameStacks(SPACES, frame)
     stacks.push(0)
     for rows in (slice(None), np.array([1, 0])):
         frame.obs["clock"][:] = [[1], [2]]
-        taken = stacks.take(rows)
+        taken = stacks.snapshot(rows)
         frame.obs["clock"][:] = 9
         frame.obs["eye"][:] = 9
         order = [[1], [2]] if isinstance(rows, slice) else [[2], [1]]
@@ -77,13 +77,13 @@ def test_arrays_lie_apart_in_one_block(envs: int) -> None:
 
 def test_what_is_remembered_belongs_to_an_environment_and_ends_with_its_episode() -> None:
     frame = Frame.empty(SPACES, groups=2, envs=2)
-    stacks = Stacks(SPACES, frame, memory=3, previous=True)
+    stacks = FrameStacks(SPACES, frame, memory=3, previous=True)
     for group in range(2):
         stacks.push(group)
     everything = slice(None)
     memory = stacks.memory(everything)
     assert memory is not None and not memory.any()
-    assert stacks.take(everything)["previous.choices"].tolist() == [[-1]] * 4
+    assert stacks.snapshot(everything)["previous.choices"].tolist() == [[-1]] * 4
     # Groups act in any order; each row is written where it belongs.
     after = np.arange(12, dtype=np.float32).reshape(4, 3) + 1.0
     rows = np.array([2, 3, 0, 1])
@@ -94,7 +94,7 @@ def test_what_is_remembered_belongs_to_an_environment_and_ends_with_its_episode(
     remembered = stacks.memory(rows)
     assert remembered is not None
     assert remembered.tolist() == [[1, 2, 3], [0, 0, 0], [7, 8, 9], [10, 11, 12]]
-    seen = stacks.look(frame.columns(1))
+    seen = stacks.view(frame.columns(1))
     assert seen["previous.choices"].tolist() == [[0], [-1]]
     assert seen["previous.reward"].tolist() == [1.0, 0.0]
     history = stacks.history(1)
@@ -104,6 +104,6 @@ def test_what_is_remembered_belongs_to_an_environment_and_ends_with_its_episode(
 
 
 def test_a_network_that_remembers_nothing_is_given_nothing() -> None:
-    stacks = Stacks(SPACES, Frame.empty(SPACES, groups=1, envs=2))
+    stacks = FrameStacks(SPACES, Frame.empty(SPACES, groups=1, envs=2))
     assert stacks.memory(slice(None)) is None
-    assert stacks.take(slice(None)).keys() == {"eye", "clock"}
+    assert stacks.snapshot(slice(None)).keys() == {"eye", "clock"}

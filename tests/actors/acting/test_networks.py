@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from headrace.actors.acting.networks import Acting
+from headrace.actors.acting.networks import ActingNetwork
 from headrace.learner.algorithms import vtrace
 from headrace.learner.config import ModelConfig
 from headrace.learner.models import categorical, precision
@@ -61,10 +61,10 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_fewer_bits_are_nearly_the_same_policy(spaces: Spaces) -> None:
     model = nature(spaces)
     obs = observations(32)
-    exact = softmax(Acting(model, spaces, "float32").params(obs)[0])
+    exact = softmax(ActingNetwork(model, spaces, "float32").params(obs)[0])
     assert exact.std(axis=1).mean() > 0.05
     for kind, near in (("bfloat16", 0.01), ("int8", 0.03)):
-        logits = Acting(model, spaces, kind).params(obs)[0]
+        logits = ActingNetwork(model, spaces, kind).params(obs)[0]
         assert logits.dtype == np.float32 and logits.shape == (32, ACTIONS)
         gap = np.abs(softmax(logits) - exact).max()
         assert 0 < gap < near, kind
@@ -74,22 +74,22 @@ def test_fewer_bits_are_nearly_the_same_policy(spaces: Spaces) -> None:
 def test_it_follows_the_model_when_told(kind: str) -> None:
     model, other = nature(WITH_REST), nature(WITH_REST, seed=1)
     obs = observations(8)
-    acting = Acting(model, WITH_REST, kind)
+    acting = ActingNetwork(model, WITH_REST, kind)
     acting.params(obs)
     model.load_state_dict(other.state_dict())
     acting.refresh()
-    exact = softmax(Acting(other, WITH_REST, "float32").params(obs)[0])
+    exact = softmax(ActingNetwork(other, WITH_REST, "float32").params(obs)[0])
     assert np.abs(softmax(acting.params(obs)[0]) - exact).max() < 0.03
 
 
 @pytest.mark.parametrize("kind", PRECISIONS)
 def test_one_row_and_nothing_else_of_the_batch(kind: str) -> None:
     """A row's logits must not depend on the rows beside it, once the ranges are known."""
-    acting = Acting(nature(), SPACES, kind)
+    acting = ActingNetwork(nature(), SPACES, kind)
     obs = observations(8)
     for _ in range(3):  # the next batch but one that int8 measures is the 4th
         together = acting.params(obs)[0]
-    alone = Acting(nature(), SPACES, kind)
+    alone = ActingNetwork(nature(), SPACES, kind)
     alone.params(obs)
     alone.params(obs)
     one = alone.params({name: value[5:6] for name, value in obs.items()})[0]
@@ -100,9 +100,9 @@ def test_int8_learns_the_ranges_of_brighter_batches() -> None:
     model = nature()
     bright = observations(8)
     dark = {"obs": bright["obs"] // 32}
-    acting = Acting(model, SPACES, "int8")
+    acting = ActingNetwork(model, SPACES, "int8")
     acting.params(dark)
-    exact = Acting(model, SPACES, "float32").params(bright)[0]
+    exact = ActingNetwork(model, SPACES, "float32").params(bright)[0]
     acting.params(bright)
     assert np.abs(softmax(acting.params(bright)[0]) - softmax(exact)).max() < 0.03
 
@@ -111,34 +111,36 @@ def test_mlp_acts_too() -> None:
     spaces = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
     model = build(ModelConfig(obs_scale=(1, 3, 1, 1)), spaces, seed=0)
     obs: Obs = {"obs": np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)}
-    exact = Acting(model, spaces, "float32").params(obs)[0]
-    assert np.array_equal(Acting(model, spaces, "auto").params(obs)[0], exact)
-    np.testing.assert_allclose(Acting(model, spaces, "bfloat16").params(obs)[0], exact, atol=1e-3)
+    exact = ActingNetwork(model, spaces, "float32").params(obs)[0]
+    assert np.array_equal(ActingNetwork(model, spaces, "auto").params(obs)[0], exact)
+    np.testing.assert_allclose(
+        ActingNetwork(model, spaces, "bfloat16").params(obs)[0], exact, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(("native", "kind"), [(True, "bfloat16"), (False, "float32")])
 def test_auto(native: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "native_bf16", lambda: native)
     model, obs = nature(), observations(4)
-    expected = Acting(model, SPACES, kind).params(obs)[0]
-    assert np.array_equal(Acting(model, SPACES, "auto").params(obs)[0], expected)
+    expected = ActingNetwork(model, SPACES, kind).params(obs)[0]
+    assert np.array_equal(ActingNetwork(model, SPACES, "auto").params(obs)[0], expected)
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 def test_recorded_log_probs_come_from_the_logits_that_acted(kind: str) -> None:
     model, obs = nature(), observations(64)
-    acting = Acting(model, SPACES, kind)
+    acting = ActingNetwork(model, SPACES, kind)
     acting.params(obs)
     acting.params(obs)  # the next batch that int8 measures is the 4th
     action, logp = categorical.sample(acting.params(obs)[0], np.random.default_rng(0))
 
-    def recomputed(network: Acting) -> NDArray[np.float32]:
+    def recomputed(network: ActingNetwork) -> NDArray[np.float32]:
         logits = torch.from_numpy(network.params(obs)[0])
         return categorical.log_prob(logits, torch.from_numpy(action)).numpy()
 
     # Of int8 this is the 4th batch, measured again: the same rows, so the same ranges.
     np.testing.assert_allclose(recomputed(acting), logp, atol=1e-5)
-    gap = np.abs(recomputed(Acting(model, SPACES, "float32")) - logp).max()
+    gap = np.abs(recomputed(ActingNetwork(model, SPACES, "float32")) - logp).max()
     assert 1e-4 < gap < 0.1
 
 
@@ -175,12 +177,12 @@ def value_targets(
 def test_v_trace_corrects_the_rounding(acted_with: str) -> None:
     """Acted by rounded logits, targeted at the exact policy: right on average over many actions."""
     model, obs = nature(), observations(1)
-    exact = Acting(model, SPACES, "float32").params(obs)[0]
+    exact = ActingNetwork(model, SPACES, "float32").params(obs)[0]
     if acted_with == "coarse":
         acted = np.round(exact)
         assert not np.allclose(softmax(acted), softmax(exact), atol=0.03)
     else:
-        acted = Acting(model, SPACES, acted_with).params(obs)[0]
+        acted = ActingNetwork(model, SPACES, acted_with).params(obs)[0]
     reward = torch.tensor([5.0, -2.0, 1.0, -7.0])
     right = float(torch.from_numpy(softmax(exact))[0].double() @ reward.double())
 
@@ -209,7 +211,7 @@ def test_few_rows_give_what_the_module_gives_whatever_its_weights(
     spaces = Spaces((Leaf("b", "<f8", (2, 2)), Leaf("a", "|u1", (3,))), discrete(3))
     config = ModelConfig(hidden=hidden, activation=activation, obs_scale=(1, 2, 3, 4, 5, 6, 7.0))
     model = build(config, spaces, seed=1)
-    acting = Acting(model, spaces, "float32")
+    acting = ActingNetwork(model, spaces, "float32")
     rng = np.random.default_rng(0)
     flat = FlatWeights(build(config, spaces, seed=2))
     for body in (None, flat.dump()):
@@ -263,7 +265,7 @@ def test_few_rows_normalised_and_with_deviations(std: Any, scale: tuple[float, .
     moved(other, numbers(50, seed=3))
     with torch.no_grad():
         other.policy_head.weight.mul_(100)
-    acting = Acting(model, ARM, "float32")
+    acting = ActingNetwork(model, ARM, "float32")
     assert acting.quick
     for told in (False, True):
         if told:
@@ -298,7 +300,7 @@ def test_the_memory_goes_round(encoder: str, core: Any, kind: str) -> None:
     config = ModelConfig(kind=encoder, core=core, core_units=5, hidden=(8,), normalise_obs=True)
     model = build(config, MASKED, seed=0)
     moved(model, observations(16, seed=1))
-    acting = Acting(model, MASKED, kind)
+    acting = ActingNetwork(model, MASKED, kind)
     assert not acting.quick
     memory: NDArray[np.float32] | None = None
     carried: torch.Tensor | None = None
@@ -323,7 +325,7 @@ def test_statistics_and_masks_in_all_precisions(kind: str) -> None:
     obs = masked(8)
     obs["speed"] = obs["speed"] * 50 + 300
     moved(other, {**obs, "speed": obs["speed"] + 20})
-    acting = Acting(model, MASKED, kind)
+    acting = ActingNetwork(model, MASKED, kind)
     acting.params(obs)
     model.load_state_dict(other.state_dict())
     acting.refresh()
@@ -341,7 +343,7 @@ def test_a_box_in_all_precisions() -> None:
     obs = observations(4)
     del obs["speed"]
     for kind in PRECISIONS:
-        params, _ = Acting(model, spaces, kind).params(obs)
+        params, _ = ActingNetwork(model, spaces, kind).params(obs)
         np.testing.assert_allclose(params[:, 2:], np.log(0.3), rtol=1e-6)
         with torch.no_grad():
             np.testing.assert_allclose(params, model.policy(tensors(obs))[0], atol=1e-3)
@@ -361,7 +363,7 @@ TWO = Spaces((*SPACES.observation, Leaf("map", "uint8", (40, 40))), discrete(ACT
 )
 def test_what_bytes_cannot_do(config: ModelConfig, spaces: Spaces, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Acting(build(config, spaces, seed=0), spaces, "int8")
+        ActingNetwork(build(config, spaces, seed=0), spaces, "int8")
 
 
 def test_only_plain_numbers_are_quick() -> None:
@@ -375,7 +377,7 @@ def test_only_plain_numbers_are_quick() -> None:
         (ModelConfig(), (Leaf("obs", "int64", (), (4,)),), False),
     ):
         spaces = Spaces(leaves, discrete(2))
-        assert Acting(build(config, spaces, seed=0), spaces, "auto").quick is quick
+        assert ActingNetwork(build(config, spaces, seed=0), spaces, "auto").quick is quick
 
 
 class Own(nn.Module):
@@ -401,7 +403,7 @@ def test_an_encoder_of_the_user_s_own(kind: str, monkeypatch: pytest.MonkeyPatch
     spaces = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
     config = ModelConfig(kind="own_encoder:Own")
     model, other = build(config, spaces, seed=0), build(config, spaces, seed=1)
-    acting = Acting(model, spaces, kind)
+    acting = ActingNetwork(model, spaces, kind)
     obs: Obs = {"obs": np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)}
     acting.params(obs)
     model.load_state_dict(other.state_dict())

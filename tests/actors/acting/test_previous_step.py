@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.actors.acting.policy import Policy
-from headrace.actors.stepping.stepper import Failure, Frame, Reply
+from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
 from headrace.broker.protocol.messages import Buffer, Deliver
 from headrace.broker.weights.blobs import Blob
 from headrace.learner import weights
@@ -75,7 +75,7 @@ class Play:
         self._sent: list[int] = []
         self.asked = 0  # times that actions came without the event loop
 
-    def start(self, news: asyncio.Event, reply: Reply | None = None) -> None:
+    def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         assert reply is not None
         self._news, self._reply = news, reply
         for group in range(GROUPS):
@@ -99,7 +99,7 @@ class Play:
             asyncio.get_running_loop().call_soon(self._news.set)
         return groups
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[EnvFailure]:
         return []
 
     def close(self) -> None: ...
@@ -204,7 +204,7 @@ def played(
             await sampler.run()
 
     asyncio.run(main())
-    return Played(end, stepper, dict(sampler.faults.count))
+    return Played(end, stepper, dict(sampler.crash_budget.count))
 
 
 def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]:

@@ -59,7 +59,7 @@ def test_each_kind_is_said_once(
     monkeypatch.setitem(sys.modules, "mujoco", mujoco)
     monkeypatch.setattr(mujoco_warnings, "_said", set())
     for _ in range(2):
-        mujoco_warnings.take_over()
+        mujoco_warnings.log_once()
     (warn,) = handlers  # one that is there stays, whoever put it there
     assert callable(warn)
     caplog.set_level(logging.WARNING)
@@ -75,5 +75,5 @@ def test_each_kind_is_said_once(
 
 def test_where_mujoco_is_not_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "mujoco", raising=False)
-    mujoco_warnings.take_over()
+    mujoco_warnings.log_once()
     assert "mujoco" not in sys.modules

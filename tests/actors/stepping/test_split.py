@@ -13,11 +13,11 @@ from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping import choose
 from headrace.actors.stepping.choose import make_stepper
-from headrace.actors.stepping.processes.process_stepper import Processes
-from headrace.actors.stepping.split import Split, parts_of
-from headrace.actors.stepping.step_cost import Cost
-from headrace.actors.stepping.stepper import Reply
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
+from headrace.actors.stepping.split import SplitStepper, parts_of
+from headrace.actors.stepping.step_cost import StepCost
+from headrace.actors.stepping.stepper import ThreadReply
+from headrace.actors.stepping.threads import ThreadStepper
 from tests.actors.stepping.test_stepping import Play, play
 
 ENVS = 4
@@ -49,7 +49,7 @@ MEETING = EnvConfig(f"{__name__}:Meeting")
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `auto` would measure of an environment that waits 5 ms."""
-    monkeypatch.setattr(choose, "cost_of", lambda *_, **__: Cost(5e-3, 0.02))
+    monkeypatch.setattr(choose, "cost_of", lambda *_, **__: StepCost(5e-3, 0.02))
 
 
 @pytest.mark.usefixtures("waits")
@@ -85,7 +85,7 @@ def test_one_that_fails_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch
 
 def test_what_computes_gets_a_process_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EnvConfig("CartPole-v1")
-    monkeypatch.setattr(choose, "cost_of", lambda *_, **__: Cost(5e-3, 1.0))
+    monkeypatch.setattr(choose, "cost_of", lambda *_, **__: StepCost(5e-3, 1.0))
     monkeypatch.setattr(choose, "speedup", lambda *_, **__: 1.0)
     monkeypatch.setattr(choose, "_cores", lambda: 4)
     for actor, envs, at_a_time in (
@@ -98,11 +98,11 @@ def test_what_computes_gets_a_process_for_each_core(monkeypatch: pytest.MonkeyPa
         stepper = make_stepper(actor, config, envs=envs, seed=1)
         stepper.close()
         assert stepper.beside == at_a_time
-        assert isinstance(stepper, Split if at_a_time > actor.groups else Processes)
+        assert isinstance(stepper, SplitStepper if at_a_time > actor.groups else ProcessStepper)
 
 
 def test_what_the_run_says_is_done_as_it_says() -> None:
-    for stepping, kind in (("threads", Threads), ("processes", Processes)):
+    for stepping, kind in (("threads", ThreadStepper), ("processes", ProcessStepper)):
         actor = ActorConfig(groups=2, stepping=stepping)  # type: ignore[arg-type]
         stepper = make_stepper(actor, EnvConfig("CartPole-v1"), envs=4, seed=1)
         stepper.close()
@@ -135,8 +135,8 @@ def test_seeds_are_those_of_whole_groups() -> None:
         first.append(playing.frame.obs["obs"].copy())
 
     spaces = probe(config)
-    play(Threads(config, spaces, groups=2, envs=4, seed=5), story)
-    play(Split(Threads(config, spaces, groups=4, envs=2, seed=5), parts=2), story)
+    play(ThreadStepper(config, spaces, groups=2, envs=4, seed=5), story)
+    play(SplitStepper(ThreadStepper(config, spaces, groups=4, envs=2, seed=5), parts=2), story)
     np.testing.assert_array_equal(*first)
 
 
@@ -166,7 +166,7 @@ def test_the_part_that_is_last_asks_for_the_whole_group_and_wakes_nobody_else() 
 
     async def story() -> None:
         bell = Bell()
-        stepper.start(bell, Reply(threading.Lock(), asked))
+        stepper.start(bell, ThreadReply(threading.Lock(), asked))
         async with asyncio.timeout(20.0):
             await bell.wait()
             assert stepper.ready() == [0]

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.choose import make_stepper, quick
-from headrace.actors.stepping.envpool_stepper import Pool
-from headrace.actors.stepping.inline import Inline
-from headrace.actors.stepping.processes.process_stepper import Processes
-from headrace.actors.stepping.split import Split
-from headrace.actors.stepping.step_cost import Cost, speedup
+from headrace.actors.stepping.choose import make_stepper, stepping_by_cost
+from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
+from headrace.actors.stepping.inline import InlineStepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
+from headrace.actors.stepping.split import SplitStepper
+from headrace.actors.stepping.step_cost import StepCost, speedup
 from headrace.actors.stepping.stepper import Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 
 # A random CartPole lasts about 22 steps, so both kinds of ends are met often.
@@ -31,11 +31,16 @@ CARTPOLE = EnvConfig("CartPole-v1", {"max_episode_steps": 20})
 def split(
     config: EnvConfig, spaces: Spaces, *, groups: int, envs: int, seed: int, vector: bool = False
 ) -> Stepper:
-    parts = Threads(config, spaces, groups=groups * envs, envs=1, seed=seed, vector=vector)
-    return Split(parts, parts=envs)
+    parts = ThreadStepper(config, spaces, groups=groups * envs, envs=1, seed=seed, vector=vector)
+    return SplitStepper(parts, parts=envs)
 
 
-WAYS: list[Any] = [Inline, Threads, pytest.param(Processes, marks=pytest.mark.processes), split]
+WAYS: list[Any] = [
+    InlineStepper,
+    ThreadStepper,
+    pytest.param(ProcessStepper, marks=pytest.mark.processes),
+    split,
+]
 NO_ACTION = np.zeros(1, np.int64)
 
 
@@ -157,7 +162,7 @@ def test_workers_share_the_groups() -> None:
             await playing.step(np.zeros(5, np.int64))
         assert playing.frame.flags.any()
 
-    play(made(Processes, groups=5, envs=1, seed=1, workers=2), story)
+    play(made(ProcessStepper, groups=5, envs=1, seed=1, workers=2), story)
 
 
 def pole(obs: NDArray[np.float32], action: int) -> tuple[NDArray[np.float32], bool]:
@@ -206,7 +211,7 @@ def test_cartpole_s_vector_class_as_the_flags_tell_it(kind: Any) -> None:
 def test_envpool_as_the_flags_tell_it() -> None:
     pytest.importorskip("envpool")
     config = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 20})
-    play(Pool(config, groups=4, envs=1, seed=1), as_the_flags_tell_it)
+    play(EnvPoolStepper(config, groups=4, envs=1, seed=1), as_the_flags_tell_it)
 
 
 @pytest.mark.slow
@@ -217,7 +222,7 @@ def test_envpool_with_one_group() -> None:
         for _ in range(3000):
             await playing.step(NO_ACTION)
 
-    play(Pool(EnvConfig("envpool:CartPole-v1"), groups=1, envs=1, seed=1), story)
+    play(EnvPoolStepper(EnvConfig("envpool:CartPole-v1"), groups=1, envs=1, seed=1), story)
 
 
 def test_envpool_with_fewer_groups_under_way_than_a_batch() -> None:
@@ -228,11 +233,11 @@ def test_envpool_with_fewer_groups_under_way_than_a_batch() -> None:
             playing.stepper.send(3, NO_ACTION)
             await playing.wait([3], 5.0)
 
-    stepper = Pool(EnvConfig("envpool:CartPole-v1"), groups=8, envs=1, seed=1)
+    stepper = EnvPoolStepper(EnvConfig("envpool:CartPole-v1"), groups=8, envs=1, seed=1)
     play(stepper, story)
     assert "envpool" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(EnvError, match=r"set unroll.envs = 1"):
-        Pool(EnvConfig("envpool:CartPole-v1"), groups=8, envs=2, seed=1)
+        EnvPoolStepper(EnvConfig("envpool:CartPole-v1"), groups=8, envs=2, seed=1)
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -258,23 +263,23 @@ def test_every_environment_begins_with_a_seed_of_its_own(kind: Any, vector: bool
 @pytest.mark.parametrize(
     ("cost", "groups", "cores", "expected"),
     [
-        (Cost(20e-6, 1.0), 8, 2, "inline"),
-        (Cost(20e-6, 0.1), 8, 2, "inline"),
-        (Cost(3e-3, 0.02), 8, 2, "threads"),
-        (Cost(3e-3, 0.02), 1, 2, "inline"),
-        (Cost(50e-3, 0.02), 1, 2, "threads"),
-        (Cost(3e-3, 1.0), 8, 2, ""),
-        (Cost(3e-3, 1.0), 8, 1, "inline"),
-        (Cost(50e-3, 1.0), 8, 1, "processes"),
+        (StepCost(20e-6, 1.0), 8, 2, "inline"),
+        (StepCost(20e-6, 0.1), 8, 2, "inline"),
+        (StepCost(3e-3, 0.02), 8, 2, "threads"),
+        (StepCost(3e-3, 0.02), 1, 2, "inline"),
+        (StepCost(50e-3, 0.02), 1, 2, "threads"),
+        (StepCost(3e-3, 1.0), 8, 2, ""),
+        (StepCost(3e-3, 1.0), 8, 1, "inline"),
+        (StepCost(50e-3, 1.0), 8, 1, "processes"),
     ],
 )
-def test_what_a_cost_decides(cost: Cost, groups: int, cores: int, expected: str) -> None:
-    assert quick(cost, groups=groups, envs=1, cores=cores)[0] == expected
+def test_what_a_cost_decides(cost: StepCost, groups: int, cores: int, expected: str) -> None:
+    assert stepping_by_cost(cost, groups=groups, envs=1, cores=cores)[0] == expected
 
 
 def test_several_environments_that_wait_are_not_one_after_another() -> None:
-    assert quick(Cost(0.2e-3, 0.02), groups=1, envs=16, cores=2)[0] == "threads"
-    assert quick(Cost(0.2e-3, 1.0), groups=1, envs=16, cores=2)[0] == "inline"
+    assert stepping_by_cost(StepCost(0.2e-3, 0.02), groups=1, envs=16, cores=2)[0] == "threads"
+    assert stepping_by_cost(StepCost(0.2e-3, 1.0), groups=1, envs=16, cores=2)[0] == "inline"
 
 
 class Spin(gymnasium.Env[Any, Any]):
@@ -310,10 +315,10 @@ def test_threads_are_no_use_to_python_that_computes_however_uneven_its_steps() -
 @pytest.mark.parametrize(
     ("stepping", "config", "kind"),
     [
-        pytest.param("auto", CARTPOLE, Inline, marks=pytest.mark.alone),  # it measures
-        ("vector", CARTPOLE, Inline),
-        ("threads", CARTPOLE, Threads),
-        pytest.param("processes", CARTPOLE, Processes, marks=pytest.mark.processes),
+        pytest.param("auto", CARTPOLE, InlineStepper, marks=pytest.mark.alone),  # it measures
+        ("vector", CARTPOLE, InlineStepper),
+        ("threads", CARTPOLE, ThreadStepper),
+        pytest.param("processes", CARTPOLE, ProcessStepper, marks=pytest.mark.processes),
     ],
 )
 def test_the_door(

@@ -12,13 +12,13 @@ from gymnasium.spaces.utils import flatdim
 from gymnasium.spaces.utils import flatten as gymnasium_flatten
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Actions, random_rows
+from headrace.actors.actions import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.inline import Inline
-from headrace.actors.stepping.processes.process_stepper import Processes
+from headrace.actors.stepping.inline import InlineStepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
 from headrace.actors.stepping.stepper import Frame, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.threads import ThreadStepper
 
 SPACES: dict[str, Any] = {
     "discrete": Discrete(5),
@@ -125,11 +125,11 @@ def stepped(stepper: Stepper, check: Callable[[Frame, Any], None]) -> None:
 
 
 WAYS: list[Any] = [
-    (Inline, False),
-    (Threads, False),
-    pytest.param(Processes, False, marks=pytest.mark.processes),
-    (Inline, True),
-    (Threads, True),
+    (InlineStepper, False),
+    (ThreadStepper, False),
+    pytest.param(ProcessStepper, False, marks=pytest.mark.processes),
+    (InlineStepper, True),
+    (ThreadStepper, True),
 ]
 
 
@@ -140,7 +140,7 @@ WAYS: list[Any] = [
 def test_the_environment_gets_what_the_row_says(kind: str, way: Any, vector: bool) -> None:
     config = EnvConfig("Echo-v0", {"kind": kind}) if vector else echo(kind)
     spaces = probe(config)
-    space, actions = SPACES[kind], Actions(spaces.action)
+    space, actions = SPACES[kind], ActionConverter(spaces.action)
 
     def check(frame: Frame, rows: Any) -> None:
         expected = [flatten(space, actions.one(row)) for row in rows]

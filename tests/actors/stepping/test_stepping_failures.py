@@ -20,17 +20,17 @@ import pytest
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.inline import Inline
-from headrace.actors.stepping.processes.process_stepper import Processes
-from headrace.actors.stepping.stepper import Failure, Stepper
-from headrace.actors.stepping.threads import Threads
+from headrace.actors.stepping.inline import InlineStepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
+from headrace.actors.stepping.stepper import EnvFailure, Stepper
+from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import DEAD
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 100
 NO_ACTION = np.zeros(1, np.int64)
-PROCESSES = pytest.param(Processes, marks=pytest.mark.processes)
-WAYS: list[Any] = [Inline, Threads, PROCESSES]
+PROCESSES = pytest.param(ProcessStepper, marks=pytest.mark.processes)
+WAYS: list[Any] = [InlineStepper, ThreadStepper, PROCESSES]
 
 # Written to a file, so that a worker process can import it. What it does wrong is told by files
 # named after the fault and the column, which its first seed tells.
@@ -135,7 +135,7 @@ class Play:
     def __init__(self, stepper: Stepper) -> None:
         self.stepper, self.frame = stepper, stepper.frame
         self.news = asyncio.Event()
-        self.failures: list[Failure] = []
+        self.failures: list[EnvFailure] = []
         self._ready: set[int] = set()
 
     async def start(self) -> None:
@@ -154,7 +154,7 @@ class Play:
             self.stepper.send(group, np.zeros(self.frame.envs, np.int64))
         await self.wait(*groups)
 
-    async def fails(self, seconds: float = 15.0) -> Failure:
+    async def fails(self, seconds: float = 15.0) -> EnvFailure:
         """The next failure."""
         async with asyncio.timeout(seconds):
             while not self.failures:
@@ -261,7 +261,7 @@ def test_a_failed_reset_is_a_dead_step(kind: Any, folder: Path, fault: str) -> N
     play(built(kind, config(folder), groups=2, envs=1), story)
 
 
-@pytest.mark.parametrize("kind", [Threads, PROCESSES])
+@pytest.mark.parametrize("kind", [ThreadStepper, PROCESSES])
 def test_one_that_cannot_be_made_again_is_tried_until_it_can(kind: Any, folder: Path) -> None:
     async def story(playing: Play) -> None:
         (folder / "unmakable soon-0").touch()
@@ -286,7 +286,7 @@ def test_inline_gives_up_one_that_cannot_be_made_again(folder: Path) -> None:
         with pytest.raises(EnvError, match="no licence"):
             playing.stepper.send(0, NO_ACTION)
 
-    play(built(Inline, config(folder), groups=2, envs=1), story)
+    play(built(InlineStepper, config(folder), groups=2, envs=1), story)
 
 
 @pytest.mark.parametrize("fault", ["make", "reset"])
@@ -305,7 +305,7 @@ def test_what_never_worked_is_the_user_s(kind: Any, folder: Path, fault: str) ->
 # ---- one hangs or dies ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Threads, PROCESSES])
+@pytest.mark.parametrize("kind", [ThreadStepper, PROCESSES])
 def test_a_slow_group_delays_nobody(kind: Any, folder: Path) -> None:
     async def story(playing: Play) -> None:
         (folder / "hang-0").touch()
@@ -321,7 +321,7 @@ def test_a_slow_group_delays_nobody(kind: Any, folder: Path) -> None:
     play(built(kind, config(folder), groups=2, envs=1), story)
 
 
-@pytest.mark.parametrize("kind", [Threads, PROCESSES])
+@pytest.mark.parametrize("kind", [ThreadStepper, PROCESSES])
 def test_a_hung_step_is_given_up(kind: Any, folder: Path) -> None:
     async def story(playing: Play) -> None:
         await playing.step(0, 1)
@@ -354,7 +354,7 @@ def test_a_thread_that_wakes_up_late_writes_nowhere(folder: Path) -> None:
         assert (playing.row(0), playing.frame.flags[0], playing.frame.spent[0]) == before
         assert playing.stepper.ready() == []
 
-    play(built(Threads, config(folder), groups=2, envs=1, timeout_s=0.3), story)
+    play(built(ThreadStepper, config(folder), groups=2, envs=1, timeout_s=0.3), story)
 
 
 def processes_of(pid: int) -> list[int]:
@@ -414,7 +414,7 @@ def test_a_dead_worker_s_groups_begin_anew(folder: Path, death: str, pending: bo
         await playing.step(0, 1, 2, 3)
         assert playing.row(0)[2] == playing.row(2)[2] == 1.0
 
-    play(built(Processes, config(folder), groups=4, envs=1, workers=2), story)
+    play(built(ProcessStepper, config(folder), groups=4, envs=1, workers=2), story)
 
 
 @pytest.mark.processes
@@ -431,7 +431,7 @@ def test_workers_have_dice_of_their_own_and_end_with_what_they_started(folder: P
                 await asyncio.sleep(0.001)
 
     env = EnvConfig("troubled:Loose", {"folder": str(folder)})
-    play(built(Processes, env, groups=2, envs=1), story)
+    play(built(ProcessStepper, env, groups=2, envs=1), story)
     started = [int(line) for line in (folder.parent / "started").read_text().split()]
     for pid in started:
         if not gone(pid):  # close() lets an environment end what it has started itself
@@ -441,10 +441,10 @@ def test_workers_have_dice_of_their_own_and_end_with_what_they_started(folder: P
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
-        (Inline, "raise"),
-        (Threads, "raise"),
-        pytest.param(Processes, "raise", marks=pytest.mark.processes),
-        pytest.param(Processes, "exit", marks=pytest.mark.processes),
+        (InlineStepper, "raise"),
+        (ThreadStepper, "raise"),
+        pytest.param(ProcessStepper, "raise", marks=pytest.mark.processes),
+        pytest.param(ProcessStepper, "exit", marks=pytest.mark.processes),
     ],
 )
 def test_the_others_go_on_meanwhile(kind: Any, folder: Path, fault: str) -> None:
@@ -520,7 +520,7 @@ def test_close_kills_what_hangs(folder: Path) -> None:
         await begun_hanging(folder)
 
     began = time.monotonic()
-    play(built(Processes, config(folder), groups=2, envs=1), story)
+    play(built(ProcessStepper, config(folder), groups=2, envs=1), story)
     assert time.monotonic() - began < 5.0
 
 
@@ -532,7 +532,7 @@ def test_close_waits_for_no_hung_thread(folder: Path) -> None:
         await begun_hanging(folder)
 
     began = time.monotonic()
-    play(built(Threads, config(folder), groups=2, envs=1), story)
+    play(built(ThreadStepper, config(folder), groups=2, envs=1), story)
     assert time.monotonic() - began < 3.0
     release(folder)
 
@@ -551,10 +551,10 @@ import asyncio, sys
 sys.path.insert(0, {str(folder.parent)!r})
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
-from headrace.actors.stepping.processes.process_stepper import Processes
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
 async def main():
     config = EnvConfig("troubled:Troubled", {{"folder": {str(folder)!r}}})
-    stepper = Processes(config, probe(config), groups=3, envs=1, seed=1)
+    stepper = ProcessStepper(config, probe(config), groups=3, envs=1, seed=1)
     news, up = asyncio.Event(), 0
     stepper.start(news)
     while up < 3:
@@ -596,13 +596,13 @@ def test_too_few_descriptors_are_said_beforehand(folder: Path) -> None:
         with pytest.raises(
             EnvError, match=r"^64 workers need \d+ file descriptors, the limit here"
         ):
-            built(Processes, config(folder), groups=64, envs=1)
+            built(ProcessStepper, config(folder), groups=64, envs=1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_too_few_threads_are_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stepper = built(Threads, config(folder), groups=2, envs=1)
+    stepper = built(ThreadStepper, config(folder), groups=2, envs=1)
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -15,7 +15,7 @@ import torch
 
 from headrace.actors import evaluator as playing
 from headrace.actors.envs.make import make_env, probe
-from headrace.actors.evaluation_thread import Game
+from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.stepping import choose
 from headrace.actors.stepping.stepper import Frame
 from headrace.broker.server.server import Server
@@ -56,7 +56,7 @@ def stepper(run: run_file.Run, _: Path) -> Any:
         return lambda env, spaces, **options: (kind, options)  # noqa: ARG005
 
     with contextlib.ExitStack() as patches:
-        for kind in ("Inline", "Threads", "Processes"):
+        for kind in ("InlineStepper", "ThreadStepper", "ProcessStepper"):
             patches.enter_context(mock.patch.object(choose, kind, told(kind)))
         return choose.make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=1)
 
@@ -77,8 +77,8 @@ def sampler(run: run_file.Run, _: Path) -> Any:
         end.open.call_args.kwargs["streams"],
         threads.call_args,
         type(network).__name__,
-        vars(made.gather),
-        vars(made.faults),
+        vars(made.batching_wait),
+        vars(made.crash_budget),
         {one.largest for one in made._rollouts},
     )
 
@@ -209,7 +209,7 @@ def evaluation(run: run_file.Run, _: Path) -> Any:
             mock.patch.object(playing, "play", played),
             mock.patch.object(torch, "set_num_threads"),
         ):
-            game = Game(
+            game = EvaluationThread(
                 mock.Mock(), run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
             )
             game._play()

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.actors.crash_budget import Faults
-from headrace.actors.stepping.stepper import Failure
+from headrace.actors.crash_budget import CrashBudget
+from headrace.actors.stepping.stepper import EnvFailure
 from headrace.launch import arguments
 from headrace.launch.config import run_file
 from headrace.launch.process import log_lines, logs
@@ -128,9 +128,9 @@ def test_an_environments_failure_is_one_event(
     logger, said = log
     monkeypatch.setattr("headrace.actors.crash_budget.log", logger)
     text = 'Traceback (most recent call last):\n  File "arm.py", line 3\nValueError: no arm\n'
-    faults = Faults("Arm-v0", per_hour=9)
+    budget = CrashBudget("Arm-v0", per_hour=9)
     for env in (3, 17):
-        faults.add(Failure(env, "step", 40 + env, 240, text))
+        budget.spend(EnvFailure(env, "step", 40 + env, 240, text))
     first, again = lines(said)
     assert first["text"] == (
         "Arm-v0 failed and is restarted: step, environment 3, seed 43, after 240 steps:"

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
-from headrace.actors.evaluation_thread import Game
+from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.evaluator import StoppedError
 from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
@@ -387,7 +387,9 @@ def test_an_environment_that_hangs_holds_up_nobody(
 
     async def main() -> None:
         Pay.gate.clear()
-        game = Game(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=0.05, tell=lambda: None)
+        game = EvaluationThread(
+            Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=0.05, tell=lambda: None
+        )
         game.start()
         with pytest.raises(EnvError, match=r"has not answered for 0.05 s.*actor.step_timeout_s"):
             async with asyncio.timeout(20.0):
@@ -408,7 +410,7 @@ def test_the_loop_goes_on_while_a_thread_plays(spaces: Spaces) -> None:
     async def main() -> None:
         done = asyncio.Event()
         Pay.gate.clear()
-        game = Game(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=5.0, tell=done.set)
+        game = EvaluationThread(Zero(), RUN.env, spaces, RUN.evaluate, timeout_s=5.0, tell=done.set)
         game.start()
         await turns()
         assert not game.done

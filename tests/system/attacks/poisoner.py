@@ -5,14 +5,14 @@ python poisoner.py VALUE actor --broker ..
 
 import sys
 
-from headrace.actors.rollout import Finished, Rollout
+from headrace.actors.rollout import FinishedUnroll, Rollout
 from headrace.launch import cli
 
 VALUE = float(sys.argv.pop(1))
 finish = Rollout.finish
 
 
-def poison(self: Rollout) -> Finished:
+def poison(self: Rollout) -> FinishedUnroll:
     self._reward[-1, 0] = VALUE
     return finish(self)
 
