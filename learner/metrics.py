@@ -1,4 +1,4 @@
-"""Every learner metric, declared once. Per rank; written once a step."""
+"""All learner metrics, per rank, written once a step."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
 class LearnerMetrics:
-    """One per rank."""
+    """Holds the metrics of one rank."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -68,22 +68,23 @@ class LearnerMetrics:
         )
 
     def watch(self, feed: Feed) -> None:
-        """The feed comes later than the port at which metrics are served."""
+        """Registers the receiver's metrics; it comes later than the port at which metrics are
+        served."""
         self._registry.register(LeaseMetrics(feed))
 
     def begins(self, rank: int, world: int, checkpoint_every_s: float) -> None:
-        """What does not change; the first checkpoint is due an interval from now."""
+        """Sets what does not change; the first checkpoint is due an interval from now."""
         self.rank.set(rank)
         self.world.set(world)
         self.checkpoint_interval.set(checkpoint_every_s)
         self.last_checkpoint.set(time.time())
 
     def phase_seconds(self) -> dict[str, float]:
-        """Where this process's time went."""
+        """Returns where this process's time went."""
         return {name: round(_value(counter), 3) for name, counter in self.phase.items()}
 
     def show(self, progress: Progress, stats: dict[str, float], now: float) -> None:
-        """The gauges that only a person reads; a few times a second is enough."""
+        """Sets the gauges that only a person reads; a few times a second is enough."""
         for part, value in stats.items():
             if part == "grad_norm":
                 self.grad_norm.set(value)
@@ -100,13 +101,14 @@ class LearnerMetrics:
 
 
 class LeaseMetrics(Collector):
-    """What became of the unrolls that the broker delivered to this rank. Read at a scrape."""
+    """Counts what became of the unrolls that the broker delivered to this rank. Read at a
+    scrape."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is asked before there is an end to ask."""
+        """Describes nothing: nothing may be asked before the receiver has its connection."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

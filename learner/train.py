@@ -190,7 +190,7 @@ def train(p: Pieces) -> str:
 
 
 def numbers_now(p: Pieces) -> Now:
-    """What schedules, adaptation and statistics make of the config at this step."""
+    """Returns what schedules, adaptation and statistics make of the config at this step."""
     steps, algorithm = p.progress.trained_steps, p.algorithm
     adapting = algorithm.kl_target > 0
     return Now(
@@ -203,7 +203,7 @@ def numbers_now(p: Pieces) -> Now:
 
 @torch.no_grad()
 def targets_of(p: Pieces, made: list[Targets], sample: Sample, *, norm: Norm) -> Targets:
-    """ppo's, with the network as it is now."""
+    """Computes ppo's targets, with the network as it is now."""
     with autocast(p.device.type, p.config.precision, p.model):
         output: Output = p.model(sample.obs, sample.memory, sample.begins)
     numbers = numbers_now(p)
@@ -212,7 +212,7 @@ def targets_of(p: Pieces, made: list[Targets], sample: Sample, *, norm: Norm) ->
 
 
 def loss_alone(p: Pieces, part: Sample, *, whole: Norm) -> Tensor:
-    """What some unrolls of a batch add to its loss, without any other rank."""
+    """Returns what some unrolls of a batch add to its loss, without any other rank."""
     norm = Norm(steps=whole.steps, world=whole.world)
     if p.algorithm.name == "ppo":
         part = with_targets(part, functools.partial(targets_of, p, [], norm=norm))
@@ -239,13 +239,13 @@ def forward_target(p: Pieces, sample: Sample) -> Output | None:
 
 
 def norm_of(p: Pieces, sample: Sample) -> Norm:
-    """Of what is not a fresh batch: its live steps are counted here."""
+    """Counts the live steps of a sample that is not a fresh batch."""
     steps = p.ranks.total(live_steps(sample.loss.flags).sum()).clamp(min=1)
     return Norm(steps=steps, world=p.ranks.world, reduce=p.ranks.total)
 
 
 def after_step(p: Pieces, loss: Loss) -> bool:
-    """What follows every optimiser step; True = the batch has moved the policy far enough."""
+    """Does what follows every optimiser step; True = the batch has moved the policy far enough."""
     progress, algorithm = p.progress, p.algorithm
     progress.learner_steps += 1
     if p.model.log_std is not None:
@@ -263,7 +263,7 @@ def after_step(p: Pieces, loss: Loss) -> bool:
 
 
 def update_statistics(p: Pieces, fresh: Sample, vs: Tensor | None) -> None:
-    """Once for each batch, and from what is new in it alone, however often it was used."""
+    """Updates them once for each batch, only from what is new in it, however often it was used."""
     flags, normaliser, returns = fresh.loss.flags, p.model.normaliser, p.model.returns
     live = live_steps(flags)
     if normaliser is not None:
@@ -274,18 +274,18 @@ def update_statistics(p: Pieces, fresh: Sample, vs: Tensor | None) -> None:
 
 
 def _everywhere(p: Pieces, stat: Tensor) -> float:
-    """A statistic's mean over the ranks."""
+    """Returns a statistic's mean over the ranks."""
     return float(p.ranks.total(stat.clone())) / p.ranks.world
 
 
 def everywhere(p: Pieces, stats: dict[str, Tensor]) -> dict[str, float]:
-    """The ranks' mean of each: their parts are shares of the whole batch's."""
+    """Returns each statistic's mean over the ranks: their parts are shares of the whole batch's."""
     means = p.ranks.total(torch.stack(list(stats.values()))) / p.ranks.world
     return dict(zip(stats, means.tolist(), strict=True))
 
 
 def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
-    """A copy of the weights goes to the receiver thread, which hashes and sends it."""
+    """Copies the weights for the receiver thread, which hashes and sends them."""
     if p.ranks.rank == 0:
         before = time.perf_counter()
         body = flat.dump()
@@ -296,7 +296,7 @@ def publish(p: Pieces, flat: FlatWeights, version: int) -> None:
 
 
 def show(p: Pieces, stats: dict[str, float]) -> None:
-    """Numbers for people: metrics, the run's history, whoever watches."""
+    """Shows numbers to people: in metrics, the run's history, and to those who watch."""
     p.metrics.show(p.progress, stats, time.time())
     mean = p.progress.mean_return()
     line = {
@@ -331,7 +331,7 @@ def _facts(p: Pieces, batch: Batch | None, *, save: bool, show: bool) -> Facts:
 
 
 def _lags(p: Pieces, batch: Batch) -> list[int]:
-    """Of each unroll of a batch that is about to be trained on."""
+    """Returns the lag of each unroll of a batch that is about to be trained on."""
     return [p.progress.version - low for low, _ in batch.versions]
 
 

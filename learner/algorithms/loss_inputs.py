@@ -12,7 +12,7 @@ from headrace.learner.models.model import Output
 
 
 class LossBatch(NamedTuple):
-    """What the samplers recorded, [T, B] each; an action may have an axis of its own."""
+    """Holds what the samplers recorded, [T, B] each; an action may have an axis of its own."""
 
     action: Tensor
     logp: Tensor  # float32, of the action under the policy that chose it
@@ -26,7 +26,8 @@ class LossBatch(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Without gradient, like vtrace.VTrace, and what the values were when they were made."""
+    """Holds targets without gradient, as vtrace.VTrace does, and the values from which they were
+    made."""
 
     vs: Tensor
     advantages: Tensor
@@ -40,7 +41,7 @@ class Loss(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """A loss's parts before they are weighed, [T, B] each; dead steps may hold anything finite."""
+    """Holds a loss's unweighted parts, [T, B] each; dead steps may hold anything finite."""
 
     policy: Tensor
     value: Tensor
@@ -50,7 +51,7 @@ class Terms(NamedTuple):
 
 
 class Now(NamedTuple):
-    """What changes in the course of a run."""
+    """Holds the coefficients that change in the course of a run."""
 
     clip: float
     entropy_coef: float
@@ -65,7 +66,7 @@ def _alone(sums: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """What makes a rank's loss a share of the whole batch's."""
+    """Scales a rank's loss to its share of the whole batch's."""
 
     steps: float | Tensor  # live steps of this batch on all ranks, at least 1
     world: int = 1  # ranks

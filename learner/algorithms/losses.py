@@ -49,7 +49,7 @@ def impala(
     target: Output | None,
     norm: Norm,
 ) -> Loss:
-    """Policy gradient with V-trace corrected advantages; has no target network."""
+    """Computes the policy gradient with V-trace corrected advantages; has no target network."""
     assert target is None, "impala has no target network"
     logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     live = live_steps(batch.flags)
@@ -74,7 +74,8 @@ def appo(
     target: Output | None,
     norm: Norm,
 ) -> Loss:
-    """Clipped surrogate around a target network that also makes the V-trace targets."""
+    """Computes the surrogate clipped around a target network, which also makes the V-trace
+    targets."""
     assert target is not None, "appo needs the output of its target network"
     logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     target_params = target.params[:-1].detach()
@@ -105,7 +106,8 @@ def ppo(
     target: Output | None,
     norm: Norm,
 ) -> Loss:
-    """Clipped surrogate around the policy that acted, with targets from before the first step."""
+    """Computes the surrogate clipped around the policy that acted; its targets are made before step
+    one."""
     assert target is None and batch.targets is not None, "ppo has targets, and no target network"
     vs, advantages, old = batch.targets
     logp, entropy = distribution.log_prob_and_entropy(output.params, batch.action)
@@ -129,7 +131,7 @@ LOSSES: dict[str, LossFn] = {"impala": impala, "appo": appo, "ppo": ppo}
 def ppo_targets(
     config: AlgorithmConfig, now: Now, *, output: Output, batch: LossBatch, norm: Norm
 ) -> Targets:
-    """GAE: V-trace of the policy that acted, which needs no correction."""
+    """Computes GAE, as V-trace of the policy that acted, which needs no correction."""
     live = live_steps(batch.flags)
     log_rhos = torch.zeros_like(batch.logp)
     config = msgspec.structs.replace(config, rho_clip=1.0, c_clip=1.0, pg_rho_clip=1.0)
@@ -138,7 +140,8 @@ def ppo_targets(
 
 
 def policy_gradient(logp: Tensor, advantages: Tensor) -> Tensor:
-    """Its gradient raises the log-prob of what went better than expected."""
+    """Returns a loss whose gradient raises the log-prob of actions that went better than
+    expected."""
     return -logp * advantages
 
 
@@ -147,13 +150,13 @@ def value_error(value: Tensor, target: Tensor, std: float | Tensor = 1.0) -> Ten
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO's pessimistic loss: no reward for moving the ratio further than `clip` from 1."""
+    """Returns PPO's pessimistic loss: no reward for moving the ratio further than `clip` from 1."""
     bounded = ratio.clamp(1 - clip, 1 + clip)
     return -torch.minimum(ratio * advantages, bounded * advantages)
 
 
 def surrogate_ratio(logp: Tensor, *, target_logp: Tensor, behaviour_logp: Tensor) -> Tensor:
-    """policy / target, written as policy / behaviour x min(behaviour / target, 2).
+    """Returns policy / target, written as policy / behaviour x min(behaviour / target, 2).
 
     Taken together that is policy / max(target, behaviour / 2), one exponential.
     """
@@ -162,12 +165,12 @@ def surrogate_ratio(logp: Tensor, *, target_logp: Tensor, behaviour_logp: Tensor
 
 
 def live_steps(flags: Tensor) -> Tensor:
-    """1, and 0 at the step that only resets."""
+    """Returns 1 for each step, and 0 for a dead one, which only resets."""
     return ((flags & DEAD) == 0).float()
 
 
 def adapted(coef: float, kl: float, wanted: float) -> float:
-    """The weight of the KL term from now on."""
+    """Returns the next weight of the KL term, as adapted to a measured `kl`."""
     if kl > 2 * wanted:
         coef *= 1.5
     elif kl < wanted / 2:
@@ -189,7 +192,7 @@ def _corrected(
     live: Tensor,
     norm: Norm,
 ) -> vtrace.VTrace:
-    """Value targets, and advantages in the losses' units."""
+    """Returns V-trace value targets, and advantages in the losses' units."""
     vs, advantages = vtrace.targets(
         log_rhos=log_rhos,
         rewards=_rewards(config, batch.reward),
@@ -208,14 +211,15 @@ def _corrected(
 
 
 def _rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
-    """As the loss sees them; returns that are reported stay as the environment gave them."""
+    """Clips and scales rewards for the loss; reported returns stay as the environment gave them."""
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
     return reward * config.reward_scale
 
 
 def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
-    """Zero mean and unit variance over the live steps of all ranks; dead steps become 0.
+    """Returns advantages of zero mean and unit variance over all ranks' live steps; dead ones are
+    0.
 
     In float64, so that the order in which ranks and steps are added does not show.
     """
@@ -227,7 +231,8 @@ def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
 def _weigh(
     config: AlgorithmConfig, now: Now, terms: Terms, log_ratio: Tensor, live: Tensor, norm: Norm
 ) -> Loss:
-    """`log_ratio`: of (policy / behaviour) at each action, without gradient."""
+    """Sums the weighted terms. `log_ratio`: of (policy / behaviour) at each action, without
+    gradient."""
     share = live * norm.scale
     log_ratio = log_ratio * live
     policy = (terms.policy * share).sum()

@@ -1,4 +1,4 @@
-"""From gradients to a step."""
+"""The optimiser: made, stepped with clipped gradients, saved and restored; the target network."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from headrace.learner.models.model import Model
 
 
 def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
-    """The optimiser of the run, over all parameters."""
+    """Returns the run's optimiser, over all parameters."""
     parameters = list(model.parameters())
     cuda = parameters[0].is_cuda
     if config.optimiser == "rmsprop":
@@ -27,7 +27,7 @@ def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.O
 
 
 def clip(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
-    """Bounds the gradients; returns their norm as it was before, which shows what is not finite."""
+    """Bounds the gradients; returns their norm before that, which is not finite if they are not."""
     largest = config.grad_clip or float("inf")
     if not config.grad_clip_value:
         return nn.utils.clip_grad_norm_(parameters, largest)
@@ -53,7 +53,8 @@ def follow(target: Model, model: Model, rate: float) -> None:
 
 
 def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
-    """What a checkpoint remembers of the gradients; how steps are taken is as the run says now."""
+    """Restores what a checkpoint holds of the gradients; settings such as lr stay as the run has
+    them."""
     groups = [{**group, "params": list(group["params"])} for group in optimiser.param_groups]
     load_state(optimiser, tensors, meta)
     for group, own in zip(optimiser.param_groups, groups, strict=True):

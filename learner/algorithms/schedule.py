@@ -6,7 +6,7 @@ from headrace.learner.config import Schedule
 
 
 def at(schedule: Schedule, steps: int) -> float:
-    """Its value after so many trained steps."""
+    """Returns the schedule's value after `steps` trained steps."""
     if isinstance(schedule, int | float):
         return float(schedule)
     first, last = schedule[0], schedule[-1]
@@ -19,7 +19,7 @@ def at(schedule: Schedule, steps: int) -> float:
 
 
 def fault(schedule: Schedule) -> str:
-    """Why this is no schedule; "" = it is one."""
+    """Returns what is wrong with this schedule; "" = nothing."""
     if isinstance(schedule, int | float):
         return ""
     if not schedule:

@@ -1,7 +1,7 @@
 """The log-prob gap: what a sampler recorded against what the learner computes for the same weights.
 
-It is zero when the weights that act are the weights that were published. A sampler that acts with
-stale, torn or foreign weights shows here, though every digest on the way was right.
+It is zero when samplers act with the weights that were published. A sampler that acts with stale,
+torn or foreign weights shows here, even if every digest on the way was right.
 """
 
 from collections import OrderedDict
@@ -35,7 +35,8 @@ class GapCheck:
             self._published.popitem(last=False)
 
     def measure(self, tensors: dict[str, Tensor], versions: list[tuple[int, int]]) -> float | None:
-        """The largest |difference| over an unroll that was acted with one version we still have."""
+        """Returns the largest |difference| over an unroll that was acted with one version we still
+        have; None = there is none."""
         for at, (low, high) in enumerate(versions):
             if low == high and low in self._published:
                 return self._of(tensors, slice(at * self._envs, (at + 1) * self._envs), low)

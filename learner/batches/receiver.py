@@ -30,8 +30,8 @@ from headrace.learner.batches.recording import Recorder
 
 log = logging.getLogger(__name__)
 
-# A goodbye waits so long for the broker to have the last weights, and asks so often. They are a
-# moment's work for a broker that lives.
+# How long a goodbye waits until the broker has the last weights, and how often it asks. A live
+# broker needs a moment for them.
 _LAST_WEIGHTS_S = 5.0
 _ASK_EVERY_S = 0.1
 
@@ -39,7 +39,8 @@ Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
 
 
 class Feed:
-    """One learner rank's connection. Methods are for the train thread unless they say otherwise."""
+    """Runs one learner rank's connection. Methods are for the train thread unless they say
+    otherwise."""
 
     def __init__(
         self,
@@ -73,7 +74,8 @@ class Feed:
         self._started.wait()
 
     def welcome(self, timeout_s: float) -> int | None:
-        """The version to continue at, once the broker has answered; None = not yet."""
+        """Waits for the broker's first answer; returns the version to continue at, None = not
+        yet."""
         if not self._welcomed.wait(timeout_s):
             self._raise()
             return None
@@ -81,7 +83,7 @@ class Feed:
         return self.end.welcome_version
 
     def next(self, timeout_s: float) -> Batch | None:
-        """A full batch; None = none came in time."""
+        """Returns a full batch; None = none came in time."""
         try:
             batch = self._ready.get(timeout=timeout_s)
         except queue.Empty:
@@ -91,42 +93,45 @@ class Feed:
         return batch
 
     def trained(self, batch: Batch, *, version: int) -> None:
-        """An optimiser step used it; its memory is free again."""
+        """Settles a batch that an optimiser step used; its memory is free again."""
         self._tell(self._on_trained, batch, version)
 
     def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
-        """These unrolls of it cannot be used, and leave it."""
+        """Takes these unrolls, which cannot be used, out of the batch and rejects them at the
+        broker."""
         keys = [batch.keys[at] for at in places]
         batch.drop(places)
         self._tell(self._on_rejected, keys, tuple(places), objection)
 
     def refill(self, batch: Batch) -> None:
-        """It lacks unrolls; those it has stay in it until others have joined them."""
+        """Gives back a batch that lacks unrolls; those it has stay in it until others have joined
+        them."""
         self._tell(self._on_refill, batch)
 
     def publish(self, version: int, body: bytes) -> None:
-        """New weights; when several wait only the newest goes out."""
+        """Publishes new weights; when several wait only the newest goes out."""
         with self._lock:
             waiting, self._latest = self._latest, (version, body)
         if waiting is None:
             self._tell(self._on_publish)
 
     def windows(self) -> Windows:
-        """What was trained and might come again; after everything said before this call."""
+        """Returns what was trained and might come again, including all calls made before this
+        one."""
         windows: Windows = self._ask(self._on_windows)
         return windows
 
     def stats(self, stats: dict[str, float]) -> None:
-        """Numbers for whoever watches the run."""
+        """Sends numbers for people who watch the run."""
         self.end.stats = stats
 
     def check(self, within_s: float) -> None:
-        """Raises why the thread ended, if it does: above all that the broker refused us."""
+        """Raises the reason why the thread ended, if it did: usually that the broker refused us."""
         self._thread.join(timeout=within_s)
         self._raise()
 
     def leave(self, *, final: bool, text: str) -> None:
-        """Say goodbye and end the thread."""
+        """Says goodbye to the broker and ends the thread."""
         if self._thread.is_alive() and self._error is None:
 
             async def goodbye() -> None:
@@ -179,8 +184,8 @@ class Feed:
         self._welcomed.set()
 
     async def _until_heard(self) -> None:
-        """The broker has the last weights whole; it gives them to whoever evaluates them, and with
-        us the only other copy would go. Without an answering broker nobody waits."""
+        """Waits until the broker has the last weights whole: ours is the only other copy, and
+        evaluators still need them. Without an answering broker it does not wait."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LAST_WEIGHTS_S
         while not self.end.heard and self.end.link.welcome is not None and loop.time() < deadline:
@@ -226,7 +231,7 @@ class Feed:
         self.end.reject(keys, objection)
 
     def _on_refill(self, batch: Batch) -> None:
-        """It goes first: what it holds has waited longest."""
+        """Puts the batch first in line: what it holds has waited longest."""
         if self._filling is not None:
             self._free.appendleft(self._filling)
         self._filling = batch
@@ -236,7 +241,7 @@ class Feed:
             self.end.link.send(frames)
 
     def _on_windows(self) -> Windows:
-        """Asked for when a checkpoint is written."""
+        """Flushes the recording too, because a checkpoint is about to be written."""
         if self._recorder is not None:
             self._recorder.flush()
         windows: Windows = self.end.inbox.windows()

@@ -12,7 +12,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "e
 
 
 class Mlp(nn.Module):
-    """Hidden layers; without any, the features themselves."""
+    """Stacks hidden layers; without any, it returns the features themselves."""
 
     def __init__(
         self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *, unscaled: int

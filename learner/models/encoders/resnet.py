@@ -20,7 +20,7 @@ _BLOCK_GAIN = 1 / math.sqrt(2 * len(_CHANNELS))
 
 
 class ResNet(Joined):
-    """Three residual sections for each image and a layer of 256 units."""
+    """Has three residual sections for each image and a layer of 256 units."""
 
     def __init__(
         self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *, unscaled: int
@@ -50,7 +50,7 @@ class ResStack(Stack):
 
 
 class Section(nn.Module):
-    """A convolution, pooling to half the size, two residual blocks."""
+    """Applies a convolution, pooling to half the size, and two residual blocks."""
 
     def __init__(self, before: int, after: int, rng: torch.Generator) -> None:
         super().__init__()
