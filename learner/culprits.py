@@ -21,8 +21,8 @@ from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import Objection
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.batches.batch import Batch
-from headrace.learner.pieces import Pieces
 from headrace.learner.spaces import DEAD
+from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Inquest:
     """Finds, on each rank, the unrolls that make a step non-finite. All ranks ask at the same steps
     and decide alike."""
 
-    def __init__(self, p: Pieces) -> None:
+    def __init__(self, p: TrainParts) -> None:
         self._p = p
         self._in_a_row = 0  # skipped steps without a new sound unroll
         self._sound: set[Key] = (

@@ -1,7 +1,7 @@
 """All learner metrics, per rank, written once a step."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -82,6 +82,14 @@ class LearnerMetrics:
     def phase_seconds(self) -> dict[str, float]:
         """Returns where this process's time went."""
         return {name: round(_value(counter), 3) for name, counter in self.phase.items()}
+
+    def count_step(self, steps: int, lags: Sequence[int], *, seconds: float) -> None:
+        """Counts a trained batch: live steps of all ranks, lags of this rank's unrolls."""
+        self.steps.inc()
+        self.samples.inc(steps)
+        self.step_seconds.observe(seconds)
+        for lag in lags:
+            self.lag.observe(lag)
 
     def show(self, progress: Progress, stats: dict[str, float], now: float) -> None:
         """Sets the gauges that only a person reads; a few times a second is enough."""

@@ -96,6 +96,15 @@ class Ranks:
             self.collective(lambda: torch.distributed.all_reduce(tensor))
         return tensor
 
+    def mean(self, stat: Tensor) -> float:
+        """Returns a number's mean over the ranks."""
+        return float(self.total(stat.clone())) / self.world
+
+    def means(self, stats: dict[str, Tensor]) -> dict[str, float]:
+        """Returns the mean over the ranks of each number: their parts are shares of the whole."""
+        means = self.total(torch.stack(list(stats.values()))) / self.world
+        return dict(zip(stats, means.tolist(), strict=True))
+
     def gather(self, own: bytes) -> list[bytes]:
         """Returns every rank's bytes, in order of rank."""
         if self.world == 1:

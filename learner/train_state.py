@@ -1,6 +1,7 @@
 """Saving the train loop's whole state as a checkpoint, and restoring it."""
 
 import errno
+import json
 import logging
 import os
 import time
@@ -15,13 +16,13 @@ from torch import Tensor, nn
 from headrace.learner import checkpoint
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.models.model import Model
-from headrace.learner.pieces import Pieces
 from headrace.learner.progress import Progress
+from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
 
 
-def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
+def save(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
     """Saves everything that a restart needs. All ranks take part: each knows what it trained."""
     before = time.perf_counter()
     windows: list[Any] = []
@@ -58,7 +59,7 @@ def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
     p.metrics.phase["checkpoint"].inc(time.perf_counter() - before)
 
 
-def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
+def restore(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
     """Restores optimiser, target network and random state; model and counters are back already."""
     assert p.resume is not None
     tensors, state = p.resume.tensors, p.resume.state
@@ -167,6 +168,17 @@ def _same_names(
 def _finite(found: checkpoint.Checkpoint, name: str, tensor: Tensor) -> None:
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise found.damaged(f"{name} holds numbers that are not finite")
+
+
+def append_history(p: TrainParts, line: dict[str, Any]) -> None:
+    """Appends a line to the run's history; logs it once when the disk is full."""
+    try:
+        append(p.folder / "history.jsonl", json.dumps(line))
+        p.history_gap = False
+    except OSError as error:  # a full disk must not stop the run
+        if not p.history_gap:
+            log.error("the history has a gap from here: %s", error)
+        p.history_gap = True
 
 
 def append(path: Path, line: str) -> None:

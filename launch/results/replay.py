@@ -24,11 +24,11 @@ from headrace.learner.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
 from headrace.learner.train import train
+from headrace.learner.train_parts import Goal, TrainParts
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def _pieces(
     *,
     until: int,
     cuda: bool,
-) -> tuple[Pieces, Recorded]:
+) -> tuple[TrainParts, Recorded]:
     """As headrace.launch.learner puts them together, without a broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
     if cuda:
@@ -140,7 +140,7 @@ def _pieces(
     target = None
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)
-    pieces = Pieces(
+    pieces = TrainParts(
         algorithm=run.algorithm,
         config=run.learner,
         saving=CheckpointConfig(every_s=1e9),

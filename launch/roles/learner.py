@@ -26,10 +26,10 @@ from headrace.learner.culprits import DivergedError
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.encoders import custom
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks, RanksError
 from headrace.learner.train import train
+from headrace.learner.train_parts import Goal, TrainParts
 from headrace.learner.weights import layout_digest
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def _learn(
         if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return runtime.OK
-        pieces = Pieces(
+        pieces = TrainParts(
             algorithm=run.algorithm,
             config=run.learner,
             saving=run.checkpoint,
@@ -140,7 +140,7 @@ def _learn(
         journal.close()
 
 
-def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
+def _trained(pieces: TrainParts, kind: str, feed: Feed) -> str:
     """Why training ended; an encoder of the user's that fails is the user's to mend."""
     try:
         return train(pieces)
@@ -153,7 +153,7 @@ def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
         raise
 
 
-def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
+def _leave(feed: Feed, pieces: TrainParts, reason: str, *, last: bool) -> None:
     """Says goodbye, and writes what was done. `last`: a request to stop ends the whole run."""
     progress = pieces.progress
     final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")

@@ -14,9 +14,9 @@ from headrace.launch.roles.learner_options import Options
 from headrace.learner import checkpoint, train_state
 from headrace.learner.batches.receiver import Feed
 from headrace.learner.models.model import Model
-from headrace.learner.pieces import Goal
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
+from headrace.learner.train_parts import Goal
 
 log = logging.getLogger(__name__)
 

@@ -86,6 +86,10 @@ class Batch:
         """Returns the least and greatest version that each unroll was acted with."""
         return [(one.version_min, one.version_max) for one in self.messages]
 
+    def lags(self, version: int) -> list[int]:
+        """Returns how many versions before this one each unroll was first acted with."""
+        return [version - one.version_min for one in self.messages]
+
     @property
     def ends(self) -> list[Ends]:
         """Returns the episodes that ended in each unroll, in the same order."""

@@ -145,8 +145,7 @@ class Recorder:
         self._write(Refilled())
 
     def flush(self) -> None:
-        """Flushes to the file, because a checkpoint is being written and must find what led to
-        it."""
+        """Flushes to the file: a checkpoint is being written, and what led to it must be there."""
         if self._whole:
             try:
                 self._file.flush()

@@ -38,7 +38,7 @@ class Goal:
         return "seconds" if self.seconds is not None and seconds >= self.seconds else ""
 
 
-class Source(Protocol):
+class UnrollSource(Protocol):
     """Gives batches and takes weights: a broker's receiver, or a recording of one."""
 
     def next(self, timeout_s: float) -> Batch | None: ...
@@ -57,7 +57,7 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class Pieces:
+class TrainParts:
     """Holds what the train loop of one rank works with."""
 
     algorithm: AlgorithmConfig
@@ -65,7 +65,7 @@ class Pieces:
     saving: CheckpointConfig
     goal: Goal
     ranks: Ranks
-    feed: Source
+    feed: UnrollSource
     model: Model
     target: Model | None  # appo's target network
     gap: GapCheck | None
