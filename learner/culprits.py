@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
     anywhere: bool  # some rank has rejected some
 
 
-class Inquest:
+class NonFiniteSearch:
     """Finds, on each rank, the unrolls that make a step non-finite. All ranks ask at the same steps
     and decide alike."""
 
@@ -58,12 +58,12 @@ class Inquest:
         self._folder = p.folder / "nonfinite"
         self._trained = [one for one in p.model.parameters() if one.requires_grad]
 
-    def stepped(self) -> None:
+    def reset(self) -> None:
         """Resets the search: a batch was used, and all was finite."""
         self._in_a_row = 0
         self._sound.clear()
 
-    def look(
+    def reject_culprits(
         self, batch: Batch, fresh: Sample, broken: Sample, loss_of: LossOf, *, used: bool
     ) -> Verdict:
         """Rejects the unrolls with which no step is finite. `broken`: the step's sample; `used`: an
@@ -144,7 +144,9 @@ class Inquest:
             log.error("the batch cannot be kept: %s", error)
 
 
-def without(fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: int) -> Tensor | None:
+def mark_dead(
+    fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: int
+) -> Tensor | None:
     """Marks all steps of these unrolls dead; returns the targets with theirs at 0."""
     width = fresh.loss.flags.shape[1] // unrolls
     vs = None if vs is None else vs.clone()

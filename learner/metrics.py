@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.broker.measures import settled_sum
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.progress import Progress
 
 PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
@@ -67,12 +67,12 @@ class LearnerMetrics:
             registry=registry,
         )
 
-    def watch(self, feed: Feed) -> None:
+    def watch(self, feed: UnrollReceiver) -> None:
         """Registers the receiver's metrics; it comes later than the port at which metrics are
         served."""
         self._registry.register(LeaseMetrics(feed))
 
-    def begins(self, rank: int, world: int, checkpoint_every_s: float) -> None:
+    def set_constants(self, rank: int, world: int, checkpoint_every_s: float) -> None:
         """Sets what does not change; the first checkpoint is due an interval from now."""
         self.rank.set(rank)
         self.world.set(world)
@@ -112,7 +112,7 @@ class LeaseMetrics(Collector):
     """Counts what became of the unrolls that the broker delivered to this rank. Read at a
     scrape."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UnrollReceiver) -> None:
         self._feed = feed
 
     def describe(self) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.learner.score import Ends, Score
+from headrace.learner.score import EpisodeEnds, EpisodeScore
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Progress:
         self.episodes = 0
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
-        self.score = Score()  # what its episodes return
+        self.score = EpisodeScore()  # what its episodes return
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
@@ -48,11 +48,11 @@ class Progress:
         """Returns how often an unroll is used, on average."""
         return self.uses / self.trained_unrolls if self.trained_unrolls else 0.0
 
-    def saw(self, ended: int, unrolls: Sequence[Ends]) -> None:
+    def add_episodes(self, ended: int, unrolls: Sequence[EpisodeEnds]) -> None:
         """Counts the episodes that ended in the unrolls of this step, and those reported with
         them."""
         self.episodes += ended
-        self.score.saw(unrolls, self.version)
+        self.score.add(unrolls, self.version)
 
     def mean_return(self) -> float | None:
         """Returns the mean over the latest episodes; None before every environment ended its first
@@ -118,7 +118,7 @@ class ProgressLines:
         self._at = at  # of the latest line, by the run's clock
         self._trained = progress.trained_steps  # at the latest line
 
-    def look(self, progress: Progress, at: float) -> None:
+    def log_when_due(self, progress: Progress, at: float) -> None:
         """Logs a line when it is time; `at`: the run's clock."""
         if not self._every_s or at - self._at < self._every_s:
             return

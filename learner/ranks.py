@@ -15,7 +15,7 @@ import msgpack
 import torch
 from torch import Tensor
 
-from headrace.learner.score import Ends
+from headrace.learner.score import EpisodeEnds
 
 # Different lags sent of one rank's batch; the largest beyond that count as the smallest of them.
 _LAGS = 64
@@ -37,7 +37,7 @@ class Facts:
     steps: int = 0
     ended: int = 0
     lags: tuple[tuple[int, int], ...] = ()  # (versions, unrolls) of the batch, ascending
-    ends: tuple[Ends, ...] = ()  # of each unroll
+    ends: tuple[EpisodeEnds, ...] = ()  # of each unroll
 
 
 class Ranks:
@@ -82,10 +82,10 @@ class Ranks:
             ends=self._ends(own) if ready else (),
         )
 
-    def _ends(self, own: Facts) -> tuple[Ends, ...]:
+    def _ends(self, own: Facts) -> tuple[EpisodeEnds, ...]:
         """Gathers the episode ends of all ranks' unrolls: a stream's unrolls go to any rank."""
         return tuple(
-            Ends(inc, stream, envs, length, tuple(map(tuple, episodes)))
+            EpisodeEnds(inc, stream, envs, length, tuple(map(tuple, episodes)))
             for packed in self.gather(msgpack.packb(own.ends))
             for inc, stream, envs, length, episodes in msgpack.unpackb(packed)
         )

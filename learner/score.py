@@ -27,7 +27,7 @@ _MOST = 1 << 17
 _LOOKS = 64
 
 
-class Ends(NamedTuple):
+class EpisodeEnds(NamedTuple):
     """Holds one unroll of a stream, and the episodes that are reported with it."""
 
     inc: int
@@ -37,7 +37,7 @@ class Ends(NamedTuple):
     episodes: tuple[tuple[int, float, int], ...]  # (column, return, length), the latest last
 
 
-class _Column:
+class _Environment:
     """Holds the latest returns of one environment."""
 
     __slots__ = ("at", "returns")
@@ -52,7 +52,7 @@ class _Stream:
 
     __slots__ = ("columns", "heard", "joined", "steps", "unrolls")
 
-    def __init__(self, version: int, columns: list[_Column]) -> None:
+    def __init__(self, version: int, columns: list[_Environment]) -> None:
         self.joined = self.heard = version  # of its first and its latest unroll
         self.unrolls = self.steps = 0  # so many, and steps of each environment in them
         self.columns = columns
@@ -62,7 +62,7 @@ class _Stream:
         return (self.heard - self.joined) / max(1, self.unrolls - 1)
 
 
-class Score:
+class EpisodeScore:
     """Computes the mean return of all that is trained on, and whether it can be relied on."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Score:
         self._said: set[str] = set()  # what they were about
         self._streams: dict[tuple[int, int], _Stream] = {}  # the longest silent first
 
-    def saw(self, unrolls: Sequence[Ends], version: int) -> None:
+    def add(self, unrolls: Sequence[EpisodeEnds], version: int) -> None:
         """Takes in the unrolls that were trained on; `version` is the outcome."""
         for unroll in unrolls:
             self._add(unroll, version)
@@ -88,13 +88,13 @@ class Score:
             self._envs -= len(self._streams.pop(next(iter(self._streams))).columns)
         if unrolls and self._ended and self._ended >= self._envs // _LOOKS:
             self._ended = 0
-            self._look(version, usual=self._live / max(1, len(unrolls)))
+            self._recompute(version, usual=self._live / max(1, len(unrolls)))
 
-    def _add(self, unroll: Ends, version: int) -> None:
+    def _add(self, unroll: EpisodeEnds, version: int) -> None:
         key = unroll.inc, unroll.stream
         stream = self._streams.pop(key, None)
         if stream is None:
-            stream = _Stream(version, [_Column(0, ()) for _ in range(unroll.envs)])
+            stream = _Stream(version, [_Environment(0, ()) for _ in range(unroll.envs)])
             self._envs += unroll.envs
             self._live += 1
         self._streams[key] = stream
@@ -111,7 +111,7 @@ class Score:
         self._ended += len(unroll.episodes)
         self._told += len(unroll.episodes)
 
-    def _look(self, version: int, *, usual: float) -> None:
+    def _recompute(self, version: int, *, usual: float) -> None:
         """Recomputes the mean. usual: versions from one unroll of a stream to its next, over all of
         them."""
         live = [
@@ -182,7 +182,7 @@ class Score:
     def restore(self, state: dict[str, Any]) -> None:
         self.mean, self._longest, self._each = state["mean"], state["longest"], state["each"]
         for inc, number, joined, heard, unrolls, steps, columns in state["streams"]:
-            stream = _Stream(joined, [_Column(at, returns) for at, *returns in columns])
+            stream = _Stream(joined, [_Environment(at, returns) for at, *returns in columns])
             stream.heard, stream.unrolls, stream.steps = heard, unrolls, steps
             self._streams[inc, number] = stream
             self._envs += len(columns)

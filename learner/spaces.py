@@ -193,7 +193,7 @@ def unroll_fields(
     )
 
 
-def beyond(array: NDArray[Any], largest: float) -> float | None:
+def out_of_bounds(array: NDArray[Any], largest: float) -> float | None:
     """Returns the first number that is not finite, or not within +- largest; None = all are."""
     if array.dtype.kind != "f" or not array.size:
         return None
@@ -203,8 +203,8 @@ def beyond(array: NDArray[Any], largest: float) -> float | None:
     return float(wide[~(np.abs(wide) <= largest)].flat[0])
 
 
-def beyond_words(name: str, number: float, largest: float) -> str:
-    """Says what `beyond` found, for a person."""
+def out_of_bounds_words(name: str, number: float, largest: float) -> str:
+    """Says what `out_of_bounds` found, for a person."""
     if not math.isfinite(number):
         return f"{name} is not finite"
     return f"{name} has {number:.3g}, beyond unroll.largest = {largest:g}"

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from headrace.learner.algorithms import optimiser_step, schedule
 from headrace.learner.algorithms.batch_uses import Sample, uses_of, with_targets
-from headrace.learner.algorithms.loss_inputs import Loss, Norm, Now, Targets
-from headrace.learner.algorithms.losses import LOSSES, adapted, live_steps, ppo_targets
+from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossNorm, Targets
+from headrace.learner.algorithms.losses import LOSSES, adapted_kl_coef, live_steps, ppo_targets
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.upload import Upload, sample_of
-from headrace.learner.culprits import Inquest, without
+from headrace.learner.batches.upload import BatchUpload, sample_of
+from headrace.learner.culprits import NonFiniteSearch, mark_dead
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.model import Output
 from headrace.learner.models.normalise import moments
@@ -36,7 +36,7 @@ _SHOW_EVERY_S = 0.25
 def train(parts: TrainParts) -> str:
     """Trains until the goal, a limit, or a request to stop; returns which. Ends with a checkpoint.
 
-    Consumes batches, produces versions; while it waits it sees a request to stop in half a second.
+    Consumes batches, produces versions; sees a request to stop within half a second.
     """
     model, device, spaces = parts.model, parts.device, parts.spaces
     config, algorithm, goal = parts.config, parts.algorithm, parts.goal
@@ -53,11 +53,11 @@ def train(parts: TrainParts) -> str:
         renamed = "forward_sync_buffers" in inspect.signature(ddp).parameters
         still = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         network = ddp(model, device_ids=devices, **still)
-    optimiser = optimiser_step.make(config, model, lr=schedule.at(config.lr, 0))
+    optimiser = optimiser_step.make_optimiser(config, model, lr=schedule.value_at(config.lr, 0))
     if parts.resume is not None:
         restore(parts, optimiser)
     parameters = list(model.parameters())  # looking them up takes longer than clipping them
-    uses, upload, inquest = uses_of(algorithm), Upload(device), Inquest(parts)
+    uses, upload, search = uses_of(algorithm), BatchUpload(device), NonFiniteSearch(parts)
     saved_at = shown_at = began = time.monotonic()
     batch: Batch | None = None
     progress.mark(time.monotonic())
@@ -75,7 +75,7 @@ def train(parts: TrainParts) -> str:
         if facts.stop or facts.late:
             reason = "seconds" if facts.late else "stopped"
             break
-        lines.look(progress, parts.clock())
+        lines.log_when_due(progress, parts.clock())
         if not facts.ready or batch is None:
             continue
 
@@ -84,12 +84,12 @@ def train(parts: TrainParts) -> str:
         tensors = upload(batch)
         fresh = sample_of(tensors, spaces, previous=parts.previous, unrolls=batch.unrolls)
         uploaded = time.perf_counter()
-        lr = schedule.at(config.lr, progress.trained_steps)
+        lr = schedule.value_at(config.lr, progress.trained_steps)
         for group in optimiser.param_groups:
             group["lr"] = lr
         taken, broken, vs = 0, None, None
         made: list[Targets] = []  # by ppo, of the whole batch
-        whole = Norm(steps=max(1, facts.steps), world=ranks.world, reduce=ranks.total)
+        whole = LossNorm(steps=max(1, facts.steps), world=ranks.world, reduce=ranks.total)
         for sample in uses.samples(fresh, functools.partial(targets_of, parts, made, norm=whole)):
             forward = time.perf_counter()
             loss = loss_of(parts, network, sample, norm=whole if sample is fresh else None)
@@ -99,7 +99,7 @@ def train(parts: TrainParts) -> str:
             optimise_from = time.perf_counter()
             phase["forward"].inc(backward - forward)
             phase["backward"].inc(optimise_from - backward)
-            grad_norm = optimiser_step.clip(config, parameters)
+            grad_norm = optimiser_step.clip_gradients(config, parameters)
             # The gradients are the same on every rank by now, so every rank decides alike.
             if not bool(torch.isfinite(grad_norm)):
                 broken = sample
@@ -114,11 +114,11 @@ def train(parts: TrainParts) -> str:
                 break
         vs = made[0].vs if made else vs
         if broken is None:
-            inquest.stepped()
+            search.reset()
         else:
             fresh = fresh.copy()  # what is rejected leaves the batch, whose memory this may be
             alone = functools.partial(loss_alone, parts, whole=whole)
-            verdict = inquest.look(batch, fresh, broken, alone, used=taken > 0)
+            verdict = search.reject_culprits(batch, fresh, broken, alone, used=taken > 0)
             if not taken:
                 if verdict.places:
                     feed.refill(batch)
@@ -126,7 +126,7 @@ def train(parts: TrainParts) -> str:
                 continue
             if verdict.anywhere:
                 facts = ranks.exchange(_facts(parts, batch, save=facts.save, show=facts.show))
-                vs = without(fresh, vs, verdict.places, batch.unrolls)
+                vs = mark_dead(fresh, vs, verdict.places, batch.unrolls)
         update_statistics(parts, fresh, vs)
         version += 1
         trained = time.perf_counter()
@@ -135,7 +135,7 @@ def train(parts: TrainParts) -> str:
         publish(parts, flat, version)
         own_lags = batch.lags(progress.version)
         progress.step(version=version, steps=facts.steps, lags=dict(facts.lags))
-        progress.saw(facts.ended, facts.ends)
+        progress.add_episodes(facts.ended, facts.ends)
         if parts.gap is not None and broken is None and version % _GAP_EVERY == 1:
             gap = parts.gap.measure(tensors, batch.versions)
             if gap is not None:
@@ -175,20 +175,20 @@ def train(parts: TrainParts) -> str:
     return reason
 
 
-def coefficients_at(parts: TrainParts) -> Now:
+def coefficients_at(parts: TrainParts) -> Coefficients:
     """Returns what schedules, adaptation and statistics make of the config at this step."""
     steps, algorithm = parts.progress.trained_steps, parts.algorithm
     adapting, returns = algorithm.kl_target > 0, parts.model.returns
-    return Now(
-        clip=schedule.at(algorithm.clip, steps),
-        entropy_coef=schedule.at(algorithm.entropy_coef, steps),
+    return Coefficients(
+        clip=schedule.value_at(algorithm.clip, steps),
+        entropy_coef=schedule.value_at(algorithm.entropy_coef, steps),
         kl_coef=algorithm.kl_coef if not adapting else parts.progress.kl_coef or algorithm.kl_coef,
         std=1.0 if returns is None else returns.std.float(),
     )
 
 
 def loss_of(
-    parts: TrainParts, network: nn.Module, sample: Sample, *, norm: Norm | None = None
+    parts: TrainParts, network: nn.Module, sample: Sample, *, norm: LossNorm | None = None
 ) -> Loss:
     """Computes the loss of a sample; `norm`: None = its live steps are counted here."""
     ranks = parts.ranks
@@ -200,7 +200,7 @@ def loss_of(
                 target = parts.target(sample.obs, sample.memory, sample.begins)
     if norm is None:
         steps = ranks.total(live_steps(sample.loss.flags).sum()).clamp(min=1)
-        norm = Norm(steps=steps, world=ranks.world, reduce=ranks.total)
+        norm = LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
     return LOSSES[parts.algorithm.name](
         parts.algorithm,
         coefficients_at(parts),
@@ -213,7 +213,7 @@ def loss_of(
 
 
 @torch.no_grad()
-def targets_of(parts: TrainParts, made: list[Targets], sample: Sample, *, norm: Norm) -> Targets:
+def targets_of(parts: TrainParts, made: list[Targets], sample: Sample, norm: LossNorm) -> Targets:
     """Computes ppo's targets, with the network as it is now."""
     with autocast(parts.device.type, parts.config.precision, parts.model):
         output: Output = parts.model(sample.obs, sample.memory, sample.begins)
@@ -222,9 +222,9 @@ def targets_of(parts: TrainParts, made: list[Targets], sample: Sample, *, norm: 
     return made[-1]
 
 
-def loss_alone(parts: TrainParts, part: Sample, *, whole: Norm) -> Tensor:
+def loss_alone(parts: TrainParts, part: Sample, *, whole: LossNorm) -> Tensor:
     """Returns what some unrolls of a batch add to its loss, without any other rank."""
-    norm = Norm(steps=whole.steps, world=whole.world)
+    norm = LossNorm(steps=whole.steps, world=whole.world)
     if parts.algorithm.name == "ppo":
         part = with_targets(part, functools.partial(targets_of, parts, [], norm=norm))
     return loss_of(parts, parts.model, part, norm=norm).total
@@ -241,8 +241,8 @@ def after_step(parts: TrainParts, loss: Loss) -> bool:
         if algorithm.kl_target and "target_kl" in loss.stats:
             coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
             kl = parts.ranks.mean(loss.stats["target_kl"])
-            progress.kl_coef = adapted(coef, kl, algorithm.kl_target)
-        optimiser_step.follow(parts.target, model, algorithm.target_rate)
+            progress.kl_coef = adapted_kl_coef(coef, kl, algorithm.kl_target)
+        optimiser_step.update_target(parts.target, model, algorithm.target_rate)
     if algorithm.kl_stop and algorithm.name == "ppo":
         return parts.ranks.mean(loss.stats["kl"]) > algorithm.kl_stop
     return False

@@ -10,7 +10,7 @@ import torch
 
 from headrace.broker.peers.learner import Objection
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.logprob_gap import GapCheck
+from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.receiver import Windows
 from headrace.learner.checkpoint import Checkpoint
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
@@ -68,7 +68,7 @@ class TrainParts:
     feed: UnrollSource
     model: Model
     target: Model | None  # appo's target network
-    gap: GapCheck | None
+    gap: LogProbGap | None
     progress: Progress
     metrics: LearnerMetrics
     device: torch.device

@@ -19,7 +19,7 @@ from headrace.launch.config import run_file
 from headrace.launch.process import http, runtime
 from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.recording import Opened, Recorded, RecordError, opening, path_of
+from headrace.learner.batches.recording import Opened, RecordedSource, RecordError, opening, path_of
 from headrace.learner.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
@@ -120,7 +120,7 @@ def _pieces(
     *,
     until: int,
     cuda: bool,
-) -> tuple[TrainParts, Recorded]:
+) -> tuple[TrainParts, RecordedSource]:
     """As headrace.launch.learner puts them together, without a broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
     if cuda:
@@ -135,7 +135,7 @@ def _pieces(
         previous=run.model.previous,
         largest=run.unroll.largest,
     )
-    feed, progress = Recorded(path, batch), Progress()
+    feed, progress = RecordedSource(path, batch), Progress()
     model = build(run.model, spaces, seed=run.run.seed).to(device)
     target = None
     if run.algorithm.name == "appo":

@@ -64,7 +64,7 @@ class Sample(NamedTuple):
         )
 
 
-class Uses(Protocol):
+class BatchUses(Protocol):
     """Makes samples of batches. The train loop takes a step on each, or leaves before the last
     one."""
 
@@ -72,17 +72,17 @@ class Uses(Protocol):
         """Yields the samples to train on; `targets` uses the network as it is when called."""
 
 
-def uses_of(config: AlgorithmConfig) -> Uses:
+def uses_of(config: AlgorithmConfig) -> BatchUses:
     if config.name == "ppo":
-        return Epochs(config)
+        return UseInEpochs(config)
     if config.name == "appo" and (config.uses > 1 or config.buffer_batches > 1):
-        return Ring(config)
+        return ReplayRing(config)
     if config.name == "impala" and config.replay_share:
-        return Replay(config)
-    return Once()
+        return UseWithReplay(config)
+    return UseOnce()
 
 
-class Once:
+class UseOnce:
     """Uses every batch once, as it comes."""
 
     def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
@@ -95,7 +95,7 @@ class _Kept:
     used: int
 
 
-class Ring:
+class ReplayRing:
     """Keeps the newest batches: each is used when it comes, and again at even distances later.
 
     Until the ring is full there are fewer steps for each new batch.
@@ -120,7 +120,7 @@ class Ring:
                     raise
 
 
-class Replay:
+class UseWithReplay:
     """Adds unrolls that were trained on before to the new ones; V-trace corrects for their age.
 
     The fraction of an unroll that is due waits for the next batch, so that replay_share is kept
@@ -160,7 +160,7 @@ class Replay:
         return [self._kept[int(at)] for at in torch.randperm(len(self._kept))[:count]]
 
 
-class Epochs:
+class UseInEpochs:
     """Goes through one batch several times in shuffled parts; its targets are made once."""
 
     def __init__(self, config: AlgorithmConfig) -> None:

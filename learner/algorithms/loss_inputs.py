@@ -40,7 +40,7 @@ class Loss(NamedTuple):
     vs: Tensor  # [T, B] the value targets
 
 
-class Terms(NamedTuple):
+class LossTerms(NamedTuple):
     """Holds a loss's unweighted parts, [T, B] each; dead steps may hold anything finite."""
 
     policy: Tensor
@@ -50,7 +50,7 @@ class Terms(NamedTuple):
     kl: Tensor | None = None  # to the target network, when it is part of the loss
 
 
-class Now(NamedTuple):
+class Coefficients(NamedTuple):
     """Holds the coefficients that change in the course of a run."""
 
     clip: float
@@ -65,7 +65,7 @@ def _alone(sums: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
+class LossNorm:
     """Scales a rank's loss to its share of the whole batch's."""
 
     steps: float | Tensor  # live steps of this batch on all ranks, at least 1
@@ -81,11 +81,11 @@ class LossFn(Protocol):
     def __call__(
         self,
         config: AlgorithmConfig,
-        now: Now,
+        coefs: Coefficients,
         *,
         distribution: Distribution,
         output: Output,
         batch: LossBatch,
         target: Output | None,
-        norm: Norm,
+        norm: LossNorm,
     ) -> Loss: ...

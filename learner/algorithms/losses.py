@@ -16,13 +16,13 @@ from torch import Tensor
 
 from headrace.learner.algorithms import vtrace
 from headrace.learner.algorithms.loss_inputs import (
+    Coefficients,
     Loss,
     LossBatch,
     LossFn,
-    Norm,
-    Now,
+    LossNorm,
+    LossTerms,
     Targets,
-    Terms,
 )
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.bounds import bounded_exp
@@ -35,44 +35,46 @@ from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 _MAX_BEHAVIOUR_WEIGHT = 2.0
 # e^20 is far outside every clip, and far below the overflow that would turn a zero gradient to NaN.
 _MAX_LOG_RATIO = 20.0
-# An adapted weight comes back from these; from 0 it could not.
+# An adapted_kl_coef weight comes back from these; from 0 it could not.
 _LEAST_KL_COEF, _MOST_KL_COEF = 1e-4, 1e4
 
 
 def impala(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     *,
     distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
-    norm: Norm,
+    norm: LossNorm,
 ) -> Loss:
     """Computes the policy gradient with V-trace corrected advantages; has no target network."""
     assert target is None, "impala has no target network"
     logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     live = live_steps(batch.flags)
     log_rhos = logp.detach() - batch.logp
-    vs, advantages = _corrected(config, now, batch, log_rhos, output.value.detach(), live, norm)
-    terms = Terms(
+    vs, advantages = _vtrace_targets(
+        config, coefs, batch, log_rhos, output.value.detach(), live, norm
+    )
+    terms = LossTerms(
         policy=policy_gradient(logp, advantages),
-        value=value_error(output.value[:-1], vs, now.std),
+        value=value_error(output.value[:-1], vs, coefs.std),
         entropy=entropy,
         vs=vs,
     )
-    return _weigh(config, now, terms, log_rhos, live, norm)
+    return _weighted_sum(config, coefs, terms, log_rhos, live, norm)
 
 
 def appo(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     *,
     distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
-    norm: Norm,
+    norm: LossNorm,
 ) -> Loss:
     """Computes the surrogate clipped around a target network, which also makes the V-trace
     targets."""
@@ -82,29 +84,31 @@ def appo(
     target_logp = distribution.log_prob(target_params, batch.action)
     live = live_steps(batch.flags)
     log_rhos = target_logp - batch.logp
-    vs, advantages = _corrected(config, now, batch, log_rhos, target.value.detach(), live, norm)
+    vs, advantages = _vtrace_targets(
+        config, coefs, batch, log_rhos, target.value.detach(), live, norm
+    )
     ratio = surrogate_ratio(logp, target_logp=target_logp, behaviour_logp=batch.logp)
-    terms = Terms(
-        policy=clipped_surrogate(ratio, advantages, now.clip),
-        value=value_error(output.value[:-1], vs, now.std),
+    terms = LossTerms(
+        policy=clipped_surrogate(ratio, advantages, coefs.clip),
+        value=value_error(output.value[:-1], vs, coefs.std),
         entropy=entropy,
         vs=vs,
-        kl=distribution.kl(target_params, output.params[:-1]) if now.kl_coef else None,
+        kl=distribution.kl(target_params, output.params[:-1]) if coefs.kl_coef else None,
     )
-    loss = _weigh(config, now, terms, logp.detach() - batch.logp, live, norm)
-    loss.stats["clip_fraction"] = _clipped(ratio, now.clip, live, norm)
+    loss = _weighted_sum(config, coefs, terms, logp.detach() - batch.logp, live, norm)
+    loss.stats["clip_fraction"] = _clipped(ratio, coefs.clip, live, norm)
     return loss
 
 
 def ppo(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     *,
     distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
-    norm: Norm,
+    norm: LossNorm,
 ) -> Loss:
     """Computes the surrogate clipped around the policy that acted; its targets are made before step
     one."""
@@ -114,13 +118,13 @@ def ppo(
     live = live_steps(batch.flags)
     log_ratio = logp - batch.logp
     ratio = bounded_exp(log_ratio, _MAX_LOG_RATIO)
-    value = value_error(output.value, vs, now.std)
+    value = value_error(output.value, vs, coefs.std)
     if config.value_clip:
         moved = (output.value - old).clamp(-config.value_clip, config.value_clip)
-        value = torch.maximum(value, value_error(old + moved, vs, now.std))
-    terms = Terms(clipped_surrogate(ratio, advantages, now.clip), value, entropy, vs)
-    loss = _weigh(config, now, terms, log_ratio.detach(), live, norm)
-    loss.stats["clip_fraction"] = _clipped(ratio, now.clip, live, norm)
+        value = torch.maximum(value, value_error(old + moved, vs, coefs.std))
+    terms = LossTerms(clipped_surrogate(ratio, advantages, coefs.clip), value, entropy, vs)
+    loss = _weighted_sum(config, coefs, terms, log_ratio.detach(), live, norm)
+    loss.stats["clip_fraction"] = _clipped(ratio, coefs.clip, live, norm)
     return loss
 
 
@@ -129,13 +133,18 @@ LOSSES: dict[str, LossFn] = {"impala": impala, "appo": appo, "ppo": ppo}
 
 @torch.no_grad()
 def ppo_targets(
-    config: AlgorithmConfig, now: Now, *, output: Output, batch: LossBatch, norm: Norm
+    config: AlgorithmConfig,
+    coefs: Coefficients,
+    *,
+    output: Output,
+    batch: LossBatch,
+    norm: LossNorm,
 ) -> Targets:
     """Computes GAE, as V-trace of the policy that acted, which needs no correction."""
     live = live_steps(batch.flags)
     log_rhos = torch.zeros_like(batch.logp)
     config = msgspec.structs.replace(config, rho_clip=1.0, c_clip=1.0, pg_rho_clip=1.0)
-    vs, advantages = _corrected(config, now, batch, log_rhos, output.value, live, norm)
+    vs, advantages = _vtrace_targets(config, coefs, batch, log_rhos, output.value, live, norm)
     return Targets(vs, advantages, output.value[:-1])
 
 
@@ -169,8 +178,8 @@ def live_steps(flags: Tensor) -> Tensor:
     return ((flags & DEAD) == 0).float()
 
 
-def adapted(coef: float, kl: float, wanted: float) -> float:
-    """Returns the next weight of the KL term, as adapted to a measured `kl`."""
+def adapted_kl_coef(coef: float, kl: float, wanted: float) -> float:
+    """Returns the next weight of the KL term, as adapted_kl_coef to the measured `kl`."""
     if kl > 2 * wanted:
         coef *= 1.5
     elif kl < wanted / 2:
@@ -178,19 +187,19 @@ def adapted(coef: float, kl: float, wanted: float) -> float:
     return min(max(coef, _LEAST_KL_COEF), _MOST_KL_COEF)
 
 
-def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: Norm) -> Tensor:
+def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: LossNorm) -> Tensor:
     return (((ratio.detach() - 1).abs() > clip) * live).sum() * norm.scale
 
 
 @torch.no_grad()
-def _corrected(
+def _vtrace_targets(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     batch: LossBatch,
     log_rhos: Tensor,
     values: Tensor,
     live: Tensor,
-    norm: Norm,
+    norm: LossNorm,
 ) -> vtrace.VTrace:
     """Returns V-trace value targets, and advantages in the losses' units."""
     vs, advantages = vtrace.targets(
@@ -207,7 +216,7 @@ def _corrected(
     )
     if config.normalise_advantages:
         return vtrace.VTrace(vs, normalise(advantages, live, norm))
-    return vtrace.VTrace(vs, advantages / now.std)
+    return vtrace.VTrace(vs, advantages / coefs.std)
 
 
 def _rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
@@ -217,7 +226,7 @@ def _rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
     return reward * config.reward_scale
 
 
-def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
+def normalise(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:
     """Returns advantages of zero mean and unit variance over all ranks' live steps; dead ones are
     0.
 
@@ -228,8 +237,13 @@ def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
     return (live * (advantages.double() - mean) / (spread + 1e-8)).to(advantages.dtype)
 
 
-def _weigh(
-    config: AlgorithmConfig, now: Now, terms: Terms, log_ratio: Tensor, live: Tensor, norm: Norm
+def _weighted_sum(
+    config: AlgorithmConfig,
+    coefs: Coefficients,
+    terms: LossTerms,
+    log_ratio: Tensor,
+    live: Tensor,
+    norm: LossNorm,
 ) -> Loss:
     """Sums the weighted terms. `log_ratio`: of (policy / behaviour) at each action, without
     gradient."""
@@ -238,11 +252,11 @@ def _weigh(
     policy = (terms.policy * share).sum()
     value = (terms.value * share).sum()
     entropy = (terms.entropy * share).sum()
-    total = policy + config.value_coef * value - now.entropy_coef * entropy
+    total = policy + config.value_coef * value - coefs.entropy_coef * entropy
     stats = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()
-        total = total + now.kl_coef * stats["target_kl"]
+        total = total + coefs.kl_coef * stats["target_kl"]
     rho = bounded_exp(log_ratio, _MAX_LOG_RATIO)
     stats["rho_mean"] = (rho * share).sum()
     # Under the behaviour policy's actions this averages to KL(behaviour || policy); each sample of

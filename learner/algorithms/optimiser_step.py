@@ -10,7 +10,7 @@ from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 
 
-def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
+def make_optimiser(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
     """Returns the run's optimiser, over all parameters."""
     parameters = list(model.parameters())
     cuda = parameters[0].is_cuda
@@ -26,7 +26,7 @@ def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.O
     return torch.optim.Adam(parameters, lr=lr, eps=config.eps, foreach=not cuda, fused=cuda)
 
 
-def clip(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
+def clip_gradients(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
     """Bounds the gradients; returns their norm before that, which is not finite if they are not."""
     largest = config.grad_clip or float("inf")
     if not config.grad_clip_value:
@@ -39,7 +39,7 @@ def clip(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def follow(target: Model, model: Model, rate: float) -> None:
+def update_target(target: Model, model: Model, rate: float) -> None:
     """Moves the target network towards the model; its statistics are simply the model's."""
     if rate == 1:
         target.load_state_dict(model.state_dict())

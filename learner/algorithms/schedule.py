@@ -5,7 +5,7 @@ from itertools import pairwise
 from headrace.learner.config import Schedule
 
 
-def at(schedule: Schedule, steps: int) -> float:
+def value_at(schedule: Schedule, steps: int) -> float:
     """Returns the schedule's value after `steps` trained steps."""
     if isinstance(schedule, int | float):
         return float(schedule)
@@ -18,7 +18,7 @@ def at(schedule: Schedule, steps: int) -> float:
     return float(last[1])
 
 
-def fault(schedule: Schedule) -> str:
+def schedule_fault(schedule: Schedule) -> str:
     """Returns what is wrong with this schedule; "" = nothing."""
     if isinstance(schedule, int | float):
         return ""

@@ -17,7 +17,7 @@ from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.learner.config import UnrollConfig
-from headrace.learner.score import Ends
+from headrace.learner.score import EpisodeEnds
 from headrace.learner.spaces import (
     DEAD,
     TERMINATED,
@@ -25,8 +25,8 @@ from headrace.learner.spaces import (
     Action,
     Field,
     Spaces,
-    beyond,
-    beyond_words,
+    out_of_bounds,
+    out_of_bounds_words,
     unroll_fields,
 )
 
@@ -74,7 +74,7 @@ class Batch:
         self.messages: list[Deliver] = []  # of the unrolls placed, in order of their columns
 
     @property
-    def free(self) -> int:
+    def room(self) -> int:
         return self.unrolls - len(self.messages)
 
     @property
@@ -91,10 +91,10 @@ class Batch:
         return [version - one.version_min for one in self.messages]
 
     @property
-    def ends(self) -> list[Ends]:
+    def ends(self) -> list[EpisodeEnds]:
         """Returns the episodes that ended in each unroll, in the same order."""
         return [
-            Ends(one.inc, one.stream, self._envs, self._length, one.episodes)
+            EpisodeEnds(one.inc, one.stream, self._envs, self._length, one.episodes)
             for one in self.messages
         ]
 
@@ -157,10 +157,10 @@ class Batch:
     def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> Objection | None:
         """Objects to contents that no environment of this run can have given."""
         for name, array in arrays.items():
-            number = beyond(array, self.largest)
+            number = out_of_bounds(array, self.largest)
             if number is not None:
                 reason = _reason(name) if math.isfinite(number) else "not_finite"
-                return Objection(reason, beyond_words(name, number, self.largest))
+                return Objection(reason, out_of_bounds_words(name, number, self.largest))
         for leaf in self._counted:
             array = arrays[f"obs.{leaf.name}"]
             limit = np.reshape(leaf.categories, leaf.shape)

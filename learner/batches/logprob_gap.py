@@ -15,7 +15,7 @@ from headrace.learner.spaces import DEAD, Spaces
 from headrace.learner.weights import FlatWeights
 
 
-class GapCheck:
+class LogProbGap:
     """Keeps the newest published weights and recomputes one unroll now and then."""
 
     def __init__(

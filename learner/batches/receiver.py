@@ -38,7 +38,7 @@ _ASK_EVERY_S = 0.1
 Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
 
 
-class Feed:
+class UnrollReceiver:
     """Runs one learner rank's connection. Methods are for the train thread unless they say
     otherwise."""
 
@@ -73,7 +73,7 @@ class Feed:
         self._thread.start()
         self._started.wait()
 
-    def welcome(self, timeout_s: float) -> int | None:
+    def wait_for_welcome(self, timeout_s: float) -> int | None:
         """Waits for the broker's first answer; returns the version to continue at, None = not
         yet."""
         if not self._welcomed.wait(timeout_s):
@@ -201,7 +201,7 @@ class Feed:
             return objection
         if self._recorder is not None:
             self._recorder.accepted(message, buffers)
-        if batch.free == 0:
+        if batch.room == 0:
             if self._recorder is not None:
                 self._recorder.full(batch.unrolls)
             self._filling = self._free.popleft() if self._free else None
@@ -209,8 +209,8 @@ class Feed:
         return None
 
     def _room(self) -> int:
-        filling = self._filling.free if self._filling is not None else 0
-        return filling + sum(batch.free for batch in self._free)
+        filling = self._filling.room if self._filling is not None else 0
+        return filling + sum(batch.room for batch in self._free)
 
     def _on_trained(self, batch: Batch, version: int) -> None:
         keys = batch.keys

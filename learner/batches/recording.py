@@ -209,8 +209,8 @@ def opening(path: Path) -> Opened:
     return first
 
 
-class Recorded:
-    """Stands in for the Feed of a train loop, and gives it the batches of a recording."""
+class RecordedSource:
+    """Stands in for the UnrollReceiver of a train loop, and gives it the batches of a recording."""
 
     def __init__(self, path: Path, batch: Batch) -> None:
         # A batch that the train loop never used is not given out.
@@ -279,7 +279,7 @@ class Recorded:
         if objection is not None:
             raise RecordError(f"an unroll of the recording is refused here: {objection.words}")
 
-    # What a Feed tells the broker; here there is none.
+    # What an UnrollReceiver tells the broker; here there is none.
 
     def trained(self, batch: Batch, *, version: int) -> None:
         """Does nothing: the next call of `next` uses the batch again."""

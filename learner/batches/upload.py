@@ -10,7 +10,7 @@ from headrace.learner.batches.frames import begins, observed
 from headrace.learner.spaces import Spaces
 
 
-class Upload:
+class BatchUpload:
     """Copies a batch to the device. On a GPU it has a stream of its own, from pinned memory."""
 
     def __init__(self, device: torch.device) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def clamped(x: Tensor, least: float, most: float) -> Tensor:
+def clamp_passing_gradient(x: Tensor, least: float, most: float) -> Tensor:
     """Returns x cut to [least, most]. Beyond a bound the gradient passes unchanged if descent along
     it leads back inside, and is zero if it leads further out.
 

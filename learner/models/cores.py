@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headrace.learner.models.layers import exact, linear
+from headrace.learner.models.layers import linear, without_autocast
 
 
 class Core(nn.Module, ABC):
@@ -33,7 +33,7 @@ class Core(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor]:
         """Returns the outputs, and the memory after the last row. Where `begins` [T, B] is set, a
         row starts from an empty memory."""
-        with exact(x.device.type):
+        with without_autocast(x.device.type):
             added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias).unbind(0)
             kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
             outputs = []

@@ -100,7 +100,7 @@ class _Mixed(Distribution):
 
     def __init__(self, action: Action) -> None:
         super().__init__(action)
-        self._choices = _Choices(action.categories) if action.categories else None
+        self._choices = _ChoiceLogits(action.categories) if action.categories else None
         self._numbers = Gaussians(action) if action.numbers else None
         self._dtype = np.dtype(action.dtype)
 
@@ -170,7 +170,7 @@ class _Mixed(Distribution):
         return np.concatenate([part.astype(self._dtype, copy=False) for part in parts], axis=1)
 
 
-class _Choices:
+class _ChoiceLogits:
     """Lays choices of different sizes side by side: [..., sum(sizes)] becomes [..., C, widest]."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.learner.models.bounds import clamped
+from headrace.learner.models.bounds import clamp_passing_gradient
 from headrace.learner.models.categorical import FloatArray
 from headrace.learner.spaces import Action
 
@@ -44,7 +44,7 @@ class Gaussians:
     def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Returns means and log-stds, each [..., D]: the last ones of the parameters."""
         mean, log_std = params[..., -2 * self.count : -self.count], params[..., -self.count :]
-        return mean, clamped(log_std, *LOG_STD)
+        return mean, clamp_passing_gradient(log_std, *LOG_STD)
 
     def drawn(self, rows: Tensor) -> Tensor:
         return rows[..., -self.count :]

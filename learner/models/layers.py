@@ -41,18 +41,18 @@ def head(layer: nn.Linear, hidden: Tensor) -> Tensor:
 
     It costs next to nothing, and bfloat16's eight bits cannot hold a value in the hundreds.
     """
-    with exact(hidden.device.type):
+    with without_autocast(hidden.device.type):
         return functional.linear(hidden.float(), layer.weight, layer.bias)
 
 
-def exact(device: str) -> AbstractContextManager[object, bool | None]:
+def without_autocast(device: str) -> AbstractContextManager[object, bool | None]:
     """Turns autocast off inside."""
     if not torch.is_autocast_enabled(device):
         return _AS_IT_IS  # making a context costs a sampler more than the product
     return torch.autocast(device, enabled=False)
 
 
-def held(layers: nn.Sequential) -> torch.dtype:
+def weights_dtype(layers: nn.Sequential) -> torch.dtype:
     """Returns the dtype of the first layer's weights: a copy that acts may have fewer bits than the
     learner's."""
     first = next(layers.parameters(), None)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headrace.learner.models.cores import Core
 from headrace.learner.models.distribution import Distribution
 from headrace.learner.models.layers import head
-from headrace.learner.models.normalise import Normaliser, Returns
+from headrace.learner.models.normalise import Normaliser, PopArt
 from headrace.learner.spaces import Leaf
 
 
@@ -65,7 +65,7 @@ class Model(nn.Module):
         self.value_core = None if value is None else value.core
         self.policy_head, self.value_head = heads.policy, heads.value
         self.log_std = None if heads.log_std is None else nn.Parameter(heads.log_std)
-        self.returns = Returns(heads.value) if normalise_returns else None
+        self.returns = PopArt(heads.value) if normalise_returns else None
         # Numbers that an environment carries from step to step: the policy's, then the value's.
         self.memory = sum(core.size for core in (self.core, self.value_core) if core is not None)
         # Most of its time goes into convolutions, so 16-bit products pay.

@@ -112,7 +112,7 @@ class Normaliser(nn.Module):
         self.count.copy_(torch.where(good, count, self.count))
 
 
-class Returns(nn.Module):
+class PopArt(nn.Module):
     """Implements PopArt (van Hasselt et al., 2016): the value head predicts returns less their
     mean, in deviations; when those move, its layer is changed so that its predictions stay the
     same."""

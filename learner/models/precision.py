@@ -19,7 +19,7 @@ def native_bf16() -> bool:
     return multiplies_bf16("/proc/cpuinfo")
 
 
-def choose(precision: str, model: Model, device_type: str) -> torch.dtype:
+def choose_dtype(precision: str, model: Model, device_type: str) -> torch.dtype:
     """Returns the dtype that a `precision` setting means. auto: bfloat16 where it is known to be
     faster.
 
@@ -37,7 +37,7 @@ def autocast(
 ) -> AbstractContextManager[object, bool | None]:
     """Wraps the learner's forward pass: large products in the chosen dtype, weights and outputs in
     float32. For float32 it does nothing."""
-    dtype = choose(precision, model, device_type)
+    dtype = choose_dtype(precision, model, device_type)
     if dtype == torch.float32:
         return nullcontext()
     return torch.autocast(device_type, dtype)

@@ -57,7 +57,7 @@ def failure(kind: str, error: Exception) -> str:
     return f'model.kind = "{kind}" failed, mend the encoder: {_line(error)}'
 
 
-def blamed(kind: str, error: Exception) -> str:
+def blame_users_code(kind: str, error: Exception) -> str:
     """Returns `failure` if the error came out of a network with a user's encoder; else ""."""
     if ":" not in kind or isinstance(error, torch.OutOfMemoryError):
         return ""

@@ -52,7 +52,7 @@ class Stack(nn.Module):
         return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
 
 
-class Joined(nn.Module):
+class JoinedFeatures(nn.Module):
     """Joins a stack for each image by one layer, which also takes the leaves that are not
     images."""
 

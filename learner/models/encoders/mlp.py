@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.encoders.features import Features
-from headrace.learner.models.layers import HIDDEN_GAIN, held, linear
+from headrace.learner.models.layers import HIDDEN_GAIN, linear, weights_dtype
 from headrace.learner.spaces import Leaf
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
@@ -28,5 +28,5 @@ class Mlp(nn.Module):
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         features: Tensor = self.features(obs)
-        hidden: Tensor = self.layers(features.to(held(self.layers)))
+        hidden: Tensor = self.layers(features.to(weights_dtype(self.layers)))
         return hidden

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.learner.config import ModelConfig
-from headrace.learner.models.encoders.images import Joined, Stack, geometry
+from headrace.learner.models.encoders.images import JoinedFeatures, Stack, geometry
 from headrace.learner.models.layers import convolution
 from headrace.learner.spaces import Leaf
 
@@ -13,7 +13,7 @@ _LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels out, kernel, stride
 _UNITS = 512
 
 
-class Nature(Joined):
+class Nature(JoinedFeatures):
     """Has three convolutions for each image and a layer of 512 units."""
 
     def __init__(

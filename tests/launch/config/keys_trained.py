@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.launch.config import run_file
 from headrace.learner import progress as progress_module
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.progress import Progress
@@ -162,7 +162,7 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         saving=run.checkpoint,
         goal=Goal(None, None, None),
         ranks=Ranks(timeout_s=5.0, cuda=False),
-        feed=cast(Feed, feed),
+        feed=cast(UnrollReceiver, feed),
         model=build(run.model, spaces, seed=run.run.seed),
         target=build(run.model, spaces, seed=run.run.seed) if appo else None,
         gap=None,
