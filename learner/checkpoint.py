@@ -151,8 +151,7 @@ def set_aside(folder: Path, *, before: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Loads one checkpoint, every byte verified; raises CheckpointError if anything is not as
-    written."""
+    """Loads one checkpoint and verifies every byte; CheckpointError if any is not as written."""
     try:
         version, files = _read_manifest(path)
         blobs = {name: _read(path / name, entry) for name, entry in files.items()}
@@ -167,8 +166,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
-    """Decodes a file; the hash may be right and the content still not ours, since hashes are no
-    secret."""
+    """Decodes a file: even with the right hash it may not be ours, since hashes are no secret."""
     try:
         return read(blob)
     except Exception as error:  # what the libraries raise is not all written down
@@ -203,8 +201,7 @@ def _unpack(blob: bytes) -> dict[str, Any]:
 
 
 def _manifest(version: int, files: dict[str, Any]) -> bytes:
-    """Encodes these facts in the one way there is, so that a reader can compare it byte for
-    byte."""
+    """Encodes these facts in the only way, so that a reader can compare it byte for byte."""
     facts = {"schema": SCHEMA, "version": version, "files": files}
     seal = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
     return json.dumps({**facts, "xxh3_128": seal}, indent=1, sort_keys=True).encode()

@@ -159,8 +159,7 @@ def mark_dead(
 
 
 def search(sample: Sample, loss_of: LossOf, parameters: Sequence[Tensor]) -> list[int]:
-    """Returns the places of the unrolls with which no step is finite, in the order of their
-    columns."""
+    """Returns the places of the unrolls with which no step is finite, in order of columns."""
     count = round(sample.unrolls)
     width = sample.loss.flags.shape[1] // count
 

@@ -68,8 +68,7 @@ class LearnerMetrics:
         )
 
     def watch(self, feed: UnrollReceiver) -> None:
-        """Registers the receiver's metrics; it comes later than the port at which metrics are
-        served."""
+        """Registers the receiver's metrics: it is made later than the metrics port."""
         self._registry.register(LeaseMetrics(feed))
 
     def set_constants(self, rank: int, world: int, checkpoint_every_s: float) -> None:
@@ -109,8 +108,7 @@ class LearnerMetrics:
 
 
 class LeaseMetrics(Collector):
-    """Counts what became of the unrolls that the broker delivered to this rank. Read at a
-    scrape."""
+    """Counts what became of the unrolls delivered to this rank. Read at a scrape."""
 
     def __init__(self, feed: UnrollReceiver) -> None:
         self._feed = feed

@@ -49,14 +49,12 @@ class Progress:
         return self.uses / self.trained_unrolls if self.trained_unrolls else 0.0
 
     def add_episodes(self, ended: int, unrolls: Sequence[EpisodeEnds]) -> None:
-        """Counts the episodes that ended in the unrolls of this step, and those reported with
-        them."""
+        """Counts the episodes that ended in this step's unrolls, and those reported with them."""
         self.episodes += ended
         self.score.add(unrolls, self.version)
 
     def mean_return(self) -> float | None:
-        """Returns the mean over the latest episodes; None before every environment ended its first
-        one."""
+        """Returns the mean of the latest episodes; None until every environment ended one."""
         return self.score.mean
 
     def reached(self, target: float | None) -> bool:

@@ -153,8 +153,7 @@ def _folded(lags: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _flat(pairs: Sequence[tuple[float, int]], most: int) -> list[float]:
-    """Flattens the pairs and pads them with zeros to `most` pairs: every rank's row is equally
-    long."""
+    """Flattens the pairs, padded with zeros to `most` pairs so that all rows are equally long."""
     flat = [float(number) for pair in pairs for number in pair]
     return flat + [0.0] * (2 * most - len(flat))
 

@@ -54,7 +54,7 @@ class _Stream:
 
     def __init__(self, version: int, columns: list[_Environment]) -> None:
         self.joined = self.heard = version  # of its first and its latest unroll
-        self.unrolls = self.steps = 0  # so many, and steps of each environment in them
+        self.unrolls = self.steps = 0  # how many came, and steps of each environment in them
         self.columns = columns
 
     def gap(self) -> float:
@@ -112,8 +112,7 @@ class EpisodeScore:
         self._told += len(unroll.episodes)
 
     def _recompute(self, version: int, *, usual: float) -> None:
-        """Recomputes the mean. usual: versions from one unroll of a stream to its next, over all of
-        them."""
+        """Recomputes the mean. usual: versions between unrolls of a stream, over all of them."""
         live = [
             stream
             for stream in self._streams.values()

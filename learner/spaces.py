@@ -95,8 +95,8 @@ class Action(Struct, frozen=True):
 
     @property
     def dtype(self) -> str:
-        """Returns the dtype of a row. With numbers in it the choices are float32 too: they are
-        small enough."""
+        """Returns the dtype of a row; beside numbers the choices, which are small, are float32
+        too."""
         return "float32" if self.numbers else "int64"
 
 

@@ -109,8 +109,7 @@ class FlatWeights:
             tensor.copy_(view)
 
     def digest(self) -> str:
-        """Returns the digest of what the module holds: after `load(body)` it must equal
-        `digest(body)`."""
+        """Returns the module's digest: after `load(body)` it must equal `digest(body)`."""
         return digest(self.dump())
 
     def _first_not_finite(self) -> str:

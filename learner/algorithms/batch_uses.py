@@ -65,8 +65,7 @@ class Sample(NamedTuple):
 
 
 class BatchUses(Protocol):
-    """Makes samples of batches. The train loop takes a step on each, or leaves before the last
-    one."""
+    """Makes samples of batches; the train loop steps on each, and may leave before the last one."""
 
     def samples(self, fresh: Sample, targets: TargetsOf) -> Iterator[Sample]:
         """Yields the samples to train on; `targets` uses the network as it is when called."""

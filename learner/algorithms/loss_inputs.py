@@ -26,8 +26,7 @@ class LossBatch(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Holds targets without gradient, as vtrace.VTrace does, and the values from which they were
-    made."""
+    """Holds targets without gradient, and the values from which they were made."""
 
     vs: Tensor
     advantages: Tensor

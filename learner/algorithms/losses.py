@@ -76,8 +76,8 @@ def appo(
     target: Output | None,
     norm: LossNorm,
 ) -> Loss:
-    """Computes the surrogate clipped around a target network, which also makes the V-trace
-    targets."""
+    """Computes the surrogate clipped around a target network; that makes the V-trace targets
+    too."""
     assert target is not None, "appo needs the output of its target network"
     logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     target_params = target.params[:-1].detach()
@@ -110,8 +110,7 @@ def ppo(
     target: Output | None,
     norm: LossNorm,
 ) -> Loss:
-    """Computes the surrogate clipped around the policy that acted; its targets are made before step
-    one."""
+    """Computes the surrogate clipped around the policy that acted; targets were made before."""
     assert target is None and batch.targets is not None, "ppo has targets, and no target network"
     vs, advantages, old = batch.targets
     logp, entropy = distribution.log_prob_and_entropy(output.params, batch.action)
@@ -149,8 +148,7 @@ def ppo_targets(
 
 
 def policy_gradient(logp: Tensor, advantages: Tensor) -> Tensor:
-    """Returns a loss whose gradient raises the log-prob of actions that went better than
-    expected."""
+    """Returns a loss whose gradient raises the log-prob of better actions than expected."""
     return -logp * advantages
 
 
@@ -245,8 +243,7 @@ def _weighted_sum(
     live: Tensor,
     norm: LossNorm,
 ) -> Loss:
-    """Sums the weighted terms. `log_ratio`: of (policy / behaviour) at each action, without
-    gradient."""
+    """Sums the weighted terms. `log_ratio`: of (policy / behaviour), without gradient."""
     share = live * norm.scale
     log_ratio = log_ratio * live
     policy = (terms.policy * share).sum()

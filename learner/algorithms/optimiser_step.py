@@ -53,8 +53,7 @@ def update_target(target: Model, model: Model, rate: float) -> None:
 
 
 def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
-    """Restores what a checkpoint holds of the gradients; settings such as lr stay as the run has
-    them."""
+    """Restores a checkpoint's optimiser state; settings such as lr stay as the run has them."""
     groups = [{**group, "params": list(group["params"])} for group in optimiser.param_groups]
     load_state(optimiser, tensors, meta)
     for group, own in zip(optimiser.param_groups, groups, strict=True):

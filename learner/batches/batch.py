@@ -139,8 +139,7 @@ class Batch:
         return None
 
     def _damage(self, message: Deliver, views: Sequence[memoryview]) -> str:
-        """Says why these buffers are not those that were sent, or not of our shapes; "" = they
-        are."""
+        """Says how these buffers differ from those sent, or from our shapes; "" = not at all."""
         if len(views) != len(self._fields):
             return f"{len(views)} buffers instead of {len(self._fields)}"
         digest = xxhash.xxh3_64()
@@ -192,8 +191,7 @@ class Batch:
         return ""
 
     def _false_claim(self, message: Deliver) -> str:
-        """Says what is wrong with the message's numbers, which go into means, limits and
-        checkpoints."""
+        """Says what is wrong with the numbers that its sampler claims; "" = nothing."""
         low, high = message.version_min, message.version_max
         if not 0 <= low <= high <= MAX_VERSION:
             return f"it was acted with versions {low} to {high}"
@@ -235,8 +233,7 @@ def _inside(choices: NDArray[Any], action: Action, *, least: int) -> bool:
 def _forbidden(
     choices: NDArray[Any], allowed: NDArray[np.bool_], live: NDArray[np.bool_], action: Action
 ) -> str:
-    """Says what is wrong with choices [T, G, C] under masks [T, G, sum(categories)]; "" =
-    nothing."""
+    """Says how choices [T, G, C] break the masks [T, G, sum(categories)]; "" = not at all."""
     starts = np.cumsum((0, *action.categories), dtype=np.int64)[:-1]
     if not np.logical_or.reduceat(allowed[live], starts, axis=-1).all():
         return "a mask that allows nothing"

@@ -35,8 +35,8 @@ class LogProbGap:
             self._published.popitem(last=False)
 
     def measure(self, tensors: dict[str, Tensor], versions: list[tuple[int, int]]) -> float | None:
-        """Returns the largest |difference| over an unroll that was acted with one version we still
-        have; None = there is none."""
+        """Returns the largest |difference| over an unroll of one version that we have; None = no
+        such."""
         for at, (low, high) in enumerate(versions):
             if low == high and low in self._published:
                 return self._of(tensors, slice(at * self._envs, (at + 1) * self._envs), low)

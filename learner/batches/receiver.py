@@ -39,8 +39,7 @@ Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
 
 
 class UnrollReceiver:
-    """Runs one learner rank's connection. Methods are for the train thread unless they say
-    otherwise."""
+    """Runs a rank's connection. Methods are for the train thread unless they say otherwise."""
 
     def __init__(
         self,
@@ -74,8 +73,7 @@ class UnrollReceiver:
         self._started.wait()
 
     def wait_for_welcome(self, timeout_s: float) -> int | None:
-        """Waits for the broker's first answer; returns the version to continue at, None = not
-        yet."""
+        """Waits for the broker; returns the version to continue at, None = no answer yet."""
         if not self._welcomed.wait(timeout_s):
             self._raise()
             return None
@@ -97,15 +95,13 @@ class UnrollReceiver:
         self._tell(self._on_trained, batch, version)
 
     def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
-        """Takes these unrolls, which cannot be used, out of the batch and rejects them at the
-        broker."""
+        """Takes unrolls that cannot be used out of the batch and rejects them at the broker."""
         keys = [batch.keys[at] for at in places]
         batch.drop(places)
         self._tell(self._on_rejected, keys, tuple(places), objection)
 
     def refill(self, batch: Batch) -> None:
-        """Gives back a batch that lacks unrolls; those it has stay in it until others have joined
-        them."""
+        """Gives a batch back that lacks unrolls; the others stay in it until it is full again."""
         self._tell(self._on_refill, batch)
 
     def publish(self, version: int, body: bytes) -> None:
@@ -116,8 +112,7 @@ class UnrollReceiver:
             self._tell(self._on_publish)
 
     def windows(self) -> Windows:
-        """Returns what was trained and might come again, including all calls made before this
-        one."""
+        """Returns what was trained and might come again, including all earlier calls."""
         windows: Windows = self._ask(self._on_windows)
         return windows
 

@@ -49,8 +49,7 @@ class Opened(Struct, frozen=True, array_like=True, tag=0):
 
 
 class Accepted(Struct, frozen=True, array_like=True, tag=1):
-    """Records an unroll that was placed into the batch being filled: what matters of its
-    DELIVER."""
+    """Records an unroll placed into the batch being filled: what matters of its DELIVER."""
 
     inc: int
     stream: int
@@ -71,8 +70,7 @@ class Full(Struct, frozen=True, array_like=True, tag=2):
 
 
 class Trained(Struct, frozen=True, array_like=True, tag=3):
-    """Records that the train loop is done with the oldest batch it holds; `version` came out of
-    it."""
+    """Records that the train loop trained its oldest batch; `version` came out of it."""
 
     version: int
 
@@ -179,8 +177,7 @@ class Recorder:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """Yields all that can be trusted; ends before an entry that was cut short or is not as
-    written."""
+    """Yields all valid entries; ends before one that was cut short or is not as written."""
     decoder = msgspec.msgpack.Decoder(Entry)
     with path.open("rb", buffering=_BUFFER_BYTES) as file:
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:

@@ -46,8 +46,7 @@ class Core(nn.Module, ABC):
 
     @abstractmethod
     def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes one row: the output, which is the state that is multiplied, and the whole
-        memory."""
+        """Computes one row: the output, which is the state that is multiplied, and the memory."""
 
 
 class Lstm(Core):

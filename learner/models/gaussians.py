@@ -23,8 +23,7 @@ _NODES = 32
 
 
 class Gaussians:
-    """Draws numbers and computes their densities; a squashed one has that of tanh(u), in (-1,
-    1)."""
+    """Draws numbers and computes densities; a squashed one has that of tanh(u), in (-1, 1)."""
 
     def __init__(self, action: Action) -> None:
         self.count = action.numbers

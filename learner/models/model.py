@@ -20,8 +20,7 @@ from headrace.learner.spaces import Leaf
 
 
 class Output(NamedTuple):
-    """Holds what the learner's losses read, both in float32, whatever dtype the network multiplied
-    in."""
+    """Holds what the losses read, in float32 whatever dtype the network multiplied in."""
 
     params: Tensor  # [..., P], as the action's distribution reads them
     value: Tensor  # [...], in the units of the scaled rewards

@@ -53,8 +53,7 @@ def is_number(leaf: Leaf) -> bool:
 
 
 class Normaliser(nn.Module):
-    """Normalises the observation's numbers by the mean and deviation of all that were trained
-    on."""
+    """Normalises the observation's numbers by the mean and deviation of all trained ones."""
 
     mean: Tensor
     var: Tensor

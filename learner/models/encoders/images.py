@@ -39,8 +39,7 @@ class Stack(nn.Module):
         return torch.stack(images.unbind(1), -1).movedim(-1, 1)
 
     def rows(self, convolved: Tensor) -> Tensor:
-        """Flattens [N, C, H, W] to [N, H*W*C]: this is the order in memory, so nothing is
-        copied."""
+        """Flattens [N, C, H, W] to [N, H*W*C], the order in memory, so nothing is copied."""
         return convolved.permute(0, 2, 3, 1).flatten(1)
 
     def first(self, layer: nn.Conv2d, pixels: Tensor) -> Tensor:
@@ -53,8 +52,7 @@ class Stack(nn.Module):
 
 
 class JoinedFeatures(nn.Module):
-    """Joins a stack for each image by one layer, which also takes the leaves that are not
-    images."""
+    """Joins a stack for each image by one layer, which takes all other leaves too."""
 
     convolutional = True
 
