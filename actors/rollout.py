@@ -24,8 +24,8 @@ from headrace.learner.spaces import (
     TRUNCATED,
     Field,
     Spaces,
-    beyond,
-    beyond_words,
+    out_of_bounds,
+    out_of_bounds_words,
     unroll_fields,
 )
 
@@ -141,11 +141,11 @@ class Rollout:
         None = no column does."""
         named = {"reward": self._reward, **self._obs}
         for name, array in named.items():
-            number = beyond(array, self.largest)
+            number = out_of_bounds(array, self.largest)
             if number is not None:
                 right = (np.abs(array) <= self.largest).reshape(*array.shape[:2], -1)
                 column = int(np.flatnonzero(~right.all(axis=(0, 2)))[0])
-                return column, beyond_words(name, number, self.largest)
+                return column, out_of_bounds_words(name, number, self.largest)
         return None
 
     def _count(self) -> None:

@@ -1,12 +1,12 @@
-"""The learner's whole state on disk: complete, verified, and never half there.
+"""Checkpoints: the learner's whole state on disk, complete and verified.
 
     folder/000000001234/        the version, so that names sort by age
         model.safetensors ...   one per group of tensors
         state.msgpack           everything that is not a tensor
         manifest.json           size and xxh3-128 of each of them, and of itself
 
-A checkpoint is written under another name, synced and renamed, so the name alone says that it was
-finished; the hashes say that it still is what was written.
+A checkpoint is written under another name, synced and renamed, so its name says that it was
+finished; the hashes say that nothing has changed since.
 """
 
 import contextlib
@@ -45,12 +45,12 @@ T = TypeVar("T")
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written, or cannot be trusted; says which and why in one line."""
+    """Says in one line which checkpoint could not be written, or cannot be trusted, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `save` was given, read back."""
+    """Holds what `save` was given, read back."""
 
     version: int
     tensors: TensorGroups  # on the CPU
@@ -58,7 +58,7 @@ class Checkpoint:
     path: Path
 
     def entry(self, kind: type[T], *names: str) -> T:
-        """Returns what the state holds there; CheckpointError when it is nothing of this kind."""
+        """Returns what the state holds there; raises CheckpointError if it is not of this kind."""
         held: Any = self.state
         try:
             for name in names:
@@ -77,7 +77,7 @@ def save(
     """Writes `folder/<version>/` and returns it once it would survive a power cut.
 
     The tensors are copied first. Only then are older checkpoints beyond `keep` removed. When the
-    disk fails, CheckpointError is raised and what was there before is still there.
+    disk fails, CheckpointError is raised and the older ones are still there.
     """
     blobs = _encode(step_version, tensors, state)
     final = folder / f"{step_version:012d}"
@@ -95,7 +95,7 @@ def save(
         durable.commit(temp, final)
     except OSError as error:
         shutil.rmtree(temp, ignore_errors=True)
-        # A disk that takes nothing any more does not take this either: `aside` counts, too.
+        # A full disk may refuse this too; then `aside` still counts as finished.
         with contextlib.suppress(OSError):
             if aside.exists() and not final.exists():
                 aside.rename(final)
@@ -107,10 +107,10 @@ def save(
 def load_latest(
     folder: Path, usable: Callable[[Checkpoint], object] = lambda _: None
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None when there is none at all.
+    """Returns the newest checkpoint that is whole; None when there is none at all.
 
-    A damaged one is reported and passed over; `usable` raises CheckpointError for one that is. When
-    every one is damaged, CheckpointError: to start from nothing is then a person's decision.
+    A damaged one is logged and passed over; `usable` raises CheckpointError for one that is. If all
+    are damaged it raises CheckpointError: a start from nothing is then a person's decision.
     """
     damaged = []
     try:
@@ -134,9 +134,9 @@ def load_latest(
 
 
 def set_aside(folder: Path, *, before: Path) -> None:
-    """Renames what `load_latest` passed over before it came to that one.
+    """Renames the damaged ones that `load_latest` passed over before it came to that one.
 
-    It would count as one of the newest, and push out a good one. It is a person's to look at.
+    A damaged one would count as one of the newest, and push out a good one. It stays for a person.
     """
     try:
         passed_over = itertools.takewhile(lambda path: path != before, _finished(folder))
@@ -151,7 +151,7 @@ def set_aside(folder: Path, *, before: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """One checkpoint, every byte verified; CheckpointError when anything is not as written."""
+    """Loads one checkpoint and verifies every byte; CheckpointError if any is not as written."""
     try:
         version, files = _read_manifest(path)
         blobs = {name: _read(path / name, entry) for name, entry in files.items()}
@@ -166,7 +166,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
-    """A file whose hash is right may still be none of ours: a seal is no secret."""
+    """Decodes a file: even with the right hash it may not be ours, since hashes are no secret."""
     try:
         return read(blob)
     except Exception as error:  # what the libraries raise is not all written down
@@ -174,7 +174,7 @@ def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
 
 
 class _DamageError(Exception):
-    """Why a file is not what was written."""
+    """Says why a file is not what was written."""
 
 
 def _encode(version: int, tensors: TensorGroups, state: dict[str, Any]) -> dict[str, bytes]:
@@ -187,7 +187,7 @@ def _encode(version: int, tensors: TensorGroups, state: dict[str, Any]) -> dict[
         blobs[stem + _TENSORS] = safetensors.torch.save(whole)
     # strict_types: a tuple would silently come back as a list.
     blobs[_STATE] = msgpack.packb(state, strict_types=True)
-    # What can be packed but not unpacked must fail today, not at the restart.
+    # State that can be packed but not unpacked must fail now, not at the restart.
     _unpack(blobs[_STATE])
     files = {
         name: {"size": len(blob), "xxh3_128": xxhash.xxh3_128_hexdigest(blob)}
@@ -201,7 +201,7 @@ def _unpack(blob: bytes) -> dict[str, Any]:
 
 
 def _manifest(version: int, files: dict[str, Any]) -> bytes:
-    """The one spelling of these facts, so that a reader can compare it byte for byte."""
+    """Encodes these facts in the only way, so that a reader can compare it byte for byte."""
     facts = {"schema": SCHEMA, "version": version, "files": files}
     seal = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
     return json.dumps({**facts, "xxh3_128": seal}, indent=1, sort_keys=True).encode()
@@ -240,7 +240,7 @@ def _read(file: Path, entry: dict[str, Any]) -> bytes:
 
 
 def _make(folder: Path) -> None:
-    """With every folder above it that is missing; a power cut takes none of them back."""
+    """Makes the folder and every missing one above it, so that they survive a power cut."""
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -254,7 +254,7 @@ def _write(folder: Path, blobs: dict[str, bytes]) -> None:
 
 
 def _finished(folder: Path) -> list[Path]:
-    """Newest first; of one version the one in its final place first."""
+    """Lists checkpoints, newest first; of one version the one in its final place first."""
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if _FINISHED.fullmatch(path.name)]
@@ -262,7 +262,7 @@ def _finished(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Killed in the middle of it, we leave nothing that looks finished."""
+    """Removes a checkpoint; if we are killed in the middle, nothing is left that looks finished."""
     going = path.with_name(f"{path.name[:12]}.gone")
     if going.exists():
         shutil.rmtree(going)
@@ -271,7 +271,7 @@ def _remove(path: Path) -> None:
 
 
 def _prune(folder: Path, *, newest: int, keep: int) -> None:
-    """Leaves `newest` and the keep - 1 before it; anything above `newest` is not ours to judge."""
+    """Leaves `newest` and the keep - 1 before it; those above `newest` are not touched."""
     try:
         there = _finished(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The run's [unroll], [model], [algorithm], [learner] and [checkpoint] sections. Needs no torch."""
+"""The run's [unroll], [model], [algorithm], [learner] and [checkpoint] sections; needs no torch."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ Schedule = Annotated[float, Meta(ge=0)] | tuple[Point, ...]
 
 
 class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The unit of experience: `length` steps of `envs` environments that move together."""
+    """Sets the unit of experience: `length` steps of `envs` environments that move together."""
 
     length: Annotated[int, Meta(ge=1, le=4096, description="steps per environment, T")] = 16
     envs: Annotated[
@@ -29,7 +29,7 @@ class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The network; every sampler builds the same one from this section."""
+    """Describes the network; every sampler builds the same one from this section."""
 
     kind: Annotated[
         str,
@@ -88,13 +88,13 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def memory(self) -> int:
-        """Numbers that an environment's memory has."""
+        """Counts the numbers in the memory of one environment."""
         one = {"none": 0, "gru": self.core_units, "lstm": 2 * self.core_units}[self.core]
         return 2 * one if self.separate else one
 
 
 class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the optimiser step minimises, and how often it uses a batch."""
+    """Sets what the optimiser step minimises, and how often it uses a batch."""
 
     name: Annotated[Literal["impala", "appo", "ppo"], Meta(description="the loss")] = "impala"
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount")] = 0.99
@@ -172,7 +172,7 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The optimiser and the machine it runs on."""
+    """Sets the optimiser and the machine it runs on."""
 
     optimiser: Annotated[Literal["adam", "rmsprop"], Meta(description="the optimiser")] = "adam"
     lr: Annotated[
@@ -207,7 +207,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """When the learner's whole state is written, and how many stay."""
+    """Sets when the learner's whole state is written, and how many copies stay."""
 
     every_s: Annotated[float, Meta(gt=0, description="seconds between checkpoints")] = 60.0
     keep: Annotated[int, Meta(ge=2, le=1000, description="newest ones kept")] = 3

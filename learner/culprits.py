@@ -1,11 +1,12 @@
-"""A step that is not finite: whose unrolls make it so. They alone are rejected; the others stay in
-their batch, which is filled up again.
+"""The search for the unrolls that make a step non-finite. They alone are rejected; the others stay
+in their batch, which is filled up again.
 
-    the weights are not finite       nobody's fault but training's: the run ends
-    some unrolls break the step      rejected, and their samplers blamed if they are the fewer
-    no unroll breaks it alone        the batch is rejected, and nobody is blamed
+    the weights are not finite       training has diverged: the run ends
+    some unrolls break the step      they are rejected, with blame if at most half
+    no unroll breaks it alone        the batch is rejected without blame
 
-Only a failure pays for it: halves are tried, and halves of those that fail.
+It costs nothing until a step fails. Then it is a bisection: halves are tried, and halves of those
+that fail.
 """
 
 import logging
@@ -20,51 +21,53 @@ from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import Objection
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.batches.batch import Batch
-from headrace.learner.pieces import Pieces
 from headrace.learner.spaces import DEAD
+from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
 
 LossOf = Callable[[Sample], Tensor]  # what some unrolls add to a batch's loss, without other ranks
 
-# So many skipped steps in a row, and not one more unroll found that a step survives: training is
-# over.
+# After this many skipped steps in a row without one more sound unroll found, training is over.
 _MOST_IN_A_ROW = 20
-# Samples that are kept for a look.
+# Samples that are kept in files for a person to look at.
 _MOST_KEPT = 3
 
 
 class DivergedError(Exception):
-    """Loss or gradients stay non-finite."""
+    """Ends a run whose loss or gradients stay non-finite."""
 
 
 class Verdict(NamedTuple):
-    """Of one step that was not finite."""
+    """Tells what was rejected for one step that was not finite."""
 
     places: list[int]  # in this rank's batch: rejected, and out of it
     anywhere: bool  # some rank has rejected some
 
 
-class Inquest:
-    """One rank's. All ranks ask at the same steps and decide alike."""
+class NonFiniteSearch:
+    """Finds, on each rank, the unrolls that make a step non-finite. All ranks ask at the same steps
+    and decide alike."""
 
-    def __init__(self, p: Pieces) -> None:
+    def __init__(self, p: TrainParts) -> None:
         self._p = p
-        self._in_a_row = 0  # skipped steps by which nothing was gained
-        self._sound: set[Key] = set()  # unrolls that a step survives, found since the last step
+        self._in_a_row = 0  # skipped steps without a new sound unroll
+        self._sound: set[Key] = (
+            set()
+        )  # unrolls with which a step is finite, since the last finite one
         self._folder = p.folder / "nonfinite"
         self._trained = [one for one in p.model.parameters() if one.requires_grad]
 
-    def stepped(self) -> None:
-        """A batch was used, and all was finite."""
+    def reset(self) -> None:
+        """Resets the search: a batch was used, and all was finite."""
         self._in_a_row = 0
         self._sound.clear()
 
-    def look(
+    def reject_culprits(
         self, batch: Batch, fresh: Sample, broken: Sample, loss_of: LossOf, *, used: bool
     ) -> Verdict:
-        """Rejects what no step survives. `broken`: the step's sample; `used`: an earlier step on
-        this batch was finite."""
+        """Rejects the unrolls with which no step is finite. `broken`: the step's sample; `used`: an
+        earlier step on this batch was finite."""
         p = self._p
         p.metrics.nonfinite.labels("gradient").inc()
         p.progress.nonfinite += 1
@@ -73,9 +76,11 @@ class Inquest:
         by_targets = p.algorithm.name == "ppo"
         unrolls = batch.unrolls
         found: list[int] = []
-        if by_targets or not used:  # else it is an older batch, trained before and forgotten now
+        if by_targets or not used:  # else: an older batch, now forgotten
             found = search(fresh if by_targets else broken, loss_of, self._trained)
-        places = [at for at in found if at < unrolls]  # those beyond were remembered, likewise
+        places = [
+            at for at in found if at < unrolls
+        ]  # those beyond came from replay: forgotten too
         sound = {key for at, key in enumerate(batch.keys) if at not in places}
         guilty, remembered, news, total = self._everywhere(
             len(places), len(found) - len(places), len(sound - self._sound), unrolls
@@ -98,7 +103,8 @@ class Inquest:
         return Verdict(places, guilty > 0)
 
     def _reject(self, batch: Batch, places: list[int], *, blame: bool) -> None:
-        """Where most of a batch is bad it is training that goes wrong, and nobody is to blame."""
+        """Rejects these unrolls; where most of a batch is bad, training has gone wrong and no
+        sampler is blamed."""
         if not places:
             return
         samplers = sorted({batch.messages[at].actor for at in places})
@@ -126,7 +132,7 @@ class Inquest:
         return [int(count) for count in summed]
 
     def _keep(self, broken: Sample) -> None:
-        """The first few such samples, for a look."""
+        """Keeps the first few such samples in files, for a person to look at."""
         number = self._p.progress.nonfinite
         if number > _MOST_KEPT:
             return
@@ -138,8 +144,10 @@ class Inquest:
             log.error("the batch cannot be kept: %s", error)
 
 
-def without(fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: int) -> Tensor | None:
-    """These unrolls of it are as if all their steps were dead; returns such targets."""
+def mark_dead(
+    fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: int
+) -> Tensor | None:
+    """Marks all steps of these unrolls dead; returns the targets with theirs at 0."""
     width = fresh.loss.flags.shape[1] // unrolls
     vs = None if vs is None else vs.clone()
     for place in places:
@@ -151,7 +159,7 @@ def without(fresh: Sample, vs: Tensor | None, places: Sequence[int], unrolls: in
 
 
 def search(sample: Sample, loss_of: LossOf, parameters: Sequence[Tensor]) -> list[int]:
-    """Places of the unrolls that no step survives, in the order of their columns."""
+    """Returns the places of the unrolls with which no step is finite, in order of columns."""
     count = round(sample.unrolls)
     width = sample.loss.flags.shape[1] // count
 

@@ -1,7 +1,7 @@
-"""Every learner metric, declared once. Per rank; written once a step."""
+"""All learner metrics, per rank, written once a step."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.broker.measures import settled_sum
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.progress import Progress
 
 PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
@@ -17,7 +17,7 @@ _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
 class LearnerMetrics:
-    """One per rank."""
+    """Holds the metrics of one rank."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -67,23 +67,31 @@ class LearnerMetrics:
             registry=registry,
         )
 
-    def watch(self, feed: Feed) -> None:
-        """The feed comes later than the port at which metrics are served."""
+    def watch(self, feed: UnrollReceiver) -> None:
+        """Registers the receiver's metrics: it is made later than the metrics port."""
         self._registry.register(LeaseMetrics(feed))
 
-    def begins(self, rank: int, world: int, checkpoint_every_s: float) -> None:
-        """What does not change; the first checkpoint is due an interval from now."""
+    def set_constants(self, rank: int, world: int, checkpoint_every_s: float) -> None:
+        """Sets what does not change; the first checkpoint is due an interval from now."""
         self.rank.set(rank)
         self.world.set(world)
         self.checkpoint_interval.set(checkpoint_every_s)
         self.last_checkpoint.set(time.time())
 
     def phase_seconds(self) -> dict[str, float]:
-        """Where this process's time went."""
+        """Returns where this process's time went."""
         return {name: round(_value(counter), 3) for name, counter in self.phase.items()}
 
+    def count_step(self, steps: int, lags: Sequence[int], *, seconds: float) -> None:
+        """Counts a trained batch: live steps of all ranks, lags of this rank's unrolls."""
+        self.steps.inc()
+        self.samples.inc(steps)
+        self.step_seconds.observe(seconds)
+        for lag in lags:
+            self.lag.observe(lag)
+
     def show(self, progress: Progress, stats: dict[str, float], now: float) -> None:
-        """The gauges that only a person reads; a few times a second is enough."""
+        """Sets the gauges that only a person reads; a few times a second is enough."""
         for part, value in stats.items():
             if part == "grad_norm":
                 self.grad_norm.set(value)
@@ -100,13 +108,13 @@ class LearnerMetrics:
 
 
 class LeaseMetrics(Collector):
-    """What became of the unrolls that the broker delivered to this rank. Read at a scrape."""
+    """Counts what became of the unrolls delivered to this rank. Read at a scrape."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UnrollReceiver) -> None:
         self._feed = feed
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is asked before there is an end to ask."""
+        """Describes nothing: nothing may be asked before the receiver has its connection."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

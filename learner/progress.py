@@ -1,21 +1,20 @@
-"""What the learner has done so far: counted here, logged and shown everywhere, saved in every
-checkpoint."""
+"""The learner's counters, which are logged, shown and saved in every checkpoint."""
 
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.learner.score import Ends, Score
+from headrace.learner.score import EpisodeEnds, EpisodeScore
 
 log = logging.getLogger(__name__)
 
-# Larger ones count as this: what a sampler says of its versions must not grow every checkpoint.
+# Larger lags count as this: a sampler's wrong version must not make every checkpoint larger.
 _LARGEST_LAG = 10_000
 
 
 class Progress:
-    """One run's counters; a resumed learner continues them."""
+    """Counts what one run has done; a resumed learner continues the counters."""
 
     def __init__(self) -> None:
         self.version = 0  # optimiser steps, and jumps over versions that a crash has used up
@@ -27,14 +26,14 @@ class Progress:
         self.episodes = 0
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
-        self.score = Score()  # what its episodes return
+        self.score = EpisodeScore()  # what its episodes return
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
         self._marks: list[tuple[float, int]] = []
 
     def step(self, *, version: int, steps: int, lags: Mapping[int, int]) -> None:
-        """A batch was trained on; `lags`: of all ranks, unrolls by lag."""
+        """Counts a batch that was trained on; `lags`: of all ranks, unrolls by lag."""
         self.version = version
         self.trained_steps += steps
         for lag, unrolls in lags.items():
@@ -42,20 +41,20 @@ class Progress:
             self.lags[min(max(lag, 0), _LARGEST_LAG)] += unrolls
 
     def used(self, unrolls: float) -> None:
-        """An optimiser step was taken on so many unrolls."""
+        """Counts an optimiser step on that many unrolls."""
         self.uses += unrolls
 
     def reuse(self) -> float:
-        """How often an unroll is used, on average."""
+        """Returns how often an unroll is used, on average."""
         return self.uses / self.trained_unrolls if self.trained_unrolls else 0.0
 
-    def saw(self, ended: int, unrolls: Sequence[Ends]) -> None:
-        """Episodes that ended in the unrolls of this step, and those that were told with them."""
+    def add_episodes(self, ended: int, unrolls: Sequence[EpisodeEnds]) -> None:
+        """Counts the episodes that ended in this step's unrolls, and those reported with them."""
         self.episodes += ended
-        self.score.saw(unrolls, self.version)
+        self.score.add(unrolls, self.version)
 
     def mean_return(self) -> float | None:
-        """Of the latest episodes; None before every environment ended its first one."""
+        """Returns the mean of the latest episodes; None until every environment ended one."""
         return self.score.mean
 
     def reached(self, target: float | None) -> bool:
@@ -65,13 +64,13 @@ class Progress:
         )
 
     def mark(self, now: float) -> None:
-        """A point for the rate; at most 512 are kept, evenly."""
+        """Adds a point for the rate; at most 512 are kept, evenly."""
         self._marks.append((now, self.trained_steps))
         if len(self._marks) > 512:
             self._marks = self._marks[::2]
 
     def rate(self) -> float:
-        """Trained steps a second after the first quarter of the time, which is warm-up."""
+        """Returns trained steps a second after the first quarter of the time, which is warm-up."""
         if len(self._marks) < 2:
             return 0.0
         (first, _), (last, total) = self._marks[0], self._marks[-1]
@@ -79,7 +78,7 @@ class Progress:
         return (total - start[1]) / (last - start[0]) if last > start[0] else 0.0
 
     def lag(self) -> dict[str, float]:
-        """Mean, 95th percentile and maximum, in versions."""
+        """Returns mean, 95th percentile and maximum, in versions."""
         total = sum(self.lags.values())
         if not total:
             return {"mean": 0.0, "p95": 0.0, "max": 0.0}
@@ -92,7 +91,7 @@ class Progress:
         return {"mean": round(mean, 3), "p95": float(p95), "max": float(max(self.lags))}
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint: plain data."""
+        """Returns plain data for the checkpoint."""
         plain = {k: v for k, v in vars(self).items() if isinstance(v, int | float) or v is None}
         return {
             **plain,
@@ -117,7 +116,7 @@ class ProgressLines:
         self._at = at  # of the latest line, by the run's clock
         self._trained = progress.trained_steps  # at the latest line
 
-    def look(self, progress: Progress, at: float) -> None:
+    def log_when_due(self, progress: Progress, at: float) -> None:
         """Logs a line when it is time; `at`: the run's clock."""
         if not self._every_s or at - self._at < self._every_s:
             return

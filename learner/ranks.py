@@ -1,8 +1,8 @@
 """The learner's ranks: one process each, one policy. Alone, everything here is the identity.
 
-Before each step all ranks exchange a few numbers. They tell whether everyone has a batch (or the
-step would hang in its first collective), how many steps the global mean is over, and who wants to
-stop.
+Before each step all ranks exchange a few numbers: whether each has a batch (without one the step
+would hang in its first collective), how many steps the global mean is over, and whether any rank
+wants to stop.
 """
 
 import os
@@ -15,19 +15,19 @@ import msgpack
 import torch
 from torch import Tensor
 
-from headrace.learner.score import Ends
+from headrace.learner.score import EpisodeEnds
 
-# Different lags in one rank's batch: beyond, the oldest ones count as the least of them.
+# Different lags sent of one rank's batch; the largest beyond that count as the smallest of them.
 _LAGS = 64
 
 
 class RanksError(Exception):
-    """A collective failed: another rank is gone or stuck."""
+    """Says that a collective failed: another rank is gone or stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one rank brings to a step, or all of them together."""
+    """Holds what one rank brings to a step, or all of them together."""
 
     ready: bool  # a batch is here
     stop: bool = False  # somebody asked to end
@@ -37,11 +37,11 @@ class Facts:
     steps: int = 0
     ended: int = 0
     lags: tuple[tuple[int, int], ...] = ()  # (versions, unrolls) of the batch, ascending
-    ends: tuple[Ends, ...] = ()  # of each unroll
+    ends: tuple[EpisodeEnds, ...] = ()  # of each unroll
 
 
 class Ranks:
-    """This process among the others, as torchrun says."""
+    """Knows this process's place among the ranks, as torchrun says, and runs their collectives."""
 
     def __init__(self, *, timeout_s: float, cuda: bool) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
@@ -54,7 +54,7 @@ class Ranks:
             )
 
     def exchange(self, own: Facts) -> Facts:
-        """Everybody's facts as one: ready when all are, the rest when anyone is.
+        """Returns everybody's facts as one: ready when all are, the other flags when anyone is.
 
         Whatever leads to a further collective must be decided here: ranks have clocks of their own.
         """
@@ -82,22 +82,31 @@ class Ranks:
             ends=self._ends(own) if ready else (),
         )
 
-    def _ends(self, own: Facts) -> tuple[Ends, ...]:
-        """Of all ranks' unrolls; a stream's go now to one, now to another."""
+    def _ends(self, own: Facts) -> tuple[EpisodeEnds, ...]:
+        """Gathers the episode ends of all ranks' unrolls: a stream's unrolls go to any rank."""
         return tuple(
-            Ends(inc, stream, envs, length, tuple(map(tuple, episodes)))
+            EpisodeEnds(inc, stream, envs, length, tuple(map(tuple, episodes)))
             for packed in self.gather(msgpack.packb(own.ends))
             for inc, stream, envs, length, episodes in msgpack.unpackb(packed)
         )
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks."""
+        """Sums a tensor over all ranks, in place."""
         if self.world > 1:
             self.collective(lambda: torch.distributed.all_reduce(tensor))
         return tensor
 
+    def mean(self, stat: Tensor) -> float:
+        """Returns a number's mean over the ranks."""
+        return float(self.total(stat.clone())) / self.world
+
+    def means(self, stats: dict[str, Tensor]) -> dict[str, float]:
+        """Returns the mean over the ranks of each number: their parts are shares of the whole."""
+        means = self.total(torch.stack(list(stats.values()))) / self.world
+        return dict(zip(stats, means.tolist(), strict=True))
+
     def gather(self, own: bytes) -> list[bytes]:
-        """Every rank's bytes, in order of rank."""
+        """Returns every rank's bytes, in order of rank."""
         if self.world == 1:
             return [own]
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
@@ -113,7 +122,7 @@ class Ranks:
         return [bytes(row[: int(n)].numpy()) for row, n in zip(table, sizes, strict=True)]
 
     def same(self, numbers: Sequence[int]) -> list[int]:
-        """Rank 0's numbers, on every rank."""
+        """Returns rank 0's numbers, on every rank."""
         tensor = torch.tensor(list(numbers), dtype=torch.int64)
         if self.world > 1:
             self.collective(lambda: torch.distributed.broadcast(tensor, src=0))
@@ -124,7 +133,7 @@ class Ranks:
             torch.distributed.destroy_process_group()
 
     def collective(self, call: Callable[[], object]) -> None:
-        """Runs what waits for all ranks; alone it is a call like any other."""
+        """Runs a call that waits for all ranks; alone it is a call like any other."""
         try:
             call()
         except RuntimeError as error:
@@ -144,13 +153,13 @@ def _folded(lags: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _flat(pairs: Sequence[tuple[float, int]], most: int) -> list[float]:
-    """So many pairs, the rest zeros: every rank's row is equally long."""
+    """Flattens the pairs, padded with zeros to `most` pairs so that all rows are equally long."""
     flat = [float(number) for pair in pairs for number in pair]
     return flat + [0.0] * (2 * most - len(flat))
 
 
 def _pairs(flat: Sequence[float]) -> Iterator[tuple[float, int]]:
-    """Those of which there are some."""
+    """Yields the pairs that are not padding."""
     for at in range(0, len(flat), 2):
         if flat[at + 1] > 0:
             yield flat[at], int(flat[at + 1])

@@ -1,10 +1,10 @@
-"""What a training episode returns, each environment weighing the same.
+"""The mean return of training episodes, in which each environment weighs the same.
 
-Of episodes that run side by side the short ones end first: whoever counts them as they come counts
-too many of them, most of all at the start. So the mean is over environments, of the latest episodes
-of each, and it stands only when every environment has ended one. Three kinds are not waited for,
-and none is chosen by how its episodes end: what came lately (samplers may come and go all the
-time), what is silent (it left, or hangs), and an episode without an end in sight.
+Of episodes that run side by side the short ones end first, so a mean over episodes in the order of
+their ends has too many short ones, most of all at the start. Ours is over environments, of the
+latest episodes of each, and it stands only when every environment has ended one. Three kinds are
+not waited for, and none is chosen by how its episodes end: environments that came lately (samplers
+may come and go all the time), silent ones (they left, or hang), and endless episodes.
 """
 
 import math
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 # Training episodes that the mean is over; more where there are more environments: one of each.
 LAST = 100
-# Of the time that the oldest environment has been there: who has been there for less is new.
+# An environment is new while it has been there for less than this share of the oldest one's time.
 _NEW = 0.1
-# Who lets so many times its usual gap between two unrolls go by is silent.
+# A stream is silent when its latest unroll is this many of its usual gaps ago.
 _SILENT = 20
 # Steps after which an episode has no end in sight, if it is this much longer than any other.
 _ENDLESS, _TIMES_LONGEST = 100_000, 10
 # Environments remembered; beyond, the longest silent are forgotten.
 _MOST = 1 << 17
-# So many looks at all environments for as many ends as there are environments.
+# The mean is recomputed this often while as many episodes end as there are environments.
 _LOOKS = 64
 
 
-class Ends(NamedTuple):
-    """One unroll of a stream, and the episodes that are told with it."""
+class EpisodeEnds(NamedTuple):
+    """Holds one unroll of a stream, and the episodes that are reported with it."""
 
     inc: int
     stream: int
@@ -37,8 +37,8 @@ class Ends(NamedTuple):
     episodes: tuple[tuple[int, float, int], ...]  # (column, return, length), the latest last
 
 
-class _Column:
-    """One environment."""
+class _Environment:
+    """Holds the latest returns of one environment."""
 
     __slots__ = ("at", "returns")
 
@@ -48,22 +48,22 @@ class _Column:
 
 
 class _Stream:
-    """The environments of one group of one sampler process."""
+    """Holds the environments of one group of one sampler process."""
 
     __slots__ = ("columns", "heard", "joined", "steps", "unrolls")
 
-    def __init__(self, version: int, columns: list[_Column]) -> None:
+    def __init__(self, version: int, columns: list[_Environment]) -> None:
         self.joined = self.heard = version  # of its first and its latest unroll
-        self.unrolls = self.steps = 0  # so many, and steps of each environment in them
+        self.unrolls = self.steps = 0  # how many came, and steps of each environment in them
         self.columns = columns
 
     def gap(self) -> float:
-        """Versions from one unroll to the next; 0 = only one came."""
+        """Returns the versions from one unroll to the next; 0 = only one came."""
         return (self.heard - self.joined) / max(1, self.unrolls - 1)
 
 
-class Score:
-    """Told of all that is trained on; says the mean return, and whether it can be relied on."""
+class EpisodeScore:
+    """Computes the mean return of all that is trained on, and whether it can be relied on."""
 
     def __init__(self) -> None:
         self.mean: float | None = None  # None = some environment has yet to end its first episode
@@ -80,21 +80,21 @@ class Score:
         self._said: set[str] = set()  # what they were about
         self._streams: dict[tuple[int, int], _Stream] = {}  # the longest silent first
 
-    def saw(self, unrolls: Sequence[Ends], version: int) -> None:
-        """These were trained on, and `version` is the outcome."""
+    def add(self, unrolls: Sequence[EpisodeEnds], version: int) -> None:
+        """Takes in the unrolls that were trained on; `version` is the outcome."""
         for unroll in unrolls:
             self._add(unroll, version)
         while self._envs > _MOST and len(self._streams) > 1:
             self._envs -= len(self._streams.pop(next(iter(self._streams))).columns)
         if unrolls and self._ended and self._ended >= self._envs // _LOOKS:
             self._ended = 0
-            self._look(version, usual=self._live / max(1, len(unrolls)))
+            self._recompute(version, usual=self._live / max(1, len(unrolls)))
 
-    def _add(self, unroll: Ends, version: int) -> None:
+    def _add(self, unroll: EpisodeEnds, version: int) -> None:
         key = unroll.inc, unroll.stream
         stream = self._streams.pop(key, None)
         if stream is None:
-            stream = _Stream(version, [_Column(0, ()) for _ in range(unroll.envs)])
+            stream = _Stream(version, [_Environment(0, ()) for _ in range(unroll.envs)])
             self._envs += unroll.envs
             self._live += 1
         self._streams[key] = stream
@@ -111,8 +111,8 @@ class Score:
         self._ended += len(unroll.episodes)
         self._told += len(unroll.episodes)
 
-    def _look(self, version: int, *, usual: float) -> None:
-        """usual: versions from one unroll of a stream to its next, over all of them."""
+    def _recompute(self, version: int, *, usual: float) -> None:
+        """Recomputes the mean. usual: versions between unrolls of a stream, over all of them."""
         live = [
             stream
             for stream in self._streams.values()
@@ -141,7 +141,7 @@ class Score:
             self.whole = not self.waits and sum(map(len, latest)) >= LAST
 
     def news(self) -> str:
-        """A line for the log, once; "" = nothing new."""
+        """Returns a line for the log, once; "" = nothing new."""
         return self._news.pop(0) if self._news else ""
 
     def _remark(self, envs: int, patience: int) -> None:
@@ -160,7 +160,7 @@ class Score:
             )
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint: plain data."""
+        """Returns plain data for the checkpoint."""
         return {
             "mean": self.mean,
             "longest": self._longest,
@@ -181,7 +181,7 @@ class Score:
     def restore(self, state: dict[str, Any]) -> None:
         self.mean, self._longest, self._each = state["mean"], state["longest"], state["each"]
         for inc, number, joined, heard, unrolls, steps, columns in state["streams"]:
-            stream = _Stream(joined, [_Column(at, returns) for at, *returns in columns])
+            stream = _Stream(joined, [_Environment(at, returns) for at, *returns in columns])
             stream.heard, stream.unrolls, stream.steps = heard, unrolls, steps
             self._streams[inc, number] = stream
             self._envs += len(columns)

@@ -1,4 +1,4 @@
-"""What the environment gives and takes, as plain data: it travels in HELLO and decides every shape.
+"""Observations and actions as plain data, which travels in HELLO and decides every shape.
 
 observation: named leaves. A plain space is one leaf called "obs"; of a Dict or Tuple every part is
 one, named by its path: "arm.joints", "1.camera".
@@ -21,7 +21,7 @@ _PACK_FROM_BYTES = 1024
 
 
 class Leaf(Struct, frozen=True):
-    """One array of an observation, without time and batch dimensions."""
+    """Describes one array of an observation, without time and batch dimensions."""
 
     name: str
     dtype: str
@@ -40,22 +40,22 @@ class Leaf(Struct, frozen=True):
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The shape that the network sees."""
+        """Returns the shape that the network sees."""
         return (self.stack, *self.shape) if self.stack > 1 else self.shape
 
     @property
     def image(self) -> bool:
-        """Bytes with height and width."""
+        """Tells whether these are bytes with height and width."""
         return np.dtype(self.dtype) == np.uint8 and len(self.shape) >= 2
 
     @property
     def nbytes(self) -> int:
-        """Of one row."""
+        """Returns the bytes of one row."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
 
 class Part(Struct, frozen=True):
-    """One Discrete, MultiDiscrete, MultiBinary or Box of an action."""
+    """Describes one Discrete, MultiDiscrete, MultiBinary or Box of an action."""
 
     path: tuple[str | int, ...]  # keys of Dicts, places in Tuples; () = the action has no parts
     dtype: str  # of what the environment is given
@@ -67,7 +67,7 @@ class Part(Struct, frozen=True):
 
 
 class Action(Struct, frozen=True):
-    """What the policy decides at every step."""
+    """Describes what the policy decides at every step."""
 
     parts: tuple[Part, ...]
     # Numbers of bounded Boxes: False = cut at the bounds; True = squashed into them by tanh.
@@ -75,43 +75,44 @@ class Action(Struct, frozen=True):
 
     @property
     def categories(self) -> tuple[int, ...]:
-        """Of every choice in a row, in order."""
+        """Returns the categories of every choice in a row, in order."""
         return tuple(n for part in self.parts for n in part.categories)
 
     @property
     def numbers(self) -> int:
-        """How many follow the choices."""
+        """Counts the numbers that follow the choices."""
         return sum(math.prod(part.shape) for part in self.parts if not part.categories)
 
     @property
     def single(self) -> bool:
-        """One choice and nothing else: a row is a plain number."""
+        """Tells whether it is one choice and nothing else: a row is then a plain number."""
         return len(self.parts) == 1 and bool(self.parts[0].categories) and not self.parts[0].shape
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one row."""
+        """Returns the shape of one row."""
         return () if self.single else (len(self.categories) + self.numbers,)
 
     @property
     def dtype(self) -> str:
-        """Of a row. With numbers in it the choices are float32 too: they are small enough."""
+        """Returns the dtype of a row; beside numbers the choices, which are small, are float32
+        too."""
         return "float32" if self.numbers else "int64"
 
 
 def discrete(n: int) -> Action:
-    """Choose one of n."""
+    """Returns the action that chooses one of n."""
     return Action((Part((), "int64", (), (n,), (0,)),))
 
 
 class Spaces(Struct, frozen=True):
-    """Both ends of an environment."""
+    """Holds both ends of an environment."""
 
     observation: tuple[Leaf, ...]
     action: Action
 
     def digest(self) -> str:
-        """The same on every machine for the same spaces."""
+        """Returns a digest, on every machine the same for the same spaces."""
         return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(self))
 
     def __str__(self) -> str:
@@ -135,7 +136,7 @@ def _part_words(part: Part) -> str:
 
 
 class Field(Struct, frozen=True):
-    """One buffer of an unroll: frames 2.. of an UNROLL message are these, in order."""
+    """Describes one buffer of an unroll: frames 2.. of an UNROLL message are these, in order."""
 
     name: str
     dtype: str
@@ -158,7 +159,7 @@ DEAD = 4  # the step that only resets: no loss, not counted; the next row begins
 def unroll_fields(
     spaces: Spaces, *, length: int, envs: int, memory: int = 0, previous: bool = False
 ) -> tuple[Field, ...]:
-    """The buffers of one unroll of T = length steps and G = envs columns, time first.
+    """Returns the buffers of one unroll of T = length steps and G = envs columns, time first.
 
     Observations have T+1 rows: the last one is the first of the next unroll. A leaf that is seen
     stacked begins with the stack-1 rows that came before. `memory`: numbers that a recurrent
@@ -192,8 +193,8 @@ def unroll_fields(
     )
 
 
-def beyond(array: NDArray[Any], largest: float) -> float | None:
-    """The first number that is not finite, or not within +- largest; None = all are."""
+def out_of_bounds(array: NDArray[Any], largest: float) -> float | None:
+    """Returns the first number that is not finite, or not within +- largest; None = all are."""
     if array.dtype.kind != "f" or not array.size:
         return None
     if float(array.max()) <= largest and float(array.min()) >= -largest:  # so no NaN passes
@@ -202,15 +203,15 @@ def beyond(array: NDArray[Any], largest: float) -> float | None:
     return float(wide[~(np.abs(wide) <= largest)].flat[0])
 
 
-def beyond_words(name: str, number: float, largest: float) -> str:
-    """What `beyond` found, for a person."""
+def out_of_bounds_words(name: str, number: float, largest: float) -> str:
+    """Says what `out_of_bounds` found, for a person."""
     if not math.isfinite(number):
         return f"{name} is not finite"
     return f"{name} has {number:.3g}, beyond unroll.largest = {largest:g}"
 
 
 def previous_leaves(spaces: Spaces) -> tuple[Leaf, ...]:
-    """What the network sees of the step before, as further leaves of the observation.
+    """Returns what the network sees of the step before, as further leaves of the observation.
 
     Choices are -1, numbers and the reward 0, where an episode begins.
     """

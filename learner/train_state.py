@@ -1,6 +1,7 @@
-"""The train loop's whole state, to disk and back."""
+"""Saving the train loop's whole state as a checkpoint, and restoring it."""
 
 import errno
+import json
 import logging
 import os
 import time
@@ -15,14 +16,14 @@ from torch import Tensor, nn
 from headrace.learner import checkpoint
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.models.model import Model
-from headrace.learner.pieces import Pieces
 from headrace.learner.progress import Progress
+from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
 
 
-def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
-    """Everything that a restart needs. All ranks take part: each knows what it trained."""
+def save(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
+    """Saves everything that a restart needs. All ranks take part: each knows what it trained."""
     before = time.perf_counter()
     windows: list[Any] = []
     for packed in p.ranks.gather(msgpack.packb([_plain(w) for w in p.feed.windows()])):
@@ -52,20 +53,20 @@ def save(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
             p.metrics.checkpoints.labels("ok").inc()
             p.metrics.last_checkpoint.set(time.time())
         except checkpoint.CheckpointError as error:
-            # The one before still stands; an operator must make room, training need not stop.
+            # The checkpoint before is still whole; a person must make room, training need not stop.
             p.metrics.checkpoints.labels("failed").inc()
             log.error("%s", error)
     p.metrics.phase["checkpoint"].inc(time.perf_counter() - before)
 
 
-def restore(p: Pieces, optimiser: torch.optim.Optimizer) -> None:
-    """Optimiser, target network and dice; the model and the counters are back already."""
+def restore(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
+    """Restores optimiser, target network and random state; model and counters are back already."""
     assert p.resume is not None
     tensors, state = p.resume.tensors, p.resume.state
     optimiser_step.restore(optimiser, tensors["optimiser"], state["optimiser"])
     if p.target is not None:
         p.target.load_state_dict(tensors["target"])
-    if p.ranks.rank == 0:  # the others throw new dice: theirs are not in the checkpoint
+    if p.ranks.rank == 0:  # the others keep their new seeds: the checkpoint has rank 0's state
         restore_rng(tensors["rng"])
         checkpoint.set_aside(p.folder / "checkpoints", before=p.resume.path)
 
@@ -79,13 +80,13 @@ def rng_state() -> dict[str, Tensor]:
 
 
 def restore_rng(states: dict[str, Tensor]) -> None:
-    """Sets them; a GPU's state is left alone on a machine without one."""
+    """Sets torch's global generators; a GPU's state is ignored on a machine without one."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
 
 
-# What an optimiser holds of a parameter that it has moved.
+# What an optimiser holds for each parameter that it has moved.
 _SLOTS = {"adam": {"step", "exp_avg", "exp_avg_sq"}, "rmsprop": {"step", "square_avg"}}
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _WIDEST = 1 << 24  # unrolls of one sampler; they are held one by one
@@ -93,8 +94,8 @@ _Window = tuple[int, _Natural, list[tuple[_Natural, _Natural]]]
 
 
 def check(found: checkpoint.Checkpoint, model: Model, *, target: bool) -> None:
-    """CheckpointError unless a learner with this model, and perhaps a target network, could go on
-    from it: hashes that are right say only that somebody wrote what is there."""
+    """Raises CheckpointError unless a learner with this model, and a target network if `target`,
+    can go on from it: hashes that are right do not prove that the content is."""
     for group in ("model", "target") if target else ("model",):
         tensors, wanted = found.tensors.get(group, {}), model.state_dict()
         _same_names(found, group, set(tensors), set(wanted))
@@ -169,9 +170,20 @@ def _finite(found: checkpoint.Checkpoint, name: str, tensor: Tensor) -> None:
         raise found.damaged(f"{name} holds numbers that are not finite")
 
 
+def append_history(p: TrainParts, line: dict[str, Any]) -> None:
+    """Appends a line to the run's history; logs it once when the disk is full."""
+    try:
+        append(p.folder / "history.jsonl", json.dumps(line))
+        p.history_gap = False
+    except OSError as error:  # a full disk must not stop the run
+        if not p.history_gap:
+            log.error("the history has a gap from here: %s", error)
+        p.history_gap = True
+
+
 def append(path: Path, line: str) -> None:
-    """A whole line, or OSError and none of it: a full disk takes half of one, and what is written
-    once there is room again would stand behind that half."""
+    """Appends a whole line, or raises OSError and writes none of it: on a full disk half a line
+    could be written, and the next line would stand behind that half."""
     with path.open("ab", buffering=0) as file:
         before, whole = file.tell(), line.encode() + b"\n"
         if file.write(whole) < len(whole):

@@ -19,11 +19,11 @@ Body = bytes | bytearray | memoryview
 
 
 class WeightsError(ValueError):
-    """These weights are not for this module, or not fit for use."""
+    """Says that these weights are not for this module, or not fit for use."""
 
 
 class Entry(NamedTuple):
-    """Where one tensor lies."""
+    """Describes where one tensor lies."""
 
     name: str
     dtype: torch.dtype
@@ -36,7 +36,7 @@ Layout = tuple[Entry, ...]
 
 
 def layout(model: nn.Module) -> Layout:
-    """The entries of the model's `state_dict()`, in the order of the buffer."""
+    """Returns the entries of the model's `state_dict()`, in the order of the buffer."""
     state = model.state_dict()
     entries: list[Entry] = []
     offset = 0
@@ -47,7 +47,7 @@ def layout(model: nn.Module) -> Layout:
 
 
 def layout_digest(model: nn.Module) -> str:
-    """The same for two modules exactly when one can load what the other dumps."""
+    """Returns a digest: equal for two modules exactly when one can load what the other dumps."""
     facts = [(entry.name, str(entry.dtype), entry.shape) for entry in layout(model)]
     return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(facts))
 
@@ -84,7 +84,7 @@ class FlatWeights:
 
     @torch.no_grad()
     def dump(self) -> bytes:
-        """A copy of what the module holds now; from a GPU it is one transfer."""
+        """Returns a copy of what the module holds now; from a GPU it is one transfer."""
         for tensor, view in self._pairs:
             view.copy_(tensor)
         if self._host is not self._flat:
@@ -109,7 +109,7 @@ class FlatWeights:
             tensor.copy_(view)
 
     def digest(self) -> str:
-        """Of what the module holds now: after `load(body)` it must equal `digest(body)`."""
+        """Returns the module's digest: after `load(body)` it must equal `digest(body)`."""
         return digest(self.dump())
 
     def _first_not_finite(self) -> str:
@@ -122,17 +122,17 @@ class FlatWeights:
 
 
 def dump(model: nn.Module) -> bytes:
-    """`FlatWeights.dump`, once."""
+    """Calls `FlatWeights.dump` once."""
     return FlatWeights(model).dump()
 
 
 def load(model: nn.Module, body: Body, *, check_finite: bool = True) -> None:
-    """`FlatWeights.load`, once."""
+    """Calls `FlatWeights.load` once."""
     FlatWeights(model).load(body, check_finite=check_finite)
 
 
 def module_digest(model: nn.Module) -> str:
-    """`FlatWeights.digest`, once."""
+    """Calls `FlatWeights.digest` once."""
     return FlatWeights(model).digest()
 
 
@@ -147,7 +147,7 @@ def _view(flat: Tensor, entry: Entry) -> Tensor:
 
 
 def _float_runs(flat: Tensor, entries: Layout) -> list[Tensor]:
-    """Every floating dtype's run of bytes as one tensor, so that one call checks it."""
+    """Returns every floating dtype's run of bytes as one tensor, so that one call checks it."""
     runs = []
     for dtype, group in groupby(entries, key=lambda entry: entry.dtype):
         if dtype.is_floating_point or dtype.is_complex:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headrace.actors.acting.int8 import Int8
 from headrace.learner.models import precision as precisions
-from headrace.learner.models.encoders.images import Joined
+from headrace.learner.models.encoders.images import JoinedFeatures
 from headrace.learner.models.encoders.mlp import Mlp
 from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import FARTHEST, Normaliser
@@ -178,8 +178,12 @@ class _Network(Protocol):
 def _network(model: Model, precision: str) -> _Network:
     if precision == "int8":
         return Int8(model)
-    if precisions.choose(precision, model, "cpu") == torch.bfloat16:
-        return _BFloat16(model) if isinstance(model.encoder, Mlp | Joined) else _Autocast(model)
+    if precisions.choose_dtype(precision, model, "cpu") == torch.bfloat16:
+        return (
+            _BFloat16(model)
+            if isinstance(model.encoder, Mlp | JoinedFeatures)
+            else _Autocast(model)
+        )
     return _Float32(model)
 
 

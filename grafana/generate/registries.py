@@ -30,7 +30,7 @@ from headrace.launch.config import run_file
 from headrace.launch.node.metrics import NodeMetrics
 from headrace.launch.process import http
 from headrace.launch.roles.evaluation_results import EvaluatorMetrics
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 
 _NOBODY = "tcp://127.0.0.1:1"
@@ -149,7 +149,7 @@ def _learner() -> Iterator[CollectorRegistry]:
             context=context,
         )
         # The metrics use nothing of a feed but its end.
-        LearnerMetrics(registry).watch(cast(Feed, SimpleNamespace(end=end)))
+        LearnerMetrics(registry).watch(cast(UnrollReceiver, SimpleNamespace(end=end)))
         yield registry
         context.destroy(linger=0)
 

@@ -14,7 +14,7 @@ from headrace.launch.bench import output as report
 from headrace.launch.bench.train_command import train
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
-from headrace.learner.algorithms.loss_inputs import LossBatch, Norm, Now
+from headrace.learner.algorithms.loss_inputs import Coefficients, LossBatch, LossNorm
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.batches.frames import observed
 from headrace.learner.models.build import build
@@ -101,12 +101,12 @@ def _train_s(run: run_file.Run, spaces: Spaces) -> float:
             output = model(observed(batch, spaces))
         loss = LOSSES["impala"](
             run.algorithm,
-            Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
+            Coefficients(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
             distribution=model.distribution,
             output=output,
             batch=recorded,
             target=None,
-            norm=Norm(steps=steps),
+            norm=LossNorm(steps=steps),
         )
         optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ import torch
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import make_env, make_vector, probe
-from headrace.learner.algorithms.loss_inputs import LossBatch, Norm, Now
+from headrace.learner.algorithms.loss_inputs import Coefficients, LossBatch, LossNorm
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.config import AlgorithmConfig, ModelConfig
 from headrace.learner.models.build import build
@@ -60,12 +60,12 @@ def _train_s(batch: int) -> float:
         torch.ones(length, columns),
         torch.zeros(length, columns, dtype=torch.uint8),
     )
-    norm = Norm(steps=length * columns)
+    norm = LossNorm(steps=length * columns)
 
     def step(_: int) -> None:
         loss = LOSSES["impala"](
             AlgorithmConfig(),
-            Now(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
+            Coefficients(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
             distribution=model.distribution,
             output=model(obs),
             batch=recorded,

@@ -20,7 +20,7 @@ from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig
 from headrace.actors.envs.toys.registered import registered_id
 from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from headrace.launch.config import toml_text
-from headrace.learner.algorithms.schedule import fault
+from headrace.learner.algorithms.schedule import schedule_fault
 from headrace.learner.config import (
     AlgorithmConfig,
     CheckpointConfig,
@@ -146,8 +146,8 @@ def check(run: Run) -> None:
         "algorithm.clip": run.algorithm.clip,
     }
     for place, held in schedules.items():
-        if fault(held):
-            raise ConfigError(f"{place}: {fault(held)}")
+        if schedule_fault(held):
+            raise ConfigError(f"{place}: {schedule_fault(held)}")
     if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
         raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
     if run.algorithm.kl_target and not run.algorithm.kl_coef:

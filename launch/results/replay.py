@@ -19,16 +19,16 @@ from headrace.launch.config import run_file
 from headrace.launch.process import http, runtime
 from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.recording import Opened, Recorded, RecordError, opening, path_of
+from headrace.learner.batches.recording import Opened, RecordedSource, RecordError, opening, path_of
 from headrace.learner.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
 from headrace.learner.train import train
+from headrace.learner.train_parts import Goal, TrainParts
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def _pieces(
     *,
     until: int,
     cuda: bool,
-) -> tuple[Pieces, Recorded]:
+) -> tuple[TrainParts, RecordedSource]:
     """Builds the parts of training as the learner does, but with a recording instead of a
     broker."""
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
@@ -139,12 +139,12 @@ def _pieces(
         previous=run.model.previous,
         largest=run.unroll.largest,
     )
-    feed, progress = Recorded(path, batch), Progress()
+    feed, progress = RecordedSource(path, batch), Progress()
     model = build(run.model, spaces, seed=run.run.seed).to(device)
     target = None
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)
-    pieces = Pieces(
+    pieces = TrainParts(
         algorithm=run.algorithm,
         config=run.learner,
         saving=CheckpointConfig(every_s=1e9),

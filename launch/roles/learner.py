@@ -21,15 +21,15 @@ from headrace.launch.process import descriptors, folder_lock, http, logs, runtim
 from headrace.launch.roles import learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_options import Options, arguments, options_of
 from headrace.learner import checkpoint
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.culprits import DivergedError
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.encoders import custom
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks, RanksError
 from headrace.learner.train import train
+from headrace.learner.train_parts import Goal, TrainParts
 from headrace.learner.weights import layout_digest
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def _learn(
     recorder = learner_parts.recorder(run, options, ranks, spaces, fresh=resume is None)
     registry = http.registry("learner")
     metrics = LearnerMetrics(registry)
-    metrics.begins(ranks.rank, ranks.world, run.checkpoint.every_s)
+    metrics.set_constants(ranks.rank, ranks.world, run.checkpoint.every_s)
     port = learner_parts.serve_metrics(registry, run, options, ranks)
     feed = learner_parts.feed(
         run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port
@@ -99,12 +99,12 @@ def _learn(
     metrics.watch(feed)
     watch = systemd.Watch(functools.partial(learner_report.pulse, feed, progress, metrics))
     try:
-        feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
+        feed.wait_for_welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
         if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return runtime.OK
-        pieces = Pieces(
+        pieces = TrainParts(
             algorithm=run.algorithm,
             config=run.learner,
             saving=run.checkpoint,
@@ -140,7 +140,7 @@ def _learn(
         journal.close()
 
 
-def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
+def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
     """Why training ended; an encoder of the user's that fails is the user's to mend."""
     try:
         return train(pieces)
@@ -148,12 +148,12 @@ def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
         feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
         raise
     except Exception as error:
-        if blamed := custom.blamed(kind, error):
+        if blamed := custom.blame_users_code(kind, error):
             raise run_file.ConfigError(blamed) from error
         raise
 
 
-def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
+def _leave(feed: UnrollReceiver, pieces: TrainParts, reason: str, *, last: bool) -> None:
     """Says goodbye, and writes what was done. `last`: a request to stop ends the whole run."""
     progress = pieces.progress
     final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")

@@ -12,8 +12,8 @@ from headrace.launch.config import keyring, run_file, shared_run, unroll_size
 from headrace.launch.process import http, logs, runtime
 from headrace.launch.roles.learner_options import Options
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.logprob_gap import GapCheck
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.logprob_gap import LogProbGap
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.batches.recording import Recorder
 from headrace.learner.models.build import build
 from headrace.learner.ranks import Ranks
@@ -32,7 +32,7 @@ def feed(
     journal: Journal,
     recorder: Recorder | None,
     port: int,
-) -> Feed:
+) -> UnrollReceiver:
     length, envs = run.unroll.length, run.unroll.envs
     name, inc = f"learner-{ranks.rank}", runtime.incarnation()
     logs.about(inc=inc, name=name)
@@ -67,7 +67,7 @@ def feed(
         port=port,
         reports=logs.reports(),
     )
-    return Feed(
+    return UnrollReceiver(
         make_end,
         [make_batch() for _ in range(run.learner.prefetch + 1)],
         layout=layout,
@@ -102,8 +102,8 @@ def target(run: run_file.Run, spaces: Spaces, model: Any, device: torch.device) 
     return copied
 
 
-def gap_check(run: run_file.Run, spaces: Spaces) -> GapCheck:
-    return GapCheck(
+def gap_check(run: run_file.Run, spaces: Spaces) -> LogProbGap:
+    return LogProbGap(
         build(run.model, spaces, seed=0),
         spaces,
         keep=run.pacing.max_lag + 4,

@@ -12,7 +12,7 @@ from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.process import machine, runtime
 from headrace.launch.process.systemd import Pulse
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.progress import Progress
 
@@ -58,7 +58,7 @@ def write(
         log.error("the learner's report is not written: %s", error)
 
 
-def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
+def pulse(feed: UnrollReceiver, progress: Progress, metrics: LearnerMetrics) -> Pulse:
     """Tells the watchdog that a learner rank gets on, or that there is no work for it.
 
     Read by a thread of its own: both loops must turn, the receiver's, and once there is one the

@@ -12,11 +12,11 @@ from headrace.launch.results import learning_curve
 from headrace.launch.roles import learner_report
 from headrace.launch.roles.learner_options import Options
 from headrace.learner import checkpoint, train_state
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.models.model import Model
-from headrace.learner.pieces import Goal
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
+from headrace.learner.train_parts import Goal
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +104,13 @@ def began(options: Options, ranks: Ranks, started: float) -> float:
 
 
 def wait_for_broker(
-    feed: Feed, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
+    feed: UnrollReceiver, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
 ) -> bool:
     """Waits until every rank is welcome; all continue at the version that rank 0 was told. False =
     asked to stop before."""
     version: int | None = None
     while version is None:
-        version = feed.welcome(timeout_s=0.2)
+        version = feed.wait_for_welcome(timeout_s=0.2)
         if stopping():
             return False
     told = ranks.same([version])[0]

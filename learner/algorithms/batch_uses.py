@@ -26,7 +26,7 @@ TargetsOf = Callable[["Sample"], Targets]
 
 
 class Sample(NamedTuple):
-    """What one optimiser step trains on. A network with memory gets whole unrolls."""
+    """Holds what one optimiser step trains on; with memory in the network, whole unrolls."""
 
     obs: dict[str, Tensor]  # impala, appo: [T+1, B, ...]; ppo: steps in any shape
     memory: Tensor | None  # [B, S] at row 0
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
     unrolls: float  # how many it holds; a part of one is a fraction
 
     def columns(self, at: Tensor | slice) -> "Sample":
-        """These columns, whole unrolls or not; a copy unless `at` is a slice."""
+        """Returns these columns, whole unrolls or not; a copy unless `at` is a slice."""
         count = self.loss.flags.shape[1]
         share = len(at) if isinstance(at, Tensor) else len(range(*at.indices(count)))
         return Sample(
@@ -47,7 +47,7 @@ class Sample(NamedTuple):
         )
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
-        """For a file."""
+        """Yields its tensors with the names that they have in a file."""
         yield from ((f"obs.{name}", rows) for name, rows in self.obs.items())
         yield from zip(("action", "logp", "reward", "flags"), self.loss.recorded, strict=True)
         for name, rows in (("memory", self.memory), ("begins", self.begins)):
@@ -64,25 +64,25 @@ class Sample(NamedTuple):
         )
 
 
-class Uses(Protocol):
-    """The train loop takes a step on each sample; it may leave out those that follow."""
+class BatchUses(Protocol):
+    """Makes samples of batches; the train loop steps on each, and may leave before the last one."""
 
     def samples(self, fresh: Sample, targets: TargetsOf) -> Iterator[Sample]:
-        """`targets`: made with the network as it is when called."""
+        """Yields the samples to train on; `targets` uses the network as it is when called."""
 
 
-def uses_of(config: AlgorithmConfig) -> Uses:
+def uses_of(config: AlgorithmConfig) -> BatchUses:
     if config.name == "ppo":
-        return Epochs(config)
+        return UseInEpochs(config)
     if config.name == "appo" and (config.uses > 1 or config.buffer_batches > 1):
-        return Ring(config)
+        return ReplayRing(config)
     if config.name == "impala" and config.replay_share:
-        return Replay(config)
-    return Once()
+        return UseWithReplay(config)
+    return UseOnce()
 
 
-class Once:
-    """Every batch as it comes."""
+class UseOnce:
+    """Uses every batch once, as it comes."""
 
     def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
         yield fresh
@@ -94,36 +94,36 @@ class _Kept:
     used: int
 
 
-class Ring:
-    """The newest batches. Each is used when it comes, and again at even distances while it stays.
+class ReplayRing:
+    """Keeps the newest batches: each is used when it comes, and again at even distances later.
 
-    In the beginning there are fewer steps for each new batch: what is not there is not used.
+    Until the ring is full there are fewer steps for each new batch.
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
         count, uses = config.buffer_batches, config.uses
-        # How many batches came after one when it is used again.
+        # The number of batches that came after one, at each of its further uses.
         self._ages = [round(use * (count - 1) / (uses - 1)) for use in range(1, uses)]
         self._kept: deque[Sample] = deque(maxlen=count)
 
     def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
         newest = fresh.copy()
         yield newest
-        self._kept.append(newest)  # not if the loop has found it useless
+        self._kept.append(newest)  # not after a step that was not finite
         for age in self._ages:
             if age < len(self._kept):
                 try:
                     yield self._kept[-1 - age]
-                except GeneratorExit:  # it was found useless
+                except GeneratorExit:  # its step was not finite
                     del self._kept[-1 - age]
                     raise
 
 
-class Replay:
-    """Unrolls that were trained on before, beside the new ones; V-trace corrects for their age.
+class UseWithReplay:
+    """Adds unrolls that were trained on before to the new ones; V-trace corrects for their age.
 
-    A part of an unroll that is due waits for the next batch, so that the share of all steps is the
-    one asked for, however few unrolls a rank's batch has. What memory cannot give is not owed.
+    The fraction of an unroll that is due waits for the next batch, so that replay_share is kept
+    however few unrolls a rank's batch has. Unrolls that the memory lacks are not made up for.
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
@@ -159,8 +159,8 @@ class Replay:
         return [self._kept[int(at)] for at in torch.randperm(len(self._kept))[:count]]
 
 
-class Epochs:
-    """Shuffled parts of one batch, again and again; targets are made once."""
+class UseInEpochs:
+    """Goes through one batch several times in shuffled parts; its targets are made once."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self._epochs, self._parts = config.epochs, config.minibatches
@@ -173,7 +173,7 @@ class Epochs:
 
 
 def with_targets(fresh: Sample, targets: TargetsOf) -> Sample:
-    """For ppo: without the last row, which was for its value only."""
+    """Returns the sample with ppo's targets, without the last row, which was for its value only."""
     return fresh._replace(
         obs={name: rows[:-1] for name, rows in fresh.obs.items()},
         begins=None if fresh.begins is None else fresh.begins[:-1],
@@ -194,15 +194,15 @@ def _by_step(whole: Sample, parts: int) -> Iterator[Sample]:
 
 
 def _by_column(whole: Sample, parts: int) -> Iterator[Sample]:
-    """A network with memory needs its rows in order."""
+    """Yields parts of whole columns: a network with memory needs its rows in order."""
     flags = whole.loss.flags
     for at in torch.randperm(flags.shape[1]).to(flags.device).tensor_split(parts):
         yield _counted(whole.columns(at if len(at) else at.new_zeros(1)), len(at))
 
 
 def _counted(sample: Sample, wanted: int) -> Sample:
-    """A rank with nothing left takes part in the step all the same, by something that is dead: not
-    every network can be given nothing."""
+    """Marks the sample dead where none was wanted: a rank with nothing left still takes part in the
+    step, and not every network accepts an empty tensor."""
     if wanted:
         return sample
     dead = torch.full_like(sample.loss.flags, DEAD)
@@ -210,7 +210,7 @@ def _counted(sample: Sample, wanted: int) -> Sample:
 
 
 def _beside(samples: list[Sample]) -> Sample:
-    """One sample of all their columns."""
+    """Joins the columns of all samples into one."""
     first = samples[0]
     memories = [s.memory for s in samples if s.memory is not None]
     begins = [s.begins for s in samples if s.begins is not None]

@@ -12,7 +12,7 @@ from headrace.learner.models.model import Output
 
 
 class LossBatch(NamedTuple):
-    """What the samplers recorded, [T, B] each; an action may have an axis of its own."""
+    """Holds what the samplers recorded, [T, B] each; an action may have an axis of its own."""
 
     action: Tensor
     logp: Tensor  # float32, of the action under the policy that chose it
@@ -26,7 +26,7 @@ class LossBatch(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Without gradient, like vtrace.VTrace, and what the values were when they were made."""
+    """Holds targets without gradient, and the values from which they were made."""
 
     vs: Tensor
     advantages: Tensor
@@ -39,8 +39,8 @@ class Loss(NamedTuple):
     vs: Tensor  # [T, B] the value targets
 
 
-class Terms(NamedTuple):
-    """A loss's parts before they are weighed, [T, B] each; dead steps may hold anything finite."""
+class LossTerms(NamedTuple):
+    """Holds a loss's unweighted parts, [T, B] each; dead steps may hold anything finite."""
 
     policy: Tensor
     value: Tensor
@@ -49,8 +49,8 @@ class Terms(NamedTuple):
     kl: Tensor | None = None  # to the target network, when it is part of the loss
 
 
-class Now(NamedTuple):
-    """What changes in the course of a run."""
+class Coefficients(NamedTuple):
+    """Holds the coefficients that change in the course of a run."""
 
     clip: float
     entropy_coef: float
@@ -64,8 +64,8 @@ def _alone(sums: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
-    """What makes a rank's loss a share of the whole batch's."""
+class LossNorm:
+    """Scales a rank's loss to its share of the whole batch's."""
 
     steps: float | Tensor  # live steps of this batch on all ranks, at least 1
     world: int = 1  # ranks
@@ -80,11 +80,11 @@ class LossFn(Protocol):
     def __call__(
         self,
         config: AlgorithmConfig,
-        now: Now,
+        coefs: Coefficients,
         *,
         distribution: Distribution,
         output: Output,
         batch: LossBatch,
         target: Output | None,
-        norm: Norm,
+        norm: LossNorm,
     ) -> Loss: ...

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from headrace.learner.algorithms import vtrace
 from headrace.learner.algorithms.loss_inputs import (
+    Coefficients,
     Loss,
     LossBatch,
     LossFn,
-    Norm,
-    Now,
+    LossNorm,
+    LossTerms,
     Targets,
-    Terms,
 )
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.bounds import bounded_exp
@@ -35,90 +35,95 @@ from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 _MAX_BEHAVIOUR_WEIGHT = 2.0
 # e^20 is far outside every clip, and far below the overflow that would turn a zero gradient to NaN.
 _MAX_LOG_RATIO = 20.0
-# An adapted weight comes back from these; from 0 it could not.
+# An adapted_kl_coef weight comes back from these; from 0 it could not.
 _LEAST_KL_COEF, _MOST_KL_COEF = 1e-4, 1e4
 
 
 def impala(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     *,
     distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
-    norm: Norm,
+    norm: LossNorm,
 ) -> Loss:
-    """Policy gradient with V-trace corrected advantages; has no target network."""
+    """Computes the policy gradient with V-trace corrected advantages; has no target network."""
     assert target is None, "impala has no target network"
     logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     live = live_steps(batch.flags)
     log_rhos = logp.detach() - batch.logp
-    vs, advantages = _corrected(config, now, batch, log_rhos, output.value.detach(), live, norm)
-    terms = Terms(
+    vs, advantages = _vtrace_targets(
+        config, coefs, batch, log_rhos, output.value.detach(), live, norm
+    )
+    terms = LossTerms(
         policy=policy_gradient(logp, advantages),
-        value=value_error(output.value[:-1], vs, now.std),
+        value=value_error(output.value[:-1], vs, coefs.std),
         entropy=entropy,
         vs=vs,
     )
-    return _weigh(config, now, terms, log_rhos, live, norm)
+    return _weighted_sum(config, coefs, terms, log_rhos, live, norm)
 
 
 def appo(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     *,
     distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
-    norm: Norm,
+    norm: LossNorm,
 ) -> Loss:
-    """Clipped surrogate around a target network that also makes the V-trace targets."""
+    """Computes the surrogate clipped around a target network; that makes the V-trace targets
+    too."""
     assert target is not None, "appo needs the output of its target network"
     logp, entropy = distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     target_params = target.params[:-1].detach()
     target_logp = distribution.log_prob(target_params, batch.action)
     live = live_steps(batch.flags)
     log_rhos = target_logp - batch.logp
-    vs, advantages = _corrected(config, now, batch, log_rhos, target.value.detach(), live, norm)
+    vs, advantages = _vtrace_targets(
+        config, coefs, batch, log_rhos, target.value.detach(), live, norm
+    )
     ratio = surrogate_ratio(logp, target_logp=target_logp, behaviour_logp=batch.logp)
-    terms = Terms(
-        policy=clipped_surrogate(ratio, advantages, now.clip),
-        value=value_error(output.value[:-1], vs, now.std),
+    terms = LossTerms(
+        policy=clipped_surrogate(ratio, advantages, coefs.clip),
+        value=value_error(output.value[:-1], vs, coefs.std),
         entropy=entropy,
         vs=vs,
-        kl=distribution.kl(target_params, output.params[:-1]) if now.kl_coef else None,
+        kl=distribution.kl(target_params, output.params[:-1]) if coefs.kl_coef else None,
     )
-    loss = _weigh(config, now, terms, logp.detach() - batch.logp, live, norm)
-    loss.stats["clip_fraction"] = _clipped(ratio, now.clip, live, norm)
+    loss = _weighted_sum(config, coefs, terms, logp.detach() - batch.logp, live, norm)
+    loss.stats["clip_fraction"] = _clipped(ratio, coefs.clip, live, norm)
     return loss
 
 
 def ppo(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     *,
     distribution: Distribution,
     output: Output,
     batch: LossBatch,
     target: Output | None,
-    norm: Norm,
+    norm: LossNorm,
 ) -> Loss:
-    """Clipped surrogate around the policy that acted, with targets from before the first step."""
+    """Computes the surrogate clipped around the policy that acted; targets were made before."""
     assert target is None and batch.targets is not None, "ppo has targets, and no target network"
     vs, advantages, old = batch.targets
     logp, entropy = distribution.log_prob_and_entropy(output.params, batch.action)
     live = live_steps(batch.flags)
     log_ratio = logp - batch.logp
     ratio = bounded_exp(log_ratio, _MAX_LOG_RATIO)
-    value = value_error(output.value, vs, now.std)
+    value = value_error(output.value, vs, coefs.std)
     if config.value_clip:
         moved = (output.value - old).clamp(-config.value_clip, config.value_clip)
-        value = torch.maximum(value, value_error(old + moved, vs, now.std))
-    terms = Terms(clipped_surrogate(ratio, advantages, now.clip), value, entropy, vs)
-    loss = _weigh(config, now, terms, log_ratio.detach(), live, norm)
-    loss.stats["clip_fraction"] = _clipped(ratio, now.clip, live, norm)
+        value = torch.maximum(value, value_error(old + moved, vs, coefs.std))
+    terms = LossTerms(clipped_surrogate(ratio, advantages, coefs.clip), value, entropy, vs)
+    loss = _weighted_sum(config, coefs, terms, log_ratio.detach(), live, norm)
+    loss.stats["clip_fraction"] = _clipped(ratio, coefs.clip, live, norm)
     return loss
 
 
@@ -127,18 +132,23 @@ LOSSES: dict[str, LossFn] = {"impala": impala, "appo": appo, "ppo": ppo}
 
 @torch.no_grad()
 def ppo_targets(
-    config: AlgorithmConfig, now: Now, *, output: Output, batch: LossBatch, norm: Norm
+    config: AlgorithmConfig,
+    coefs: Coefficients,
+    *,
+    output: Output,
+    batch: LossBatch,
+    norm: LossNorm,
 ) -> Targets:
-    """GAE: V-trace of the policy that acted, which needs no correction."""
+    """Computes GAE, as V-trace of the policy that acted, which needs no correction."""
     live = live_steps(batch.flags)
     log_rhos = torch.zeros_like(batch.logp)
     config = msgspec.structs.replace(config, rho_clip=1.0, c_clip=1.0, pg_rho_clip=1.0)
-    vs, advantages = _corrected(config, now, batch, log_rhos, output.value, live, norm)
+    vs, advantages = _vtrace_targets(config, coefs, batch, log_rhos, output.value, live, norm)
     return Targets(vs, advantages, output.value[:-1])
 
 
 def policy_gradient(logp: Tensor, advantages: Tensor) -> Tensor:
-    """Its gradient raises the log-prob of what went better than expected."""
+    """Returns a loss whose gradient raises the log-prob of better actions than expected."""
     return -logp * advantages
 
 
@@ -147,13 +157,13 @@ def value_error(value: Tensor, target: Tensor, std: float | Tensor = 1.0) -> Ten
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO's pessimistic loss: no reward for moving the ratio further than `clip` from 1."""
+    """Returns PPO's pessimistic loss: no reward for moving the ratio further than `clip` from 1."""
     bounded = ratio.clamp(1 - clip, 1 + clip)
     return -torch.minimum(ratio * advantages, bounded * advantages)
 
 
 def surrogate_ratio(logp: Tensor, *, target_logp: Tensor, behaviour_logp: Tensor) -> Tensor:
-    """policy / target, written as policy / behaviour x min(behaviour / target, 2).
+    """Returns policy / target, written as policy / behaviour x min(behaviour / target, 2).
 
     Taken together that is policy / max(target, behaviour / 2), one exponential.
     """
@@ -162,12 +172,12 @@ def surrogate_ratio(logp: Tensor, *, target_logp: Tensor, behaviour_logp: Tensor
 
 
 def live_steps(flags: Tensor) -> Tensor:
-    """1, and 0 at the step that only resets."""
+    """Returns 1 for each step, and 0 for a dead one, which only resets."""
     return ((flags & DEAD) == 0).float()
 
 
-def adapted(coef: float, kl: float, wanted: float) -> float:
-    """The weight of the KL term from now on."""
+def adapted_kl_coef(coef: float, kl: float, wanted: float) -> float:
+    """Returns the next weight of the KL term, as adapted_kl_coef to the measured `kl`."""
     if kl > 2 * wanted:
         coef *= 1.5
     elif kl < wanted / 2:
@@ -175,21 +185,21 @@ def adapted(coef: float, kl: float, wanted: float) -> float:
     return min(max(coef, _LEAST_KL_COEF), _MOST_KL_COEF)
 
 
-def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: Norm) -> Tensor:
+def _clipped(ratio: Tensor, clip: float, live: Tensor, norm: LossNorm) -> Tensor:
     return (((ratio.detach() - 1).abs() > clip) * live).sum() * norm.scale
 
 
 @torch.no_grad()
-def _corrected(
+def _vtrace_targets(
     config: AlgorithmConfig,
-    now: Now,
+    coefs: Coefficients,
     batch: LossBatch,
     log_rhos: Tensor,
     values: Tensor,
     live: Tensor,
-    norm: Norm,
+    norm: LossNorm,
 ) -> vtrace.VTrace:
-    """Value targets, and advantages in the losses' units."""
+    """Returns V-trace value targets, and advantages in the losses' units."""
     vs, advantages = vtrace.targets(
         log_rhos=log_rhos,
         rewards=_rewards(config, batch.reward),
@@ -204,18 +214,19 @@ def _corrected(
     )
     if config.normalise_advantages:
         return vtrace.VTrace(vs, normalise(advantages, live, norm))
-    return vtrace.VTrace(vs, advantages / now.std)
+    return vtrace.VTrace(vs, advantages / coefs.std)
 
 
 def _rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
-    """As the loss sees them; returns that are reported stay as the environment gave them."""
+    """Clips and scales rewards for the loss; reported returns stay as the environment gave them."""
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
     return reward * config.reward_scale
 
 
-def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
-    """Zero mean and unit variance over the live steps of all ranks; dead steps become 0.
+def normalise(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:
+    """Returns advantages of zero mean and unit variance over all ranks' live steps; dead ones are
+    0.
 
     In float64, so that the order in which ranks and steps are added does not show.
     """
@@ -224,20 +235,25 @@ def normalise(advantages: Tensor, live: Tensor, norm: Norm) -> Tensor:
     return (live * (advantages.double() - mean) / (spread + 1e-8)).to(advantages.dtype)
 
 
-def _weigh(
-    config: AlgorithmConfig, now: Now, terms: Terms, log_ratio: Tensor, live: Tensor, norm: Norm
+def _weighted_sum(
+    config: AlgorithmConfig,
+    coefs: Coefficients,
+    terms: LossTerms,
+    log_ratio: Tensor,
+    live: Tensor,
+    norm: LossNorm,
 ) -> Loss:
-    """`log_ratio`: of (policy / behaviour) at each action, without gradient."""
+    """Sums the weighted terms. `log_ratio`: of (policy / behaviour), without gradient."""
     share = live * norm.scale
     log_ratio = log_ratio * live
     policy = (terms.policy * share).sum()
     value = (terms.value * share).sum()
     entropy = (terms.entropy * share).sum()
-    total = policy + config.value_coef * value - now.entropy_coef * entropy
+    total = policy + config.value_coef * value - coefs.entropy_coef * entropy
     stats = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()
-        total = total + now.kl_coef * stats["target_kl"]
+        total = total + coefs.kl_coef * stats["target_kl"]
     rho = bounded_exp(log_ratio, _MAX_LOG_RATIO)
     stats["rho_mean"] = (rho * share).sum()
     # Under the behaviour policy's actions this averages to KL(behaviour || policy); each sample of

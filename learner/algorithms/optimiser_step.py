@@ -1,4 +1,4 @@
-"""From gradients to a step."""
+"""The optimiser: made, stepped with clipped gradients, saved and restored; the target network."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 
 
-def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
-    """The optimiser of the run, over all parameters."""
+def make_optimiser(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
+    """Returns the run's optimiser, over all parameters."""
     parameters = list(model.parameters())
     cuda = parameters[0].is_cuda
     if config.optimiser == "rmsprop":
@@ -26,8 +26,8 @@ def make(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.O
     return torch.optim.Adam(parameters, lr=lr, eps=config.eps, foreach=not cuda, fused=cuda)
 
 
-def clip(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
-    """Bounds the gradients; returns their norm as it was before, which shows what is not finite."""
+def clip_gradients(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
+    """Bounds the gradients; returns their norm before that, which is not finite if they are not."""
     largest = config.grad_clip or float("inf")
     if not config.grad_clip_value:
         return nn.utils.clip_grad_norm_(parameters, largest)
@@ -39,7 +39,7 @@ def clip(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def follow(target: Model, model: Model, rate: float) -> None:
+def update_target(target: Model, model: Model, rate: float) -> None:
     """Moves the target network towards the model; its statistics are simply the model's."""
     if rate == 1:
         target.load_state_dict(model.state_dict())
@@ -53,7 +53,7 @@ def follow(target: Model, model: Model, rate: float) -> None:
 
 
 def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
-    """What a checkpoint remembers of the gradients; how steps are taken is as the run says now."""
+    """Restores a checkpoint's optimiser state; settings such as lr stay as the run has them."""
     groups = [{**group, "params": list(group["params"])} for group in optimiser.param_groups]
     load_state(optimiser, tensors, meta)
     for group, own in zip(optimiser.param_groups, groups, strict=True):

@@ -5,8 +5,8 @@ from itertools import pairwise
 from headrace.learner.config import Schedule
 
 
-def at(schedule: Schedule, steps: int) -> float:
-    """Its value after so many trained steps."""
+def value_at(schedule: Schedule, steps: int) -> float:
+    """Returns the schedule's value after `steps` trained steps."""
     if isinstance(schedule, int | float):
         return float(schedule)
     first, last = schedule[0], schedule[-1]
@@ -18,8 +18,8 @@ def at(schedule: Schedule, steps: int) -> float:
     return float(last[1])
 
 
-def fault(schedule: Schedule) -> str:
-    """Why this is no schedule; "" = it is one."""
+def schedule_fault(schedule: Schedule) -> str:
+    """Returns what is wrong with this schedule; "" = nothing."""
     if isinstance(schedule, int | float):
         return ""
     if not schedule:

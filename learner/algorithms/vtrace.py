@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class VTrace(NamedTuple):
-    """Both without gradient."""
+    """Holds targets and advantages, both without gradient."""
 
     vs: Tensor  # [T, B] what the value of each step should be
     pg_advantages: Tensor  # [T, B] what the log-prob of each action is weighted with
@@ -35,7 +35,7 @@ def targets(
     c_clip: float,
     pg_rho_clip: float,
 ) -> VTrace:
-    """The targets of [T, B] steps.
+    """Computes the targets of [T, B] steps.
 
     log_rhos: log of (target policy / behaviour policy) of each action. values: [T+1, B], the last
     row bootstraps. discounts: gamma, 0 where terminated. continues: 1, 0 where the episode ended.
@@ -57,7 +57,7 @@ def targets(
 
 
 def _accumulate(*, deltas: Tensor, factors: Tensor) -> Tensor:
-    """x[t] = deltas[t] + factors[t] * x[t+1], as [T+1, B] with x[T] = 0."""
+    """Solves x[t] = deltas[t] + factors[t] * x[t+1]; returns [T+1, B] with x[T] = 0."""
     sums = torch.cat([deltas, torch.zeros_like(deltas[:1])])
     # Views made once: a row costs one fused call in this loop and nothing else.
     rows = sums.unbind()

@@ -1,4 +1,4 @@
-"""Unrolls become one time-major batch, in memory that is used again, and pinned for a GPU."""
+"""A time-major batch of unrolls, in memory that is used again, and pinned for a GPU."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.learner.config import UnrollConfig
-from headrace.learner.score import Ends
+from headrace.learner.score import EpisodeEnds
 from headrace.learner.spaces import (
     DEAD,
     TERMINATED,
@@ -25,19 +25,19 @@ from headrace.learner.spaces import (
     Action,
     Field,
     Spaces,
-    beyond,
-    beyond_words,
+    out_of_bounds,
+    out_of_bounds_words,
     unroll_fields,
 )
 
-# Steps of one episode; more no run lives to see.
+# Steps of one episode; no run lasts longer.
 _LONGEST = 1 << 53
-# A sum of rewards may be so much larger than they allow, by rounding.
+# By this factor rounding may make a sum of rewards larger than they allow.
 _ROUNDED = 1.001
 
 
 class Batch:
-    """`unrolls` unrolls of `envs` columns side by side: [rows, unrolls * envs, ...]."""
+    """Holds `unrolls` unrolls of `envs` columns side by side: [rows, unrolls * envs, ...]."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Batch:
         self.messages: list[Deliver] = []  # of the unrolls placed, in order of their columns
 
     @property
-    def free(self) -> int:
+    def room(self) -> int:
         return self.unrolls - len(self.messages)
 
     @property
@@ -83,14 +83,18 @@ class Batch:
 
     @property
     def versions(self) -> list[tuple[int, int]]:
-        """Least and greatest that each was acted with."""
+        """Returns the least and greatest version that each unroll was acted with."""
         return [(one.version_min, one.version_max) for one in self.messages]
 
+    def lags(self, version: int) -> list[int]:
+        """Returns how many versions before this one each unroll was first acted with."""
+        return [version - one.version_min for one in self.messages]
+
     @property
-    def ends(self) -> list[Ends]:
-        """Of each unroll, in the same order."""
+    def ends(self) -> list[EpisodeEnds]:
+        """Returns the episodes that ended in each unroll, in the same order."""
         return [
-            Ends(one.inc, one.stream, self._envs, self._length, one.episodes)
+            EpisodeEnds(one.inc, one.stream, self._envs, self._length, one.episodes)
             for one in self.messages
         ]
 
@@ -100,7 +104,7 @@ class Batch:
 
     @property
     def steps(self) -> int:
-        """Live ones."""
+        """Counts the live steps."""
         return sum(one.steps for one in self.messages)
 
     def clear(self) -> None:
@@ -135,7 +139,7 @@ class Batch:
         return None
 
     def _damage(self, message: Deliver, views: Sequence[memoryview]) -> str:
-        """Not what was sent, or not of our shapes."""
+        """Says how these buffers differ from those sent, or from our shapes; "" = not at all."""
         if len(views) != len(self._fields):
             return f"{len(views)} buffers instead of {len(self._fields)}"
         digest = xxhash.xxh3_64()
@@ -150,12 +154,12 @@ class Batch:
         return ""
 
     def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> Objection | None:
-        """What no environment of this run can have given."""
+        """Objects to contents that no environment of this run can have given."""
         for name, array in arrays.items():
-            number = beyond(array, self.largest)
+            number = out_of_bounds(array, self.largest)
             if number is not None:
                 reason = _reason(name) if math.isfinite(number) else "not_finite"
-                return Objection(reason, beyond_words(name, number, self.largest))
+                return Objection(reason, out_of_bounds_words(name, number, self.largest))
         for leaf in self._counted:
             array = arrays[f"obs.{leaf.name}"]
             limit = np.reshape(leaf.categories, leaf.shape)
@@ -172,7 +176,7 @@ class Batch:
         return None
 
     def _impossible(self, arrays: dict[str, NDArray[Any]]) -> str:
-        """What is wrong with its actions."""
+        """Says what is wrong with its actions; "" = nothing."""
         choices = _choices(arrays["action"], self._action)
         if not _inside(choices, self._action, least=0):
             return f"an action outside {self._within}"
@@ -187,7 +191,7 @@ class Batch:
         return ""
 
     def _false_claim(self, message: Deliver) -> str:
-        """What its sampler says of an unroll goes into means, limits and checkpoints."""
+        """Says what is wrong with the numbers that its sampler claims; "" = nothing."""
         low, high = message.version_min, message.version_max
         if not 0 <= low <= high <= MAX_VERSION:
             return f"it was acted with versions {low} to {high}"
@@ -204,23 +208,23 @@ class Batch:
 
 
 def _most_packed(nbytes: int) -> int:
-    """No LZ4 block of so many bytes is longer; more would only be hashed for nothing."""
+    """Returns the longest LZ4 block of `nbytes` bytes; hashing more would be wasted work."""
     return nbytes + nbytes // 255 + 16
 
 
 def _reason(name: str) -> str:
-    """What a number of that field is called where refused unrolls are counted."""
+    """Returns the label of that field where refused unrolls are counted."""
     kind, _, rest = name.partition(".")
     return {"obs": "observation", "before": rest}.get(kind, kind)
 
 
 def _choices(rows: NDArray[Any], action: Action) -> NDArray[Any]:
-    """Of rows [..., *action.shape]: [..., C]."""
+    """Picks the choices [..., C] of rows [..., *action.shape]."""
     return rows[..., None] if action.single else rows[..., : len(action.categories)]
 
 
 def _inside(choices: NDArray[Any], action: Action, *, least: int) -> bool:
-    """Whole numbers, each within its categories."""
+    """Tells whether these are whole numbers, each within its categories."""
     limits = np.array(action.categories, np.int64)
     whole = choices.dtype.kind == "i" or bool((choices == np.floor(choices)).all())
     return whole and bool(((choices >= least) & (choices < limits)).all())
@@ -229,7 +233,7 @@ def _inside(choices: NDArray[Any], action: Action, *, least: int) -> bool:
 def _forbidden(
     choices: NDArray[Any], allowed: NDArray[np.bool_], live: NDArray[np.bool_], action: Action
 ) -> str:
-    """What is wrong with choices [T, G, C] under masks [T, G, sum(categories)]; "" = nothing."""
+    """Says how choices [T, G, C] break the masks [T, G, sum(categories)]; "" = not at all."""
     starts = np.cumsum((0, *action.categories), dtype=np.int64)[:-1]
     if not np.logical_or.reduceat(allowed[live], starts, axis=-1).all():
         return "a mask that allows nothing"
@@ -240,7 +244,8 @@ def _forbidden(
 
 
 def _array(field: Field, view: memoryview) -> NDArray[Any]:
-    """Time first. An unpacked block has the declared size or is refused: no bomb goes off here."""
+    """Returns the field's array, time first. An LZ4 block that does not unpack to exactly the
+    declared size is refused, so no decompression bomb goes off here."""
     if not field.packed:
         return np.frombuffer(view, field.dtype).reshape(field.shape)
     try:

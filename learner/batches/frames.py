@@ -1,4 +1,4 @@
-"""From rows that travelled once to what the network sees: frames side by side, the step before."""
+"""Builds what the network sees from rows that travelled once: stacked frames, the step before."""
 
 import functools
 import math
@@ -15,10 +15,10 @@ _UNBOUNDED = 10.0
 def observed(
     tensors: dict[str, Tensor], spaces: Spaces, *, previous: bool = False
 ) -> dict[str, Tensor]:
-    """A batch's observations by leaf name, [T+1, B, *leaf.seen]; stacked leaves are copies.
+    """Returns a batch's observations by leaf name, [T+1, B, *leaf.seen]; stacked leaves are copies.
 
     A row sees itself and the rows before it, but none from before its episode: those places show
-    the episode's first row. What came before row 0 is taken as it was sent. `previous`: with the
+    the episode's first row. Rows before row 0 are taken as they were sent. `previous`: with the
     leaves of the step before, see previous_leaves.
     """
     out: dict[str, Tensor] = {}
@@ -38,14 +38,15 @@ def observed(
 
 
 def begins(flags: Tensor) -> Tensor:
-    """[T+1, B]: this row begins an episode, so nothing from before it may be remembered. Of row 0
-    the sampler has taken care."""
+    """Returns [T+1, B]: this row begins an episode, so memory from before it is cleared. For row 0
+    the sampler did that."""
     dead = (flags & DEAD) != 0
     return torch.cat([torch.zeros_like(dead[:1]), dead])
 
 
 def _previous(tensors: dict[str, Tensor], action: Action) -> dict[str, Tensor]:
-    """The leaves of the step before, [T+1, B, ...]. What a dead step was sent led to nothing."""
+    """Returns the leaves of the step before, [T+1, B, ...]; empty ones after a dead step, whose
+    action was ignored."""
     first = begins(tensors["flags"])
     rows = torch.cat([tensors["before.action"], tensors["action"]])
     if action.single:
@@ -63,7 +64,7 @@ def _previous(tensors: dict[str, Tensor], action: Action) -> dict[str, Tensor]:
 
 
 def _shown(numbers: Tensor, action: Action) -> Tensor:
-    """Numbers as the policy drew them -> in units of half the range, if there is one."""
+    """Converts numbers as the policy drew them to units of half the range, if there is one."""
     bounded, limit = _limits(action, numbers.device)
     cut = torch.minimum(torch.maximum(numbers, -limit), limit)
     return torch.where(bounded, numbers.tanh(), cut) if action.squash else cut
@@ -71,7 +72,7 @@ def _shown(numbers: Tensor, action: Action) -> Tensor:
 
 @functools.cache
 def _limits(action: Action, device: torch.device) -> tuple[Tensor, Tensor]:
-    """By number: has it bounds on both sides, and what it is cut at."""
+    """Returns, by number, whether it has bounds on both sides, and at what size it is cut."""
     bounded = torch.tensor(
         [
             math.isfinite(low) and math.isfinite(high)
@@ -85,7 +86,7 @@ def _limits(action: Action, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _sources(flags: Tensor, stack: int) -> Tensor:
-    """[T+1, B, stack]: where each frame lies among the [T+stack, B] rows that travelled."""
+    """Returns [T+1, B, stack]: where each frame lies among the [T+stack, B] rows that travelled."""
     length, columns = flags.shape
     device = flags.device
     row = torch.arange(length + 1, device=device).view(-1, 1, 1)

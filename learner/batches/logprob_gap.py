@@ -1,7 +1,7 @@
 """The log-prob gap: what a sampler recorded against what the learner computes for the same weights.
 
-It is zero when the weights that act are the weights that were published. A sampler that acts with
-stale, torn or foreign weights shows here, though every digest on the way was right.
+It is zero when samplers act with the weights that were published. A sampler that acts with stale,
+torn or foreign weights shows here, even if every digest on the way was right.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from headrace.learner.spaces import DEAD, Spaces
 from headrace.learner.weights import FlatWeights
 
 
-class GapCheck:
+class LogProbGap:
     """Keeps the newest published weights and recomputes one unroll now and then."""
 
     def __init__(
@@ -35,7 +35,8 @@ class GapCheck:
             self._published.popitem(last=False)
 
     def measure(self, tensors: dict[str, Tensor], versions: list[tuple[int, int]]) -> float | None:
-        """The largest |difference| over an unroll that was acted with one version we still have."""
+        """Returns the largest |difference| over an unroll of one version that we have; None = no
+        such."""
         for at, (low, high) in enumerate(versions):
             if low == high and low in self._published:
                 return self._of(tensors, slice(at * self._envs, (at + 1) * self._envs), low)

@@ -29,8 +29,8 @@ from headrace.learner.batches.batch import Batch
 
 log = logging.getLogger(__name__)
 
-# A goodbye waits so long for the broker to have the last weights, and asks so often. They are a
-# moment's work for a broker that lives.
+# How long a goodbye waits until the broker has the last weights, and how often it asks. A live
+# broker needs a moment for them.
 _LAST_WEIGHTS_S = 5.0
 _ASK_EVERY_S = 0.1
 
@@ -55,8 +55,8 @@ class Record(Protocol):
     def close(self) -> None: ...
 
 
-class Feed:
-    """One learner rank's connection. Methods are for the train thread unless they say otherwise."""
+class UnrollReceiver:
+    """Runs a rank's connection. Methods are for the train thread unless they say otherwise."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Feed:
         self._thread.start()
         self._started.wait()
 
-    def welcome(self, timeout_s: float) -> int | None:
-        """The version to continue at, once the broker has answered; None = not yet."""
+    def wait_for_welcome(self, timeout_s: float) -> int | None:
+        """Waits for the broker; returns the version to continue at, None = no answer yet."""
         if not self._welcomed.wait(timeout_s):
             self._raise()
             return None
@@ -98,7 +98,7 @@ class Feed:
         return self.end.welcome_version
 
     def next(self, timeout_s: float) -> Batch | None:
-        """A full batch; None = none came in time."""
+        """Returns a full batch; None = none came in time."""
         try:
             batch = self._ready.get(timeout=timeout_s)
         except queue.Empty:
@@ -108,42 +108,42 @@ class Feed:
         return batch
 
     def trained(self, batch: Batch, *, version: int) -> None:
-        """An optimiser step used it; its memory is free again."""
+        """Settles a batch that an optimiser step used; its memory is free again."""
         self._tell(self._on_trained, batch, version)
 
     def reject(self, batch: Batch, places: Sequence[int], objection: Objection) -> None:
-        """These unrolls of it cannot be used, and leave it."""
+        """Takes unrolls that cannot be used out of the batch and rejects them at the broker."""
         keys = [batch.keys[at] for at in places]
         batch.drop(places)
         self._tell(self._on_rejected, keys, tuple(places), objection)
 
     def refill(self, batch: Batch) -> None:
-        """It lacks unrolls; those it has stay in it until others have joined them."""
+        """Gives a batch back that lacks unrolls; the others stay in it until it is full again."""
         self._tell(self._on_refill, batch)
 
     def publish(self, version: int, body: bytes) -> None:
-        """New weights; when several wait only the newest goes out."""
+        """Publishes new weights; when several wait only the newest goes out."""
         with self._lock:
             waiting, self._latest = self._latest, (version, body)
         if waiting is None:
             self._tell(self._on_publish)
 
     def windows(self) -> Windows:
-        """What was trained and might come again; after everything said before this call."""
+        """Returns what was trained and might come again, including all earlier calls."""
         windows: Windows = self._ask(self._on_windows)
         return windows
 
     def stats(self, stats: dict[str, float]) -> None:
-        """Numbers for whoever watches the run."""
+        """Sends numbers for people who watch the run."""
         self.end.stats = stats
 
     def check(self, within_s: float) -> None:
-        """Raises why the thread ended, if it does: above all that the broker refused us."""
+        """Raises the reason why the thread ended, if it did: usually that the broker refused us."""
         self._thread.join(timeout=within_s)
         self._raise()
 
     def leave(self, *, final: bool, text: str) -> None:
-        """Say goodbye and end the thread."""
+        """Says goodbye to the broker and ends the thread."""
         if self._thread.is_alive() and self._error is None:
 
             async def goodbye() -> None:
@@ -196,8 +196,8 @@ class Feed:
         self._welcomed.set()
 
     async def _until_heard(self) -> None:
-        """The broker has the last weights whole; it gives them to whoever evaluates them, and with
-        us the only other copy would go. Without an answering broker nobody waits."""
+        """Waits until the broker has the last weights whole: ours is the only other copy, and
+        evaluators still need them. Without an answering broker it does not wait."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LAST_WEIGHTS_S
         while not self.end.heard and self.end.link.welcome is not None and loop.time() < deadline:
@@ -213,7 +213,7 @@ class Feed:
             return objection
         if self._recorder is not None:
             self._recorder.accepted(message, buffers)
-        if batch.free == 0:
+        if batch.room == 0:
             if self._recorder is not None:
                 self._recorder.full(batch.unrolls)
             self._filling = self._free.popleft() if self._free else None
@@ -221,8 +221,8 @@ class Feed:
         return None
 
     def _room(self) -> int:
-        filling = self._filling.free if self._filling is not None else 0
-        return filling + sum(batch.free for batch in self._free)
+        filling = self._filling.room if self._filling is not None else 0
+        return filling + sum(batch.room for batch in self._free)
 
     def _on_trained(self, batch: Batch, version: int) -> None:
         keys = batch.keys
@@ -243,7 +243,7 @@ class Feed:
         self.end.reject(keys, objection)
 
     def _on_refill(self, batch: Batch) -> None:
-        """It goes first: what it holds has waited longest."""
+        """Puts the batch first in line: what it holds has waited longest."""
         if self._filling is not None:
             self._free.appendleft(self._filling)
         self._filling = batch
@@ -253,7 +253,7 @@ class Feed:
             self.end.link.send(frames)
 
     def _on_windows(self) -> Windows:
-        """Asked for when a checkpoint is written."""
+        """Flushes the recording too, because a checkpoint is about to be written."""
         if self._recorder is not None:
             self._recorder.flush()
         windows: Windows = self.end.inbox.windows()

@@ -1,11 +1,11 @@
-"""What a learner was given, in order, so that its training can be gone through again.
+"""A recording of all that a learner was given, in order, from which its training can be replayed.
 
     each entry   4 bytes length | 8 bytes xxh3-64 | msgpack
     Opened, then Accepted .. Accepted Full, Rejected .., Trained or Refilled .. and Closed at a
     clean end
 
-Without Closed the recording is incomplete: the process was killed, or the disk was full. What there
-is can still be used. The receiver thread writes; nothing waits in memory but one buffer of a file.
+Without Closed the recording is incomplete: the process was killed, or the disk was full. Its part
+can still be used. The receiver thread writes; only one file buffer waits in memory.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ _BUFFER_BYTES = 1 << 20
 
 
 class RecordError(ValueError):
-    """A recording that cannot be used; one line."""
+    """Says in one line why a recording cannot be used."""
 
 
 class Opened(Struct, frozen=True, array_like=True, tag=0):
-    """The first entry."""
+    """Begins the recording: its first entry."""
 
     schema: int
     rank: int
@@ -49,7 +49,7 @@ class Opened(Struct, frozen=True, array_like=True, tag=0):
 
 
 class Accepted(Struct, frozen=True, array_like=True, tag=1):
-    """An unroll was placed into the batch being filled: what matters of its DELIVER."""
+    """Records an unroll placed into the batch being filled: what matters of its DELIVER."""
 
     inc: int
     stream: int
@@ -64,31 +64,31 @@ class Accepted(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Full(Struct, frozen=True, array_like=True, tag=2):
-    """That batch was handed to the train loop."""
+    """Records that this batch was handed to the train loop."""
 
     unrolls: int
 
 
 class Trained(Struct, frozen=True, array_like=True, tag=3):
-    """The train loop is done with the oldest batch it holds; `version` came out of it."""
+    """Records that the train loop trained its oldest batch; `version` came out of it."""
 
     version: int
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag=4):
-    """The train loop could not use these unrolls of the oldest batch it holds."""
+    """Records that the train loop could not use these unrolls of the oldest batch it holds."""
 
     places: tuple[int, ...]
     reason: str
 
 
 class Closed(Struct, frozen=True, array_like=True, tag=5):
-    """The last entry."""
+    """Ends the recording: its last entry."""
 
 
 class Refilled(Struct, frozen=True, array_like=True, tag=6):
-    """The train loop gave the oldest batch it holds back without a step: what is left of it is
-    filled up first, and what was being filled comes after."""
+    """Records that the train loop gave the oldest batch it holds back without a step: what is left
+    of it is filled up first, and what was being filled comes after."""
 
 
 Entry: TypeAlias = Opened | Accepted | Full | Trained | Rejected | Refilled | Closed
@@ -143,7 +143,7 @@ class Recorder:
         self._write(Refilled())
 
     def flush(self) -> None:
-        """A checkpoint is being written: whoever finds it must find what led to it."""
+        """Flushes to the file: a checkpoint is being written, and what led to it must be there."""
         if self._whole:
             try:
                 self._file.flush()
@@ -177,7 +177,7 @@ class Recorder:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """All that can be trusted; ends before an entry that was cut short or is not as written."""
+    """Yields all valid entries; ends before one that was cut short or is not as written."""
     decoder = msgspec.msgpack.Decoder(Entry)
     with path.open("rb", buffering=_BUFFER_BYTES) as file:
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
@@ -194,7 +194,7 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def opening(path: Path) -> Opened:
-    """What a recording is of; RecordError when it is none that this program reads."""
+    """Reads the first entry; raises RecordError where this program cannot read the recording."""
     try:
         first = next(entries(path), None)
     except OSError as error:
@@ -206,22 +206,22 @@ def opening(path: Path) -> Opened:
     return first
 
 
-class Recorded:
-    """Stands where the train loop has its Feed, and gives it the batches of a recording."""
+class RecordedSource:
+    """Stands in for the UnrollReceiver of a train loop, and gives it the batches of a recording."""
 
     def __init__(self, path: Path, batch: Batch) -> None:
-        # A batch that the train loop never used is no part of what it did.
+        # A batch that the train loop never used is not given out.
         self._left = sum(isinstance(entry, Trained | Refilled) for entry in entries(path))
         self._entries = entries(path)
         self._batch = batch
         self._filling: list[Accepted] = []
-        self._waiting: list[list[Accepted]] = []  # begun, and to be filled after it; the next last
+        self._waiting: list[list[Accepted]] = []  # begun, filled after that one; the next one last
         self._given: deque[list[Accepted]] = deque()  # to the train loop, as recorded
         self.ended = False  # there are no more batches
-        self.closed = False  # and that is as it should be: the recording has its last entry
+        self.closed = False  # the recording has its last entry: it is complete
 
     def next(self, timeout_s: float) -> Batch | None:  # noqa: ARG002 - nothing is waited for
-        """The next batch; None = that was all, now and for ever."""
+        """Returns the next batch; None = there are no more, now or later."""
         self._batch.clear()
         for entry in self._entries:
             match entry:
@@ -276,24 +276,24 @@ class Recorded:
         if objection is not None:
             raise RecordError(f"an unroll of the recording is refused here: {objection.words}")
 
-    # What a Feed tells the broker: nobody is there to hear it.
+    # What an UnrollReceiver tells the broker; here there is none.
 
     def trained(self, batch: Batch, *, version: int) -> None:
-        """Nothing: the next call of `next` uses the batch again."""
+        """Does nothing: the next call of `next` uses the batch again."""
 
     def reject(self, batch: Batch, places: Sequence[int], _objection: Objection) -> None:
-        """They leave the batch."""
+        """Takes these unrolls out of the batch."""
         batch.drop(places)
 
     def refill(self, batch: Batch) -> None:
-        """Nothing: the recording says what filled it up."""
+        """Does nothing: the recording says what filled it up."""
 
     def publish(self, version: int, body: bytes) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def stats(self, stats: dict[str, float]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def windows(self) -> Sequence[tuple[int, int, Sequence[Sequence[int]]]]:
-        """None."""
+        """Returns no windows."""
         return ()

@@ -1,4 +1,4 @@
-"""From a batch in the receiver's memory to a sample on the device."""
+"""Turns a batch in the receiver's memory into a sample on the device."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from headrace.learner.batches.frames import begins, observed
 from headrace.learner.spaces import Spaces
 
 
-class Upload:
-    """A batch to the device. On a GPU by a stream of its own, from pinned memory."""
+class BatchUpload:
+    """Copies a batch to the device. On a GPU it has a stream of its own, from pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -37,7 +37,7 @@ class Upload:
 def sample_of(
     tensors: dict[str, Tensor], spaces: Spaces, *, previous: bool, unrolls: int
 ) -> Sample:
-    """The whole batch as the network and the loss take it."""
+    """Returns the whole batch as the network and the loss take it."""
     memory = tensors.get("memory")
     return Sample(
         obs=observed(tensors, spaces, previous=previous),

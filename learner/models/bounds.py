@@ -1,4 +1,4 @@
-"""Numbers that are cut to a range, and the gradient that they have beyond it."""
+"""Clamps that keep a gradient beyond their bounds."""
 
 from typing import Any
 
@@ -6,22 +6,21 @@ import torch
 from torch import Tensor
 
 
-def clamped(x: Tensor, least: float, most: float) -> Tensor:
-    """Returns x cut to [least, most]. Beyond a bound it has the gradient of what is not cut if
-    whoever minimises is led back inside, and none if he is led further out.
+def clamp_passing_gradient(x: Tensor, least: float, most: float) -> Tensor:
+    """Returns x cut to [least, most]. Beyond a bound the gradient passes unchanged if descent along
+    it leads back inside, and is zero if it leads further out.
 
-    None at all, as a clamp has it, would keep outside whatever once came there. All of it would let
-    a lasting pull, as of the entropy bonus, carry x ever further from the bound, with nothing to be
-    seen, and as many steps would be needed until the way back was felt. Inside nothing changes,
-    unlike with a soft bound.
+    With no gradient at all, as torch's clamp has it, x could never come back inside. With all of it
+    a constant pull, such as the entropy bonus, would carry x ever further from the bound unseen,
+    and the way back would take as many steps. Inside nothing changes, unlike with a soft bound.
     """
     cut: Tensor = _Clamped.apply(x, least, most)  # type: ignore[no-untyped-call]
     return cut
 
 
 def bounded_exp(x: Tensor, most: float) -> Tensor:
-    """Returns exp(x), at most exp(most). Beyond that its gradient is exp(most), where that of a
-    clamp is zero: what became too large would have no way back."""
+    """Returns exp(x), at most exp(most). Beyond that its gradient is exp(most): with a
+    clamp's, which is zero, x could never become smaller again."""
     bounded: Tensor = _BoundedExp.apply(x, most)  # type: ignore[no-untyped-call]
     return bounded
 

@@ -1,4 +1,4 @@
-"""From the [model] section to a network: the one door for learners, samplers and evaluators."""
+"""Builds the network of the [model] section, for learners, samplers and evaluators alike."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _KINDS: dict[str, Callable[..., nn.Module]] = {"mlp": Mlp, "nature": Nature, "re
 
 
 def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
-    """The network on the CPU; its weights depend on `seed` alone.
+    """Builds the network on the CPU; its weights depend on `seed` alone.
 
     The global random state is left as it was: building a network must not change what the caller
     draws next.
@@ -41,8 +41,8 @@ def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
             " leave them out"
         )
     rng = torch.Generator().manual_seed(seed)
-    # torch fills a new layer from the global generator before we overwrite it with our own draw;
-    # somebody else's encoder may leave it at that.
+    # torch fills a new layer from the global generator before we overwrite it with our own draw; a
+    # user's encoder may keep that.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _model(config, spaces, rng)

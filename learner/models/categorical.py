@@ -16,28 +16,28 @@ from torch import Tensor
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-# Up to so many logits plain Python is faster than a dozen calls of numpy.
+# Up to this many logits plain Python is faster than a dozen calls of numpy.
 _FEW = 16
 
 
 def log_prob(logits: Tensor, action: Tensor) -> Tensor:
-    """The log-probability [...] of the actions [...]."""
+    """Returns the log-probability [...] of the actions [...]."""
     return _pick(torch.log_softmax(logits, dim=-1), action)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """The entropy [...] in nats."""
+    """Returns the entropy [...] in nats."""
     return _entropy(torch.log_softmax(logits, dim=-1))
 
 
 def log_prob_and_entropy(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Both for the price of one normalisation."""
+    """Returns both for the price of one normalisation."""
     log_probs = torch.log_softmax(logits, dim=-1)
     return _pick(log_probs, action), _entropy(log_probs)
 
 
 def kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """KL(p || q) [...], never below zero but for rounding."""
+    """Returns KL(p || q) [...], never below zero but for rounding."""
     log_p = torch.log_softmax(p_logits, dim=-1)
     log_q = torch.log_softmax(q_logits, dim=-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
@@ -63,8 +63,8 @@ def sample(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray, Floa
 
 
 def _sample_few(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-    """The same for so few numbers that numpy spends its time on being called. The dice fall alike:
-    rng gives one number for each row either way."""
+    """Does the same for so few numbers that calls of numpy would cost more than the work. It draws
+    the same actions: rng gives one number for each row either way."""
     actions, logps = [], []
     for row, draw in zip(logits.tolist(), rng.random(len(logits)).tolist(), strict=True):
         peak = max(row)

@@ -1,7 +1,7 @@
-"""Memory between the encoder and the heads.
+"""Recurrent cores: the memory between the encoder and the heads.
 
-What the inputs add is computed for all rows at once; only the product with the state goes from row
-to row. All of it is float32: eight bits would lose what is to be remembered.
+The inputs' product is computed for all rows at once; only the product with the state goes from row
+to row. All of it is float32: bfloat16's eight bits would lose what must be remembered.
 """
 
 from abc import ABC, abstractmethod
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headrace.learner.models.layers import exact, linear
+from headrace.learner.models.layers import linear, without_autocast
 
 
 class Core(nn.Module, ABC):
-    """From inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units].
+    """Maps inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units].
 
     The gates' order, and with it every weight, is that of torch.nn.LSTM and torch.nn.GRU.
     """
@@ -31,9 +31,9 @@ class Core(nn.Module, ABC):
     def forward(
         self, x: Tensor, memory: Tensor, begins: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The outputs, and the memory after the last row. Where `begins` [T, B] is set, a row finds
-        an empty memory."""
-        with exact(x.device.type):
+        """Returns the outputs, and the memory after the last row. Where `begins` [T, B] is set, a
+        row starts from an empty memory."""
+        with without_autocast(x.device.type):
             added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias).unbind(0)
             kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
             outputs = []
@@ -46,11 +46,11 @@ class Core(nn.Module, ABC):
 
     @abstractmethod
     def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One row: the output, which is the state that is multiplied, and the whole memory."""
+        """Computes one row: the output, which is the state that is multiplied, and the memory."""
 
 
 class Lstm(Core):
-    """Its memory is h and c, side by side."""
+    """Keeps h and c, side by side, as its memory."""
 
     gates = 4
 
@@ -68,7 +68,7 @@ class Lstm(Core):
 
 
 class Gru(Core):
-    """Its memory is its output."""
+    """Keeps its output as its memory."""
 
     gates = 3
 

@@ -1,4 +1,4 @@
-"""The distribution over whatever an environment takes, from one row of a network's numbers.
+"""The distribution over an environment's actions, given by one row of a network's numbers.
 
 A row of parameters: the logits of all choices, one after another, then the mean of every number,
 then the logarithm of its standard deviation. A row of an action: the choices, then the numbers as
@@ -19,20 +19,20 @@ from headrace.learner.models.categorical import FloatArray
 from headrace.learner.models.gaussians import Constant, Gaussians, Rows
 from headrace.learner.spaces import Action
 
-# The logit of what is not allowed. Its weight is exactly zero, but unlike -inf it leaves every
+# The logit of a forbidden choice. Its weight is exactly zero, but unlike -inf it leaves every
 # product and gradient finite.
 FORBIDDEN = -1e9
-# Of what is not there: never drawn, not even where nothing is allowed, as after an episode's end.
+# The logit of padding: never drawn, not even where no choice is allowed, as after an episode's end.
 _ABSENT = 2 * FORBIDDEN
 
 
 def distribution_of(action: Action) -> "Distribution":
-    """The one that fits the action."""
+    """Returns the distribution that fits the action."""
     return _Single(action) if action.single else _Mixed(action)
 
 
 class Distribution(ABC):
-    """Torch methods take any leading dimensions; numpy methods take [N, params]."""
+    """Defines the methods: torch ones take any leading dimensions, numpy ones take [N, params]."""
 
     params: int  # numbers per row
 
@@ -42,19 +42,19 @@ class Distribution(ABC):
 
     @abstractmethod
     def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
-        """The log-probability or log-density [...] of the actions."""
+        """Returns the log-probability or log-density [...] of the actions."""
 
     @abstractmethod
     def entropy(self, params: Tensor) -> Tensor:
-        """The entropy [...] in nats, summed over choices and numbers."""
+        """Returns the entropy [...] in nats, summed over choices and numbers."""
 
     @abstractmethod
     def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Both for the price of one normalisation."""
+        """Returns both for the price of one normalisation."""
 
     @abstractmethod
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """KL(p || q) [...]."""
+        """Returns KL(p || q) [...]."""
 
     @abstractmethod
     def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
@@ -62,10 +62,10 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode(self, params: FloatArray) -> Rows:
-        """The likeliest choices, and the means of the numbers."""
+        """Returns the likeliest choices, and the means of the numbers."""
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        """The parameters without the choices where mask [..., sum(categories)] is 0."""
+        """Returns the parameters without the choices where mask [..., sum(categories)] is 0."""
         logits = params[..., : self._logits].masked_fill(mask == 0, FORBIDDEN)
         if self._logits == self.params:
             return logits
@@ -73,7 +73,7 @@ class Distribution(ABC):
 
 
 class _Single(Distribution):
-    """One choice and nothing else."""
+    """Handles one choice and nothing else."""
 
     def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
         return categorical.log_prob(params, rows)
@@ -96,11 +96,11 @@ class _Single(Distribution):
 
 
 class _Mixed(Distribution):
-    """Several choices, numbers, or both."""
+    """Handles several choices, numbers, or both."""
 
     def __init__(self, action: Action) -> None:
         super().__init__(action)
-        self._choices = _Choices(action.categories) if action.categories else None
+        self._choices = _ChoiceLogits(action.categories) if action.categories else None
         self._numbers = Gaussians(action) if action.numbers else None
         self._dtype = np.dtype(action.dtype)
 
@@ -170,8 +170,8 @@ class _Mixed(Distribution):
         return np.concatenate([part.astype(self._dtype, copy=False) for part in parts], axis=1)
 
 
-class _Choices:
-    """Choices of different sizes side by side: [..., sum(sizes)] becomes [..., C, widest]."""
+class _ChoiceLogits:
+    """Lays choices of different sizes side by side: [..., sum(sizes)] becomes [..., C, widest]."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self._count, self._width = len(sizes), max(sizes)
@@ -184,7 +184,7 @@ class _Choices:
         self._places = Constant(self._index.reshape(-1))
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """[..., C, widest]"""
+        """Returns [..., C, widest]."""
         if not self._even:
             logits = functional.pad(logits, (0, 1), value=_ABSENT)
             logits = logits.index_select(-1, self._places.on(logits.device))
@@ -192,19 +192,20 @@ class _Choices:
         return torch.log_softmax(logits, dim=-1)
 
     def pick(self, log_probs: Tensor, rows: Tensor) -> Tensor:
-        """Choices lie first in a row. Among numbers they are float32, which holds each exactly."""
+        """Sums the log-probs of the choices, which lie first in a row. Among numbers they are
+        float32, which holds each exactly."""
         choices = rows[..., : self._count].long().unsqueeze(-1)
         return log_probs.gather(-1, choices).squeeze(-1).sum(-1)
 
     def padded(self, logits: FloatArray) -> FloatArray:
-        """[N, C, widest]"""
+        """Returns [N, C, widest]."""
         if self._even:
             return logits.reshape(len(logits), self._count, self._width)
         column = np.full((len(logits), 1), _ABSENT, np.float32)
         return np.concatenate((logits, column), axis=1)[:, self._index]
 
     def sample(self, logits: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
-        """Inverse transform, as categorical.sample does it."""
+        """Draws by inverse transform, as categorical.sample does."""
         padded = self.padded(logits)
         shifted = padded - padded.max(axis=2, keepdims=True)
         cumulated = np.exp(shifted).cumsum(axis=2)

@@ -1,4 +1,4 @@
-"""The numbers of a distribution: independent Gaussians, squashed by tanh where the action is."""
+"""Independent Gaussians for the numbers of an action, squashed by tanh where the action is."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.learner.models.bounds import clamped
+from headrace.learner.models.bounds import clamp_passing_gradient
 from headrace.learner.models.categorical import FloatArray
 from headrace.learner.spaces import Action
 
@@ -23,7 +23,7 @@ _NODES = 32
 
 
 class Gaussians:
-    """Draws and weighs them. The density of a squashed one is that of tanh(u), in (-1, 1)."""
+    """Draws numbers and computes densities; a squashed one has that of tanh(u), in (-1, 1)."""
 
     def __init__(self, action: Action) -> None:
         self.count = action.numbers
@@ -41,9 +41,9 @@ class Gaussians:
         self._weights = Constant((weights / math.sqrt(math.pi)).astype(np.float32))
 
     def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log-stds, each [..., D]: the last ones of the parameters."""
+        """Returns means and log-stds, each [..., D]: the last ones of the parameters."""
         mean, log_std = params[..., -2 * self.count : -self.count], params[..., -self.count :]
-        return mean, clamped(log_std, *LOG_STD)
+        return mean, clamp_passing_gradient(log_std, *LOG_STD)
 
     def drawn(self, rows: Tensor) -> Tensor:
         return rows[..., -self.count :]
@@ -63,7 +63,7 @@ class Gaussians:
         return entropy + (_log_slope(at) * self._weights.on(mean.device)).sum((-2, -1))
 
     def kl(self, p_mean: Tensor, p_log: Tensor, q_mean: Tensor, q_log: Tensor) -> Tensor:
-        """The same before and after squashing."""
+        """Returns KL(p || q) [...], the same before and after squashing."""
         spread = (2 * (p_log - q_log)).exp()
         distance = ((p_mean - q_mean) * torch.exp(-q_log)).square()
         return (q_log - p_log + 0.5 * (spread + distance - 1)).sum(-1)
@@ -71,7 +71,7 @@ class Gaussians:
     def sample(self, params: FloatArray, rng: np.random.Generator) -> tuple[Rows, FloatArray]:
         mean, log_std = params[:, : self.count], params[:, self.count :].clip(*LOG_STD)
         drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
-        # From what the row can hold, not from the draw: so the learner finds the same.
+        # From the float32 row, not from the draw: so the learner computes the same.
         distance = (drawn - mean) * np.exp(-log_std)
         logp = (-0.5 * np.square(distance) - log_std - np.float32(_LOG_ROOT_2_PI)).sum(axis=1)
         if self._squashed:
@@ -87,7 +87,7 @@ class Gaussians:
 
 
 class Constant:
-    """An array as a tensor, copied once to each device that asks for it."""
+    """Holds an array as a tensor, copied once to each device that asks for it."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -95,12 +95,12 @@ class Constant:
 
     def on(self, device: torch.device) -> Tensor:
         if device not in self._tensors:
-            # One that is made where nothing is differentiated could not be used where it is.
+            # A tensor made in inference mode could not be used where gradients are needed.
             with torch.inference_mode(False):
                 self._tensors[device] = torch.from_numpy(self._array).to(device)
         return self._tensors[device]
 
 
 def _log_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), exact where tanh(u) rounds to 1."""
+    """Returns log(1 - tanh(u)^2), exact where tanh(u) rounds to 1."""
     return 2 * (math.log(2) - u - functional.softplus(-2 * u))

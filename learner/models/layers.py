@@ -1,4 +1,4 @@
-"""Layers as every network starts them, and the two heads."""
+"""Layers with the initial weights that every network has, and the two heads."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -37,24 +37,24 @@ def convolution(
 
 
 def head(layer: nn.Linear, hidden: Tensor) -> Tensor:
-    """A head's product, in float32 whatever the layers before it used.
+    """Returns a head's product, in float32 whatever the layers before it used.
 
-    It costs next to nothing, and eight bits cannot hold a value in the hundreds.
+    It costs next to nothing, and bfloat16's eight bits cannot hold a value in the hundreds.
     """
-    with exact(hidden.device.type):
+    with without_autocast(hidden.device.type):
         return functional.linear(hidden.float(), layer.weight, layer.bias)
 
 
-def exact(device: str) -> AbstractContextManager[object, bool | None]:
-    """No autocast in here."""
+def without_autocast(device: str) -> AbstractContextManager[object, bool | None]:
+    """Turns autocast off inside."""
     if not torch.is_autocast_enabled(device):
         return _AS_IT_IS  # making a context costs a sampler more than the product
     return torch.autocast(device, enabled=False)
 
 
-def held(layers: nn.Sequential) -> torch.dtype:
-    """The numbers that the first of the layers holds: in a copy that acts they may have fewer bits
-    than the learner's."""
+def weights_dtype(layers: nn.Sequential) -> torch.dtype:
+    """Returns the dtype of the first layer's weights: a copy that acts may have fewer bits than the
+    learner's."""
     first = next(layers.parameters(), None)
     return torch.float32 if first is None else first.dtype
 

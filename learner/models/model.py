@@ -1,4 +1,4 @@
-"""What every network is: observations in; action-distribution parameters and a value out.
+"""The network: observations in; action-distribution parameters and a value out.
 
     observation leaves -> encoder -> (core) -> policy head -> parameters
                        -> value encoder -> (value core) -> value head -> value
@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from headrace.learner.models.cores import Core
 from headrace.learner.models.distribution import Distribution
 from headrace.learner.models.layers import head
-from headrace.learner.models.normalise import Normaliser, Returns
+from headrace.learner.models.normalise import Normaliser, PopArt
 from headrace.learner.spaces import Leaf
 
 
 class Output(NamedTuple):
-    """What the learner's losses read; both float32, whatever numbers the network multiplied."""
+    """Holds what the losses read, in float32 whatever dtype the network multiplied in."""
 
     params: Tensor  # [..., P], as the action's distribution reads them
     value: Tensor  # [...], in the units of the scaled rewards
 
 
 class Trunk(NamedTuple):
-    """Layers from the observation to a head."""
+    """Holds the layers from the observation to a head."""
 
     encoder: nn.Module
     core: Core | None
@@ -40,7 +40,7 @@ class Heads(NamedTuple):
 
 
 class Model(nn.Module):
-    """A policy and a value function over named observation leaves."""
+    """Computes a policy and a value function over named observation leaves."""
 
     def __init__(
         self,
@@ -64,22 +64,23 @@ class Model(nn.Module):
         self.value_core = None if value is None else value.core
         self.policy_head, self.value_head = heads.policy, heads.value
         self.log_std = None if heads.log_std is None else nn.Parameter(heads.log_std)
-        self.returns = Returns(heads.value) if normalise_returns else None
+        self.returns = PopArt(heads.value) if normalise_returns else None
         # Numbers that an environment carries from step to step: the policy's, then the value's.
         self.memory = sum(core.size for core in (self.core, self.value_core) if core is not None)
-        # Its time goes into convolutions: 16-bit products pay.
+        # Most of its time goes into convolutions, so 16-bit products pay.
         self.convolutional = bool(getattr(self.encoder, "convolutional", False))
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names of all leaves it needs, the mask among them."""
+        """Returns the names of all leaves it needs, the mask among them."""
         names = tuple(leaf.name for leaf in self.leaves)
         return (*names, self.mask) if self.mask else names
 
     def policy(
         self, obs: dict[str, Tensor], memory: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """One step of leaves [N, *leaf.seen]: parameters [N, P] and the memory [N, S] after it.
+        """Computes one step of leaves [N, *leaf.seen]: parameters [N, P] and the memory [N, S]
+        after it.
 
         A sampler does not pay for a value it never reads, but the value's memory moves on too.
         """
@@ -99,7 +100,7 @@ class Model(nn.Module):
     def forward(
         self, obs: dict[str, Tensor], memory: Tensor | None = None, begins: Tensor | None = None
     ) -> Output:
-        """Parameters and value of leaves [..., *leaf.seen].
+        """Computes parameters and value of leaves [..., *leaf.seen].
 
         With a core: leaves [T, B, *leaf.seen], the memory [B, S] that goes into the first row (None
         = nothing is remembered), and `begins` [T, B]: rows before which everything is forgotten.
@@ -128,11 +129,11 @@ class Model(nn.Module):
         return Output(self.params(hidden, obs), value)
 
     def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What an encoder is given."""
+        """Returns what an encoder is given."""
         return obs if self.normaliser is None else self.normaliser(obs)
 
     def params(self, hidden: Tensor, obs: dict[str, Tensor]) -> Tensor:
-        """[..., P] of what the policy head reads, [..., units]."""
+        """Returns [..., P] of what the policy head reads, [..., units]."""
         params = head(self.policy_head, hidden)
         if self.log_std is not None:
             log_std = self.log_std.expand(*params.shape[:-1], -1)

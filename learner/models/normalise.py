@@ -20,7 +20,7 @@ _LEAST_STD = 1e-2
 
 
 class Moments(NamedTuple):
-    """Of F numbers in so many rows, float64."""
+    """Holds the moments of F numbers over `rows` rows, float64."""
 
     rows: Tensor  # [] how many
     mean: Tensor  # [F]
@@ -48,12 +48,12 @@ def moments(rows: Tensor, live: Tensor, total: Callable[[Tensor], Tensor]) -> Mo
 
 
 def is_number(leaf: Leaf) -> bool:
-    """Neither an image nor a category nor a mask."""
+    """Tells whether a leaf is neither an image nor a category nor a mask."""
     return not (leaf.image or leaf.categories or leaf.mask)
 
 
 class Normaliser(nn.Module):
-    """Numbers of the observation by the mean and the deviation of all that were trained on."""
+    """Normalises the observation's numbers by the mean and deviation of all trained ones."""
 
     mean: Tensor
     var: Tensor
@@ -69,7 +69,7 @@ class Normaliser(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same leaves, the numbers among them float32 and normalised."""
+        """Returns the same leaves, the numbers among them float32 and normalised."""
         seen = dict(obs)
         factor, begin = self.factor(), 0
         for leaf, width in zip(self.leaves, self._widths, strict=True):
@@ -83,7 +83,7 @@ class Normaliser(nn.Module):
         return seen
 
     def factor(self) -> Tensor:
-        """What a distance to the mean is multiplied with."""
+        """Returns what a distance to the mean is multiplied with."""
         return (self.var + _EPS).rsqrt()
 
     @torch.no_grad()
@@ -111,9 +111,10 @@ class Normaliser(nn.Module):
         self.count.copy_(torch.where(good, count, self.count))
 
 
-class Returns(nn.Module):
-    """PopArt (van Hasselt et al., 2016): the value head predicts returns less their mean, in
-    deviations; when those move, its layer is changed so that what it says stays the same."""
+class PopArt(nn.Module):
+    """Implements PopArt (van Hasselt et al., 2016): the value head predicts returns less their
+    mean, in deviations; when those move, its layer is changed so that its predictions stay the
+    same."""
 
     mean: Tensor
     std: Tensor
@@ -127,7 +128,7 @@ class Returns(nn.Module):
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def forward(self, value: Tensor) -> Tensor:
-        """From what the head says to the units of the scaled rewards."""
+        """Converts the head's output to the units of the scaled rewards."""
         return value * self.std.float() + self.mean.float()
 
     @torch.no_grad()
@@ -146,7 +147,7 @@ class Returns(nn.Module):
 
     @torch.no_grad()
     def move(self, mean: Tensor, std: Tensor) -> None:
-        """Other statistics, and a head that says the same with them."""
+        """Sets other statistics, and changes the head so that it predicts the same with them."""
         (head,) = self._head
         head.weight.copy_(head.weight.double() * (self.std / std))
         head.bias.copy_((self.std * head.bias.double() + self.mean - mean) / std)

@@ -1,4 +1,4 @@
-"""Which numbers a network multiplies in."""
+"""The choice of the dtype in which a network multiplies."""
 
 import functools
 from contextlib import AbstractContextManager, nullcontext
@@ -8,19 +8,20 @@ import torch
 
 from headrace.learner.models.model import Model
 
-# x86 says avx512_bf16 and amx_bf16, ARM says bf16. A CPU without them computes bfloat16 in float32
-# with a conversion at both ends, which is slower than float32.
+# x86 lists avx512_bf16 and amx_bf16, ARM bf16. A CPU without them computes bfloat16 in float32 with
+# a conversion at both ends, which is slower than float32.
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 _FLAG_LINES = ("flags", "features")
 
 
 def native_bf16() -> bool:
-    """This CPU multiplies bfloat16 itself. Where it cannot be told, it does not."""
+    """Tells whether this CPU multiplies bfloat16 itself; False where that cannot be found out."""
     return multiplies_bf16("/proc/cpuinfo")
 
 
-def choose(precision: str, model: Model, device_type: str) -> torch.dtype:
-    """The dtype that a `precision` setting means. auto: bfloat16 where it is known to be faster.
+def choose_dtype(precision: str, model: Model, device_type: str) -> torch.dtype:
+    """Returns the dtype that a `precision` setting means. auto: bfloat16 where it is known to be
+    faster.
 
     Small fully connected networks gain nothing from it: their time goes into the calls.
     """
@@ -34,9 +35,9 @@ def choose(precision: str, model: Model, device_type: str) -> torch.dtype:
 def autocast(
     device_type: str, precision: str, model: Model
 ) -> AbstractContextManager[object, bool | None]:
-    """Around the learner's forward pass: large products in the chosen numbers, weights and outputs
-    in float32. For float32 it does nothing."""
-    dtype = choose(precision, model, device_type)
+    """Wraps the learner's forward pass: large products in the chosen dtype, weights and outputs in
+    float32. For float32 it does nothing."""
+    dtype = choose_dtype(precision, model, device_type)
     if dtype == torch.float32:
         return nullcontext()
     return torch.autocast(device_type, dtype)
@@ -50,7 +51,7 @@ def _fast_bf16(device_type: str) -> bool:
 
 @functools.cache
 def multiplies_bf16(cpuinfo: str) -> bool:
-    """What a file like /proc/cpuinfo says of it."""
+    """Tells whether a file like /proc/cpuinfo lists such a flag."""
     try:
         lines = Path(cpuinfo).read_text(errors="replace").splitlines()
     except OSError:

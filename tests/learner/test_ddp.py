@@ -28,10 +28,10 @@ from headrace.learner.batches.batch import Batch
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
+from headrace.learner.train_parts import Goal, TrainParts
 from tests import ports, warm
 from tests.warm import Forked
 
@@ -175,7 +175,7 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
     progress = Progress()
     folder.mkdir(exist_ok=True)
     reason = train_loop.train(
-        Pieces(
+        TrainParts(
             algorithm=ALGORITHMS[algorithm],
             # So small that every step is clipped.
             config=LearnerConfig(lr=LR, grad_clip=0.1),

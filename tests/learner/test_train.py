@@ -20,11 +20,11 @@ from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.model import Model
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
 from headrace.learner.train import train
+from headrace.learner.train_parts import Goal, TrainParts
 from tests.learner.unrolls import message
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
@@ -107,7 +107,7 @@ def learn(
     resume: checkpoint.Checkpoint | None = None,
     change: Callable[[int, dict[str, Any]], None] | None = None,
     spaces: Spaces = SPACES,
-) -> tuple[Pieces, MadeUpFeed]:
+) -> tuple[TrainParts, MadeUpFeed]:
     algorithm, config = algorithm or AlgorithmConfig(), model or ModelConfig(hidden=(8,))
     feed = MadeUpFeed(count, spaces, config.memory)
     feed.change = change or feed.change
@@ -116,7 +116,7 @@ def learn(
     if resume is not None:
         made.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])
-    pieces = Pieces(
+    pieces = TrainParts(
         algorithm=algorithm,
         config=LearnerConfig(),
         saving=CheckpointConfig(),

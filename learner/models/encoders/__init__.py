@@ -1,1 +1,1 @@
-"""Networks from observations to features: numbers, pictures, and the user's own."""
+"""Networks from observations to features: numbers, images, and users' own."""

@@ -1,4 +1,4 @@
-"""An encoder of the user's own: imported by name, called, and tried before it is relied on."""
+"""Encoders of users: imported by name, called, and tried before training."""
 
 import importlib
 import traceback
@@ -16,7 +16,7 @@ from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import Normaliser
 from headrace.learner.spaces import Leaf
 
-# A sampler has any number of rows.
+# A sampler may have any number of rows.
 _PROBED_ROWS = (2, 1, 7)
 
 
@@ -26,7 +26,7 @@ def custom_encoder(
     rng: torch.Generator,
     normaliser: Normaliser | None,
 ) -> nn.Module:
-    """What model.kind = "module:factory" makes of these leaves."""
+    """Makes the encoder of model.kind = "module:factory" for these leaves, and tries it."""
     kind = config.kind
     if config.obs_scale:
         raise ValueError(
@@ -53,12 +53,12 @@ def custom_encoder(
 
 
 def failure(kind: str, error: Exception) -> str:
-    """For the one line that ends the process."""
+    """Returns the one line that ends the process."""
     return f'model.kind = "{kind}" failed, mend the encoder: {_line(error)}'
 
 
-def blamed(kind: str, error: Exception) -> str:
-    """`failure`, if it came out of a network with an encoder of the user's; else nothing."""
+def blame_users_code(kind: str, error: Exception) -> str:
+    """Returns `failure` if the error came out of a network with a user's encoder; else ""."""
     if ":" not in kind or isinstance(error, torch.OutOfMemoryError):
         return ""
     frames = traceback.walk_tb(error.__traceback__)
@@ -72,8 +72,8 @@ def _factory(kind: str) -> Any:
 
 
 def _refuse_moods(kind: str, encoder: nn.Module) -> None:
-    """A layer whose answer depends on dice or on the other rows says one thing to a sampler and
-    another to the learner; then no log-probability is what it seems."""
+    """Refuses layers whose answer depends on random numbers or on the other rows: a sampler and the
+    learner would get different answers, and no log-probability would be right."""
     for name, layer in encoder.named_modules():
         remedy = ""
         tracks = isinstance(layer, _InstanceNorm) and layer.track_running_stats
@@ -93,7 +93,7 @@ def _zeros(leaves: tuple[Leaf, ...], normaliser: Normaliser | None, rows: int) -
 
 
 def _probe(kind: str, encoder: nn.Module, units: int, obs: dict[str, Tensor]) -> None:
-    """Forward and backward, as the learner does it, and nothing of it stays."""
+    """Tries forward and backward, as the learner does it, and leaves no trace in the encoder."""
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in obs.items())
     training = encoder.training
     try:
@@ -119,12 +119,12 @@ def _probe(kind: str, encoder: nn.Module, units: int, obs: dict[str, Tensor]) ->
     _probe_gradients(kind, encoder, hidden)
     with torch.no_grad():
         for name, buffer in encoder.named_buffers():
-            buffer.copy_(before[name])  # what counts its inputs shall not count these
+            buffer.copy_(before[name])  # running statistics must not count these rows
     encoder.train(training)
 
 
 def _probe_gradients(kind: str, encoder: nn.Module, hidden: Tensor) -> None:
-    """Ranks would wait for the gradient of a parameter that has none."""
+    """Refuses parameters without a gradient: DDP would wait for them."""
     trained = {name: p for name, p in encoder.named_parameters() if p.requires_grad}
     found: tuple[Tensor | None, ...] = (None,) * len(trained)
     if trained and hidden.requires_grad:
@@ -148,6 +148,6 @@ def _refuse(kind: str, what: str) -> NoReturn:
 
 
 def _line(error: Exception) -> str:
-    """An exception in one line."""
+    """Returns an exception in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

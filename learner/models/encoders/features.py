@@ -9,7 +9,7 @@ from headrace.learner.spaces import Leaf
 
 
 class Features(nn.Module):
-    """Leaves of [..., *leaf.seen] -> [..., count] float32, in the order of the leaves.
+    """Turns leaves of [..., *leaf.seen] into [..., count] float32, in the order of the leaves.
 
     Elements with categories become one number for each category: 1 at the one it has, 0 elsewhere.
     `scale` divides the numbers of all leaves but the last `unscaled` ones; empty = leave them as
@@ -24,7 +24,7 @@ class Features(nn.Module):
         super().__init__()
         self._leaves = leaves
         self.count = sum(_width(leaf) for leaf in leaves)
-        # All of these follow from the config. None is persistent: they are no weights and never
+        # All of these follow from the config. None is persistent: they are not weights and never
         # travel.
         self._dims = [len(leaf.seen) for leaf in leaves]
         for at, leaf in enumerate(leaves):
@@ -42,11 +42,11 @@ class Features(nn.Module):
         return features if scale is None else features / scale
 
     def _part(self, at: int, leaf: Leaf, value: Tensor) -> Tensor:
-        """[..., width] float32; free when the leaf already is that."""
+        """Returns [..., width] float32; free when the leaf already is that."""
         dims = self._dims[at]
         flat = value.flatten(value.dim() - dims) if dims else value.unsqueeze(-1)
         if leaf.categories:
-            # A comparison, not a scatter: a category that does not exist is no row's, and no crash.
+            # A comparison, not a scatter: a category that does not exist gives zeros, not a crash.
             element, category = getattr(self, f"element{at}"), getattr(self, f"category{at}")
             flat = flat.index_select(-1, element) == category
         return flat.float()
@@ -57,7 +57,7 @@ def _width(leaf: Leaf) -> int:
 
 
 def _one_hot_index(leaf: Leaf) -> tuple[Tensor, Tensor]:
-    """For each number that comes out: the element it looks at, and the category it asks for."""
+    """Returns, for each output number, the element it looks at and the category it asks for."""
     counts = leaf.categories * leaf.stack
     pairs = [(at, category) for at, n in enumerate(counts) for category in range(n)]
     element, category = torch.tensor(pairs, dtype=torch.int64).unbind(1)

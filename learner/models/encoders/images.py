@@ -1,4 +1,4 @@
-"""Images as convolutions take them, and how they are joined with everything else."""
+"""Convolutions over images, and one layer that joins them with all other leaves."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ PIXEL = 1 / 255
 
 
 class Stack(nn.Module):
-    """The convolutions of one image: leaves [N, *leaf.seen] -> rows [N, outputs]."""
+    """Holds the convolutions of one image: leaves [N, *leaf.seen] -> rows [N, outputs]."""
 
     outputs: int
 
@@ -26,8 +26,9 @@ class Stack(nn.Module):
         self.leaf = leaf
 
     def pixels(self, obs: dict[str, Tensor]) -> Tensor:
-        """The image leaf [N, *seen] as [N, channels, height, width] uint8, channels innermost in
-        memory: convolutions are faster so, and bytes are the cheapest to put in order."""
+        """Returns the image leaf [N, *seen] as [N, channels, height, width] uint8, channels
+        innermost in memory: convolutions are faster so, and bytes are the cheapest to put in
+        order."""
         images = obs[self.leaf.name]
         if len(self.leaf.shape) == 3 and not _channels_first(self.leaf.shape):
             images = images.movedim(-1, -3)
@@ -38,11 +39,11 @@ class Stack(nn.Module):
         return torch.stack(images.unbind(1), -1).movedim(-1, 1)
 
     def rows(self, convolved: Tensor) -> Tensor:
-        """[N, C, H, W] -> [N, H*W*C]: this order is the memory's own, so nothing is copied."""
+        """Flattens [N, C, H, W] to [N, H*W*C], the order in memory, so nothing is copied."""
         return convolved.permute(0, 2, 3, 1).flatten(1)
 
     def first(self, layer: nn.Conv2d, pixels: Tensor) -> Tensor:
-        """The product of the first layer with bytes."""
+        """Multiplies the first layer with bytes."""
         device = pixels.device.type
         autocast = torch.is_autocast_enabled(device)
         x = pixels.to(torch.get_autocast_dtype(device) if autocast else layer.weight.dtype)
@@ -50,8 +51,8 @@ class Stack(nn.Module):
         return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
 
 
-class Joined(nn.Module):
-    """A stack for each image, then one layer that also takes the leaves that are no image."""
+class JoinedFeatures(nn.Module):
+    """Joins a stack for each image by one layer, which takes all other leaves too."""
 
     convolutional = True
 
@@ -100,7 +101,7 @@ def _images(kind: str, leaves: tuple[Leaf, ...]) -> list[Leaf]:
 
 
 def geometry(leaf: Leaf) -> tuple[int, int, int]:
-    """Channels, height and width of what the network sees."""
+    """Returns channels, height and width of what the network sees."""
     if len(leaf.shape) == 2:
         return (leaf.stack, *leaf.shape)
     first, middle, last = leaf.shape
@@ -110,5 +111,6 @@ def geometry(leaf: Leaf) -> tuple[int, int, int]:
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
-    """The smaller outer axis of three is the channels; of equal ones the first."""
+    """Tells whether the first of three axes is the channels: the smaller outer one is; of equal
+    ones the first."""
     return shape[0] <= shape[-1]

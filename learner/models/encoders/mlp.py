@@ -5,14 +5,14 @@ from torch import Tensor, nn
 
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.encoders.features import Features
-from headrace.learner.models.layers import HIDDEN_GAIN, held, linear
+from headrace.learner.models.layers import HIDDEN_GAIN, linear, weights_dtype
 from headrace.learner.spaces import Leaf
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
 class Mlp(nn.Module):
-    """Hidden layers; without any, the features themselves."""
+    """Stacks hidden layers; without any, it returns the features themselves."""
 
     def __init__(
         self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *, unscaled: int
@@ -28,5 +28,5 @@ class Mlp(nn.Module):
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         features: Tensor = self.features(obs)
-        hidden: Tensor = self.layers(features.to(held(self.layers)))
+        hidden: Tensor = self.layers(features.to(weights_dtype(self.layers)))
         return hidden

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace.learner.config import ModelConfig
-from headrace.learner.models.encoders.images import Joined, Stack, geometry
+from headrace.learner.models.encoders.images import JoinedFeatures, Stack, geometry
 from headrace.learner.models.layers import convolution
 from headrace.learner.spaces import Leaf
 
@@ -13,8 +13,8 @@ _LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels out, kernel, stride
 _UNITS = 512
 
 
-class Nature(Joined):
-    """Three convolutions for each image and a layer of 512 units."""
+class Nature(JoinedFeatures):
+    """Has three convolutions for each image and a layer of 512 units."""
 
     def __init__(
         self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *, unscaled: int
@@ -37,14 +37,14 @@ class NatureStack(Stack):
         return self.rows(self.convolved(self.pixels(obs))[-1])
 
     def convolved(self, pixels: Tensor) -> list[Tensor]:
-        """What each convolution gives, after its ReLU, laid out as the pixels are."""
+        """Returns what each convolution gives, after its ReLU, laid out as the pixels are."""
         x = self.first(self.conv1, pixels).relu_()
         y = functional.relu_(self.conv2(x))
         return [x, y, functional.relu_(self.conv3(y))]
 
 
 def _outputs(leaf: Leaf, pixels: int) -> int:
-    """Positions of the last layer along an axis of so many pixels."""
+    """Counts the positions of the last layer along an axis of `pixels` pixels."""
     for _, kernel, stride in _LAYERS:
         pixels = (pixels - kernel) // stride + 1
     if pixels < 1:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.learner.config import ModelConfig
-from headrace.learner.models.encoders.images import Joined, Stack, geometry
+from headrace.learner.models.encoders.images import JoinedFeatures, Stack, geometry
 from headrace.learner.models.layers import HIDDEN_GAIN, convolution
 from headrace.learner.spaces import Leaf
 
@@ -19,8 +19,8 @@ _SECTION_GAIN = 1.0
 _BLOCK_GAIN = 1 / math.sqrt(2 * len(_CHANNELS))
 
 
-class ResNet(Joined):
-    """Three residual sections for each image and a layer of 256 units."""
+class ResNet(JoinedFeatures):
+    """Has three residual sections for each image and a layer of 256 units."""
 
     def __init__(
         self, leaves: tuple[Leaf, ...], config: ModelConfig, rng: torch.Generator, *, unscaled: int
@@ -34,7 +34,7 @@ class ResStack(Stack):
         channels, height, width = geometry(leaf)
         sections = []
         for after in _CHANNELS:
-            sections.append(Section(channels, after, rng))
+            sections.append(ResidualSection(channels, after, rng))
             # Half the positions, rounded up: the pooling pads, so the smallest image gives one.
             channels, height, width = after, (height + 1) // 2, (width + 1) // 2
         self.sections = nn.ModuleList(sections)
@@ -42,15 +42,15 @@ class ResStack(Stack):
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         first, *others = self.sections
-        assert isinstance(first, Section)
+        assert isinstance(first, ResidualSection)
         x: Tensor = first.pooled(self.first(first.conv, self.pixels(obs)))
         for section in others:
             x = section(x)
         return self.rows(x.relu())
 
 
-class Section(nn.Module):
-    """A convolution, pooling to half the size, two residual blocks."""
+class ResidualSection(nn.Module):
+    """Applies a convolution, pooling to half the size, and two residual blocks."""
 
     def __init__(self, before: int, after: int, rng: torch.Generator) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from headrace.broker.weights.blobs import Blob
 from headrace.learner import weights
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.frames import begins, observed
-from headrace.learner.batches.logprob_gap import GapCheck
+from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
 from headrace.learner.spaces import (
@@ -322,8 +322,8 @@ def test_the_gap_is_nothing_for_the_weights_that_acted_and_something_for_others(
     config, spaces = MODELS[kind], world(action)
     end = played(config, spaces).end
     scratch = build(config, spaces, seed=9)
-    gap = GapCheck(scratch, spaces, keep=2, envs=ENVS, previous=config.previous)
-    foreign = GapCheck(scratch, spaces, keep=2, envs=ENVS, previous=config.previous)
+    gap = LogProbGap(scratch, spaces, keep=2, envs=ENVS, previous=config.previous)
+    foreign = LogProbGap(scratch, spaces, keep=2, envs=ENVS, previous=config.previous)
     for version, model in enumerate(end.models):
         gap.published(version, weights.dump(model))
         foreign.published(1 - version, weights.dump(model))

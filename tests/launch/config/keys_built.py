@@ -184,7 +184,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         for name, stand_in in stand_ins.items():
             patches.enter_context(mock.patch.object(learner, name, stand_in))
         patches.enter_context(mock.patch.object(learner_resume, "wait_for_broker", lambda *_: True))
-        patches.enter_context(mock.patch.object(learner_parts, "Feed", feed))
+        patches.enter_context(mock.patch.object(learner_parts, "UnrollReceiver", feed))
         patches.enter_context(mock.patch.object(learner_parts, "serve_metrics", lambda *_: 0))
         patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
         patches.enter_context(mock.patch.object(runtime, "Asked", lambda: False))

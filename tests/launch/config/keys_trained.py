@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from headrace.launch.config import run_file
 from headrace.learner import progress as progress_module
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
-from headrace.learner.pieces import Goal, Pieces
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import (
@@ -31,6 +30,7 @@ from headrace.learner.spaces import (
     discrete,
 )
 from headrace.learner.train import train
+from headrace.learner.train_parts import Goal, TrainParts
 from tests.learner import unrolls
 
 # Numbers, categories and an image; a choice and two numbers.
@@ -144,7 +144,7 @@ def _fill(name: str, array: Any, spaces: Spaces, rng: np.random.Generator) -> No
         array[:] = 0
 
 
-def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> Pieces:
+def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
     batch = Batch(
         spaces,
         length=run.unroll.length,
@@ -156,13 +156,13 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> Pieces:
     )
     feed, progress = _MadeUp(batch, spaces), Progress()
     appo = run.algorithm.name == "appo"
-    pieces = Pieces(
+    pieces = TrainParts(
         algorithm=run.algorithm,
         config=run.learner,
         saving=run.checkpoint,
         goal=Goal(None, None, None),
         ranks=Ranks(timeout_s=5.0, cuda=False),
-        feed=cast(Feed, feed),
+        feed=cast(UnrollReceiver, feed),
         model=build(run.model, spaces, seed=run.run.seed),
         target=build(run.model, spaces, seed=run.run.seed) if appo else None,
         gap=None,

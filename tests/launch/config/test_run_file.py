@@ -252,7 +252,7 @@ def test_the_effective_run_says_what_each_key_means() -> None:
         "\n# seconds is not set  # limit on seconds at work, over all starts; a number > 0\n"
         in text
     )
-    assert "\n[learner]\n# The optimiser and the machine it runs on.\n" in text
+    assert "\n[learner]\n# Sets the optimiser and the machine it runs on.\n" in text
 
 
 class TestShared:

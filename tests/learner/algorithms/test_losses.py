@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace.learner.algorithms import losses
-from headrace.learner.algorithms.loss_inputs import Loss, LossBatch, Norm, Now, Targets
+from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossBatch, LossNorm, Targets
 from headrace.learner.algorithms.losses import LOSSES
-from headrace.learner.algorithms.schedule import at
+from headrace.learner.algorithms.schedule import value_at
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models import categorical
 from headrace.learner.models.distribution import distribution_of
@@ -141,11 +141,13 @@ def run(
     output: Output,
     target: Output,
     batch: LossBatch,
-    norm: Norm,
+    norm: LossNorm,
     std: float | Tensor = 1.0,
 ) -> Loss:
     """One loss as the train loop calls it; ppo's targets are made from the target's values."""
-    now = Now(at(settings.clip, 0), at(settings.entropy_coef, 0), settings.kl_coef, std)
+    now = Coefficients(
+        value_at(settings.clip, 0), value_at(settings.entropy_coef, 0), settings.kl_coef, std
+    )
     if settings.name == "ppo":
         targets = losses.ppo_targets(settings, now, output=target, batch=batch, norm=norm)
         batch = batch._replace(targets=targets)
@@ -182,7 +184,7 @@ def single_step(logit: float, *, reward: float, flags: int) -> tuple[Output, Los
 def test_impala_by_hand(flags: int, vs: float) -> None:
     output, batch = single_step(0.0, reward=1.0, flags=flags)
     settings = config("impala", gamma=0.5, value_coef=0.25, entropy_coef=0.1)
-    loss = run(settings, output, output, batch, Norm(steps=1))
+    loss = run(settings, output, output, batch, LossNorm(steps=1))
     advantage = vs - 0.5
     policy, value = LN2 * advantage, 0.5 * advantage**2
     assert loss.stats["policy_loss"].item() == pytest.approx(policy)
@@ -206,7 +208,9 @@ def test_what_follows_an_end_belongs_to_another_episode(end: int) -> None:
     by_params = []
     for reward in (1.0, 100.0):
         batch.reward[1] = reward
-        loss = run(config("impala"), output, output, batch._replace(flags=flags), Norm(steps=54))
+        loss = run(
+            config("impala"), output, output, batch._replace(flags=flags), LossNorm(steps=54)
+        )
         by_params.append(gradients(loss, output)[0])
     assert torch.equal(by_params[0][0], by_params[1][0])
     assert not torch.equal(by_params[0][1], by_params[1][1])
@@ -217,7 +221,7 @@ def test_appo_by_hand() -> None:
     output, batch = single_step(math.log(3), reward=1.0, flags=TERMINATED)
     target = Output(torch.zeros(2, 1, 2), torch.tensor([[0.25], [9.0]]))
     settings = config("appo", value_coef=0.25, entropy_coef=0.1, kl_coef=2.0, clip=0.2)
-    loss = run(settings, output, target, batch, Norm(steps=1))
+    loss = run(settings, output, target, batch, LossNorm(steps=1))
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     kl = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     # The target network's value 0.25 makes the advantage, the trained one's 0.5 is pulled to 1.
@@ -234,7 +238,7 @@ def test_a_dead_step_is_in_no_statistic() -> None:
     """The same step as above, beyond the clip, but it only resets."""
     output, batch = single_step(math.log(3), reward=1.0, flags=DEAD)
     target = Output(torch.zeros(2, 1, 2), torch.tensor([[0.25], [9.0]]))
-    loss = run(config("appo", kl_coef=2.0), output, target, batch, Norm(steps=1))
+    loss = run(config("appo", kl_coef=2.0), output, target, batch, LossNorm(steps=1))
     assert {name: value.item() for name, value in loss.stats.items()} == dict.fromkeys(
         loss.stats, 0
     )
@@ -294,12 +298,12 @@ def test_a_step_whose_ratio_exploded_has_finite_numbers_and_a_way_back(name: Any
         output = Output(params[:-1], torch.zeros(1, 1, requires_grad=True))
     loss = LOSSES[name](
         config(name, entropy_coef=0.0),
-        Now(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
+        Coefficients(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
         distribution=distribution_of(discrete(2)),
         output=output,
         batch=batch,
         target=target if name == "appo" else None,
-        norm=Norm(steps=1),
+        norm=LossNorm(steps=1),
     )
     assert all(stat.isfinite() for stat in loss.stats.values()), loss.stats
     # At a softmax that is saturated the gradient of its own is zero: that of the ratio is not.
@@ -311,7 +315,7 @@ def test_on_policy_all_have_the_gradient_of_impala(normalised: bool) -> None:
     output, _, batch = make_batch(1)
     logp = categorical.log_prob(output.params[:-1], batch.action).detach()
     batch = batch._replace(logp=logp)
-    norm = Norm(steps=live_steps(batch))
+    norm = LossNorm(steps=live_steps(batch))
     target = Output(output.params.detach(), output.value.detach())
     found = []
     for name in LOSSES:
@@ -330,7 +334,7 @@ def test_on_policy_all_have_the_gradient_of_impala(normalised: bool) -> None:
 def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
     settings = config(name, kl_coef=0.1, normalise_advantages=normalised)
     output, target, batch = make_batch(2)
-    norm = Norm(steps=live_steps(batch))
+    norm = LossNorm(steps=live_steps(batch))
     loss = run(settings, output, target, batch, norm, std=torch.tensor(2.0))
     by_params, by_value = gradients(loss, output)
 
@@ -387,7 +391,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
     settings = config(name, kl_coef=0.1, normalise_advantages=normalised)
     output, target, batch = make_batch(4)
     steps = live_steps(batch)
-    whole = run(settings, output, target, batch, Norm(steps=steps))
+    whole = run(settings, output, target, batch, LossNorm(steps=steps))
 
     ranks = [columns(output, target, batch, where) for where in (slice(2), slice(2, None))]
     sums: list[Tensor] = []
@@ -397,7 +401,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
             sums.append(value)
             return total(value)
 
-        return run(settings, *rank, Norm(steps=steps, world=2, reduce=counted))
+        return run(settings, *rank, LossNorm(steps=steps, world=2, reduce=counted))
 
     parts = together([functools.partial(on, rank) for rank in ranks])
     assert bool(sums) == normalised
@@ -414,17 +418,17 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
 def test_normalised_advantages() -> None:
     advantages = torch.tensor([[1.0, 2.0], [3.0, 777.0]])
     live = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    unit = losses.normalise(advantages, live, Norm(steps=3))
+    unit = losses.normalise(advantages, live, LossNorm(steps=3))
     third = math.sqrt(1.5)
     assert unit.flatten().tolist() == pytest.approx([-third, 0, third, 0])
-    level = losses.normalise(torch.full((4, 4), 1e4), torch.ones(4, 4), Norm(steps=16))
+    level = losses.normalise(torch.full((4, 4), 1e4), torch.ones(4, 4), LossNorm(steps=16))
     assert level.abs().max() < 1e-3
 
 
 def test_a_missing_target_network_is_our_bug() -> None:
     output, target, batch = make_batch(5)
-    now = Now(0.2, 0.0, 0.0)
-    rest: Any = {"distribution": distribution_of(discrete(3)), "norm": Norm(steps=1)}
+    now = Coefficients(0.2, 0.0, 0.0)
+    rest: Any = {"distribution": distribution_of(discrete(3)), "norm": LossNorm(steps=1)}
     with pytest.raises(AssertionError, match="target network"):
         losses.appo(config("appo"), now, output=output, batch=batch, target=None, **rest)
     with pytest.raises(AssertionError, match="target network"):
@@ -441,7 +445,7 @@ def test_ppo_by_hand() -> None:
     output, batch = single_step(math.log(3), reward=1.0, flags=TERMINATED)
     target = Output(torch.zeros(2, 1, 2), torch.tensor([[0.25], [9.0]]))
     settings = config("ppo", value_coef=0.25, entropy_coef=0.1, clip=0.2, value_clip=0.1)
-    loss = run(settings, output, target, batch, Norm(steps=1))
+    loss = run(settings, output, target, batch, LossNorm(steps=1))
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     # Advantage 1 - 0.25. Clipped, the value is 0.35 and errs more than 0.5 does: that counts.
     policy, value = -1.2 * 0.75, 0.5 * 0.65**2
@@ -460,8 +464,8 @@ def test_ppo_targets_are_gae() -> None:
     """Against the sum over k of (gamma lambda)^k times the one-step errors, spelt out."""
     _, target, batch = make_batch(7)
     settings = config("ppo", gamma=0.9, trace=0.8)
-    now = Now(0.2, 0.0, 0.0)
-    made = losses.ppo_targets(settings, now, output=target, batch=batch, norm=Norm(steps=1))
+    now = Coefficients(0.2, 0.0, 0.0)
+    made = losses.ppo_targets(settings, now, output=target, batch=batch, norm=LossNorm(steps=1))
     steps, columns = batch.flags.shape
     for column in range(columns):
         for t in range(steps):
@@ -490,7 +494,7 @@ def test_ppo_targets_are_gae() -> None:
 def test_returns_are_measured_in_their_deviation(name: str) -> None:
     """All rewards and values ten times as large, and so the deviation: the same losses."""
     output, target, batch = make_batch(8)
-    norm = Norm(steps=live_steps(batch))
+    norm = LossNorm(steps=live_steps(batch))
     small = run(config(name), output, target, batch, norm, std=torch.tensor(1.0))
     large = run(
         config(name),
@@ -512,7 +516,7 @@ def test_a_batch_without_a_live_step_is_no_fault() -> None:
     batch = batch._replace(flags=torch.full_like(batch.flags, DEAD))
     for name in LOSSES:
         settings = config(name, normalise_advantages=True, kl_coef=0.1)
-        loss = run(settings, output, target, batch, Norm(steps=1))
+        loss = run(settings, output, target, batch, LossNorm(steps=1))
         assert loss.total.item() == 0
         assert all(not part.any() for part in gradients(loss, output))
 
@@ -520,15 +524,17 @@ def test_a_batch_without_a_live_step_is_no_fault() -> None:
 def test_ppo_does_not_correct() -> None:
     """The clips of rho are V-trace's."""
     output, target, batch = make_batch(10)
-    norm = Norm(steps=live_steps(batch))
+    norm = LossNorm(steps=live_steps(batch))
     plain = run(config("ppo"), output, target, batch, norm)
     clipped = config("ppo", rho_clip=0.3, c_clip=0.2, pg_rho_clip=0.1)
     assert run(clipped, output, target, batch, norm).total.item() == plain.total.item()
 
 
 def test_the_kl_weight_adapts() -> None:
-    assert losses.adapted(1.0, 0.021, 0.01) == 1.5
-    assert losses.adapted(1.0, 0.0049, 0.01) == 0.5
-    assert losses.adapted(1.0, 0.01, 0.01) == 1.0
+    assert losses.adapted_kl_coef(1.0, 0.021, 0.01) == 1.5
+    assert losses.adapted_kl_coef(1.0, 0.0049, 0.01) == 0.5
+    assert losses.adapted_kl_coef(1.0, 0.01, 0.01) == 1.0
     # It can always come back.
-    assert 0 < losses.adapted(1e-4, 0.0, 0.01) < losses.adapted(1e4, 1e9, 0.01) < 1e5
+    assert (
+        0 < losses.adapted_kl_coef(1e-4, 0.0, 0.01) < losses.adapted_kl_coef(1e4, 1e9, 0.01) < 1e5
+    )

@@ -23,7 +23,7 @@ def with_gradients(*gradients: float) -> nn.Linear:
 
 def clipped(config: LearnerConfig, *gradients: float) -> tuple[float, list[float]]:
     layer = with_gradients(*gradients)
-    norm = float(optimiser_step.clip(config, [layer.weight]))
+    norm = float(optimiser_step.clip_gradients(config, [layer.weight]))
     assert layer.weight.grad is not None
     return norm, layer.weight.grad.flatten().tolist()
 
@@ -55,7 +55,7 @@ def test_rmsprop_by_hand() -> None:
     config = LearnerConfig(optimiser="rmsprop", decay=0.9, eps=0.1, momentum=0.5)
     layer = with_gradients(2.0)
     before = layer.weight.item()
-    optimiser = optimiser_step.make(config, layer, lr=0.01)
+    optimiser = optimiser_step.make_optimiser(config, layer, lr=0.01)
     square = velocity = 0.0
     expected = before
     for _ in range(3):
@@ -77,11 +77,11 @@ def test_a_target_network_follows() -> None:
     assert model.normaliser is not None and target.normaliser is not None
     model.normaliser.mean.fill_(7.0)
     expected = [t + 0.25 * (m - t) for t, m in zip(weights(target), weights(model), strict=True)]
-    optimiser_step.follow(target, model, 0.25)
+    optimiser_step.update_target(target, model, 0.25)
     torch.testing.assert_close(weights(target), expected)
     # Statistics are no weights: half of old and half of new would be nobody's.
     assert target.normaliser.mean.tolist() == [7.0] * 3
-    optimiser_step.follow(target, model, 1.0)
+    optimiser_step.update_target(target, model, 1.0)
     assert all(torch.equal(t, m) for t, m in zip(weights(target), weights(model), strict=True))
 
 
@@ -96,7 +96,7 @@ def test_a_target_networks_values_keep_their_units() -> None:
     found = torch.tensor([count, mean, count * spread**2], dtype=torch.float64)
     model.returns.merge(Moments(*found))
     torch.testing.assert_close(model(obs).value.detach(), before, atol=1e-4, rtol=0)
-    optimiser_step.follow(target, model, 0.01)
+    optimiser_step.update_target(target, model, 0.01)
     torch.testing.assert_close(target(obs).value.detach(), before, atol=1e-4, rtol=0)
 
 
@@ -107,11 +107,11 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
 def test_a_restored_optimiser_does_as_the_run_says_now() -> None:
     old = LearnerConfig(optimiser="rmsprop", eps=1e-5, decay=0.9)
     layer = with_gradients(2.0)
-    before = optimiser_step.make(old, layer, lr=0.01)
+    before = optimiser_step.make_optimiser(old, layer, lr=0.01)
     before.step()
     tensors, meta = optimiser_step.state_of(before)
     new = LearnerConfig(optimiser="rmsprop", eps=1e-2, decay=0.5, momentum=0.9)
-    after = optimiser_step.make(new, layer, lr=0.02)
+    after = optimiser_step.make_optimiser(new, layer, lr=0.02)
     optimiser_step.restore(after, tensors, meta)
     (group,) = after.param_groups
     assert (group["eps"], group["alpha"], group["momentum"], group["lr"]) == (1e-2, 0.5, 0.9, 0.02)

@@ -87,7 +87,7 @@ def test_claims_that_cannot_be(claims: dict[str, Any], words: str) -> None:
     own = batch()
     deliver, buffers = message()
     assert words in told(own.place(msgspec.structs.replace(deliver, **claims), buffers))
-    assert (own.free, own.ended, own.ends, own.versions) == (2, 0, [], [])
+    assert (own.room, own.ended, own.ends, own.versions) == (2, 0, [], [])
     assert own.place(deliver, buffers) is None
 
 
@@ -97,7 +97,7 @@ def test_claims_that_cannot_be(claims: dict[str, Any], words: str) -> None:
 def test_what_is_not_finite(name: str, value: float, seq: int) -> None:
     own = batch()
     assert "is not finite" in told(own.place(*message(PLAIN, seq=seq, **{name: value})))
-    assert own.free == 2
+    assert own.room == 2
 
 
 @pytest.mark.parametrize("spaces", [PLAIN, WIDE])
@@ -157,7 +157,7 @@ def rank(own: Batch) -> tuple[LearnerEnd, Heard]:
         spaces=("", ""),
         unroll_bytes=1,
         accept=own.place,
-        free=lambda: own.free,
+        free=lambda: own.room,
         journal=Journal(None, ""),
         context=zmq.Context.instance(),
     )
@@ -187,7 +187,7 @@ def test_a_flood_of_nan_is_rejected_one_by_one_and_takes_no_place() -> None:
     assert end.rejected == len(nacks) == spoilt == 1000
     assert {nack.outcome for nack in nacks} == {Outcome.REJECTED}
     assert all(nack.reason for nack in nacks)
-    assert own.keys == [(5, 1, 400), (5, 1, 1001)] and own.free == 0
+    assert own.keys == [(5, 1, 400), (5, 1, 1001)] and own.room == 0
     assert all(bool(t.isfinite().all()) for t in own.tensors.values() if t.is_floating_point())
     assert len(end.inbox.held()) == 2
 

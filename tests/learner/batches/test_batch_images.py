@@ -96,7 +96,7 @@ def test_images_lie_in_their_columns_with_their_history() -> None:
 def test_what_does_not_unpack_to_the_declared_size_is_refused(eye: bytes, words: str) -> None:
     own = batch()
     assert words in told(own.place(*message(unroll(), eye)))
-    assert own.free == 2
+    assert own.room == 2
 
 
 @pytest.mark.parametrize(

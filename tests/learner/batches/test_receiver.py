@@ -19,8 +19,8 @@ from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.receiver import Feed
-from headrace.learner.score import Ends
+from headrace.learner.batches.receiver import UnrollReceiver
+from headrace.learner.score import EpisodeEnds
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from tests.learner.unrolls import words as told
 
@@ -91,7 +91,7 @@ class TestRefusals:
     def test_numbers_that_cannot_be(self, arrays: Arrays, words: str) -> None:
         own = batch()
         assert told(own.place(*message(arrays))) == words
-        assert own.free == 2
+        assert own.room == 2
 
     def test_both_infinities_do_not_hide_in_a_sum(self) -> None:
         arrays = unroll()
@@ -142,7 +142,7 @@ class TestLayout:
     def test_unrolls_stand_side_by_side_and_time_runs_down(self) -> None:
         own, first, second = batch(), unroll(1), unroll(2)
         assert own.place(*message(first, seq=0)) == own.place(*message(second, seq=1)) is None
-        assert own.free == 0
+        assert own.room == 0
         for name, tensor in own.tensors.items():
             both = np.concatenate([first[name], second[name]], axis=1)
             assert tensor.numpy().dtype == both.dtype
@@ -159,14 +159,17 @@ class TestLayout:
         own.place(*message(unroll(2), seq=1, version_min=6, version_max=6))
         assert own.keys == [(5, 1, 0), (5, 1, 1)]
         assert own.versions == [(3, 4), (6, 6)]
-        assert own.ends == [Ends(5, 1, G, T, ((0, 1.5, 2), (1, 7.0, 9))), Ends(5, 1, G, T, ())]
+        assert own.ends == [
+            EpisodeEnds(5, 1, G, T, ((0, 1.5, 2), (1, 7.0, 9))),
+            EpisodeEnds(5, 1, G, T, ()),
+        ]
         assert (own.ended, own.steps) == (2, 2 * T * G - 1)
 
     def test_cleared_it_is_used_again(self) -> None:
         own = batch(1)
         own.place(*message(unroll(1), ended=1, episodes=((0, 1.0, 1),)))
         own.clear()
-        assert (own.free, own.keys, own.versions, own.ends) == (1, [], [], [])
+        assert (own.room, own.keys, own.versions, own.ends) == (1, [], [], [])
         assert (own.ended, own.steps) == (0, 0)
         assert own.place(*message(unroll(2), seq=1)) is None
         np.testing.assert_array_equal(own.tensors["reward"].numpy(), unroll(2)["reward"])
@@ -259,7 +262,7 @@ class Receiver:
     """A feed of three batches of two unrolls, and its fake end."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.feed = Feed(self._make, [batch() for _ in range(3)], layout="layout")
+        self.feed = UnrollReceiver(self._make, [batch() for _ in range(3)], layout="layout")
         self.error = error
         self.end: FakeEnd
 
@@ -293,9 +296,9 @@ class TestFeed:
         assert receiver.feed.windows() == ((5, 1, ((0, 3),)),)
 
     def test_a_welcome_is_waited_for(self, receiver: Receiver) -> None:
-        assert receiver.feed.welcome(timeout_s=0.01) is None
+        assert receiver.feed.wait_for_welcome(timeout_s=0.01) is None
         receiver.end.welcome_version = 12
-        assert receiver.feed.welcome(timeout_s=10) == 12
+        assert receiver.feed.wait_for_welcome(timeout_s=10) == 12
 
     def test_only_full_batches_come_out_and_in_order(self, receiver: Receiver) -> None:
         receiver.deliver(10)
@@ -417,7 +420,7 @@ def test_what_the_user_can_mend_comes_through_as_it_is(error: Exception) -> None
     receiver = Receiver(error)
     receiver.feed.start(version=0, windows=())
     with pytest.raises(type(error), match=str(error)):
-        receiver.feed.welcome(timeout_s=10)
+        receiver.feed.wait_for_welcome(timeout_s=10)
     with pytest.raises(type(error), match=str(error)):
         receiver.feed.next(timeout_s=10)
     receiver.feed.leave(final=False, text="")

@@ -17,14 +17,14 @@ from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.learner.batches import recording
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.receiver import Feed
+from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.batches.recording import (
     Accepted,
     Closed,
     Entry,
     Full,
     Opened,
-    Recorded,
+    RecordedSource,
     Recorder,
     RecordError,
     Refilled,
@@ -111,7 +111,7 @@ def test_all_of_it_comes_out_in_order(path: Path) -> None:
 
 
 def test_batches_are_what_the_train_loop_had(path: Path) -> None:
-    given, fed = batch(), Recorded(path, batch())
+    given, fed = batch(), RecordedSource(path, batch())
     for first in (0, 2):
         given.clear()
         for seq in (first, first + 1):
@@ -134,7 +134,7 @@ def test_a_batch_that_was_filled_up_again_is_what_it_was(tmp_path: Path, early: 
     rejected while the next one is begun, or is full already."""
     own = recorder(tmp_path)
     batches = [batch() for _ in range(3)]
-    feed = Feed(mock.Mock(), batches, layout="", recorder=own)
+    feed = UnrollReceiver(mock.Mock(), batches, layout="", recorder=own)
     feed.end = mock.Mock()
     feed.end.beats.return_value = []
     taken: list[list[int]] = []
@@ -164,7 +164,7 @@ def test_a_batch_that_was_filled_up_again_is_what_it_was(tmp_path: Path, early: 
         [[0, 1], [1, 3], [2, 4], [5, 6]] if early else [[0, 1], [2, 3], [1, 4], [5, 6]]
     )
 
-    fed, again = Recorded(recording.path_of(tmp_path, 0), batch()), []
+    fed, again = RecordedSource(recording.path_of(tmp_path, 0), batch()), []
     while (found := fed.next(timeout_s=0.0)) is not None:
         again.append([seq for _, _, seq in found.keys])
         rows = found.tensors["reward"]
@@ -221,7 +221,7 @@ def test_without_its_last_entry_it_is_incomplete(tmp_path: Path) -> None:
     own.full(UNROLLS)
     own.trained(1)
     own.flush()
-    fed = Recorded(recording.path_of(tmp_path, 0), batch())
+    fed = RecordedSource(recording.path_of(tmp_path, 0), batch())
     assert fed.next(timeout_s=0.0) is not None
     assert fed.next(timeout_s=0.0) is None
     assert (fed.ended, fed.closed) == (True, False)
@@ -231,7 +231,7 @@ def test_without_its_last_entry_it_is_incomplete(tmp_path: Path) -> None:
 def test_the_receiver_tells_it_everything_as_it_happens() -> None:
     """The feed's own thread is not started: what it would call is called here."""
     own, first, second = mock.Mock(), batch(), batch()
-    feed = Feed(mock.Mock(), [first, second], layout="", recorder=own)
+    feed = UnrollReceiver(mock.Mock(), [first, second], layout="", recorder=own)
     feed.end = mock.Mock()
     good = [unroll(seq) for seq in range(4)]
     bad = unroll(9, digest=1)
@@ -280,12 +280,12 @@ class TestRefusals:
     def test_other_batches(self, path: Path) -> None:
         wide = Batch(SPACES, length=T, envs=G, unrolls=3, pinned=False)
         with pytest.raises(RecordError, match="a batch of 2 unrolls was recorded, and 2 of 3"):
-            Recorded(path, wide).next(timeout_s=0.0)
+            RecordedSource(path, wide).next(timeout_s=0.0)
 
     def test_other_shapes(self, path: Path) -> None:
         narrow = Batch(SPACES, length=T - 1, envs=G, unrolls=UNROLLS, pinned=False)
         with pytest.raises(RecordError, match=r"refused here: obs\.obs has 120 bytes"):
-            Recorded(path, narrow).next(timeout_s=0.0)
+            RecordedSource(path, narrow).next(timeout_s=0.0)
 
 
 class TestDisk:

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headrace.learner.algorithms.loss_inputs import Norm
+from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.algorithms.losses import normalise
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
-from headrace.learner.models.normalise import Normaliser, Returns, moments
+from headrace.learner.models.normalise import Normaliser, PopArt, moments
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights
 from tests.learner.together import together
@@ -116,7 +116,7 @@ def test_numbers_far_from_zero_keep_their_deviation(far: float, ranks: int) -> N
 
 @pytest.mark.parametrize("far", [0.0, 1e6, -1e10])
 def test_returns_far_from_zero_keep_their_deviation(far: float) -> None:
-    returns = Returns(nn.Linear(3, 1))
+    returns = PopArt(nn.Linear(3, 1))
     batches = [np.random.default_rng(n).normal(far, 1 + n, 64) for n in range(20)]
     for count, drawn in enumerate(batches, start=1):
         merge(returns, drawn)
@@ -130,7 +130,7 @@ def test_advantages_far_from_zero_keep_their_deviation(far: float) -> None:
     drawn = np.random.default_rng(0).normal(far, 3.0, (T, B))
     live = np.random.default_rng(1).random((T, B)) < 0.7
     (mean,), (var,) = exact(drawn[live].reshape(-1, 1))
-    found = normalise(torch.from_numpy(drawn), torch.from_numpy(live).double(), Norm(steps=1))
+    found = normalise(torch.from_numpy(drawn), torch.from_numpy(live).double(), LossNorm(steps=1))
     expected = np.where(live, (drawn - mean) / var**0.5, 0.0)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
 
@@ -200,7 +200,7 @@ def test_what_there_is_not_cannot_be_normalised() -> None:
         build(ModelConfig(normalise_obs=True), spaces, seed=0)
 
 
-def merge(returns: Returns, drawn: np.ndarray[Any, Any]) -> None:
+def merge(returns: PopArt, drawn: np.ndarray[Any, Any]) -> None:
     returns.merge(moments(torch.from_numpy(drawn).view(-1, 1), torch.ones(len(drawn)), alone))
 
 
@@ -222,7 +222,7 @@ def test_values_are_kept_when_the_statistics_move() -> None:
 
 def test_the_statistics_of_returns() -> None:
     """A plain mean over the first hundred updates, then one that forgets."""
-    returns = Returns(nn.Linear(3, 1))
+    returns = PopArt(nn.Linear(3, 1))
     rng = np.random.default_rng(0)
     batches = [rng.normal(level, 1 + level, 64) for level in range(100)]
     for drawn in batches:
@@ -239,7 +239,7 @@ def test_the_statistics_of_returns() -> None:
 
 def test_returns_without_spread_stay_finite_and_bad_ones_are_left_out() -> None:
     head = nn.Linear(3, 1)
-    returns = Returns(head)
+    returns = PopArt(head)
     merge(returns, np.full(8, 5.0))
     assert 0 < float(returns.std) < 0.1 and float(returns.mean) == 5
     before = [p.clone() for p in (*head.parameters(), *returns.buffers())]

@@ -223,13 +223,13 @@ def test_a_failure_in_training_is_the_encoder_s_own(module: ModuleType) -> None:
     for call in (model, model.policy):
         with pytest.raises(RuntimeError) as caught:
             call(obs)
-        said = custom.blamed(kind, caught.value)
+        said = custom.blame_users_code(kind, caught.value)
         assert said.startswith(f'model.kind = "{kind}" failed, mend the encoder: RuntimeError: nob')
         assert "\n" not in said
-        assert custom.blamed("mlp", caught.value) == ""
+        assert custom.blame_users_code("mlp", caught.value) == ""
     with pytest.raises(RuntimeError) as elsewhere:
         torch.ones(2) @ torch.ones(3)
-    assert custom.blamed(kind, elsewhere.value) == ""
+    assert custom.blame_users_code(kind, elsewhere.value) == ""
 
 
 @pytest.mark.parametrize(

@@ -224,10 +224,10 @@ def test_auto_takes_bfloat16_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> N
     model = nature(ATARI)
     for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(precision, "native_bf16", lambda native=native: native)
-        assert precision.choose("auto", model, "cpu") == expected
-        assert precision.choose("auto", small, "cpu") == torch.float32
-        assert precision.choose("bfloat16", small, "cpu") == torch.bfloat16
-        assert precision.choose("float32", model, "cpu") == torch.float32
+        assert precision.choose_dtype("auto", model, "cpu") == expected
+        assert precision.choose_dtype("auto", small, "cpu") == torch.float32
+        assert precision.choose_dtype("bfloat16", small, "cpu") == torch.bfloat16
+        assert precision.choose_dtype("float32", model, "cpu") == torch.float32
 
 
 @pytest.mark.parametrize(

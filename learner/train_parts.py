@@ -1,4 +1,4 @@
-"""What the train loop works with; launch puts it together."""
+"""The parts that the train loop works with; launch puts them together."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import torch
 
 from headrace.broker.peers.learner import Objection
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.logprob_gap import GapCheck
+from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.receiver import Windows
 from headrace.learner.checkpoint import Checkpoint
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
@@ -23,14 +23,14 @@ from headrace.learner.spaces import Spaces
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """When to stop; None = never for that reason."""
+    """Says when to stop; None = never for that reason."""
 
     return_: float | None
     steps: int | None
     seconds: float | None  # of the run's clock
 
     def met(self, progress: Progress, seconds: float) -> str:
-        """Returns which of them is reached: return, steps or seconds; "" = none."""
+        """Returns which limit is reached: return, steps or seconds; "" = none."""
         if progress.reached(self.return_):
             return "return"
         if self.steps is not None and progress.trained_steps >= self.steps:
@@ -38,8 +38,8 @@ class Goal:
         return "seconds" if self.seconds is not None and seconds >= self.seconds else ""
 
 
-class Source(Protocol):
-    """Where batches come from and weights go: a broker's feed, or a record of one."""
+class UnrollSource(Protocol):
+    """Gives batches and takes weights: a broker's receiver, or a recording of one."""
 
     def next(self, timeout_s: float) -> Batch | None: ...
 
@@ -57,18 +57,18 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class Pieces:
-    """One rank's."""
+class TrainParts:
+    """Holds what the train loop of one rank works with."""
 
     algorithm: AlgorithmConfig
     config: LearnerConfig
     saving: CheckpointConfig
     goal: Goal
     ranks: Ranks
-    feed: Source
+    feed: UnrollSource
     model: Model
     target: Model | None  # appo's target network
-    gap: GapCheck | None
+    gap: LogProbGap | None
     progress: Progress
     metrics: LearnerMetrics
     device: torch.device
@@ -80,12 +80,12 @@ class Pieces:
     stopping: Callable[[], bool]  # somebody asked us to end
     seed: int  # of the dice that shuffle and pick
     started: float  # when the process that the user started began, by time.monotonic
-    # The run's clock at 0, by time.monotonic: earlier starts count, what lay between them does not.
+    # When the run's clock was 0, by time.monotonic: time between earlier starts does not count.
     # None = as `started`.
     began: float | None = None
-    history_gap: bool = False  # its latest line could not be written, and that was said
+    history_gap: bool = False  # its latest line could not be written, and that was logged
     first_train_s: float | None = None
 
     def clock(self) -> float:
-        """Seconds that the run has been at work, over all its starts."""
+        """Returns the seconds that the run has been at work, over all its starts."""
         return time.monotonic() - (self.started if self.began is None else self.began)
