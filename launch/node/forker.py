@@ -1,12 +1,12 @@
 """A process that imported torch once, has no threads, and forks a node's processes when it is told.
 
-    node --settings, then one Order a line--> nursery --pid--> node      (one socket, both ways)
+    node --settings, then one Order a line--> forker --pid--> node      (one socket, both ways)
                                                 |
                                                 +-- fork, fork --> sampler, child of the node
 
 Forked from here a sampler starts at once and shares what was imported, also when it is started
-again. The process in between ends at once, so that the node, not the nursery, adopts the sampler:
-what kills the nursery harms no sampler. It ends with the node.
+again. The process in between ends at once, so that the node, not the forker, adopts the sampler:
+what kills the forker harms no sampler. It ends with the node.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from headrace.launch.process import runtime
 
 MOST_BYTES: Final = 1 << 16
 READY: Final = b"ready"
-# The node speaks to the service manager, and nobody for it.
+# Only the node speaks to the service manager.
 _THE_NODES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 # Before numpy and torch are imported: a fork keeps only one thread, so there must be no other.
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Settings(Struct, frozen=True):
-    """What all processes of a node share."""
+    """Holds what all processes of a node share."""
 
     node: int  # its process
     broker: str
@@ -54,14 +54,15 @@ class Settings(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """Start one. index -1 = the relay."""
+    """Orders the start of one process. index -1 = the relay."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere it may
 
 
 class Nursery:
-    """The node's end. A nursery that ended is started again by the next order that is due."""
+    """Starts the forker, and talks to it from the node's end. One that ended is started again by
+    the next order that is due."""
 
     def __init__(self, settings: Settings) -> None:
         self.ready = False  # it has imported what it must
@@ -75,18 +76,19 @@ class Nursery:
 
     @property
     def fd(self) -> int:
-        """To wait for; -1 = there is nothing to wait for."""
+        """Returns the descriptor to wait for; -1 = there is nothing to wait for."""
         return self._socket.fileno() if self._socket is not None else -1
 
     def start(self) -> int:
-        """A fresh interpreter, as this process may have threads; its pid."""
+        """Starts the forker as a fresh interpreter, as this process may have threads; returns its
+        pid."""
         self.close()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "headrace.launch.node.forker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                # To systemd the node speaks, and nobody else.
+                # Only the node speaks to systemd.
                 env={name: word for name, word in os.environ.items() if name != "NOTIFY_SOCKET"},
             )
         self._socket.setblocking(False)
@@ -94,11 +96,12 @@ class Nursery:
         return self._popen.pid
 
     def order(self, order: Order) -> bool:
-        """False = not now."""
+        """Sends an order; False = not now."""
         return self.ready and self._say(order)
 
     def born(self) -> list[tuple[int, int]]:
-        """Index and pid of those that were started since; pid 0 = it could not be."""
+        """Returns index and pid of those that were started since the last call; pid 0 = that
+        failed."""
         found: list[tuple[int, int]] = []
         while self._socket is not None:
             try:
@@ -117,7 +120,7 @@ class Nursery:
         return found
 
     def close(self) -> None:
-        """It ends when nobody speaks to it."""
+        """Ends the forker."""
         self._hang_up()
         if self._popen is not None:
             self._popen.kill()
@@ -141,7 +144,7 @@ class Nursery:
 
 
 def main(fd: int) -> int:
-    """Until the node closes its end."""
+    """Forks what the node orders, until the node closes its end."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
     for name in _THE_NODES:
@@ -165,7 +168,7 @@ def main(fd: int) -> int:
 
 
 def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
-    """A grandchild that the node adopts; its pid, 0 = it could not be."""
+    """Forks a grandchild that the node adopts; returns its pid, 0 = that failed."""
     told, tell = os.pipe()
     # Between the fork and the child's own answer to a signal it would give ours.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -191,18 +194,19 @@ def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
 
 
 def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
-    """The child's whole life."""
+    """Runs the child from start to end."""
     status = runtime.OUR_FAULT
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        while os.getppid() == between:  # the wish to die with the parent is for the one to come
+        # PR_SET_PDEATHSIG binds to the current parent, so wait until the node has adopted us.
+        while os.getppid() == between:
             time.sleep(0.001)
         runtime.die_with_parent(node)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         status = work()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else runtime.OUR_FAULT
-    except BaseException:  # nothing may unwind into the nursery's code
+    except BaseException:  # nothing may unwind into the forker's code
         import logging
 
         logging.getLogger(__name__).exception("a process of the node failed")
@@ -214,7 +218,7 @@ def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -
 
 
 def _work(settings: Settings, order: Order) -> int:
-    """One process's role."""
+    """Runs one process's role."""
     from headrace.launch.process import logs, node_reports
     from headrace.launch.roles import relay, sampler
 
@@ -234,7 +238,7 @@ def _work(settings: Settings, order: Order) -> int:
             port=settings.port,
         )
     if order.core >= 0:
-        with contextlib.suppress(OSError):  # a service manager may forbid it: as good, or nearly
+        with contextlib.suppress(OSError):  # a service manager may forbid it: little is lost
             os.sched_setaffinity(0, {order.core})
     return sampler.guarded(
         settings.broker,

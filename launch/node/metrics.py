@@ -16,7 +16,7 @@ from headrace.launch.process.node_reports import Figures
 
 RELAY: Final = -1
 _PHASES: Final = ("credit", "weights", "env", "gather")
-# What is added up over processes that are gone, too; all else is of those that live.
+# Totals, which count ended processes, too; all other figures are of those that live.
 _COUNTED: Final = frozenset(
     {"env_steps", "episodes", "bytes", "fetches", *(f"wait_{phase}_s" for phase in _PHASES)}
 )
@@ -26,7 +26,7 @@ _MOST: Final = 1e15
 
 
 class NodeMetrics(Collector):
-    """Written by the node's thread, read by a scrape's."""
+    """Sums what a node's processes report; written by the node's thread, read by a scrape's."""
 
     def __init__(self, registry: CollectorRegistry, slots: Mapping[int, Slot]) -> None:
         self._slots = slots
@@ -36,7 +36,7 @@ class NodeMetrics(Collector):
         registry.register(self)
 
     def told(self, index: int, said: Figures) -> None:
-        """A total that falls is no total."""
+        """Updates a process's figures; a total never falls, whatever the process reports."""
         before = self._last.get(index)
         stats = dict(before.stats) if before is not None else {}
         for name, value in said.stats.items():
@@ -45,7 +45,7 @@ class NodeMetrics(Collector):
         self._last[index] = Figures(said.pid, said.welcome, said.over, said.drain_s, stats)
 
     def ended(self, index: int) -> Figures | None:
-        """What it did stays counted; its last word."""
+        """Adds the process's totals to those of ended processes; returns its last report."""
         last = self._last.pop(index, None)
         if last is not None:
             for name in _COUNTED & last.stats.keys():
@@ -56,11 +56,11 @@ class NodeMetrics(Collector):
         return self._last.get(index)
 
     def welcome(self) -> int:
-        """Samplers that a broker knows."""
+        """Counts the samplers that a broker knows."""
         return sum(said.welcome for index, said in self._each() if index != RELAY)
 
     def drain_s(self, default: float) -> float:
-        """What the slowest may need to end."""
+        """Returns the seconds that the slowest sampler may need to end."""
         return max(
             (said.drain_s for index, said in self._each() if index != RELAY), default=default
         )
@@ -103,11 +103,11 @@ class NodeMetrics(Collector):
         yield waits
 
     def _each(self) -> list[tuple[int, Figures]]:
-        """As it is at this moment."""
+        """Returns a copy of the last reports, as they are at this moment."""
         return list(self._last.items())
 
     def _pss(self, samplers: list[Slot]) -> int:
-        """The kernel walks all pages for it: not for every scrape."""
+        """Returns the samplers' memory, at most 5 s old: the kernel walks all pages for it."""
         now = time.monotonic()
         if not self._memory[0] or now - self._memory[0] > _MEMORY_EVERY_S:
             self._memory = (now, pss_bytes([slot.pid for slot in samplers if slot.pid]))

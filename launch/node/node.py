@@ -1,6 +1,6 @@
 """`headrace node`: one machine's samplers, their weights' relay, and their restarts.
 
-    node --+-- nursery            imported torch once; forks the others, which the node adopts
+    node --+-- forker             imported torch once; forks the others, which the node adopts
            +-- relay              one fetch of each version, laid into shared memory
            +-- sampler 0, 1, ..   take weights there; if there are none, from the broker
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S: Final = 0.1
 # Beyond what the samplers may need to drain: to close their environments and their workers.
 _MARGIN_S: Final = 10.0
-# The run's own default, as long as no sampler has told us the run's.
+# The default of actor.drain_s, until a sampler has told us the run's.
 _DRAIN_S: Final = 5.0
 _RELAY_ENDS_WITHIN_S: Final = 3.0
 
@@ -55,7 +55,7 @@ def node(
     key: Path | None = None,
     allow: Sequence[str] = (),
 ) -> int:
-    """Returns the exit status."""
+    """Runs the node; returns the exit status."""
     asked = runtime.Asked()
     try:
         endpoints.check(broker)
@@ -91,7 +91,8 @@ def node(
 
 
 def slots(samplers: int | None) -> dict[int, Slot]:
-    """One sampler a core, each bound to its own; of any other number the kernel makes the best."""
+    """Returns the places of the relay and the samplers. One sampler a core is bound to its own; any
+    other number the kernel places."""
     cores = sorted(os.sched_getaffinity(0))
     count = samplers or len(cores)
     bound = cores if count == len(cores) > 1 else [-1] * count
@@ -106,7 +107,7 @@ def _listening(path: Path) -> Listener:
 
 
 class _Node:
-    """One machine's."""
+    """Starts, watches and ends the processes of one machine."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class _Node:
         self._listener = listener
         self._chorus = Chorus(log.log)
         self._asked = asked
-        self._ending = False  # nothing is started any more
+        self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
         self._watch = systemd.Watch(self._pulse)
 
@@ -133,14 +134,15 @@ class _Node:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
 
     def _pulse(self) -> systemd.Pulse:
-        """Its samplers' hangs are theirs to end; its own work is this loop, which looks here."""
+        """Returns the watchdog's reading: the node's own work is this loop. Samplers that hang have
+        watchdogs of their own."""
         welcome, steps = self._metrics.welcome(), self._metrics.total("env_steps")
         text = f"{welcome} of {len(self._samplers)} samplers welcome"
         return systemd.Pulse(welcome > 0, steps, (), idle=True, text=text, steps=int(steps))
 
     def run(self, port: int) -> int:
-        """Until the run is over, somebody asks us to stop, or nothing can be done. `port`: where
-        the broker may say that the metrics are; 0 = nowhere."""
+        """Runs until the run is over, somebody asks us to stop, or nothing can be done. `port`:
+        where the broker may say that the metrics are; 0 = nowhere."""
         self._nursery = Nursery(msgspec.structs.replace(self._settings, port=port))
         log.info("%d samplers for the broker at %s", len(self._samplers), self._settings.broker)
         try:
@@ -161,7 +163,7 @@ class _Node:
         select.select(fds, [], [], wait_s)
         now = time.monotonic()
         self._births(now)
-        # Before what they said is read: so their last words are among it.
+        # Before their reports are read: so their last ones are among them.
         ended = [(slot, _ended(slot.pid)) for slot in self._slots.values() if slot.pid]
         names = {slot.pid: self._name(slot) for slot in self._slots.values() if slot.pid}
         indices = {slot.pid: slot.index for slot in self._slots.values() if slot.pid}
@@ -184,10 +186,10 @@ class _Node:
                 _signal(pid, signal.SIGTERM)
 
     def _start(self) -> None:
-        """Whatever is due, by the nursery, the relay first; and the nursery itself."""
+        """Orders whatever is due, the relay first; starts the forker itself where it has ended."""
         now = time.monotonic()
         if not self._nursery.alive:
-            self._births(now)  # its last answers; what it did not answer is ordered again
+            self._births(now)  # its last answers; orders that it did not answer are sent again
             for slot in self._slots.values():
                 slot.ordered = None
             self._breed(now)
@@ -196,7 +198,7 @@ class _Node:
                 slot.ordered = now
 
     def _breed(self, now: float) -> None:
-        """The nursery, at once: a sampler that ends should not wait for its imports."""
+        """Starts the forker at once: a sampler that ends should not wait for its imports."""
         if self._breeder.pid:
             pause = self._breeder.died(now)
             log.warning("the nursery, which forks the samplers, ended; again in %.1f s", pause)
@@ -224,8 +226,8 @@ class _Node:
     # ---- the end --------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Samplers hear of what they sent, and only then the relay goes. Asked once more, they give
-        up what is not acknowledged, and say so."""
+        """Ends the samplers first, which wait for acknowledgements, and only then the relay. Asked
+        once more, they give up what is not acknowledged, and say so."""
         self._ending = True
         again = runtime.Asked()
         if any(slot.pid for slot in self._samplers):
@@ -250,7 +252,7 @@ class _Node:
                 self._look(_LOOK_EVERY_S / 5)
 
     def _open(self, slots: list[Slot]) -> bool:
-        """Does one still run, or is about to?"""
+        """Says whether one still runs, or is about to."""
         born = self._nursery.alive
         return any(slot.pid or (born and slot.ordered is not None) for slot in slots)
 
@@ -266,7 +268,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _ended(pid: int) -> int | None:
-    """Its exit status; None while it runs."""
+    """Returns its exit status; None while it runs."""
     gone, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if gone else None
 

@@ -1,4 +1,5 @@
-"""What many say at once is logged once: the first to say it by name, the others by number. Pure."""
+"""Merges repeated log lines of a node's processes: the first is logged with its sender, the others
+are counted. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +7,7 @@ from typing import Final
 
 from headrace.broker.peer_errors import kind
 
-# The others have so long to say the same.
+# The time for others to send the same line.
 _WINDOW_S: Final = 10.0
 _MOST_KNOWN: Final = 256
 _MOST_WORDS: Final = 100
@@ -21,7 +22,8 @@ class _Verse:
 
 
 class Chorus:
-    """`log(level, text)` writes a line. Lines that differ in numbers only are the same."""
+    """Logs each line once in 10 s by `log(level, text)`. Lines that differ in numbers only are the
+    same."""
 
     def __init__(self, log: Callable[[int, str], None]) -> None:
         self._log = log
@@ -39,7 +41,7 @@ class Chorus:
         self._log(level, f"{who}: {text}")
 
     def sweep(self, now: float) -> None:
-        """How many more said it, once all had time to."""
+        """Logs how many more sent a line, once all had time to."""
         for key in [key for key, verse in self._known.items() if now - verse.said > _WINDOW_S]:
             self._ends(key)
 

@@ -1,7 +1,7 @@
 """When a node's process that ended is started again. Pure.
 
-A node goes on for ever: a machine that is broken today may be mended tonight. So there is no last
-attempt, but each one that fails soon makes the next pause twice as long.
+A node goes on for ever: a machine that is broken today may be repaired tonight. So there is no last
+attempt, but each one that fails soon doubles the next pause (back-off).
 """
 
 import random
@@ -9,34 +9,35 @@ from dataclasses import dataclass
 from typing import Final
 
 _PAUSE_S: Final = (0.5, 30.0)
-# A life so long forgives the deaths before it.
+# A process that ran this long resets its back-off.
 _LIVED_S: Final = 60.0
-# An order that is not answered for so long was lost with its nursery.
+# An order without an answer for this long was lost with its forker.
 _ORDER_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class Slot:
-    """The place of one process: a sampler, or the relay (index -1)."""
+    """Holds the state of one process, a sampler or the relay (index -1), and its restart
+    back-off."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere
     pid: int = 0  # 0 = none runs
     done: bool = False  # the run is over for it
-    due: float = 0.0  # it is to be started then
+    due: float = 0.0  # when to start it
     deaths: int = 0  # too soon, in a row
     restarts: int = 0
     began: float = 0.0
     ordered: float | None = None  # when it was ordered; None = it is not
 
     def wants(self, now: float) -> bool:
-        """Order it now?"""
+        """Says whether to order its start now."""
         if self.ordered is not None and now - self.ordered > _ORDER_S:
             self.ordered = None
         return not self.pid and not self.done and self.ordered is None and now >= self.due
 
     def born(self, pid: int, now: float) -> None:
-        """pid 0: it could not be started."""
+        """Records the pid of the started process; 0 = it could not be started."""
         self.ordered = None
         if pid:
             self.pid, self.began = pid, now
@@ -44,7 +45,7 @@ class Slot:
             self.died(now)
 
     def died(self, now: float) -> float:
-        """Seconds until it is due again."""
+        """Sets when it is due again; returns the seconds until then."""
         lived = now - self.began if self.pid else 0.0
         self.deaths = 1 if lived > _LIVED_S else self.deaths + 1
         self.pid = 0

@@ -1,7 +1,7 @@
-"""One process of a kind at work in a run's folder: a lock that ends with the process, however.
+"""The lock of a run's folder: one process of a kind works in it. The lock ends with the process.
 
 Two learners would remove each other's checkpoints. The kernel holds the lock, so nothing is left to
-be cleaned up after a kill; the file itself stays, and means nothing.
+be cleaned up after a kill. The lock file is not removed; only the lock on it matters.
 """
 
 import contextlib
@@ -18,19 +18,20 @@ from headrace.launch.config import run_file
 
 log = logging.getLogger(__name__)
 
-# One that was just killed, or whose parent was, may need this long to end.
+# A process that was just killed, or whose parent was, may need this long to end.
 _PATIENCE_S = 5.0
 _AGAIN_S = 0.05
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
 class ClaimError(run_file.ConfigError):
-    """The folder is somebody else's, or nobody's to write into; one line."""
+    """Says, in one line, that the folder is in use or cannot be written into."""
 
 
 @contextlib.contextmanager
 def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
-    """The folder is ours as its `who` (learner, evaluator, train), or ClaimError."""
+    """Locks the folder for this process as its `who` (learner, evaluator, train), or raises
+    ClaimError."""
     path = out / f".{who}.lock"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,8 @@ def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[N
 
 
 def _locked(descriptor: int, patience_s: float) -> bool:
-    """By record locks: they are not inherited, so no child that lives on holds them."""
+    """Takes a record lock; False = another process held it until the deadline. Record locks are not
+    inherited, so no child that lives on holds them."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

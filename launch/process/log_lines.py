@@ -1,7 +1,7 @@
-"""A log record as a line. Pure.
+"""Formats a log record as a line. Pure.
 
 A record may bring its traceback as text, `extra={"traceback": ...}`: that of an environment comes
-from another process, and is no exception here.
+from another process, and is not an exception here.
 """
 
 import datetime
@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
-# Docker and Kubernetes cut lines at 16 KiB, journald at 48: what is cut is no JSON any more.
+# Docker and Kubernetes cut lines at 16 KiB, journald at 48: a cut line is not JSON any more.
 MOST_BYTES: Final = 16_000
 # Characters of the text and of the traceback, tried in turn. One takes 12 bytes at most ("\ud83d
 # \udc0e"), so the last fits: 2 * 500 * 12, and 3 names * 64 * 12.
@@ -23,7 +23,7 @@ _encode: Final = json.JSONEncoder(check_circular=False).encode
 
 @dataclass(slots=True)
 class About:
-    """Whose lines they are; "" = not known yet."""
+    """Holds the identity that stands in a process's lines; "" = not known yet."""
 
     role: str = ""
     run: str = ""
@@ -32,7 +32,7 @@ class About:
 
 
 def for_people(record: logging.LogRecord, about: About) -> str:
-    """Its traceback on lines of its own."""
+    """Returns a record as text, its traceback on lines of its own."""
     at = time.strftime("%H:%M:%S", time.localtime(record.created))
     error = _traceback(record)
     line = f"{at} {about.role} {record.levelname} {said(record)}"
@@ -40,8 +40,8 @@ def for_people(record: logging.LogRecord, about: About) -> str:
 
 
 def for_machines(record: logging.LogRecord, about: About) -> str:
-    """One JSON object on one physical line, whatever is in the text: in ASCII even U+2028 cannot
-    break it."""
+    """Returns a record as one JSON object on one physical line, whatever is in the text: in ASCII
+    even U+2028 cannot break it."""
     at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     fields = {
         "t": at.isoformat(timespec="milliseconds"),
@@ -63,7 +63,7 @@ def for_machines(record: logging.LogRecord, about: About) -> str:
 
 
 def said(record: logging.LogRecord) -> str:
-    """Its text, also of a call whose arguments do not fit it."""
+    """Returns a record's text, also of a call whose arguments do not fit it."""
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001 - whatever the arguments' own code raises
@@ -72,7 +72,8 @@ def said(record: logging.LogRecord) -> str:
 
 
 def summary(record: logging.LogRecord) -> str:
-    """Its text, with the last line of its exception where the text does not say it."""
+    """Returns a record's text, with the last line of its exception where the text does not say
+    it."""
     text = said(record)
     kind, error, _ = record.exc_info or (None, None, None)
     if kind is None or error is None:
@@ -82,7 +83,7 @@ def summary(record: logging.LogRecord) -> str:
 
 
 def last(kind: type[BaseException], error: BaseException) -> str:
-    """What a traceback ends with."""
+    """Returns the last line of a traceback."""
     return traceback.format_exception_only(kind, error)[-1].strip()
 
 
@@ -96,7 +97,7 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Its beginning and its end: a traceback says at its end what went wrong."""
+    """Returns the beginning and the end of a text: a traceback says at its end what went wrong."""
     gone = len(text) - room
     if gone <= 0:
         return text
@@ -105,5 +106,6 @@ def _shortened(text: str, room: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Half a character (a file name that is no UTF-8) is no JSON for most readers."""
+    """Replaces half characters (of a file name that is not UTF-8), which most JSON readers
+    refuse."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

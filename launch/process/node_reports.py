@@ -1,4 +1,4 @@
-"""What a node's processes tell it: figures once a second, and their log lines. By datagrams.
+"""What a node's processes report to it, by datagram: figures once a second, and their log lines.
 
 They come from our own children, through a socket that only this user can reach; even so every one
 is bounded and checked. A figure that does not get through is not missed: the next one is a total.
@@ -26,17 +26,17 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class Figures(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """Of one process, since it began."""
+    """Reports one process's figures, since it began."""
 
     pid: Number
     welcome: bool  # a broker knows it
     over: bool  # it was told that the run is over
-    drain_s: Annotated[float, Meta(ge=0, le=3600)]  # it may need so long to end
+    drain_s: Annotated[float, Meta(ge=0, le=3600)]  # it may need this long to end
     stats: dict[Annotated[str, Meta(max_length=64)], float]
 
 
 class Line(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """Of its log."""
+    """Reports one line of a process's log."""
 
     pid: Number
     level: Annotated[int, Meta(ge=0, le=100)]
@@ -47,14 +47,14 @@ _DECODER: Final = msgspec.msgpack.Decoder(Figures | Line)
 
 
 class Teller:
-    """A child's end."""
+    """Sends a process's figures and log lines to its node."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
 
     def tell(self, said: Figures | Line, *, patience_s: float = 0.0) -> bool:
-        """False = it did not get through."""
+        """Sends one message; False = it did not get through."""
         self._socket.settimeout(patience_s)
         try:
             self._socket.sendto(msgspec.msgpack.encode(said), self._path)
@@ -66,14 +66,15 @@ class Teller:
         self._socket.close()
 
     async def keep_telling(self, figures: Callable[[], Figures]) -> None:
-        """For ever."""
+        """Sends the figures once a second, until it is cancelled."""
         while True:
             self.tell(figures())
             await asyncio.sleep(_EVERY_S)
 
 
 class _Handler(logging.Handler):
-    """To the node; what does not get there goes where it went before."""
+    """Sends log lines to the node; those that do not get through go to the handlers that were there
+    before."""
 
     def __init__(self, teller: Teller, instead: list[logging.Handler]) -> None:
         super().__init__()
@@ -90,22 +91,22 @@ class _Handler(logging.Handler):
 
 
 def by_way_of_the_node(teller: Teller) -> None:
-    """This process's log: eight samplers that say the same should not say it eight times."""
+    """Sends this process's log to the node, which logs once what eight samplers say alike."""
     root = logging.getLogger()
     root.handlers = [_Handler(teller, root.handlers)]
 
 
 class Listener:
-    """The node's end."""
+    """Receives the reports at the node's end."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self.socket.setblocking(False)
         self.socket.bind(str(path))
-        self.nonsense = 0  # datagrams that were none of ours
+        self.nonsense = 0  # datagrams that are not reports
 
     def heard(self) -> list[Figures | Line]:
-        """What came, not more at a time than a moment takes."""
+        """Returns the messages that came, at most 1000 at a time."""
         found: list[Figures | Line] = []
         for _ in range(1000):
             try:

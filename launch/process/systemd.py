@@ -1,4 +1,4 @@
-"""What systemd hears of a role: sd_notify(3) by hand. Without NOTIFY_SOCKET nothing happens.
+"""Tells systemd how a role is: sd_notify(3) by hand. Without NOTIFY_SOCKET nothing happens.
 
 A message is one datagram of NAME=VALUE lines to the socket that NOTIFY_SOCKET names: a path, or
 @name in the abstract namespace. Of several ranks on a machine only the first speaks: they are one
@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-# The status line is for people.
+# Often enough for a person who reads the status line.
 _LOOK_EVERY_S = 5.0
-# While it waits for its broker a role asks for so much more time, at every look.
+# The start timeout that a role asks for at every look, while it waits for its broker.
 _PATIENCE_S = 60
 
 
 def send(*lines: str) -> None:
-    """To whoever started us; one that does not listen any more is not our trouble."""
+    """Sends lines to the service manager; one that no longer listens is not our trouble."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@") or os.environ.get("LOCAL_RANK", "0") != "0":
         return
@@ -36,33 +36,34 @@ def send(*lines: str) -> None:
 
 
 def stopping() -> None:
-    """We end in order; what is open is settled first."""
+    """Tells the service manager that we end in order; what is open is settled first."""
     send("STOPPING=1", _status("stopping: what is open is settled first"))
 
 
 def _status(text: str) -> str:
-    """One line for `systemctl status`."""
+    """Returns the line for `systemctl status`."""
     return f"STATUS={' '.join(text.split())}"
 
 
 def wanted() -> bool:
-    """Does anybody listen?"""
+    """Says whether a service manager listens."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
 class Pulse(NamedTuple):
-    """How a role is, by its counters."""
+    """Holds a role's counters as its watchdog reads them."""
 
     ready: bool  # a broker welcomed it, and it can do its work
     moved: Hashable  # changes when it gets on with its work
     turns: tuple[Hashable, ...]  # each changes while one of its loops turns
-    idle: bool  # there is no work for it: that its loops turn is all one can ask
+    idle: bool  # there is no work for it: it is enough that its loops turn
     text: str  # the status line
-    steps: int | None = None  # so far; their rate is shown behind the text
+    steps: int | None = None  # so far; their rate is shown after the text
 
 
 class Watch:
-    """Looks at a role's counters, and says what follows from them. What hangs moves no counter."""
+    """Tells systemd, by a role's counters, whether it is ready and gets on: a role that hangs moves
+    none."""
 
     def __init__(self, look: Callable[[], Pulse]) -> None:
         self._look = look
@@ -75,8 +76,8 @@ class Watch:
         self._every_s = min(_LOOK_EVERY_S, dog_s / 4 or _LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Once. READY=1: whoever is ordered after us may begin. WATCHDOG=1: not said for
-        WatchdogSec, and we are killed and started again."""
+        """Reads the counters once. READY=1: units ordered after us may begin. WATCHDOG=1: without
+        it for WatchdogSec, we are killed and started again."""
         now, pulse = time.monotonic(), self._look()
         lines = [_status(self._text(pulse, now))]
         if pulse.ready and not self._ready:
@@ -104,18 +105,18 @@ class Watch:
         return f"{pulse.text}, {(pulse.steps - before.steps) / (now - self._at):,.0f} steps/s"
 
     def tick(self) -> None:
-        """For a role with a loop of its own, at every turn: looks when it is time."""
+        """Reads the counters when it is time; for a role with a loop of its own, at every turn."""
         if wanted() and time.monotonic() - self._at >= self._every_s:
             self.look()
 
     async def loop(self) -> None:
-        """For a role on an event loop, and on that loop: one that hangs looks at nothing."""
+        """Reads the counters on a role's event loop: one that hangs reads nothing."""
         while wanted():
             self.look()
             await asyncio.sleep(self._every_s)
 
     def start(self) -> None:
-        """For a role whose main thread works: in a thread beside it."""
+        """Reads the counters in a thread, beside a main thread that works."""
         if wanted():
             self._thread.start()
 

@@ -1,4 +1,4 @@
-"""The broker process, put together."""
+"""Puts the broker process together."""
 
 import asyncio
 import functools
@@ -45,7 +45,8 @@ def serve(
     ledger: Path | None = None,
     page_names: Sequence[str] = (),
 ) -> int:
-    """Until SIGTERM; every expected failure is one line and its exit status."""
+    """Serves until SIGTERM; returns the exit status. Every expected failure is logged in one
+    line."""
     try:
         run = descriptors.for_broker(run)
         return runtime.run_async(
@@ -152,8 +153,8 @@ async def _serve(
 
 
 def _pulse(server: Server) -> systemd.Pulse:
-    """It is bound, so peers may come. It works by waiting for them: that its loop turns is seen by
-    that somebody looks, and more cannot be asked of it."""
+    """Returns the watchdog's reading. The broker is bound, so peers may come; it works by waiting
+    for them, so a reading at all shows that its loop turns, and more cannot be asked of it."""
     book, peers = server.ledger.book, len(server.roster)
     text = f"version {book.credit.version}, {peers} peers, {book.entries} unrolls held"
     return systemd.Pulse(ready=True, moved=book.received, turns=(), idle=True, text=text)
@@ -168,7 +169,8 @@ def _own_key(run: run_file.Run, given: Path | None) -> Key | None:
 
 
 def _gate(run: run_file.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
-    """To begin with nobody in the folder is a slip, or a disk that is not mounted yet."""
+    """Returns the gate of the authorised keys; ConfigError where there are none at start, which is
+    a slip, or a disk that is not mounted yet."""
     gate = Gate(context, keyring.authorised(run))
     folder = gate.authorised.folder
     if not gate.authorised.users:

@@ -1,4 +1,5 @@
-"""One run's evaluations: waits for new weights, has them played in a thread, reports the score."""
+"""The evaluations of one run: waits for new weights, has them played in a thread, reports the
+score."""
 
 import asyncio
 import contextlib
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Evaluator:
-    """One run's evaluations, one after another."""
+    """Evaluates the newest weights of one run, one evaluation after another."""
 
     def __init__(
         self,
@@ -43,14 +44,16 @@ class Evaluator:
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
-        """Until the run is over and its last weights are evaluated, if that can be in time."""
+        """Evaluates until the run is over and its last weights are evaluated, if there is time for
+        that."""
         due = 0.0
         while (blob := await self._next(due)) is not None:
             due = time.monotonic() + self._run.evaluate.every_s
             await self._one(blob)
 
     async def _next(self, due: float) -> Blob | None:
-        """The newest weights, once it is time; None = the run is over and these are known."""
+        """Returns the newest weights, once it is time; None = the run is over and these are
+        known."""
         end = self._end
         while self._left() > 0:
             wait = due - time.monotonic()
@@ -63,7 +66,7 @@ class Evaluator:
         return None
 
     async def _one(self, blob: Blob) -> None:
-        """What fails in an environment costs this evaluation only."""
+        """Evaluates one version; a failure in an environment costs this evaluation only."""
         policy = self._policy
         self._end.acts_with(blob.announce.version, policy.load(blob))
         began = time.monotonic()
@@ -83,7 +86,8 @@ class Evaluator:
             self._report(blob, scores, time.monotonic() - began)
 
     async def _play(self) -> Scores:
-        """At the end of the run it is left for the last weights, if there are newer ones."""
+        """Plays one evaluation. At the end of the run it is given up for the last weights, if there
+        are newer ones."""
         run = self._run
         game = Game(
             self._policy,
@@ -107,14 +111,14 @@ class Evaluator:
             game.stop()
 
     async def _news(self, seconds: float) -> None:
-        """Wait for something new, at most so long."""
+        """Waits for something new, at most this many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
                 await self._end.news.wait()
         self._end.news.clear()
 
     def _left(self) -> float:
-        """Seconds that there are still; the end of the run does not wait for ever."""
+        """Returns the seconds that remain once the run is over; inf before that."""
         if not self._end.over:
             return math.inf
         self._over_at = self._over_at or time.monotonic()
@@ -122,7 +126,7 @@ class Evaluator:
 
     def _report(self, blob: Blob, scores: Scores, seconds: float) -> None:
         version, known = blob.announce.version, confidence.of(scores.returns)
-        # Before the first batch nothing was trained; else the learner has to have said so.
+        # Before the first batch nothing was trained; after it only the learner knows the number.
         steps = self._end.trained_steps(version) if version else 0
         line = {
             "t": round(self._moment(), 3),

@@ -48,7 +48,7 @@ def evaluate(
     key: Path | None = None,
     allow: Sequence[str] = (),  # code that the broker's run may name
 ) -> int:
-    """Until SIGTERM, or until the last weights of the run are evaluated."""
+    """Evaluates until SIGTERM, or until the last weights of the run are evaluated."""
     endpoints.check(broker)
     _check_given(sets)
     descriptors.for_peer("an evaluator")
@@ -115,7 +115,7 @@ async def _evaluate(
 
 
 async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
-    """The run, once a broker answers."""
+    """Returns the run, once a broker answers."""
     patience: float | None = _PATIENCE_S
     while end.run is None:
         end.news.clear()
@@ -129,7 +129,8 @@ async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
 
 
 def _check_given(sets: dict[str, Any]) -> None:
-    """ConfigError before anything starts, not once a broker has answered."""
+    """Raises ConfigError for a wrong option before anything starts, not once a broker has
+    answered."""
     for key, value in sets.items():
         kind = run_file.SECTIONS["evaluate"][key].type
         try:
@@ -144,7 +145,7 @@ def _check_given(sets: dict[str, Any]) -> None:
 
 @dataclass(slots=True)
 class _Pulse:
-    """An evaluation must go on; between two of them there is no work."""
+    """Reads how an evaluator is: an evaluation must go on; between two of them there is no work."""
 
     end: EvaluatorEnd
     evaluator: Evaluator | None = None  # None = its environment is not known yet
@@ -165,11 +166,11 @@ class _Pulse:
 
 
 def guarded(broker: str, **options: Any) -> int:
-    """`evaluate`, with every expected failure as one line and its exit status."""
+    """Runs `evaluate`; returns its exit status, and logs every expected failure in one line."""
     status = expected_errors.guarded(functools.partial(evaluate, broker, **options))
     if os.nice(0) >= _NICE:
-        # All is written and said. To take an interpreter down is work, for which a busy machine
-        # would let us wait for seconds at this priority.
+        # All is written and said. To take an interpreter down is work, which at this priority
+        # takes seconds on a busy machine.
         logging.shutdown()
         os._exit(status)
     return status

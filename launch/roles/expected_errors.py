@@ -1,4 +1,4 @@
-"""What may be wrong with a peer that gets its run from the broker, as one line and a status."""
+"""The expected failures of a peer that gets its run from the broker, as one line and a status."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def guarded(role: Callable[[], int]) -> int:
-    """The role's exit status; every expected failure is said."""
+    """Runs the role; returns its exit status, and logs every expected failure in one line."""
     try:
         return role()
     except BaseExceptionGroup as group:

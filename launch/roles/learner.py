@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def learn(run: run_file.Run, options: Options) -> int:
-    """Until the goal, a limit, or SIGTERM. Returns the exit status."""
+    """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
     runtime.keep_memory()
     descriptors.for_peer("a learner")
     asked = runtime.Asked()
@@ -141,7 +141,7 @@ def _learn(
 
 
 def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
-    """Why training ended; an encoder of the user's that fails is the user's to mend."""
+    """Trains; returns why it ended. An error in the user's own encoder is a ConfigError."""
     try:
         return train(pieces)
     except RanksError:
@@ -154,7 +154,7 @@ def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
 
 
 def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
-    """Says goodbye, and writes what was done. `last`: a request to stop ends the whole run."""
+    """Says goodbye, and writes learner.json. `last`: a request to stop ends the whole run."""
     progress = pieces.progress
     final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")
     feed.leave(final=final, text=learner_report.farewell(reason, progress))
@@ -184,7 +184,7 @@ def _device(name: str) -> torch.device:
 
 
 def guarded(run: run_file.Run, options: Options) -> int:
-    """`learn`, with every expected failure as one line and its exit status."""
+    """Runs `learn`; returns its exit status, and logs every expected failure in one line."""
     try:
         return learn(run, options)
     except (
@@ -203,7 +203,7 @@ def guarded(run: run_file.Run, options: Options) -> int:
 
 
 def main(given: argparse.Namespace | None = None) -> int:
-    """As a role of `headrace`, or by torchrun."""
+    """Runs as a role of `headrace`, or under torchrun."""
     if given is None:
         parser = argparse.ArgumentParser(prog="headrace.launch.learner")
         arguments(parser)

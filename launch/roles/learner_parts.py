@@ -56,7 +56,7 @@ def feed(
         world=ranks.world,
         group=ranks.same([inc])[0],
         take_over=options.take_over,
-        # Whoever asks to resume an empty folder was told so, and goes on.
+        # A user who resumes an empty folder was told so, and goes on.
         fresh=options.fresh or options.resume,
         run=run.run.name,
         shared=shared_run.shared(run),
@@ -78,7 +78,8 @@ def feed(
 def recorder(
     run: run_file.Run, options: Options, ranks: Ranks, spaces: Spaces, *, fresh: bool
 ) -> Recorder | None:
-    """A run can be gone through again only from its beginning."""
+    """Returns the recorder, if one is wanted; None for a continued run: a replay needs its
+    beginning."""
     if not options.record:
         return None
     if not fresh:
@@ -113,7 +114,8 @@ def gap_check(run: run_file.Run, spaces: Spaces) -> GapCheck:
 
 
 def serve_metrics(registry: Any, run: run_file.Run, options: Options, ranks: Ranks) -> int:
-    """The port that the broker may tell Prometheus; 0 = none."""
+    """Serves this rank's metrics; returns the port that the broker may tell Prometheus, 0 =
+    none."""
     http.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     port = options.metrics_port
     if port:

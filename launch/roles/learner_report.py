@@ -1,5 +1,5 @@
-"""What a learner tells of itself: to a watchdog while it runs; at its end learner.json for the
-summary, and a line for the samplers."""
+"""A learner's reports: to a watchdog while it runs; at its end learner.json for the summary, and a
+line for the samplers."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def write(
 
 
 def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
-    """Tells the watchdog that a learner rank gets on, or that there is no work for it.
+    """Returns the watchdog's reading of a learner rank: it gets on, or there is no work for it.
 
     Read by a thread of its own: both loops must turn, the receiver's, and once there is one the
     train loop. Without a batch that turns twice a second.
@@ -78,7 +78,7 @@ def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
 
 
 def farewell(reason: str, progress: Progress) -> str:
-    """Why the run ends, in words for the samplers."""
+    """Returns why the run ends, in words for the samplers."""
     words = {
         "return": "the return goal was reached",
         "steps": "the step limit was reached",

@@ -1,5 +1,5 @@
-"""What a learner goes on from: its checkpoint, its clock, its run, the version that the broker
-knows; and whether anything is left."""
+"""The state that a learner goes on from: its checkpoint, its clock, its run, the version that the
+broker knows; and whether anything is left to train."""
 
 import logging
 import time
@@ -51,8 +51,8 @@ def checkpoint_of(
 
 
 def keep(start: starts.Start) -> None:
-    """Writes the run's files. A run that goes on is not ended by a full disk; one that begins
-    needs its folder."""
+    """Writes the run's files. A full disk does not end a run that goes on; one that begins needs
+    its folder."""
     try:
         start.keep()
         (start.out / "learner.json").unlink(missing_ok=True)  # of a process that is gone
@@ -68,7 +68,7 @@ def keep(start: starts.Start) -> None:
 def complete(
     run: run_file.Run, out: Path, ranks: Ranks, progress: Progress, *, began: float
 ) -> bool:
-    """Returns True, and says so, when there is nothing left to train, as rank 0 sees it."""
+    """Returns True, and logs it, when there is nothing left to train, as rank 0 sees it."""
     goal = Goal(run.stop.return_, run.stop.steps, run.stop.seconds)
     seconds = time.monotonic() - began
     # Where nothing was trained nothing is complete: the limit is told once more, as at first.
@@ -91,7 +91,8 @@ def complete(
 
 
 def began(options: Options, ranks: Ranks, started: float) -> float:
-    """Returns the run's clock at 0, by time.monotonic: it goes on where its history stands."""
+    """Returns the run's clock at 0, by time.monotonic: a continued run's clock goes on from its
+    history."""
     if options.began is not None:
         return options.began
     elapsed = 0.0
@@ -106,8 +107,8 @@ def began(options: Options, ranks: Ranks, started: float) -> float:
 def wait_for_broker(
     feed: Feed, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
 ) -> bool:
-    """Waits until every rank is welcome; all continue at the version that rank 0 was told. False =
-    asked to stop before."""
+    """Waits until every rank is welcome; all continue at the version that rank 0 was told. Returns
+    False when asked to stop before."""
     version: int | None = None
     while version is None:
         version = feed.welcome(timeout_s=0.2)

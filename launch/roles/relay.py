@@ -1,4 +1,5 @@
-"""A node's relay, put together: the weights of its machine, fetched once, laid on a shelf."""
+"""Puts a node's relay together: it fetches each version of the weights once for its machine, and
+lays it on a shelf."""
 
 import asyncio
 import functools
@@ -24,8 +25,8 @@ _DYING_S = 0.3
 
 
 def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int) -> int:
-    """Until SIGTERM. It outlives the run: its node knows when all samplers are done. `port`: where
-    the node serves metrics."""
+    """Relays weights until SIGTERM. It outlives the run: its node knows when all samplers are done.
+    `port`: where the node serves metrics."""
     own_key = keyring.from_file(key, "actor")
     node = os.getppid()
 
@@ -71,7 +72,8 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
 
 
 def _orphaned(node: int) -> bool:
-    """The signal of its death may come while its last threads are still dying."""
+    """Says whether the node is dead. The signal of its death may come while its last threads are
+    still dying, so it waits a moment."""
     until = time.monotonic() + _DYING_S
     while os.getppid() == node and time.monotonic() < until:
         time.sleep(0.005)
@@ -79,5 +81,5 @@ def _orphaned(node: int) -> bool:
 
 
 def guarded(broker: str, **options: Any) -> int:
-    """`relay`, with every expected failure as one line and its exit status."""
+    """Runs `relay`; returns its exit status, and logs every expected failure in one line."""
     return expected_errors.guarded(functools.partial(relay, broker, **options))

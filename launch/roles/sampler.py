@@ -1,4 +1,4 @@
-"""A sampler process, put together. It needs an address; the run comes from the broker."""
+"""Puts a sampler process together. It needs an address; the run comes from the broker."""
 
 import asyncio
 import functools
@@ -44,8 +44,8 @@ def sample(
     tell: Teller | None = None,
     allow: Sequence[str] = (),
 ) -> int:
-    """Until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts weights;
-    `tell`: the node that it belongs to; `allow`: code that the broker's run may name."""
+    """Samples until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts
+    weights; `tell`: the connection to its node; `allow`: code that the broker's run may name."""
     descriptors.for_peer("a sampler")
     own_key = keyring.from_file(key, "actor")
     prefixes = allowing.allowed(allow)
@@ -127,14 +127,15 @@ async def _sample(
 
 
 def _figures(end: ActorEnd, drain_s: float) -> Figures:
-    """For its node."""
+    """Returns what it reports to its node."""
     welcome = end.link.welcome is not None
     return Figures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
 
 
 @dataclass(slots=True)
 class _Pulse:
-    """A sampler that waits for its environments alone is at work: without their answer it hangs."""
+    """Reads how a sampler is. One that waits only for its environments is at work: if they never
+    answer, it hangs."""
 
     end: ActorEnd
     metrics: ActorMetrics
@@ -156,7 +157,7 @@ class _Pulse:
 
 
 def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:
-    """Environments and policy by the run; asks the broker for credit."""
+    """Makes environments and policy by the run, and asks the broker for credit."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
@@ -173,7 +174,7 @@ def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics)
 
 
 def guarded(broker: str, **options: Any) -> int:
-    """`sample`, with every expected failure as one line and its exit status."""
+    """Runs `sample`; returns its exit status, and logs every expected failure in one line."""
     return expected_errors.guarded(functools.partial(sample, broker, **options))
 
 
