@@ -69,7 +69,7 @@ class Children:
         try:
             pid = os.fork()
             if pid == 0:
-                _become(name, role, parent=parent, signals=held)
+                _run_child(name, role, parent=parent, signals=held)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         child = Child(name, again, pid)
@@ -83,16 +83,16 @@ class Children:
             return [self.fork(*plan) for plan in plans]
         told, tell = os.pipe()
         main = os.getpid()
-        nursery = self.fork("nursery", lambda: _breed(plans, prepare, main=main, tell=tell), ())
+        forker = self.fork("forker", lambda: _run_forker(plans, prepare, main=main, tell=tell), ())
         os.close(tell)
         with os.fdopen(told) as lines:
             pids = [int(line) for line in lines]
-        self.wait([nursery], timeout_s=10.0)
-        self.all.remove(nursery)
+        self.wait([forker], timeout_s=10.0)
+        self.all.remove(forker)
         born = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
         self.all += born
         if len(born) < len(plans):
-            raise GaveUpError(f"the processes could not be started: {_words(nursery.status)}")
+            raise GaveUpError(f"the processes could not be started: {_words(forker.status)}")
         return born
 
     def reap(self) -> list[Child]:
@@ -122,7 +122,7 @@ class Children:
         log.warning("%s %s; starting it again", child.name, _words(child.status))
         parent = os.getpid()
         child.popen = subprocess.Popen(
-            [sys.executable, "-m", "headrace.launch.cli", *_level(), *child.again],
+            [sys.executable, "-m", "headrace.launch.cli", *_log_level_option(), *child.again],
             preexec_fn=lambda: _in_child(parent),
             env={**os.environ, logs.VARIABLE: logs.form()},
         )
@@ -148,34 +148,36 @@ class Children:
         return [child.pid for child in self.all if child.status is None]
 
 
-def _breed(plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, tell: int) -> int:
+def _run_forker(
+    plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, tell: int
+) -> int:
     """Runs the forker from start to end; `main` adopts its children when it ends."""
     prepare()
     gc.freeze()
-    nursery = os.getpid()
+    forker = os.getpid()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     for plan in plans:
         pid = os.fork()
         if pid == 0:
             os.close(tell)
-            _become(plan.name, plan.role, parent=main, signals=held, nursery=nursery)
+            _run_child(plan.name, plan.role, parent=main, signals=held, forker=forker)
         os.write(tell, f"{pid}\n".encode())
     return runtime.OK
 
 
-def _become(
+def _run_child(
     name: str,
     role: Callable[[], int],
     *,
     parent: int,
     signals: Iterable[signal.Signals | int],
-    nursery: int = 0,
+    forker: int = 0,
 ) -> None:
     """Runs the child from start to end."""
     status = runtime.OUR_FAULT
     try:
         # PR_SET_PDEATHSIG binds to the current parent, so wait until `main` has adopted us.
-        while os.getppid() == nursery:
+        while os.getppid() == forker:
             time.sleep(0.001)
         _in_child(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
@@ -207,7 +209,7 @@ def _in_child(parent: int) -> None:
     runtime.die_with_parent(parent)
 
 
-def _level() -> list[str]:
+def _log_level_option() -> list[str]:
     """Returns the option that makes it log as much as the fork did; HEADRACE_LOG sets the form."""
     return ["--log-level", "warning"] if _quiet() else []
 

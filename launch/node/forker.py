@@ -1,8 +1,8 @@
 """A process that imported torch once, has no threads, and forks a node's processes when it is told.
 
-    node --settings, then one Order a line--> forker --pid--> node      (one socket, both ways)
-                                                |
-                                                +-- fork, fork --> sampler, child of the node
+    node --settings, then one ForkOrder a line--> forker --pid--> node  (one socket, both ways)
+                                                  |
+                                                  +-- fork, fork --> sampler, child of the node
 
 Forked from here a sampler starts at once and shares what was imported, also when it is started
 again. The process in between ends at once, so that the node, not the forker, adopts the sampler:
@@ -31,7 +31,7 @@ from headrace.launch.process import runtime
 MOST_BYTES: Final = 1 << 16
 READY: Final = b"ready"
 # Only the node speaks to the service manager.
-_THE_NODES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+_NODE_ONLY: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 # Before numpy and torch are imported: a fork keeps only one thread, so there must be no other.
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -53,14 +53,14 @@ class Settings(Struct, frozen=True):
     allow: tuple[str, ...] = ()  # code that the broker's run may name
 
 
-class Order(Struct, frozen=True):
+class ForkOrder(Struct, frozen=True):
     """Orders the start of one process. index -1 = the relay."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere it may
 
 
-class Nursery:
+class Forker:
     """Starts the forker, and talks to it from the node's end. One that ended is started again by
     the next order that is due."""
 
@@ -92,14 +92,14 @@ class Nursery:
                 env={name: word for name, word in os.environ.items() if name != "NOTIFY_SOCKET"},
             )
         self._socket.setblocking(False)
-        self._say(self._settings)
+        self._send(self._settings)
         return self._popen.pid
 
-    def order(self, order: Order) -> bool:
+    def order(self, order: ForkOrder) -> bool:
         """Sends an order; False = not now."""
-        return self.ready and self._say(order)
+        return self.ready and self._send(order)
 
-    def born(self) -> list[tuple[int, int]]:
+    def forked(self) -> list[tuple[int, int]]:
         """Returns index and pid of those that were started since the last call; pid 0 = that
         failed."""
         found: list[tuple[int, int]] = []
@@ -133,11 +133,11 @@ class Nursery:
             self._socket.close()
             self._socket = None
 
-    def _say(self, words: Settings | Order) -> bool:
+    def _send(self, message: Settings | ForkOrder) -> bool:
         if self._socket is None:
             return False
         try:
-            self._socket.send(msgspec.json.encode(words))
+            self._socket.send(msgspec.json.encode(message))
         except OSError:
             return False
         return True
@@ -147,13 +147,13 @@ def main(fd: int) -> int:
     """Forks what the node orders, until the node closes its end."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
-    for name in _THE_NODES:
+    for name in _NODE_ONLY:
         os.environ.pop(name, None)
     with socket.socket(fileno=fd) as orders:
         settings = msgspec.json.decode(orders.recv(MOST_BYTES), type=Settings)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the node decides who ends
         runtime.die_with_parent(settings.node)
-        runtime.show_as("nursery")
+        runtime.show_as("forker")
         # Not above: a test of this file needs none of them, and here they are imported once.
         for module in ("gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"):
             importlib.import_module(module)
@@ -161,8 +161,8 @@ def main(fd: int) -> int:
         gc.freeze()  # shared pages stay shared: the collector must not write into them
         orders.send(READY)
         while line := orders.recv(MOST_BYTES):
-            order = msgspec.json.decode(line, type=Order)
-            pid = _fork(orders, functools.partial(_work, settings, order), settings.node)
+            order = msgspec.json.decode(line, type=ForkOrder)
+            pid = _fork(orders, functools.partial(_run_role, settings, order), settings.node)
             orders.send(f"{order.index} {pid}".encode())
     return runtime.OK
 
@@ -184,7 +184,7 @@ def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
             os._exit(runtime.OK)
         for fd in (told, tell, orders.detach()):
             os.close(fd)
-        _become(work, between=own, node=node, signals=held)
+        _run_child(work, between=own, node=node, signals=held)
     os.close(tell)
     signal.pthread_sigmask(signal.SIG_SETMASK, held)
     with os.fdopen(told) as line:
@@ -193,7 +193,7 @@ def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
     return pid
 
 
-def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
+def _run_child(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
     """Runs the child from start to end."""
     status = runtime.OUR_FAULT
     try:
@@ -217,7 +217,7 @@ def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -
         os._exit(status)
 
 
-def _work(settings: Settings, order: Order) -> int:
+def _run_role(settings: Settings, order: ForkOrder) -> int:
     """Runs one process's role."""
     from headrace.launch.process import logs, node_reports
     from headrace.launch.roles import relay, sampler
@@ -225,8 +225,8 @@ def _work(settings: Settings, order: Order) -> int:
     name = settings.name if order.index < 0 else f"{settings.name}-{order.index}"
     runtime.show_as("relay" if order.index < 0 else f"sampler-{order.index}")
     logs.start("relay" if order.index < 0 else name, quiet=settings.quiet, form=settings.form)
-    tell = node_reports.Teller(Path(settings.tell))
-    node_reports.by_way_of_the_node(tell)
+    sender = node_reports.ReportSender(Path(settings.tell))
+    node_reports.log_to_node(sender)
     key = Path(settings.key) if settings.key else None
     if order.index < 0:
         return relay.guarded(
@@ -234,7 +234,7 @@ def _work(settings: Settings, order: Order) -> int:
             name=name,
             shelf=Path(settings.shelf),
             key=key,
-            tell=tell,
+            sender=sender,
             port=settings.port,
         )
     if order.core >= 0:
@@ -250,7 +250,7 @@ def _work(settings: Settings, order: Order) -> int:
         metrics_port=None,
         key=key,
         shelf=Path(settings.shelf),
-        tell=tell,
+        sender=sender,
         allow=settings.allow,
     )
 

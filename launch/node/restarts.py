@@ -16,7 +16,7 @@ _ORDER_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class Slot:
+class ProcessSlot:
     """Holds the state of one process, a sampler or the relay (index -1), and its restart
     back-off."""
 
@@ -24,34 +24,34 @@ class Slot:
     core: int = -1  # it runs there only; -1 = anywhere
     pid: int = 0  # 0 = none runs
     done: bool = False  # the run is over for it
-    due: float = 0.0  # when to start it
+    due_at: float = 0.0  # when to start it
     deaths: int = 0  # too soon, in a row
     restarts: int = 0
-    began: float = 0.0
-    ordered: float | None = None  # when it was ordered; None = it is not
+    started_at: float = 0.0
+    ordered_at: float | None = None  # when it was ordered; None = it is not
 
-    def wants(self, now: float) -> bool:
+    def should_start(self, now: float) -> bool:
         """Says whether to order its start now."""
-        if self.ordered is not None and now - self.ordered > _ORDER_S:
-            self.ordered = None
-        return not self.pid and not self.done and self.ordered is None and now >= self.due
+        if self.ordered_at is not None and now - self.ordered_at > _ORDER_S:
+            self.ordered_at = None
+        return not self.pid and not self.done and self.ordered_at is None and now >= self.due_at
 
-    def born(self, pid: int, now: float) -> None:
+    def started(self, pid: int, now: float) -> None:
         """Records the pid of the started process; 0 = it could not be started."""
-        self.ordered = None
+        self.ordered_at = None
         if pid:
-            self.pid, self.began = pid, now
+            self.pid, self.started_at = pid, now
         else:
-            self.died(now)
+            self.ended(now)
 
-    def died(self, now: float) -> float:
+    def ended(self, now: float) -> float:
         """Sets when it is due again; returns the seconds until then."""
-        lived = now - self.began if self.pid else 0.0
+        lived = now - self.started_at if self.pid else 0.0
         self.deaths = 1 if lived > _LIVED_S else self.deaths + 1
         self.pid = 0
         self.restarts += 1
         first, most = _PAUSE_S
         # Machines that lost the same broker should not come back to it in step.
         pause = min(most, first * 2.0 ** min(self.deaths - 1, 16)) * random.uniform(0.5, 1.0)
-        self.due = now + pause
+        self.due_at = now + pause
         return pause

@@ -20,7 +20,7 @@ _YOUNG_S = 10.0
 def shared_folder() -> Iterator[Path]:
     """Makes the folder in memory where that can be written, else where temporary files are."""
     place = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
-    _sweep(place)
+    _remove_abandoned(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     # The kernel releases it however we end: so the next node knows what nobody needs.
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -32,7 +32,7 @@ def shared_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def _sweep(place: Path) -> None:
+def _remove_abandoned(place: Path) -> None:
     for left in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             found = left.lstat()

@@ -25,7 +25,9 @@ _PATIENCE_S: Final = 0.2
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
-class Figures(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+class ProcessFigures(
+    Struct, frozen=True, array_like=True, tag="Figures", forbid_unknown_fields=True
+):
     """Reports one process's figures, since it began."""
 
     pid: Number
@@ -35,7 +37,7 @@ class Figures(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fie
     stats: dict[Annotated[str, Meta(max_length=64)], float]
 
 
-class Line(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+class LogLine(Struct, frozen=True, array_like=True, tag="Line", forbid_unknown_fields=True):
     """Reports one line of a process's log."""
 
     pid: Number
@@ -43,17 +45,17 @@ class Line(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields
     text: Annotated[str, Meta(max_length=_MOST_TEXT)]
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(Figures | Line)
+_DECODER: Final = msgspec.msgpack.Decoder(ProcessFigures | LogLine)
 
 
-class Teller:
+class ReportSender:
     """Sends a process's figures and log lines to its node."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
 
-    def tell(self, said: Figures | Line, *, patience_s: float = 0.0) -> bool:
+    def send(self, said: ProcessFigures | LogLine, *, patience_s: float = 0.0) -> bool:
         """Sends one message; False = it did not get through."""
         self._socket.settimeout(patience_s)
         try:
@@ -65,10 +67,10 @@ class Teller:
     def close(self) -> None:
         self._socket.close()
 
-    async def keep_telling(self, figures: Callable[[], Figures]) -> None:
+    async def keep_sending(self, figures: Callable[[], ProcessFigures]) -> None:
         """Sends the figures once a second, until it is cancelled."""
         while True:
-            self.tell(figures())
+            self.send(figures())
             await asyncio.sleep(_EVERY_S)
 
 
@@ -76,27 +78,27 @@ class _Handler(logging.Handler):
     """Sends log lines to the node; those that do not get through go to the handlers that were there
     before."""
 
-    def __init__(self, teller: Teller, instead: list[logging.Handler]) -> None:
+    def __init__(self, sender: ReportSender, instead: list[logging.Handler]) -> None:
         super().__init__()
-        self._teller = teller
+        self._sender = sender
         self._instead = instead
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)[-_MOST_TEXT:]  # of a traceback the end says why
-        line = Line(os.getpid(), record.levelno, text)
-        if not self._teller.tell(line, patience_s=_PATIENCE_S):
+        line = LogLine(os.getpid(), record.levelno, text)
+        if not self._sender.send(line, patience_s=_PATIENCE_S):
             for handler in self._instead:
                 handler.handle(record)
 
 
-def by_way_of_the_node(teller: Teller) -> None:
+def log_to_node(sender: ReportSender) -> None:
     """Sends this process's log to the node, which logs once what eight samplers say alike."""
     root = logging.getLogger()
-    root.handlers = [_Handler(teller, root.handlers)]
+    root.handlers = [_Handler(sender, root.handlers)]
 
 
-class Listener:
+class ReportReceiver:
     """Receives the reports at the node's end."""
 
     def __init__(self, path: Path) -> None:
@@ -105,9 +107,9 @@ class Listener:
         self.socket.bind(str(path))
         self.nonsense = 0  # datagrams that are not reports
 
-    def heard(self) -> list[Figures | Line]:
+    def receive(self) -> list[ProcessFigures | LogLine]:
         """Returns the messages that came, at most 1000 at a time."""
-        found: list[Figures | Line] = []
+        found: list[ProcessFigures | LogLine] = []
         for _ in range(1000):
             try:
                 packet = self.socket.recv(MOST_BYTES + 1)

@@ -16,7 +16,7 @@ from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.weights.weight_shelf import Shelf
 from headrace.launch.config import keyring
 from headrace.launch.process import logs, runtime
-from headrace.launch.process.node_reports import Figures, Teller
+from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.roles import expected_errors
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 _DYING_S = 0.3
 
 
-def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int) -> int:
+def relay(
+    broker: str, *, name: str, shelf: Path, key: Path | None, sender: ReportSender, port: int
+) -> int:
     """Relays weights until SIGTERM. It outlives the run: its node knows when all samplers are done.
     `port`: where the node serves metrics."""
     own_key = keyring.from_file(key, "actor")
@@ -45,18 +47,18 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
         )
         end.link.reports = logs.reports()
 
-        def figures() -> Figures:
+        def figures() -> ProcessFigures:
             stats = {
                 "version": float(laid.version),
                 "bytes": float(end.nbytes),
                 "fetches": float(end.fetches),
             }
-            return Figures(os.getpid(), end.link.welcome is not None, False, 0.0, stats)
+            return ProcessFigures(os.getpid(), end.link.welcome is not None, False, 0.0, stats)
 
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(end.link.run(), name="link")
-                group.create_task(tell.keep_telling(figures), name="tell")
+                group.create_task(sender.keep_sending(figures), name="tell")
                 try:
                     await asyncio.Event().wait()
                 finally:

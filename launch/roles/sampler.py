@@ -24,7 +24,7 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.config.keyring import open_journal
 from headrace.launch.process import descriptors, http, logs, runtime, systemd
-from headrace.launch.process.node_reports import Figures, Teller
+from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.roles import expected_errors
 
 log = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ def sample(
     metrics_port: int | None,
     key: Path | None = None,
     shelf: Path | None = None,
-    tell: Teller | None = None,
+    sender: ReportSender | None = None,
     allow: Sequence[str] = (),
 ) -> int:
     """Samples until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts
-    weights; `tell`: the connection to its node; `allow`: code that the broker's run may name."""
+    weights; `sender`: the connection to its node; `allow`: code that the broker's run may name."""
     descriptors.for_peer("a sampler")
     own_key = keyring.from_file(key, "actor")
     prefixes = allowing.allowed(allow)
@@ -77,7 +77,9 @@ def sample(
                 log.info("metrics at port %d", port)
             end.port = http.told(metrics_host, port, broker)
             end.link.reports = logs.reports()
-            await _sample(end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, tell=tell)
+            await _sample(
+                end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, sender=sender
+            )
         finally:
             context.destroy(linger=500)
             journal.close()
@@ -93,7 +95,7 @@ async def _sample(
     sets: dict[str, Any],
     metrics: ActorMetrics,
     prefixes: Sequence[str],
-    tell: Teller | None = None,
+    sender: ReportSender | None = None,
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
@@ -106,7 +108,7 @@ async def _sample(
         allowing.check(run, prefixes)
         logs.about(run=run.run.name)
         figures = functools.partial(_figures, end, run.actor.drain_s)
-        telling = group.create_task(tell.keep_telling(figures), name="tell") if tell else None
+        telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
         pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()
@@ -121,15 +123,15 @@ async def _sample(
             sampler.stepper.close()
             watch.cancel()
             link.cancel()
-            if tell is not None and telling is not None:
+            if sender is not None and telling is not None:
                 telling.cancel()
-                tell.tell(figures(), patience_s=0.5)
+                sender.send(figures(), patience_s=0.5)
 
 
-def _figures(end: ActorEnd, drain_s: float) -> Figures:
+def _figures(end: ActorEnd, drain_s: float) -> ProcessFigures:
     """Returns what it reports to its node."""
     welcome = end.link.welcome is not None
-    return Figures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
+    return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
 
 
 @dataclass(slots=True)
