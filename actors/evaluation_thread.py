@@ -18,7 +18,7 @@ from headrace.learner.spaces import Spaces
 _STOP_S = 1.0
 
 
-class Game:
+class EvaluationThread:
     """Played once. Everything but the playing is for the event loop."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Game:
         self._timeout_s, self._tell = timeout_s, tell
         self._loop = asyncio.get_running_loop()
         self._stopped = False
-        self.moved = time.monotonic()  # when it last asked whether it should go on
+        self.last_step_at = time.monotonic()  # when it last asked whether it should go on
         self._outcome: Scores | BaseException | None = None
         self._thread = threading.Thread(target=self._play, name="game", daemon=True)
 
@@ -50,7 +50,7 @@ class Game:
 
     def check(self) -> None:
         """EnvError when an environment hangs."""
-        if time.monotonic() - self.moved > self._timeout_s:
+        if time.monotonic() - self.last_step_at > self._timeout_s:
             raise EnvError(
                 f"{self._env.id} has not answered for {self._timeout_s:g} s;"
                 " if it is that slow, raise actor.step_timeout_s"
@@ -89,5 +89,5 @@ class Game:
             self._loop.call_soon_threadsafe(self._tell)
 
     def _asked(self) -> bool:
-        self.moved = time.monotonic()
+        self.last_step_at = time.monotonic()
         return self._stopped

@@ -57,7 +57,7 @@ def names(run: Run) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def words(run: Run) -> list[str]:
+def allow_options(run: Run) -> list[str]:
     """Returns the same code as --allow options of a command line."""
     return [word for name in names(run) for word in ("--allow", name)]
 

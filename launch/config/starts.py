@@ -51,7 +51,7 @@ class Start:
     changes: tuple[str, ...] | None = None
     resume: bool = field(default=False, kw_only=True)  # it was asked to continue, if it can
 
-    def say(self) -> None:
+    def log_changes(self) -> None:
         """Logs what has changed since the latest start."""
         for change in self.changes or ():
             log.warning("continues with another %s", change)

@@ -12,8 +12,8 @@ from headrace.launch.roles.learner_options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
-    """Plans the processes of one run, with its broker at one address."""
+class ChildPlans:
+    """ChildPlans the processes of one run, with its broker at one address."""
 
     run: run_file.Run
     out: Path
@@ -117,7 +117,7 @@ class Plans:
             "--ledger",
             str(ledger),
             *self._key_words("actor"),
-            *allowed_code.words(self.run),
+            *allowed_code.allow_options(self.run),
         ]
         return Plan(name, role, again)
 
@@ -145,7 +145,7 @@ class Plans:
             "--out",
             str(self.out),
             *self._key_words("evaluator"),
-            *allowed_code.words(self.run),
+            *allowed_code.allow_options(self.run),
         ]
         return Plan("evaluator", role, again)
 

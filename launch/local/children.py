@@ -81,19 +81,21 @@ class Children:
         if not runtime.adopt_orphans():  # not on Linux: our own pages will have to do
             prepare()
             return [self.fork(*plan) for plan in plans]
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         main = os.getpid()
-        forker = self.fork("forker", lambda: _run_forker(plans, prepare, main=main, tell=tell), ())
-        os.close(tell)
-        with os.fdopen(told) as lines:
+        forker = self.fork(
+            "forker", lambda: _run_forker(plans, prepare, main=main, report_to=write_end), ()
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as lines:
             pids = [int(line) for line in lines]
         self.wait([forker], timeout_s=10.0)
         self.all.remove(forker)
-        born = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
-        self.all += born
-        if len(born) < len(plans):
+        started = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
+        self.all += started
+        if len(started) < len(plans):
             raise GaveUpError(f"the processes could not be started: {_words(forker.status)}")
-        return born
+        return started
 
     def reap(self) -> list[Child]:
         """Returns the children that have ended since the last call, also while others were waited
@@ -149,7 +151,7 @@ class Children:
 
 
 def _run_forker(
-    plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, tell: int
+    plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, report_to: int
 ) -> int:
     """Runs the forker from start to end; `main` adopts its children when it ends."""
     prepare()
@@ -159,9 +161,9 @@ def _run_forker(
     for plan in plans:
         pid = os.fork()
         if pid == 0:
-            os.close(tell)
+            os.close(report_to)
             _run_child(plan.name, plan.role, parent=main, signals=held, forker=forker)
-        os.write(tell, f"{pid}\n".encode())
+        os.write(report_to, f"{pid}\n".encode())
     return runtime.OK
 
 

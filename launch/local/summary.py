@@ -10,7 +10,7 @@ from typing import Any
 from headrace.broker import durable
 from headrace.broker.journal import audit, fates
 from headrace.launch.config import run_file
-from headrace.launch.process.memory_use import Tree
+from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 
 
@@ -19,7 +19,7 @@ def write(
     out: Path,
     *,
     began: float,
-    tree: Tree,
+    tree: ProcessTree,
     sampled: Sequence[tuple[float, float]],
 ) -> dict[str, Any]:
     """Writes summary.json and curve.png; returns the summary. `began`: the run's clock at 0, by
@@ -57,7 +57,7 @@ def write(
         "rolled_back": account.rolled_back,
         "nonfinite_steps": learner.get("nonfinite", 0),
         "wire_bytes_per_step": _per_step(broker, account),
-        "cpu_s": round(Tree.cpu_s(), 2),
+        "cpu_s": round(ProcessTree.cpu_s(), 2),
         "peak_rss_mb": round(tree.peak_mb, 1),
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
         "phase_seconds": learner.get("phase_seconds", {}),

@@ -16,12 +16,12 @@ from typing import Any
 
 from headrace.broker.peers.evaluator import LAST_S
 from headrace.launch.config import keyring, starts, unused_keys
-from headrace.launch.local.child_plans import Plans
+from headrace.launch.local.child_plans import ChildPlans
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.monitor.rates import totals
 from headrace.launch.monitor.terminal import Terminal
 from headrace.launch.process import folder_lock, logs, runtime
-from headrace.launch.process.memory_use import Tree
+from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _EVALUATOR_ENDS_WITHIN_S = 3.0
 def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: bool = False) -> int:
     """Trains a run on this machine; returns the exit status. `evaluate`: an evaluator plays beside
     it. `record`: every batch is kept."""
-    started, asked = runtime.started_at(), runtime.Asked()
+    started, asked = runtime.started_at(), runtime.StopRequested()
     run, out = start.run, start.out
     logs.start("train", quiet=True)
     if not quiet:  # what a sampler measured and chose is worth a line beside the view
@@ -51,8 +51,8 @@ def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: b
         return runtime.YOUR_INPUT
     for role in ("broker", "learner", "actor", "watcher", *(["evaluator"] if evaluate else [])):
         keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
-    with folder_lock.claim(out, "train", patience_s=0.0):
-        with folder_lock.claim(out, "learner-0"):
+    with folder_lock.lock_folder(out, "train", patience_s=0.0):
+        with folder_lock.lock_folder(out, "learner-0"):
             pass  # a learner of a run that has just been killed has ended by now
         if start.resume and (complete := starts.finished(run.stop, out)):
             log.warning("%s", complete)
@@ -64,7 +64,7 @@ def _begin(
     start: starts.Start,
     quiet: bool,
     started: float,
-    asked: runtime.Asked,
+    asked: runtime.StopRequested,
     *,
     evaluate: bool,
     record: bool,
@@ -76,7 +76,7 @@ def _begin(
     except OSError as error:
         log.error("cannot write the run's folder: %s; choose another with --out", error)
         return runtime.YOUR_INPUT
-    start.say()
+    start.log_changes()
     unused_keys.warn(start.run)
     # Reports of processes that are gone; a resumed run continues its history and its ledger.
     for name in ("learner.json", "broker.json", "summary.json"):
@@ -122,7 +122,7 @@ class _Local:
         start: starts.Start,
         quiet: bool,
         started: float,
-        asked: runtime.Asked,
+        asked: runtime.StopRequested,
         endpoint: str,
         *,
         evaluate: bool,
@@ -136,12 +136,12 @@ class _Local:
         self.asked = asked  # the user wants us to end
         self.endpoint = endpoint
         self.children = Children()
-        self.tree = Tree()
+        self.tree = ProcessTree()
         self.learner: Child
         self.broker: Child
         self.actors: list[Child] = []
         self.evaluate = evaluate
-        self.plans = Plans(
+        self.plans = ChildPlans(
             start.run,
             start.out,
             endpoint,
@@ -215,7 +215,7 @@ class _Local:
                 view.show(watcher.status)
                 if time.monotonic() > memory_at:
                     memory_at = time.monotonic() + _MEMORY_EVERY_S
-                    self.tree.look(self.children.alive())
+                    self.tree.measure(self.children.alive())
                 for child in self.children.reap():
                     if not self._expected(child):
                         self.children.restart(child)

@@ -41,7 +41,7 @@ def top(
     with contextlib.closing(watcher):
         if port is not None:
             return _serve(watcher, address, host=host, port=port, names=names)
-        asked = runtime.Asked()
+        asked = runtime.StopRequested()
         if not _answers(watcher, address, asked):
             return runtime.OK
         if not sys.stdout.isatty():
@@ -50,7 +50,7 @@ def top(
             return _live(watcher, asked, keys)
 
 
-def _answers(watcher: Watcher, address: str, asked: runtime.Asked) -> bool:
+def _answers(watcher: Watcher, address: str, asked: runtime.StopRequested) -> bool:
     """False: asked to stop before. Nobody there, or nobody who wants us, is the user's to mend."""
     deadline = time.monotonic() + _ANSWERS_S
     while not asked and watcher.heard is None:
@@ -67,7 +67,7 @@ def _answers(watcher: Watcher, address: str, asked: runtime.Asked) -> bool:
     return not asked
 
 
-def _once(watcher: Watcher, asked: runtime.Asked) -> int:
+def _once(watcher: Watcher, asked: runtime.StopRequested) -> int:
     """A moment of it, for a file or a pipe."""
     rates, until = Rates(), time.monotonic() + _ONCE_S
     rates.see(watcher.status, watcher.heard or 0.0)
@@ -78,7 +78,7 @@ def _once(watcher: Watcher, asked: runtime.Asked) -> int:
     return runtime.OK
 
 
-def _live(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> int:
+def _live(watcher: Watcher, asked: runtime.StopRequested, keys: int | None) -> int:
     rates, news = Rates(), ""
     console = Console()
     # Refreshed by us: a thread of its own would draw while we wait.
@@ -108,7 +108,7 @@ def _wrong(watcher: Watcher) -> str:
     return f"the broker has not answered since {since} ({silent:.0f} s)"
 
 
-def _hear(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> bool:
+def _hear(watcher: Watcher, asked: runtime.StopRequested, keys: int | None) -> bool:
     """Asks and waits for the answer, but no longer than until the next look; True = end."""
     before = watcher.heard
     watcher.ask()
@@ -118,7 +118,7 @@ def _hear(watcher: Watcher, asked: runtime.Asked, keys: int | None) -> bool:
 
 def _wait(
     watcher: Watcher,
-    asked: runtime.Asked,
+    asked: runtime.StopRequested,
     keys: int | None,
     *,
     until: float,
@@ -157,7 +157,7 @@ def _serve(watcher: Watcher, address: str, *, host: str, port: int, names: Seque
     stops = (signal.SIGTERM, signal.SIGINT)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads shall not take them
     try:
-        _answers(watcher, address, runtime.Asked())
+        _answers(watcher, address, runtime.StopRequested())
         logs.start("top")
         found = http.serve(
             http.registry("view"),

@@ -169,7 +169,7 @@ def main(fd: int) -> int:
 
 def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
     """Forks a grandchild that the node adopts; returns its pid, 0 = that failed."""
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     # Between the fork and the child's own answer to a signal it would give ours.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     between = os.fork()
@@ -180,14 +180,14 @@ def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
         except OSError:
             os._exit(runtime.OUR_FAULT)
         if pid:
-            os.write(tell, str(pid).encode())
+            os.write(write_end, str(pid).encode())
             os._exit(runtime.OK)
-        for fd in (told, tell, orders.detach()):
+        for fd in (read_end, write_end, orders.detach()):
             os.close(fd)
         _run_child(work, between=own, node=node, signals=held)
-    os.close(tell)
+    os.close(write_end)
     signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    with os.fdopen(told) as line:
+    with os.fdopen(read_end) as line:
         pid = int(line.read() or 0)
     os.waitpid(between, 0)
     return pid

@@ -56,7 +56,7 @@ def node(
     allow: Sequence[str] = (),
 ) -> int:
     """Runs the node; returns the exit status."""
-    asked = runtime.Asked()
+    asked = runtime.StopRequested()
     try:
         endpoints.check(broker)
         # Each process reads these; what is wrong is said once, now.
@@ -87,7 +87,7 @@ def node(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
-            return made.run(http.told(metrics_host, port, broker))
+            return made.run(http.advertised_port(metrics_host, port, broker))
     except (run_file.ConfigError, endpoints.EndpointError, http.PortError) as error:
         log.error("%s", error)
         return runtime.YOUR_INPUT
@@ -120,7 +120,7 @@ class _Node:
         settings: Settings,
         slots: Mapping[int, ProcessSlot],
         receiver: ReportReceiver,
-        asked: runtime.Asked,
+        asked: runtime.StopRequested,
     ) -> None:
         self.registry = http.registry("node")
         self._slots = slots
@@ -134,17 +134,19 @@ class _Node:
         self._asked = asked
         self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
-        self._watch = systemd.Watch(self._pulse)
+        self._watch = systemd.Watchdog(self._watchdog_reading)
 
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
 
-    def _pulse(self) -> systemd.Pulse:
+    def _watchdog_reading(self) -> systemd.WatchdogReading:
         """Returns the watchdog's reading: the node's own work is this loop. Samplers that hang have
         watchdogs of their own."""
         welcome, steps = self._metrics.welcome(), self._metrics.total("env_steps")
         text = f"{welcome} of {len(self._samplers)} samplers welcome"
-        return systemd.Pulse(welcome > 0, steps, (), idle=True, text=text, steps=int(steps))
+        return systemd.WatchdogReading(
+            welcome > 0, steps, (), idle=True, text=text, steps=int(steps)
+        )
 
     def run(self, port: int) -> int:
         """Runs until the run is over, somebody asks us to stop, or nothing can be done. `port`:
@@ -237,14 +239,14 @@ class _Node:
         """Ends the samplers first, which wait for acknowledgements, and only then the relay. Asked
         once more, they give up what is not acknowledged, and say so."""
         self._ending = True
-        again = runtime.Asked()
+        again = runtime.StopRequested()
         if any(slot.pid for slot in self._samplers):
             log.info("waiting for %d samplers", sum(slot.pid > 0 for slot in self._samplers))
         self._tell(self._samplers, signal.SIGTERM)
         deadline = time.monotonic() + self._metrics.drain_s(_DRAIN_S) + _MARGIN_S
         while self._open(self._samplers) and time.monotonic() < deadline:
             if again:
-                again = runtime.Asked()
+                again = runtime.StopRequested()
                 self._tell(self._samplers, signal.SIGTERM)
             self._look(_LOOK_EVERY_S / 5)
         for slot in self._samplers:

@@ -26,7 +26,7 @@ _BROKER_OWN = 64
 _EACH_PEER = 2.4
 
 
-class LimitError(run_file.ConfigError):
+class DescriptorLimitError(run_file.ConfigError):
     """Says, in one line, that this process may open too few files."""
 
 
@@ -46,11 +46,11 @@ def raise_to(needed: int) -> int:
 
 
 def ensure(who: str, needed: int, *, or_else: str = "") -> None:
-    """Raises the soft limit to `needed`; LimitError, which says what to do, where that is not
-    allowed."""
+    """Raises the soft limit to `needed`; DescriptorLimitError, which says what to do, where that is
+    not allowed."""
     have = raise_to(needed)
     if have < needed:
-        raise LimitError(
+        raise DescriptorLimitError(
             f"{who} needs {needed} descriptors and may open {have}: raise the limit by"
             f" `ulimit -n {needed}` as root, or LimitNOFILE={needed} in its unit{or_else}"
         )
@@ -80,8 +80,8 @@ def fitting_peers() -> int:
 
 
 def for_broker(run: run_file.Run) -> run_file.Run:
-    """Returns the run with as many peers as the hard limit allows; LimitError when the run asks for
-    more.
+    """Returns the run with as many peers as the hard limit allows; DescriptorLimitError when the
+    run asks for more.
 
     The default is a limit, not a wish: a machine that allows fewer starts with fewer, and refuses
     the peers beyond.

@@ -24,25 +24,25 @@ _AGAIN_S = 0.05
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
-class ClaimError(run_file.ConfigError):
+class FolderLockError(run_file.ConfigError):
     """Says, in one line, that the folder is in use or cannot be written into."""
 
 
 @contextlib.contextmanager
-def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
+def lock_folder(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
     """Locks the folder for this process as its `who` (learner, evaluator, train), or raises
-    ClaimError."""
+    FolderLockError."""
     path = out / f".{who}.lock"
     try:
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ClaimError(
+        raise FolderLockError(
             f"cannot write into {out}: {error.strerror}; choose another folder with --out"
         ) from error
     try:
-        if not _locked(descriptor, patience_s):
-            raise ClaimError(
+        if not _lock_within(descriptor, patience_s):
+            raise FolderLockError(
                 f"{out} is in use: {_owner(descriptor, who)} is at work in it;"
                 " stop that one, or choose another folder with --out"
             )
@@ -54,7 +54,7 @@ def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[N
         os.close(descriptor)
 
 
-def _locked(descriptor: int, patience_s: float) -> bool:
+def _lock_within(descriptor: int, patience_s: float) -> bool:
     """Takes a record lock; False = another process held it until the deadline. Record locks are not
     inherited, so no child that lives on holds them."""
     deadline = time.monotonic() + patience_s

@@ -37,13 +37,13 @@ def registry(role: str) -> CollectorRegistry:
     return made
 
 
-def says_run(metrics: CollectorRegistry, *, run: str, algorithm: str, env: str) -> None:
+def set_run_info(metrics: CollectorRegistry, *, run: str, algorithm: str, env: str) -> None:
     """Adds the run to the metrics, once it is known."""
     known = Info("headrace_run", "The run that it works for", registry=metrics)
     known.info({"run": run, "algorithm": algorithm, "env": env})
 
 
-def told(host: str, port: int | None, broker: str) -> int:
+def advertised_port(host: str, port: int | None, broker: str) -> int:
     """Returns the port that the broker may give to Prometheus; 0 = no other machine could reach
     it."""
     local = broker.startswith("ipc:") or is_loopback(urlsplit(broker).hostname or "")
@@ -96,7 +96,7 @@ def serve(
 
     try:
         server = WebServer(host, port, answer)
-    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # a host that is no name
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # a host that is not a name
         raise PortError(
             f"cannot serve {what} at {host}:{port}: {getattr(error, 'strerror', None) or error};"
             f" choose another with {options[1]}, 0 takes a free one"

@@ -58,7 +58,7 @@ class WebServer:
     def __init__(self, host: str, port: int, answers: Answers) -> None:
         if not 0 <= port < 65536:
             raise OverflowError(f"{port} is no port")
-        # First, so that what is no address leaves no socket behind.
+        # First, so that a wrong address leaves no socket behind.
         kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
         found = socket.getaddrinfo(host or None, port, type=kind, flags=passive)
         family = min(found)[0]  # IPv4 where a name has both

@@ -10,30 +10,30 @@ import os
 from pathlib import Path
 
 from headrace.launch.process import log_lines
-from headrace.launch.process.log_lines import About
+from headrace.launch.process.log_lines import Identity
 
 VARIABLE = "HEADRACE_REASONS"
 _OWN = "train"  # the process that was started; it starts the others
 
 
-class Keep(logging.Handler):
+class LastErrorHandler(logging.Handler):
     """Keeps the last error of this process in a file; an error that cannot be written is not
     kept."""
 
-    def __init__(self, folder: Path, about: About) -> None:
+    def __init__(self, folder: Path, identity: Identity) -> None:
         super().__init__(logging.ERROR)
         self._folder = folder
-        self._about = about
+        self._identity = identity
 
     def emit(self, record: logging.LogRecord) -> None:
-        _write(self._folder / self._about.role, log_lines.said(record))
+        _write(self._folder / self._identity.role, log_lines.text_of(record))
 
 
-def keep(about: About) -> None:
+def install(identity: Identity) -> None:
     """Installs the handler, if the Python that started the run wants to know."""
     folder = os.environ.get(VARIABLE)
     if folder:
-        logging.getLogger().addHandler(Keep(Path(folder), about))
+        logging.getLogger().addHandler(LastErrorHandler(Path(folder), identity))
 
 
 def refused(error: Exception) -> None:

@@ -22,7 +22,7 @@ _encode: Final = json.JSONEncoder(check_circular=False).encode
 
 
 @dataclass(slots=True)
-class About:
+class Identity:
     """Holds the identity that stands in a process's lines; "" = not known yet."""
 
     role: str = ""
@@ -31,27 +31,27 @@ class About:
     name: str = ""
 
 
-def for_people(record: logging.LogRecord, about: About) -> str:
+def for_people(record: logging.LogRecord, identity: Identity) -> str:
     """Returns a record as text, its traceback on lines of its own."""
     at = time.strftime("%H:%M:%S", time.localtime(record.created))
     error = _traceback(record)
-    line = f"{at} {about.role} {record.levelname} {said(record)}"
+    line = f"{at} {identity.role} {record.levelname} {text_of(record)}"
     return f"{line}\n{error}" if error else line
 
 
-def for_machines(record: logging.LogRecord, about: About) -> str:
+def for_machines(record: logging.LogRecord, identity: Identity) -> str:
     """Returns a record as one JSON object on one physical line, whatever is in the text: in ASCII
     even U+2028 cannot break it."""
     at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     fields = {
         "t": at.isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
-        "role": about.role,
-        "run": about.run[:_MOST_NAME],
-        "inc": about.inc,
-        "name": about.name[:_MOST_NAME],
+        "role": identity.role,
+        "run": identity.run[:_MOST_NAME],
+        "inc": identity.inc,
+        "name": identity.name[:_MOST_NAME],
         "logger": record.name[:_MOST_NAME],
-        "text": said(record),
+        "text": text_of(record),
     }
     if error := _traceback(record):
         fields["error"] = error
@@ -62,7 +62,7 @@ def for_machines(record: logging.LogRecord, about: About) -> str:
     return line
 
 
-def said(record: logging.LogRecord) -> str:
+def text_of(record: logging.LogRecord) -> str:
     """Returns a record's text, also of a call whose arguments do not fit it."""
     try:
         return record.getMessage()
@@ -74,15 +74,15 @@ def said(record: logging.LogRecord) -> str:
 def summary(record: logging.LogRecord) -> str:
     """Returns a record's text, with the last line of its exception where the text does not say
     it."""
-    text = said(record)
+    text = text_of(record)
     kind, error, _ = record.exc_info or (None, None, None)
     if kind is None or error is None:
         return text
-    words = last(kind, error)
+    words = last_line(kind, error)
     return text if words in text else f"{text}: {words}"
 
 
-def last(kind: type[BaseException], error: BaseException) -> str:
+def last_line(kind: type[BaseException], error: BaseException) -> str:
     """Returns the last line of a traceback."""
     return traceback.format_exception_only(kind, error)[-1].strip()
 

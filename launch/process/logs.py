@@ -27,7 +27,7 @@ from headrace.actors.users_code import traceback_of
 from headrace.broker.peer_errors import Reports
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.process import last_errors, log_lines, runtime
-from headrace.launch.process.log_lines import About
+from headrace.launch.process.log_lines import Identity
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,13 @@ AUTO, HUMAN, JSON = "auto", "human", "json"
 FORMS = (AUTO, HUMAN, JSON)
 VARIABLE = "HEADRACE_LOG"
 # Loggers of the connection to the broker: their errors are not sent to the broker.
-_ON_THE_WAY = (
+_NOT_SENT_TO_BROKER = (
     "headrace.broker.transport.link",
     "headrace.broker.security.handshake",
     "headrace.broker.transport.mailbox",
 )
 
-_about = About()  # this process
+_identity = Identity()  # this process
 _form = HUMAN
 
 
@@ -58,14 +58,14 @@ def chosen(given: str | None) -> str:
 
 def start(role: str, *, quiet: bool = False, form: str = HUMAN) -> None:
     """Starts this process's log, as `role`."""
-    global _about, _form
-    _about, _form = About(role), form
+    global _identity, _form
+    _identity, _form = Identity(role), form
     _hold_descriptors()
-    handler = ToStderr(_about, json=form == JSON)
+    handler = ToStderr(_identity, json=form == JSON)
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True
     )
-    last_errors.keep(_about)
+    last_errors.install(_identity)
     if form == JSON:
         _catch()
 
@@ -75,27 +75,29 @@ def form() -> str:
     return _form
 
 
-def about(*, run: str | None = None, inc: int | None = None, name: str | None = None) -> None:
+def set_identity(
+    *, run: str | None = None, inc: int | None = None, name: str | None = None
+) -> None:
     """Sets what is known of this process by now; it stands in every JSON line from here on."""
     if run is not None:
-        _about.run = run
+        _identity.run = run
     if inc is not None:
-        _about.inc = f"{inc:016x}"
+        _identity.inc = f"{inc:016x}"
     if name is not None:
-        _about.name = name
+        _identity.name = name
 
 
 def refuse(error: ConfigError) -> None:
     """Prints what is wrong with the user's input: one line, in the form of all others."""
     if _form == JSON:
-        ends(log, error)
+        log_end(log, error)
     else:
         where = traceback_of(error)
         print(f"headrace: {error}" + f"\n{where}".rstrip(), file=sys.stderr)  # noqa: T201
     last_errors.refused(error)
 
 
-def ends(log: logging.Logger, error: BaseException) -> None:
+def log_end(log: logging.Logger, error: BaseException) -> None:
     """Logs the error that ends a process by somebody else's fault, in one line; below it, if it was
     in code of the user's own, the place."""
     log.error("%s", runtime.exit_line(error), extra={"traceback": traceback_of(error)})
@@ -121,10 +123,10 @@ class ToStderr(logging.Handler):
     one.
     """
 
-    def __init__(self, about: About, *, json: bool) -> None:
+    def __init__(self, identity: Identity, *, json: bool) -> None:
         super().__init__()
         self.lost = 0  # lines that could not be written
-        self._about = about
+        self._identity = identity
         self._line = log_lines.for_machines if json else log_lines.for_people
         self._stream = sys.stderr
         self._encoding = getattr(self._stream, "encoding", None) or "utf-8"
@@ -138,9 +140,9 @@ class ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if self._missing:
-                self._write(self._line(self._gap(), self._about))
+                self._write(self._line(self._gap(), self._identity))
                 self._missing = 0
-            self._write(self._line(record, self._about))
+            self._write(self._line(record, self._identity))
         except Exception as error:  # noqa: BLE001 - nobody is left to be told
             self.lost += 1
             self._missing += 1
@@ -171,7 +173,7 @@ class _ToReports(logging.Handler):
         self._reports = reports
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name not in _ON_THE_WAY:
+        if record.name not in _NOT_SENT_TO_BROKER:
             self._reports.add(log_lines.summary(record))
 
 
@@ -197,7 +199,7 @@ def _catch() -> None:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    log.critical("uncaught %s", log_lines.last(kind, error), exc_info=(kind, error, trace))
+    log.critical("uncaught %s", log_lines.last_line(kind, error), exc_info=(kind, error, trace))
 
 
 def _died(args: threading.ExceptHookArgs) -> None:
@@ -205,7 +207,7 @@ def _died(args: threading.ExceptHookArgs) -> None:
         return
     name = args.thread.name if args.thread is not None else "a thread"
     error = args.exc_value or args.exc_type()
-    words = log_lines.last(args.exc_type, error)
+    words = log_lines.last_line(args.exc_type, error)
     log.critical("%s died of %s", name, words, exc_info=(args.exc_type, error, args.exc_traceback))
 
 
@@ -215,6 +217,6 @@ def _unraisable(args: "sys.UnraisableHookArgs") -> None:
     log.error(
         "ignored in %s: %s",
         where,
-        log_lines.last(args.exc_type, error),
+        log_lines.last_line(args.exc_type, error),
         exc_info=(args.exc_type, error, args.exc_traceback),
     )

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-class Tree:
-    """Holds the peak memory of a process and its descendants, over the calls of `look`."""
+class ProcessTree:
+    """Holds the peak memory of a process and its descendants, over the calls of `measure`."""
 
     def __init__(self) -> None:
         self.peak_mb = 0.0  # proportional set size: a page shared by n processes counts 1/n in each
         self.peak_rss_sum_mb = 0.0  # resident set sizes added up, as many tools show it
 
-    def look(self, children: Sequence[int]) -> None:
+    def measure(self, children: Sequence[int]) -> None:
         pss, rss = 0, 0
-        for pid in (os.getpid(), *(pid for child in children for pid in descent(child))):
+        for pid in (os.getpid(), *(pid for child in children for pid in with_descendants(child))):
             mine = _memory_kb(pid)
             pss += mine[0]
             rss += mine[1]
@@ -31,7 +31,7 @@ class Tree:
         return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
 
 
-def descent(pid: int) -> list[int]:
+def with_descendants(pid: int) -> list[int]:
     """Returns a process and all of its descendants that still run."""
     found = [pid]
     for parent in found:
@@ -46,7 +46,7 @@ def descent(pid: int) -> list[int]:
 def pss_bytes(roots: Sequence[int]) -> int:
     """Returns the memory of these processes and all below them; a page shared by n processes counts
     1/n in each."""
-    return 1024 * sum(_memory_kb(pid)[0] for root in roots for pid in descent(root))
+    return 1024 * sum(_memory_kb(pid)[0] for root in roots for pid in with_descendants(root))
 
 
 def _memory_kb(pid: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ def started_at() -> float:
     return time.monotonic() - age_s
 
 
-class Asked:
+class StopRequested:
     """Turns true once SIGTERM or SIGINT came.
 
     Nothing is raised: an exception out of a signal handler may be swallowed by the code that runs

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 # Often enough for a person who reads the status line.
-_LOOK_EVERY_S = 5.0
-# The start timeout that a role asks for at every look, while it waits for its broker.
+_NOTIFY_EVERY_S = 5.0
+# The start timeout that a role asks for each time, while it waits for its broker.
 _PATIENCE_S = 60
 
 
@@ -31,7 +31,7 @@ def send(*lines: str) -> None:
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
     ):
-        way.setblocking(False)  # a full socket holds nobody up; the next look says it again
+        way.setblocking(False)  # a full socket holds nobody up; the next message says it again
         way.sendto("\n".join(lines).encode(), address)
 
 
@@ -50,7 +50,7 @@ def wanted() -> bool:
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
-class Pulse(NamedTuple):
+class WatchdogReading(NamedTuple):
     """Holds a role's counters as its watchdog reads them."""
 
     ready: bool  # a broker welcomed it, and it can do its work
@@ -61,62 +61,62 @@ class Pulse(NamedTuple):
     steps: int | None = None  # so far; their rate is shown after the text
 
 
-class Watch:
+class Watchdog:
     """Tells systemd, by a role's counters, whether it is ready and gets on: a role that hangs moves
     none."""
 
-    def __init__(self, look: Callable[[], Pulse]) -> None:
-        self._look = look
-        self._seen: Pulse | None = None  # at the last look
+    def __init__(self, read: Callable[[], WatchdogReading]) -> None:
+        self._read = read
+        self._seen: WatchdogReading | None = None  # the last one
         self._at = 0.0  # when that was
         self._ready = False  # READY=1 was said
         self._end = threading.Event()  # of the thread
         self._thread = threading.Thread(target=self._watch, name="notify", daemon=True)
         dog_s = int(os.environ.get("WATCHDOG_USEC") or 0) / 1e6
-        self._every_s = min(_LOOK_EVERY_S, dog_s / 4 or _LOOK_EVERY_S)
+        self._every_s = min(_NOTIFY_EVERY_S, dog_s / 4 or _NOTIFY_EVERY_S)
 
-    def look(self) -> None:
-        """Reads the counters once. READY=1: units ordered after us may begin. WATCHDOG=1: without
-        it for WatchdogSec, we are killed and started again."""
-        now, pulse = time.monotonic(), self._look()
-        lines = [_status(self._text(pulse, now))]
-        if pulse.ready and not self._ready:
+    def notify(self) -> None:
+        """Reads the counters once, and sends what follows. READY=1: units ordered after us may
+        begin. WATCHDOG=1: without it for WatchdogSec, we are killed and started again."""
+        now, reading = time.monotonic(), self._read()
+        lines = [_status(self._text(reading, now))]
+        if reading.ready and not self._ready:
             self._ready = True
             lines.append("READY=1")
-        elif self._got_on(pulse):
+        elif self._got_on(reading):
             patience = f"EXTEND_TIMEOUT_USEC={_PATIENCE_S * 1_000_000}"
             lines.append("WATCHDOG=1" if self._ready else patience)
         send(*lines)
-        self._seen, self._at = pulse, now
+        self._seen, self._at = reading, now
 
-    def _got_on(self, pulse: Pulse) -> bool:
+    def _got_on(self, reading: WatchdogReading) -> bool:
         before = self._seen
         if before is None:
             return False
-        if pulse.moved != before.moved:
+        if reading.moved != before.moved:
             return True
-        pairs = zip(pulse.turns, before.turns, strict=True)
-        return pulse.idle and all(now != then for now, then in pairs)
+        pairs = zip(reading.turns, before.turns, strict=True)
+        return reading.idle and all(now != then for now, then in pairs)
 
-    def _text(self, pulse: Pulse, now: float) -> str:
+    def _text(self, reading: WatchdogReading, now: float) -> str:
         before = self._seen
-        if pulse.steps is None or before is None or before.steps is None:
-            return pulse.text
-        return f"{pulse.text}, {(pulse.steps - before.steps) / (now - self._at):,.0f} steps/s"
+        if reading.steps is None or before is None or before.steps is None:
+            return reading.text
+        return f"{reading.text}, {(reading.steps - before.steps) / (now - self._at):,.0f} steps/s"
 
     def tick(self) -> None:
-        """Reads the counters when it is time; for a role with a loop of its own, at every turn."""
+        """Notifies when it is time; for a role with a loop of its own, at every turn."""
         if wanted() and time.monotonic() - self._at >= self._every_s:
-            self.look()
+            self.notify()
 
     async def loop(self) -> None:
-        """Reads the counters on a role's event loop: one that hangs reads nothing."""
+        """Notifies on a role's event loop: one that hangs sends nothing."""
         while wanted():
-            self.look()
+            self.notify()
             await asyncio.sleep(self._every_s)
 
     def start(self) -> None:
-        """Reads the counters in a thread, beside a main thread that works."""
+        """Notifies in a thread, beside a main thread that works."""
         if wanted():
             self._thread.start()
 
@@ -127,6 +127,6 @@ class Watch:
 
     def _watch(self) -> None:
         while True:
-            self.look()
+            self.notify()
             if self._end.wait(self._every_s):
                 return

@@ -85,10 +85,10 @@ async def _serve(
     page_names: Sequence[str] = (),
 ) -> int:
     inc = runtime.incarnation()
-    logs.about(run=run.run.name, inc=inc)
+    logs.set_identity(run=run.run.name, inc=inc)
     shared = shared_run.shared(run)
     registry = http.registry("broker")
-    http.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
+    http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
     own_key = _own_key(run, key)
     journal = None if ledger is None else open_journal(ledger, "broker", inc)
@@ -140,7 +140,7 @@ async def _serve(
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             async with asyncio.TaskGroup() as group:
-                watch = systemd.Watch(functools.partial(_pulse, server))
+                watch = systemd.Watchdog(functools.partial(_watchdog_reading, server))
                 group.create_task(watch.loop(), name="notify")
                 await server.run()
         finally:
@@ -152,12 +152,12 @@ async def _serve(
     return runtime.OK
 
 
-def _pulse(server: Server) -> systemd.Pulse:
+def _watchdog_reading(server: Server) -> systemd.WatchdogReading:
     """Returns the watchdog's reading. The broker is bound, so peers may come; it works by waiting
     for them, so a reading at all shows that its loop turns, and more cannot be asked of it."""
     book, peers = server.ledger.book, len(server.roster)
     text = f"version {book.credit.version}, {peers} peers, {book.entries} unrolls held"
-    return systemd.Pulse(ready=True, moved=book.received, turns=(), idle=True, text=text)
+    return systemd.WatchdogReading(ready=True, moved=book.received, turns=(), idle=True, text=text)
 
 
 def _own_key(run: run_file.Run, given: Path | None) -> Key | None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _KEPT = 2
 
 
-class Keep:
+class EvaluationResults:
     """Writes an evaluator's part of a run's folder."""
 
     def __init__(self, out: Path, run: run_file.Run, spaces: Spaces) -> None:

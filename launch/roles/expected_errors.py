@@ -22,7 +22,7 @@ def guarded(role: Callable[[], int]) -> int:
         ours, other = group.split(expected)
         if ours is None or other is not None:
             raise
-        logs.ends(log, ours)
+        logs.log_end(log, ours)
     except (EndpointError, run_file.ConfigError, http.PortError) as error:
-        logs.ends(log, error)
+        logs.log_end(log, error)
     return runtime.YOUR_INPUT

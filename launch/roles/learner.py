@@ -39,7 +39,7 @@ def learn(run: run_file.Run, options: Options) -> int:
     """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
     runtime.keep_memory()
     descriptors.for_peer("a learner")
-    asked = runtime.Asked()
+    asked = runtime.StopRequested()
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
     log.info(
@@ -55,7 +55,7 @@ def learn(run: run_file.Run, options: Options) -> int:
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
-    with contextlib.closing(ranks), folder_lock.claim(options.out, f"learner-{ranks.rank}"):
+    with contextlib.closing(ranks), folder_lock.lock_folder(options.out, f"learner-{ranks.rank}"):
         return _learn(run, options, ranks, device, asked.__bool__)
 
 
@@ -75,7 +75,7 @@ def _learn(
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
     resume = learner_resume.checkpoint_of(run, options, identity, model)
-    began = learner_resume.began(options, ranks, started)
+    began = learner_resume.clock_began_at(options, ranks, started)
     progress = Progress()
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
@@ -84,7 +84,7 @@ def _learn(
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
     if options.start is not None and ranks.rank == 0:
-        learner_resume.keep(options.start)
+        learner_resume.keep_start(options.start)
     journal = open_journal(options.ledger, "learner", runtime.incarnation())
     recorder = learner_parts.recorder(run, options, ranks, spaces, fresh=resume is None)
     registry = http.registry("learner")
@@ -97,7 +97,9 @@ def _learn(
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
-    watch = systemd.Watch(functools.partial(learner_report.pulse, feed, progress, metrics))
+    watch = systemd.Watchdog(
+        functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
+    )
     try:
         feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
@@ -157,7 +159,7 @@ def _leave(feed: Feed, pieces: Pieces, reason: str, *, last: bool) -> None:
     """Says goodbye, and writes learner.json. `last`: a request to stop ends the whole run."""
     progress = pieces.progress
     final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")
-    feed.leave(final=final, text=learner_report.farewell(reason, progress))
+    feed.leave(final=final, text=learner_report.leave_text(reason, progress))
     if pieces.ranks.rank == 0:
         learner_report.write(
             pieces.folder,
@@ -195,7 +197,7 @@ def guarded(run: run_file.Run, options: Options) -> int:
         http.PortError,
         checkpoint.CheckpointError,
     ) as error:
-        logs.ends(log, error)
+        logs.log_end(log, error)
         return runtime.YOUR_INPUT
     except (RanksError, DivergedError) as error:
         log.error("%s", runtime.exit_line(error))
@@ -223,7 +225,7 @@ def main(given: argparse.Namespace | None = None) -> int:
     except run_file.ConfigError as error:
         log.error("%s", error)
         return runtime.YOUR_INPUT
-    logs.about(run=run.run.name)
+    logs.set_identity(run=run.run.name)
     # Of several ranks one says it.
     if not given.final and os.environ.get("RANK", "0") == "0":
         unused_keys.warn(run)

@@ -35,7 +35,7 @@ def feed(
 ) -> Feed:
     length, envs = run.unroll.length, run.unroll.envs
     name, inc = f"learner-{ranks.rank}", runtime.incarnation()
-    logs.about(inc=inc, name=name)
+    logs.set_identity(inc=inc, name=name)
     make_batch = functools.partial(
         Batch,
         spaces,
@@ -116,11 +116,11 @@ def gap_check(run: run_file.Run, spaces: Spaces) -> GapCheck:
 def serve_metrics(registry: Any, run: run_file.Run, options: Options, ranks: Ranks) -> int:
     """Serves this rank's metrics; returns the port that the broker may tell Prometheus, 0 =
     none."""
-    http.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
+    http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     port = options.metrics_port
     if port:
         port += ranks.rank
     port = http.serve(registry, host=options.metrics_host, port=port, healthy=lambda: "")
     if port is not None:
         log.info("metrics at port %d", port)
-    return http.told(options.metrics_host, port, options.broker)
+    return http.advertised_port(options.metrics_host, port, options.broker)

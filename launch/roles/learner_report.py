@@ -11,7 +11,7 @@ from types import MappingProxyType
 from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.process import machine, runtime
-from headrace.launch.process.systemd import Pulse
+from headrace.launch.process.systemd import WatchdogReading
 from headrace.learner.batches.receiver import Feed
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.progress import Progress
@@ -58,7 +58,7 @@ def write(
         log.error("the learner's report is not written: %s", error)
 
 
-def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
+def watchdog_reading(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> WatchdogReading:
     """Returns the watchdog's reading of a learner rank: it gets on, or there is no work for it.
 
     Read by a thread of its own: both loops must turn, the receiver's, and once there is one the
@@ -67,7 +67,7 @@ def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
     link, welcomed = feed.end.link, feed.end.welcome_version is not None
     train_loop = metrics.phase_seconds()["wait"] if welcomed else link.turns
     unheard = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
-    return Pulse(
+    return WatchdogReading(
         ready=welcomed,
         moved=(progress.learner_steps, progress.nonfinite),
         turns=(train_loop, link.turns),
@@ -77,7 +77,7 @@ def pulse(feed: Feed, progress: Progress, metrics: LearnerMetrics) -> Pulse:
     )
 
 
-def farewell(reason: str, progress: Progress) -> str:
+def leave_text(reason: str, progress: Progress) -> str:
     """Returns why the run ends, in words for the samplers."""
     words = {
         "return": "the return goal was reached",

@@ -50,7 +50,7 @@ def checkpoint_of(
     return found
 
 
-def keep(start: starts.Start) -> None:
+def keep_start(start: starts.Start) -> None:
     """Writes the run's files. A full disk does not end a run that goes on; one that begins needs
     its folder."""
     try:
@@ -62,7 +62,7 @@ def keep(start: starts.Start) -> None:
                 f"cannot write the run's folder: {error}; choose another with --out"
             ) from error
         log.error("the run's file is not written, it tells of an earlier start: %s", error)
-    start.say()
+    start.log_changes()
 
 
 def complete(
@@ -90,7 +90,7 @@ def complete(
     return True
 
 
-def began(options: Options, ranks: Ranks, started: float) -> float:
+def clock_began_at(options: Options, ranks: Ranks, started: float) -> float:
     """Returns the run's clock at 0, by time.monotonic: a continued run's clock goes on from its
     history."""
     if options.began is not None:

@@ -52,7 +52,7 @@ def sample(
 
     async def main() -> int:
         inc = runtime.incarnation()
-        logs.about(inc=inc, name=name)
+        logs.set_identity(inc=inc, name=name)
         journal = open_journal(ledger, "actor", inc)
         registry = http.registry("actor")
         metrics = ActorMetrics(registry)
@@ -75,7 +75,7 @@ def sample(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
-            end.port = http.told(metrics_host, port, broker)
+            end.port = http.advertised_port(metrics_host, port, broker)
             end.link.reports = logs.reports()
             await _sample(
                 end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, sender=sender
@@ -99,17 +99,17 @@ async def _sample(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
-        pulse = _Pulse(end, metrics)
-        watch = group.create_task(systemd.Watch(pulse).loop(), name="notify")
+        reading = _SamplerReading(end, metrics)
+        watch = group.create_task(systemd.Watchdog(reading).loop(), name="notify")
         while end.run is None:
             end.news.clear()
             await end.news.wait()
         run = shared_run.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
         allowing.check(run, prefixes)
-        logs.about(run=run.run.name)
+        logs.set_identity(run=run.run.name)
         figures = functools.partial(_figures, end, run.actor.drain_s)
         telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
-        pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
+        reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()
             log.info("the run is over: %s", end.over)
@@ -135,7 +135,7 @@ def _figures(end: ActorEnd, drain_s: float) -> ProcessFigures:
 
 
 @dataclass(slots=True)
-class _Pulse:
+class _SamplerReading:
     """Reads how a sampler is. One that waits only for its environments is at work: if they never
     answer, it hangs."""
 
@@ -143,12 +143,12 @@ class _Pulse:
     metrics: ActorMetrics
     sampler: Sampler | None = None  # None = its environments are not made yet
 
-    def __call__(self) -> systemd.Pulse:
+    def __call__(self) -> systemd.WatchdogReading:
         sampler, outbox, link = self.sampler, self.end.outbox, self.end.link
         waits = sampler.waits_for if sampler is not None else ""
         text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
         text += f"version {self.end.acting}"
-        return systemd.Pulse(
+        return systemd.WatchdogReading(
             ready=link.welcome is not None and sampler is not None,
             moved=(self.metrics.calls, outbox.generated - len(outbox), self.end.acting),
             turns=(link.turns,),

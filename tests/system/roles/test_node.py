@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import Metric
 
 from headrace.launch import keygen
-from headrace.launch.process.memory_use import descent, pss_bytes
+from headrace.launch.process.memory_use import pss_bytes, with_descendants
 from tests.system.commands.test_metrics import get, port_of, scrape
 from tests.system.conftest import RUN, Place, Process, shared_memory, until
 from tests.system.harness.figures import say
@@ -196,7 +196,7 @@ def test_killed_itself_it_leaves_nothing(place: Place) -> None:
     machine = Machine(place, samplers=2)
     machine.reaches("samplers_welcome", 2)
     place.trains(20)
-    family = descent(machine.node.pid)
+    family = with_descendants(machine.node.pid)
     own = {name for name in shared_memory() - before if name.startswith("headrace-node-")}
     machine.node.kill()
     until(lambda: not set(family) & place.alive().keys(), "all of them end")
