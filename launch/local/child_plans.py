@@ -13,7 +13,7 @@ from headrace.launch.roles.learner_options import Options
 
 @dataclass(frozen=True, slots=True)
 class ChildPlans:
-    """ChildPlans the processes of one run, with its broker at one address."""
+    """Plans the processes of one run, with its broker at one address."""
 
     run: run_file.Run
     out: Path

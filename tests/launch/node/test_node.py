@@ -96,7 +96,7 @@ def test_what_all_say_is_said_once() -> None:
     assert lines[3:] == ["30 n-3: no broker answers after 9 s"]
 
 
-def test_a_chorus_remembers_only_so_much() -> None:
+def test_repeated_lines_remember_at_most_256() -> None:
     lines: list[str] = []
     repeated = RepeatedLines(lambda _, text: lines.append(text))
     words = [
