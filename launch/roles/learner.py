@@ -62,11 +62,7 @@ def learn(run: run_file.Run, options: Options) -> int:
 def _learn(
     run: run_file.Run, options: Options, ranks: Ranks, device: torch.device, stopping: Any
 ) -> int:
-    if run.pacing.batch_unrolls % ranks.world:
-        raise run_file.ConfigError(
-            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
-            f" ranks; make it a multiple of {ranks.world}"
-        )
+    _check_batch(run, ranks)
     started = options.started or runtime.started_at()
     spaces = probe(run.env)
     identity = {"shared": shared_run.shared(run), "spaces": spaces.digest()}
@@ -97,9 +93,8 @@ def _learn(
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
-    watch = systemd.Watchdog(
-        functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
-    )
+    read = functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
+    watch = systemd.Watchdog(read)
     try:
         feed.welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
@@ -140,6 +135,14 @@ def _learn(
         feed.leave(final=False, text="the learner failed")
         watch.stop()
         journal.close()
+
+
+def _check_batch(run: run_file.Run, ranks: Ranks) -> None:
+    if run.pacing.batch_unrolls % ranks.world:
+        raise run_file.ConfigError(
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
+            f" ranks; make it a multiple of {ranks.world}"
+        )
 
 
 def _trained(pieces: Pieces, kind: str, feed: Feed) -> str:
