@@ -98,7 +98,7 @@ def _labelnames(registry: CollectorRegistry) -> dict[str, tuple[str, ...]]:
 def _broker() -> Iterator[CollectorRegistry]:
     run = run_file.Run()
     registry = http.registry("broker")
-    http.says_run(registry, run="", algorithm="", env="")
+    http.set_run_info(registry, run="", algorithm="", env="")
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
         gate = Gate(context, Path(folder))  # with keys, which add a metric
         router, publisher = endpoints.router(context, None), endpoints.publisher(context, None)
@@ -131,7 +131,7 @@ def _learner() -> Iterator[CollectorRegistry]:
     """Registers as if there were a GPU: the page must not depend on the machine that generates
     it."""
     registry = http.registry("learner")
-    http.says_run(registry, run="", algorithm="", env="")
+    http.set_run_info(registry, run="", algorithm="", env="")
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
         end = LearnerEnd(
             _NOBODY,

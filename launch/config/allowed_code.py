@@ -1,8 +1,8 @@
 """Decides which code a broker's run may name on this machine.
 
 A run names environments, wrappers and encoders as module:factory, and gymnasium imports what stands
-before the colon of an id. Whoever speaks as the broker would choose what a sampler imports and
-calls, so it may only be what this machine knows: registered ids, ours among them, gymnasium's
+before the colon of an id. A false broker would choose what a sampler imports and calls, so that
+may only be what this machine knows: registered ids, ours among them, gymnasium's
 wrappers, and what the machine's owner allows by --allow or in a file. A run from a file
 of this machine is not restricted: its owner wrote it.
 """
@@ -16,8 +16,8 @@ from typing import Final
 from headrace.actors.envs import envpool
 from headrace.launch.config.run_file import ConfigError, Run
 
-# What everybody may name, exactly this module: gymnasium's others, and ours, can do more than make
-# an environment. Those of ours that are for everybody have ids.
+# Allowed everywhere, exactly this module: gymnasium's others, and ours, can do more than make an
+# environment. Those of ours that every run may name have ids.
 _EVERYWHERE: Final = "gymnasium.wrappers"
 # Ids whose own arguments name code: gymnasium makes them by way of the older gym.
 _LOADERS: Final = ("GymV21Environment", "GymV26Environment")
@@ -25,7 +25,8 @@ _PREFIX: Final = re.compile(r"[^\s:]+(:\w+)?")
 
 
 def files() -> tuple[Path, ...]:
-    """Where the owners of the machine and of the account list prefixes, one a line."""
+    """Returns the files in which the owners of the machine and of the account list prefixes, one a
+    line."""
     own = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser(  # noqa: PTH111 - Path.expanduser raises where there is no home
         "~/.config"
     )
@@ -33,7 +34,8 @@ def files() -> tuple[Path, ...]:
 
 
 def allowed(given: Sequence[str]) -> tuple[str, ...]:
-    """What --allow says, and the files; ConfigError for what is no prefix."""
+    """Returns the prefixes of --allow and of the files; ConfigError for one that is not a
+    prefix."""
     prefixes = [_checked(prefix, f"--allow {prefix}") for prefix in given]
     for path in files():
         try:
@@ -49,18 +51,19 @@ def allowed(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def names(run: Run) -> tuple[str, ...]:
-    """All code that the run names and that is not allowed everywhere: what --allow must say."""
+    """Returns all code that the run names and that is not allowed everywhere: what --allow must
+    say."""
     found = (name for _, name in _named(run) if not _fits(name, ()))
     return tuple(dict.fromkeys(found))
 
 
-def words(run: Run) -> list[str]:
-    """The same for a command line."""
+def allow_options(run: Run) -> list[str]:
+    """Returns the same code as --allow options of a command line."""
     return [word for name in names(run) for word in ("--allow", name)]
 
 
 def check(run: Run, prefixes: Sequence[str]) -> None:
-    """ConfigError at the first code that this machine does not allow a broker to name."""
+    """Raises ConfigError at the first code that this machine does not allow a broker to name."""
     for place, name in _named(run):
         if not _fits(name, prefixes):
             module = name.partition(":")[0]
@@ -74,7 +77,7 @@ def check(run: Run, prefixes: Sequence[str]) -> None:
 
 
 def _named(run: Run) -> Iterator[tuple[str, str]]:
-    """Where the run names code, and which."""
+    """Yields each key of the run that names code, and the code."""
     env = run.env
     if ":" in env.id and not envpool.is_envpool(env):
         yield "env.id", _code(env.id)
@@ -90,7 +93,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _code(name: str) -> str:
-    """module:factory as it is; of module:Id-v0 the module, for gymnasium only imports that."""
+    """Returns module:factory as it is; of module:Id-v0 the module, as gymnasium only imports
+    that."""
     module, _, rest = name.partition(":")
     return name if rest.isidentifier() else module
 

@@ -10,7 +10,7 @@ from headrace.launch.config.run_file import ConfigError
 
 
 class Origin(NamedTuple):
-    """What a checkpoint was trained by."""
+    """Holds what a checkpoint was trained by."""
 
     shared: dict[str, Any]
     spaces: str  # their digest
@@ -28,7 +28,7 @@ _MISSING = "absent"
 
 
 class Difference(NamedTuple):
-    """A key whose values are not the same, as TOML."""
+    """Holds a key whose values are not the same, as TOML."""
 
     place: str  # section.key
     there: str
@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yields every key, by name, whose value there (sections a) is not the one here (b)."""
+    """Yields every key, sorted by name, whose value in `a` (there) is not the one in `b` (here)."""
     # Compared as text: Python takes 1, 1.0 and True for equal, a digest does not.
     there, here = (
         {
@@ -58,13 +58,13 @@ def _named_now(held: Any) -> Any:
 
 
 def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """Returns the first of them in words; None = there is none."""
+    """Returns the first difference in words; None = there is none."""
     return next((_words(found) for found in differences(a, b)), None)
 
 
 def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Returns every reason why what was trained by one run's sections cannot go on by another's;
-    None = it can."""
+    """Returns every reason why a run with the sections `now` cannot continue one that was trained
+    with `before`; None = it can."""
     found = [
         _words(difference)
         for section, keys in _FIXED.items()
@@ -79,8 +79,8 @@ def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
 
 
 def refuse_another(path: Path, there: Origin, here: Origin) -> None:
-    """ConfigError when what is in `path` was trained by another run: to pass over it would forget
-    it, so a person must choose."""
+    """Raises ConfigError when what is in `path` was trained by another run: to pass over it would
+    forget it, so a person must choose."""
     difference = no_continuation(there.shared, here.shared)
     if difference is not None:
         raise ConfigError(f"{path} is of another run: {difference} (there = in the checkpoint)")

@@ -1,4 +1,4 @@
-"""Opens what a role of a run works with, its key and its journal; what is wrong with one is a
+"""Opens what a role of a run works with, its key and its journal; a fault in one is a
 ConfigError."""
 
 from pathlib import Path
@@ -10,24 +10,25 @@ from headrace.launch.config import run_file
 
 
 def key(run: run_file.Run, role: str, given: Path | None) -> Key | None:
-    """The one given by --key, or the run's; None = this run works without keys."""
+    """Returns the key given by --key, or the run's; None = this run works without keys."""
     if given is None and not run.security.curve:
         return None
     return from_file(given or path(run, role), role)
 
 
 def path(run: run_file.Run, role: str) -> Path:
-    """Where the run has it."""
+    """Returns where the run keeps a role's key."""
     return Path(run.security.keys) / f"{role}.key"
 
 
 def authorised(run: run_file.Run) -> Path:
-    """Where the broker finds who may connect."""
+    """Returns the folder in which the broker finds the keys that may connect."""
     return Path(run.security.keys) / keys.AUTHORISED
 
 
 def from_file(given: Path | None, role: str) -> Key | None:
-    """A role that has its run from the broker knows of no key but the one given."""
+    """Returns the key in `given`, None without one: a role that gets its run from the broker knows
+    of no other key."""
     if given is None:
         return None
     try:

@@ -35,14 +35,14 @@ RUNS = Path(__file__).parents[1] / "runs"
 
 
 class ConfigError(ValueError):
-    """The run is wrong; the message is one line, fit to be the last one a user reads."""
+    """Says that the run is wrong; the message is one line, fit to be the last one a user reads."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(" ".join(sentence.split()))
 
 
 class RunSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """What this run is called, and where its randomness starts."""
+    """Holds the run's name, and the seed of its randomness."""
 
     name: Annotated[
         str,
@@ -58,7 +58,7 @@ class RunSection(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """When the run ends: by success, or by whichever limit comes first."""
+    """Ends the run: by success, or by whichever limit comes first."""
 
     return_: Annotated[
         float | None,
@@ -74,7 +74,7 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole run. A process hands each of its parts only that part's own section."""
+    """Holds the whole run. A process hands each of its parts only that part's own section."""
 
     run: RunSection = field(default_factory=RunSection)
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -100,12 +100,13 @@ _WHOLE = "# The whole run, defaults included. This file is itself a run file."
 
 
 def shipped() -> list[str]:
-    """The names of the runs that come with Headrace."""
+    """Returns the names of the runs that come with Headrace."""
     return sorted(path.stem for path in RUNS.glob("*.toml"))
 
 
 def load(name_or_path: str, sets: Sequence[str] = ()) -> Run:
-    """The run of a TOML file, or a shipped run by name, changed by `section.key=value` settings."""
+    """Returns the run of a TOML file, or a shipped run by name, changed by `section.key=value`
+    settings."""
     path, tables = read(name_or_path)
     tables.setdefault("run", {}).setdefault("name", path.stem)
     return build(tables, sets, source=path.name)
@@ -129,7 +130,7 @@ def build(tables: dict[str, Any], sets: Sequence[str], *, source: str) -> Run:
 
 
 def check(run: Run) -> None:
-    """Refuse what each section allows on its own but can never work together."""
+    """Refuses what each section allows on its own but can never work together."""
     if run.pacing.max_lag_hard <= run.pacing.max_lag:
         raise ConfigError(
             f"pacing.max_lag_hard is {run.pacing.max_lag_hard}; it must be above pacing.max_lag,"
@@ -171,12 +172,14 @@ def check(run: Run) -> None:
 
 
 def effective(run: Run, *, head: str = _WHOLE) -> str:
-    """The run as TOML: every key, its value, meaning and range. It loads to an equal run."""
+    """Returns the run as TOML: every key, its value, meaning and range. It loads to an equal
+    run."""
     return text(to_dict(run), head=head)
 
 
 def text(tables: dict[str, Any], *, head: str) -> str:
-    """Sections as a run file, with the meaning and range of each key. `head`: comment before."""
+    """Returns sections as a run file, with the meaning and range of each key. `head`: the comment
+    above them."""
     blocks = [f"{head}\n"]
     for section in msgspec.structs.fields(Run):
         if held := tables.get(section.name):
@@ -191,13 +194,15 @@ def text(tables: dict[str, Any], *, head: str) -> str:
 
 
 def to_dict(run: Run) -> dict[str, Any]:
-    """Builtins only, exactly as a peer decodes them: through msgpack, tuples become lists."""
+    """Returns builtins only, exactly as a peer decodes them: through msgpack, tuples become
+    lists."""
     plain: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(run))
     return plain
 
 
 def _locate(name_or_path: str) -> Path:
-    """A path ends in .toml; anything else is the name of a shipped run."""
+    """Returns the path of a run file: a name that ends in .toml is a path, any other a shipped
+    run's."""
     listed = f"shipped runs: {', '.join(shipped())}"
     path = Path(name_or_path)
     if path.suffix == ".toml":
@@ -233,8 +238,8 @@ def _name_as_registered(tables: dict[str, Any]) -> None:
 
 
 def _override(tables: dict[str, Any], setting: str) -> None:
-    """Write `section.key=value` into the tables; `env.kwargs.x=1` reaches into a table there, and
-    `stop.steps=none` takes away what may be left out: TOML has no null."""
+    """Writes `section.key=value` into the tables; `env.kwargs.x=1` reaches into a table there, and
+    `stop.steps=none` removes a key that may be unset: TOML has no null."""
     source = f"--set {setting}"
     dotted, equals, text = setting.partition("=")
     *outer, last = (part.strip() for part in dotted.split("."))
@@ -254,7 +259,8 @@ def _override(tables: dict[str, Any], setting: str) -> None:
 
 
 def _parse(text: str) -> Any:
-    """A TOML value; what is none is taken as text, so that a shell user need not quote twice."""
+    """Returns a TOML value; other text is taken as a string, so that a shell user need not quote
+    twice."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -304,7 +310,7 @@ def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
 
 
 def no_section(name: str, table: Any) -> str:
-    """What to say of a section that there is not."""
+    """Returns what to say of a section that does not exist."""
     if isinstance(table, dict):
         return f"[{name}] is no section; {_hint(name, SECTIONS)}"
     homes = [f"{section}.{name}" for section, keys in SECTIONS.items() if name in keys]
@@ -313,7 +319,8 @@ def no_section(name: str, table: Any) -> str:
 
 
 def _key_hint(section: str, key: str) -> str:
-    """The right key in the wrong section is the likelier slip; a misspelt one comes next."""
+    """Returns a hint: the right key in the wrong section is the likelier slip, a misspelt one comes
+    next."""
     homes = [f"{other}.{key}" for other, keys in SECTIONS.items() if key in keys]
     return f"did you mean {' or '.join(homes)}?" if homes else _hint(key, SECTIONS[section])
 

@@ -4,9 +4,9 @@
     OUT/starts/001.toml   the run of each start; its first lines say by which file and settings
     OUT/starts/file.toml  the file that the latest start was given, as it was then
 
-A run that is continued goes on as it was. Changed is what was changed on purpose: what has become
-different in the named file since the latest start, and what --set says. What would make it another
-run is refused.
+A run that is continued goes on as it was. Only deliberate changes count: what has become different
+in the named file since the latest start, and what --set says. What would make it another run is
+refused.
 """
 
 import contextlib
@@ -41,25 +41,25 @@ Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by s
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of a run."""
+    """Holds one start of a run: what it trains by, and how that was given."""
 
     run: run_file.Run
     out: Path
     file: Path  # the run file that was named
     sets: tuple[str, ...]
-    # Of a run that is continued: "learner.lr: 1e-05 -> 0.0029". None = it begins.
+    # Those of a continued run: "learner.lr: 1e-05 -> 0.0029". None = it begins.
     changes: tuple[str, ...] | None = None
     resume: bool = field(default=False, kw_only=True)  # it was asked to continue, if it can
 
-    def say(self) -> None:
-        """Logs what is no longer as it was."""
+    def log_changes(self) -> None:
+        """Logs what has changed since the latest start."""
         for change in self.changes or ():
             log.warning("continues with another %s", change)
 
     def keep(self) -> None:
         """Writes the run's files; OSError where that is not possible.
 
-        run.toml first: who finds the named file here already must find its changes there, too.
+        run.toml first: a start that finds the named file here must find its changes there, too.
         """
         folder = self.out / _FOLDER
         if not self.resume:
@@ -80,8 +80,8 @@ class Start:
 
 
 def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
-    """Returns where a run lies when nobody says: the first of NAME, NAME-2, NAME-3 .. that holds no
-    run yet, or the one trained last."""
+    """Returns a run's default folder: the first of NAME, NAME-2, NAME-3 .. that holds no run yet,
+    or, for `newest`, the one trained last."""
     if newest:
         numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
         there = [folder for folder in parent.glob("*") if numbered.fullmatch(folder.name)]
@@ -138,13 +138,13 @@ def keep_told(run: run_file.Run, out: Path) -> None:
 
 
 def has_checkpoints(out: Path) -> bool:
-    """True when something was trained in this folder, whole or not."""
+    """Says whether something was trained in this folder, whole or not."""
     folder = out / "checkpoints"
     return folder.is_dir() and any(folder.iterdir())
 
 
 def finished(stop: run_file.StopSection, out: Path) -> str:
-    """Returns why there is nothing to continue, in a line: the latest start ended by itself, and
+    """Returns, in a line, why there is nothing to continue: the latest start ended by itself, and
     under these settings it would again. "" = that is not known without its checkpoint."""
     try:
         report = json.loads((out / "learner.json").read_text())
@@ -166,7 +166,7 @@ def finished(stop: run_file.StopSection, out: Path) -> str:
 def complete(
     reason: str, stop: run_file.StopSection, *, steps: int, mean: float | None, seconds: float
 ) -> str:
-    """Returns the line that says so."""
+    """Returns the line that says that the run is complete, and how to go on."""
     done = {
         "return": f"its mean return is {mean}, stop.return {stop.return_}",
         "steps": f"{steps} steps are trained, stop.steps is {stop.steps}",
@@ -197,8 +197,8 @@ def _default(kind: FieldInfo) -> Any:
 
 
 def _of_a_learner(out: Path) -> bool:
-    """False = what stands in run.toml is an evaluator's, who knows half of it. Before there were
-    starts, `headrace train` alone wrote the whole run."""
+    """Says whether run.toml is a learner's; False = an evaluator's, which knows half of the run.
+    Before there were starts, `headrace train` alone wrote the whole run."""
     return (out / _FOLDER).is_dir() or (out / ".train.lock").exists()
 
 

@@ -12,7 +12,7 @@ SHOWN = 80
 
 
 def value(held: Any) -> str:
-    """One value on one line, such that tomllib gives it back."""
+    """Returns one value on one line, such that tomllib gives it back."""
     match held:
         case bool():
             return "true" if held else "false"
@@ -32,7 +32,8 @@ def value(held: Any) -> str:
 
 
 def portable(value: Any) -> bool:
-    """True for what survives TOML, msgpack and comparison: no dates, no NaN, no half characters."""
+    """Says whether a value survives TOML, msgpack and comparison: no dates, no NaN, no half
+    characters."""
     match value:
         case bool():
             return True
@@ -51,13 +52,14 @@ def portable(value: Any) -> bool:
 
 
 def shown(held: Any) -> str:
-    """A value for a message: cut when long."""
+    """Returns a value for a message: cut when long."""
     text = value(held)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def line(name: str, held: Any, kind: Any) -> str:
-    """One key with its meaning and range; TOML has no null, so an unset key is a comment."""
+    """Returns one key with its meaning and range; TOML has no null, so an unset key is a
+    comment."""
     told = inspect.type_info(kind)
     meaning = ""
     if isinstance(told, inspect.Metadata) and told.extra_json_schema:
@@ -67,12 +69,12 @@ def line(name: str, held: Any, kind: Any) -> str:
 
 
 def comment(text: str | None) -> str:
-    """A comment may not hold a line break."""
+    """Returns the text on one line: a comment may not hold a line break."""
     return " ".join((text or "").split())
 
 
 def optional(kind: Any) -> bool:
-    """True where a key of this type may be not set."""
+    """Says whether a key of this type may be unset."""
     told = inspect.type_info(kind)
     while isinstance(told, inspect.Metadata):
         told = told.type
@@ -80,7 +82,7 @@ def optional(kind: Any) -> bool:
 
 
 def allowed(kind: Any) -> str:
-    """What a key of this type may hold, in words."""
+    """Returns what a key of this type may hold, in words."""
     return _allowed(inspect.type_info(kind))
 
 

@@ -1,4 +1,4 @@
-"""What one unroll of a run weighs, and whether that can travel."""
+"""The size of one unroll of a run, and whether that can travel."""
 
 import math
 
@@ -8,7 +8,7 @@ from headrace.learner.spaces import Spaces, unroll_fields
 
 
 def unroll_bytes(run: Run, spaces: Spaces) -> int:
-    """Bytes of one unroll of these spaces; refuses one that could never travel."""
+    """Returns the bytes of one unroll of these spaces; refuses one that could never travel."""
     fields = unroll_fields(
         spaces,
         length=run.unroll.length,

@@ -1,5 +1,5 @@
 """Keys that were set and do nothing: each belongs to a choice that the run has not made. Pure, save
-that `warn` says it."""
+that `warn` logs it."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _RHO = ("rho_clip", "c_clip", "pg_rho_clip")
 
 
 class _Rule(NamedTuple):
-    """Where `here` holds, these keys of the section do nothing, because of `why`."""
+    """Says that where `here` holds, these keys of the section do nothing, because of `why`."""
 
     why: str
     here: Callable[[Run], bool]
@@ -75,7 +75,7 @@ _RULES = (
 
 
 def unused(run: Run) -> Iterator[str]:
-    """One sentence for each key that differs from its default and changes nothing."""
+    """Yields one sentence for each key that differs from its default and changes nothing."""
     for rule in _RULES:
         if not rule.here(run):
             continue
@@ -87,7 +87,7 @@ def unused(run: Run) -> Iterator[str]:
 
 
 def warn(run: Run) -> None:
-    """At the start of a run, for who set them."""
+    """Logs the unused keys at the start of a run."""
     for sentence in unused(run):
         log.warning("%s", sentence)
 

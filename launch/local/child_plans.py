@@ -1,4 +1,5 @@
-"""What `headrace train` starts: each role's work in a fork, and the words that start it anew."""
+"""The processes that `headrace train` starts: each role's work in a fork, and the arguments that
+start it again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from headrace.launch.roles.learner_options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
-    """Of one run, with its broker at one address."""
+class ChildPlans:
+    """Plans the processes of one run, with its broker at one address."""
 
     run: run_file.Run
     out: Path
@@ -116,7 +117,7 @@ class Plans:
             "--ledger",
             str(ledger),
             *self._key_words("actor"),
-            *allowed_code.words(self.run),
+            *allowed_code.allow_options(self.run),
         ]
         return Plan(name, role, again)
 
@@ -144,7 +145,7 @@ class Plans:
             "--out",
             str(self.out),
             *self._key_words("evaluator"),
-            *allowed_code.words(self.run),
+            *allowed_code.allow_options(self.run),
         ]
         return Plan("evaluator", role, again)
 
@@ -153,7 +154,8 @@ class Plans:
         return str(self.out / "run.toml")
 
     def _key(self, role: str) -> Path | None:
-        """For those that do not read the run file: it names the key of the others."""
+        """Returns the key of a role that does not read the run file, which names the keys of the
+        others."""
         return keyring.path(self.run, role) if self.run.security.curve else None
 
     def _key_words(self, role: str) -> Sequence[str]:
@@ -162,5 +164,6 @@ class Plans:
 
 
 def actor_seed(seed: int, index: int) -> int:
-    """Environments of all samplers begin apart: environment i of a sampler adds i."""
+    """Returns a sampler's seed, such that environments of all samplers begin apart: environment i
+    of a sampler adds i."""
     return (seed * 1_000_003 + index * 100_003) % 2**31

@@ -1,7 +1,7 @@
 """The processes of `headrace train`: forked after torch is imported once, watched, started again.
 
 The first children are forks, so they share imported pages and start at once. Those that need
-torch are forked by a nursery, a process that imports it, forks them, and ends; this process adopts
+torch are forked by a forker, a process that imports it, forks them, and ends; this process adopts
 them and stays small. It gets threads later (the live view), and a fork of a threaded process is
 not safe: whatever dies is started again as a fresh interpreter.
 """
@@ -21,26 +21,26 @@ from headrace.launch.process import logs, runtime
 
 log = logging.getLogger(__name__)
 
-# A child that dies this often within the window is not going to live; say so and stop.
+# A child that dies more often within the window is not going to live: the run gives up.
 _MOST_RESTARTS, _WINDOW_S = 5, 60.0
 
 
 @dataclass(slots=True)
 class Child:
-    """One role's process."""
+    """Holds one role's process."""
 
     name: str
-    again: Sequence[str]  # arguments of `headrace` that start it anew
+    again: Sequence[str]  # arguments of `headrace` that start it again
     pid: int
     status: int | None = None  # exit status, once it has ended; negative = killed by that signal
     deaths: list[float] = field(default_factory=list)
-    # Set when it was started anew. Dropped while it lives, it would be waited for behind our back,
-    # and its exit status lost.
+    # Set when it was started again, and kept: once it is dropped Python waits for the process by
+    # itself, and the exit status is lost.
     popen: subprocess.Popen[bytes] | None = None
 
 
 class Plan(NamedTuple):
-    """A child to be."""
+    """Holds what starts a child."""
 
     name: str
     role: Callable[[], int]
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
 
 class GaveUpError(Exception):
-    """A child cannot be kept alive."""
+    """Says that a child cannot be kept alive."""
 
 
 class Children:
@@ -59,7 +59,7 @@ class Children:
         self._unseen: list[Child] = []  # ended while others were waited for; the next reap tells
 
     def fork(self, name: str, role: Callable[[], int], again: Sequence[str]) -> Child:
-        """A child that runs `role` and exits with what it returns."""
+        """Forks a child that runs `role` and exits with what it returns."""
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # shared pages stay shared: the collector must not write into them
@@ -69,7 +69,7 @@ class Children:
         try:
             pid = os.fork()
             if pid == 0:
-                _become(name, role, parent=parent, signals=held)
+                _run_child(name, role, parent=parent, signals=held)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         child = Child(name, again, pid)
@@ -77,26 +77,29 @@ class Children:
         return child
 
     def fork_together(self, plans: Sequence[Plan], prepare: Callable[[], object]) -> list[Child]:
-        """Children that share what `prepare` imports, and this process does not."""
+        """Forks children that share what `prepare` imports, and this process does not."""
         if not runtime.adopt_orphans():  # not on Linux: our own pages will have to do
             prepare()
             return [self.fork(*plan) for plan in plans]
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         main = os.getpid()
-        nursery = self.fork("nursery", lambda: _breed(plans, prepare, main=main, tell=tell), ())
-        os.close(tell)
-        with os.fdopen(told) as lines:
+        forker = self.fork(
+            "forker", lambda: _run_forker(plans, prepare, main=main, report_to=write_end), ()
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as lines:
             pids = [int(line) for line in lines]
-        self.wait([nursery], timeout_s=10.0)
-        self.all.remove(nursery)
-        born = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
-        self.all += born
-        if len(born) < len(plans):
-            raise GaveUpError(f"the processes could not be started: {_words(nursery.status)}")
-        return born
+        self.wait([forker], timeout_s=10.0)
+        self.all.remove(forker)
+        started = [Child(p.name, p.again, pid) for p, pid in zip(plans, pids, strict=False)]
+        self.all += started
+        if len(started) < len(plans):
+            raise GaveUpError(f"the processes could not be started: {_words(forker.status)}")
+        return started
 
     def reap(self) -> list[Child]:
-        """Children that have ended since the last call, also while others were waited for."""
+        """Returns the children that have ended since the last call, also while others were waited
+        for."""
         ended, self._unseen = self._unseen + self._look(), []
         return ended
 
@@ -110,7 +113,7 @@ class Children:
         return ended
 
     def restart(self, child: Child) -> None:
-        """A fresh process in its place, unless it dies too often."""
+        """Starts a fresh process in its place, unless it dies too often."""
         now = time.monotonic()
         child.deaths = [at for at in child.deaths if now - at < _WINDOW_S] + [now]
         if len(child.deaths) > _MOST_RESTARTS:
@@ -121,14 +124,14 @@ class Children:
         log.warning("%s %s; starting it again", child.name, _words(child.status))
         parent = os.getpid()
         child.popen = subprocess.Popen(
-            [sys.executable, "-m", "headrace.launch.cli", *_level(), *child.again],
+            [sys.executable, "-m", "headrace.launch.cli", *_log_level_option(), *child.again],
             preexec_fn=lambda: _in_child(parent),
             env={**os.environ, logs.VARIABLE: logs.form()},
         )
         child.pid, child.status = child.popen.pid, None
 
     def stop(self, children: Sequence[Child], *, timeout_s: float) -> None:
-        """SIGTERM, and SIGKILL for who does not end in time."""
+        """Sends SIGTERM, and SIGKILL to those that do not end in time."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in children:
                 if child.status is None:
@@ -147,33 +150,36 @@ class Children:
         return [child.pid for child in self.all if child.status is None]
 
 
-def _breed(plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, tell: int) -> int:
-    """The nursery's whole life; `main` adopts its children when it ends."""
+def _run_forker(
+    plans: Sequence[Plan], prepare: Callable[[], object], *, main: int, report_to: int
+) -> int:
+    """Runs the forker from start to end; `main` adopts its children when it ends."""
     prepare()
     gc.freeze()
-    nursery = os.getpid()
+    forker = os.getpid()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     for plan in plans:
         pid = os.fork()
         if pid == 0:
-            os.close(tell)
-            _become(plan.name, plan.role, parent=main, signals=held, nursery=nursery)
-        os.write(tell, f"{pid}\n".encode())
+            os.close(report_to)
+            _run_child(plan.name, plan.role, parent=main, signals=held, forker=forker)
+        os.write(report_to, f"{pid}\n".encode())
     return runtime.OK
 
 
-def _become(
+def _run_child(
     name: str,
     role: Callable[[], int],
     *,
     parent: int,
     signals: Iterable[signal.Signals | int],
-    nursery: int = 0,
+    forker: int = 0,
 ) -> None:
-    """The child's whole life."""
+    """Runs the child from start to end."""
     status = runtime.OUR_FAULT
     try:
-        while os.getppid() == nursery:  # the wish to die with the parent is for the one to come
+        # PR_SET_PDEATHSIG binds to the current parent, so wait until `main` has adopted us.
+        while os.getppid() == forker:
             time.sleep(0.001)
         _in_child(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
@@ -189,7 +195,7 @@ def _become(
 
 
 def _status(child: Child) -> int | None:
-    """Its exit status; None while it runs."""
+    """Returns its exit status; None while it runs."""
     if child.popen is not None:
         return child.popen.poll()
     pid, status = os.waitpid(child.pid, os.WNOHANG)
@@ -197,15 +203,16 @@ def _status(child: Child) -> int | None:
 
 
 def _in_child(parent: int) -> None:
-    """ctrl-C goes to the whole terminal; the parent alone decides who ends when."""
+    """Sets a child's signals. Ctrl-C goes to the whole terminal; the parent alone decides who ends
+    when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Not the parent's handler: a child that is asked to end before its role began just ends.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     runtime.die_with_parent(parent)
 
 
-def _level() -> list[str]:
-    """It says as much as the one that was forked; how, HEADRACE_LOG tells it."""
+def _log_level_option() -> list[str]:
+    """Returns the option that makes it log as much as the fork did; HEADRACE_LOG sets the form."""
     return ["--log-level", "warning"] if _quiet() else []
 
 

@@ -1,4 +1,4 @@
-"""summary.json: what a run did, from its processes' own reports and journals."""
+"""Writes summary.json: what a run did, from its processes' own reports and journals."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from headrace.broker import durable
 from headrace.broker.journal import audit, fates
 from headrace.launch.config import run_file
-from headrace.launch.process.memory_use import Tree
+from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 
 
@@ -19,7 +19,7 @@ def write(
     out: Path,
     *,
     began: float,
-    tree: Tree,
+    tree: ProcessTree,
     sampled: Sequence[tuple[float, float]],
 ) -> dict[str, Any]:
     """Writes summary.json and curve.png; returns the summary. `began`: the run's clock at 0, by
@@ -57,7 +57,7 @@ def write(
         "rolled_back": account.rolled_back,
         "nonfinite_steps": learner.get("nonfinite", 0),
         "wire_bytes_per_step": _per_step(broker, account),
-        "cpu_s": round(Tree.cpu_s(), 2),
+        "cpu_s": round(ProcessTree.cpu_s(), 2),
         "peak_rss_mb": round(tree.peak_mb, 1),
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
         "phase_seconds": learner.get("phase_seconds", {}),
@@ -77,7 +77,7 @@ def write(
 
 
 def words(result: dict[str, Any], out: Path) -> str:
-    """The last lines a user sees."""
+    """Returns the last lines that a user sees."""
     reasons = {
         "return": "solved",
         "steps": "step limit reached",
@@ -86,7 +86,7 @@ def words(result: dict[str, Any], out: Path) -> str:
         "failed": "failed",
     }
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
-    # Only whole ones: what was being written when it was killed has a suffix.
+    # Only whole ones: one that was being written when its process was killed has a suffix.
     checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())
     picture = out / "curve.png"
     return "\n".join(
@@ -105,7 +105,8 @@ def words(result: dict[str, Any], out: Path) -> str:
 
 
 def _evaluation(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The last one, and the best: of equal means the newer, as its weights are the ones kept."""
+    """Returns the last one, and the best: of equal means the newer, as its weights are the ones
+    kept."""
     if not lines:
         return None
     return {"last": lines[-1], "best": max(reversed(lines), key=lambda line: line["mean"])}
@@ -125,14 +126,14 @@ def _best_words(evaluation: dict[str, Any] | None, out: Path) -> list[str]:
 
 
 def _rate(sampled: Sequence[tuple[float, float]]) -> float:
-    """Steps a second after the first quarter of the time, which is warm-up."""
+    """Returns steps a second after the first quarter of the time, which is warm-up."""
     busy = [mark for mark in sampled if mark[1] > 0]
     if len(busy) < 2:
         return 0.0
     first, last = busy[0], busy[-1]
     start = next(m for m in busy if m[0] >= first[0] + (last[0] - first[0]) / 4)
     counted = [steps for at, steps in busy if at >= start[0]]
-    # A total that falls began anew: a broker was started again.
+    # A total that falls began at 0 again: a broker was started again.
     grown = sum(max(0.0, now - before) for before, now in itertools.pairwise(counted))
     return grown / (last[0] - start[0]) if last[0] > start[0] else 0.0
 
@@ -147,7 +148,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A process's report; nothing when it was killed before or while it wrote."""
+    """Returns a process's report; {} when it was killed before or while it wrote."""
     try:
         report = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -16,28 +16,28 @@ from typing import Any
 
 from headrace.broker.peers.evaluator import LAST_S
 from headrace.launch.config import keyring, starts, unused_keys
-from headrace.launch.local.child_plans import Plans
+from headrace.launch.local.child_plans import ChildPlans
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.monitor.rates import totals
 from headrace.launch.monitor.terminal import CapturedTerminal
 from headrace.launch.process import folder_lock, logs, runtime
-from headrace.launch.process.memory_use import Tree
+from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
-# From its goodbye, which ends the samplers, to the end of its process.
+# The learner: from its goodbye, which ends the samplers, to the end of its process.
 _LEARNER_ENDS_WITHIN_S = 3.0
-# Once it is asked to, or its time is up.
+# The evaluator: once it is asked to, or its time is up.
 _EVALUATOR_ENDS_WITHIN_S = 3.0
 
 
 def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: bool = False) -> int:
-    """`evaluate`: an evaluator plays beside it. `record`: every batch is kept. Returns the exit
-    status."""
-    started, asked = runtime.started_at(), runtime.Asked()
+    """Trains a run on this machine; returns the exit status. `evaluate`: an evaluator plays beside
+    it. `record`: every batch is kept."""
+    started, asked = runtime.started_at(), runtime.StopRequested()
     run, out = start.run, start.out
     logs.start("train", quiet=True)
     if not quiet:  # what a sampler measured and chose is worth a line beside the view
@@ -51,9 +51,9 @@ def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: b
         return runtime.YOUR_INPUT
     for role in ("broker", "learner", "actor", "watcher", *(["evaluator"] if evaluate else [])):
         keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
-    with folder_lock.claim(out, "train", patience_s=0.0):
-        with folder_lock.claim(out, "learner-0"):
-            pass  # one of a run that has just been killed has ended by now
+    with folder_lock.lock_folder(out, "train", patience_s=0.0):
+        with folder_lock.lock_folder(out, "learner-0"):
+            pass  # a learner of a run that has just been killed has ended by now
         if start.resume and (complete := starts.finished(run.stop, out)):
             log.warning("%s", complete)
             return runtime.OK
@@ -64,19 +64,19 @@ def _begin(
     start: starts.Start,
     quiet: bool,
     started: float,
-    asked: runtime.Asked,
+    asked: runtime.StopRequested,
     *,
     evaluate: bool,
     record: bool,
 ) -> int:
-    """In a folder that is ours alone."""
+    """Starts in a folder that is locked for us."""
     out = start.out
     try:
         start.keep()
     except OSError as error:
         log.error("cannot write the run's folder: %s; choose another with --out", error)
         return runtime.YOUR_INPUT
-    start.say()
+    start.log_changes()
     unused_keys.warn(start.run)
     # Reports of processes that are gone; a resumed run continues its history and its ledger.
     for name in ("learner.json", "broker.json", "summary.json"):
@@ -115,14 +115,14 @@ def _folder_problem(start: starts.Start) -> str:
 
 
 class _Local:
-    """One `headrace train`."""
+    """Runs one `headrace train`."""
 
     def __init__(
         self,
         start: starts.Start,
         quiet: bool,
         started: float,
-        asked: runtime.Asked,
+        asked: runtime.StopRequested,
         endpoint: str,
         *,
         evaluate: bool,
@@ -131,17 +131,17 @@ class _Local:
         self.given = start.run
         self.out = start.out
         self.quiet = quiet
-        # When the run began, as its clock has it: earlier starts count, what lay between does not.
+        # When the run began, by its clock: earlier starts count, the time between does not.
         self.began = started - learning_curve.ended_at(start.out / "history.jsonl")
         self.asked = asked  # the user wants us to end
         self.endpoint = endpoint
         self.children = Children()
-        self.tree = Tree()
+        self.tree = ProcessTree()
         self.learner: Child
         self.broker: Child
         self.actors: list[Child] = []
         self.evaluate = evaluate
-        self.plans = Plans(
+        self.plans = ChildPlans(
             start.run,
             start.out,
             endpoint,
@@ -158,7 +158,7 @@ class _Local:
         if not self.quiet:  # it takes a moment until there is anything to show
             words = f"headrace {self.given.run.name}: broker, learner and samplers are starting"
             print(f"{words}; folder {self.out}", file=sys.stderr)  # noqa: T201
-        # Before anybody is forked: children write where the live view will move.
+        # Before the first fork: children write where the live view will move.
         terminal = CapturedTerminal() if not self.quiet and sys.stderr.isatty() else None
         try:
             failed = self._live(terminal)
@@ -169,7 +169,8 @@ class _Local:
         return self._conclude(failed)
 
     def _live(self, terminal: CapturedTerminal | None) -> str:
-        """From the first process to the end of training; returns why it had to give up, or ""."""
+        """Runs from the first process to the end of training; returns why it had to give up, or
+        ""."""
         try:
             if self._start():
                 self._watch(terminal)
@@ -180,7 +181,7 @@ class _Local:
     # ---- start ----------------------------------------------------------------------------------
 
     def _start(self) -> bool:
-        """False = asked to stop before all were started."""
+        """Starts all processes; False = asked to stop before all were started."""
         count, plans = self.given.actor.count, self.plans
         self.broker = self.children.fork(*plans.broker())
         wanted = [plans.learner(), *map(plans.actor, range(count))]
@@ -192,7 +193,7 @@ class _Local:
     # ---- run ------------------------------------------------------------------------------------
 
     def _watch(self, terminal: CapturedTerminal | None) -> None:
-        """Until the learner has ended for good, or somebody asks us to stop."""
+        """Watches until the learner has ended for good, or somebody asks us to stop."""
         from headrace.launch.monitor.live_view import LiveView
         from headrace.launch.monitor.status_client import StatusClient
 
@@ -214,7 +215,7 @@ class _Local:
                 view.show(watcher.status)
                 if time.monotonic() > memory_at:
                     memory_at = time.monotonic() + _MEMORY_EVERY_S
-                    self.tree.look(self.children.alive())
+                    self.tree.measure(self.children.alive())
                 for child in self.children.reap():
                     if not self._expected(child):
                         self.children.restart(child)
@@ -224,7 +225,8 @@ class _Local:
             watcher.close()
 
     def _expected(self, child: Child) -> bool:
-        """Did it end because it should? Wrong input is not mended by starting again."""
+        """Says whether a child ended because it should; GaveUpError for wrong input, which starting
+        again does not cure."""
         if child in self.evaluators and child.status not in (runtime.OK, None):
             self._mourn(child)
             return True
@@ -233,13 +235,14 @@ class _Local:
         if child is self.learner:
             return child.status in (runtime.OK, runtime.LIMIT)
         if child in (*self.actors, *self.evaluators) and child.status == runtime.OK:
-            # Well done if the learner said that the run is over; it ends a moment later then.
+            # As it should, if the learner said that the run is over; it ends a moment later then.
             self.left.append((time.monotonic(), child))
             return True
         return False
 
     def _mourn(self, evaluator: Child) -> None:
-        """A run does not end because nobody looks on."""
+        """Restarts an evaluator, or goes on without one: a run does not end because nobody looks
+        on."""
         try:
             if evaluator.status != runtime.YOUR_INPUT:
                 self.children.restart(evaluator)
@@ -250,7 +253,8 @@ class _Local:
         log.warning("the run goes on without evaluations")
 
     def _bring_back(self) -> None:
-        """Those that somebody sent away: the learner is still here, so the run is not over."""
+        """Restarts samplers that somebody sent away: the learner is still here, so the run is not
+        over."""
         for since, child in list(self.left):
             if time.monotonic() - since > _LEARNER_ENDS_WITHIN_S and self.learner.status is None:
                 self.left.remove((since, child))
@@ -263,7 +267,8 @@ class _Local:
     # ---- end ------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Learner first, it writes the checkpoint and says goodbye; then samplers; broker last."""
+        """Stops the learner first, it writes the checkpoint and says goodbye; then samplers; broker
+        last."""
         stop = self.children.stop
         if hasattr(self, "learner"):
             finished = self.learner.status in (runtime.OK, runtime.LIMIT) and not self.asked
@@ -277,7 +282,8 @@ class _Local:
             stop([self.broker], timeout_s=5.0)
 
     def _last_evaluation(self) -> None:
-        """It knows that the run is over, and when to give up; a user who asks need not wait."""
+        """Waits for the evaluator, which knows that the run is over, and when to give up; a user
+        who asks need not wait."""
         deadline = time.monotonic() + LAST_S + _EVALUATOR_ENDS_WITHIN_S
         while not self.asked and time.monotonic() < deadline:
             if all(child.status is not None for child in self.evaluators):
@@ -311,11 +317,12 @@ class _Local:
         return runtime.OK if limited else runtime.LIMIT
 
     def _unreported(self) -> int:
-        """What the learner's own end says, where its report cannot."""
+        """Returns the exit status by how the learner ended, where its report cannot say."""
         learner = getattr(self, "learner", None)
         good = learner is not None and learner.status == runtime.OK and not self.asked
         return runtime.OK if good else runtime.LIMIT
 
 
 def _import_roles() -> None:
-    """What learner, samplers and evaluator share: above all torch, which takes most of a second."""
+    """Imports what learner, samplers and evaluator share: above all torch, which takes most of a
+    second."""

@@ -41,7 +41,7 @@ def top(
     with contextlib.closing(client):
         if port is not None:
             return _serve(client, address, host=host, port=port, names=names)
-        asked = runtime.Asked()
+        asked = runtime.StopRequested()
         if not _wait_for_first_status(client, address, asked):
             return runtime.OK
         if not sys.stdout.isatty():
@@ -50,7 +50,9 @@ def top(
             return _live(client, asked, keys)
 
 
-def _wait_for_first_status(client: StatusClient, address: str, asked: runtime.Asked) -> bool:
+def _wait_for_first_status(
+    client: StatusClient, address: str, asked: runtime.StopRequested
+) -> bool:
     """Waits for the first status; returns False if asked to stop before. Raises ConfigError if no
     broker answers or it refuses us."""
     deadline = time.monotonic() + _ANSWERS_S
@@ -68,7 +70,7 @@ def _wait_for_first_status(client: StatusClient, address: str, asked: runtime.As
     return not asked
 
 
-def _once(client: StatusClient, asked: runtime.Asked) -> int:
+def _once(client: StatusClient, asked: runtime.StopRequested) -> int:
     """Prints one status with rates over 2 seconds, for a file or a pipe."""
     rates, until = Rates(), time.monotonic() + _ONCE_S
     rates.update(client.status, client.last_status_at or 0.0)
@@ -79,7 +81,7 @@ def _once(client: StatusClient, asked: runtime.Asked) -> int:
     return runtime.OK
 
 
-def _live(client: StatusClient, asked: runtime.Asked, keys: int | None) -> int:
+def _live(client: StatusClient, asked: runtime.StopRequested, keys: int | None) -> int:
     rates, news = Rates(), ""
     console = Console()
     # We refresh it: a refresh thread would draw while we wait.
@@ -109,7 +111,7 @@ def _wrong(client: StatusClient) -> str:
     return f"the broker has not answered since {since} ({silent:.0f} s)"
 
 
-def _ask_and_wait(client: StatusClient, asked: runtime.Asked, keys: int | None) -> bool:
+def _ask_and_wait(client: StatusClient, asked: runtime.StopRequested, keys: int | None) -> bool:
     """Asks, and waits for the answer until the next refresh at the latest; returns True to end."""
     before = client.last_status_at
     client.ask()
@@ -119,7 +121,7 @@ def _ask_and_wait(client: StatusClient, asked: runtime.Asked, keys: int | None) 
 
 def _wait(
     client: StatusClient,
-    asked: runtime.Asked,
+    asked: runtime.StopRequested,
     keys: int | None,
     *,
     until: float,
@@ -161,7 +163,7 @@ def _serve(
     stops = (signal.SIGTERM, signal.SIGINT)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads must not receive them
     try:
-        _wait_for_first_status(client, address, runtime.Asked())
+        _wait_for_first_status(client, address, runtime.StopRequested())
         logs.start("top")
         found = http.serve(
             http.registry("view"),

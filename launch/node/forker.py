@@ -1,12 +1,12 @@
 """A process that imported torch once, has no threads, and forks a node's processes when it is told.
 
-    node --settings, then one Order a line--> nursery --pid--> node      (one socket, both ways)
-                                                |
-                                                +-- fork, fork --> sampler, child of the node
+    node --settings, then one ForkOrder a line--> forker --pid--> node  (one socket, both ways)
+                                                  |
+                                                  +-- fork, fork --> sampler, child of the node
 
 Forked from here a sampler starts at once and shares what was imported, also when it is started
-again. The process in between ends at once, so that the node, not the nursery, adopts the sampler:
-what kills the nursery harms no sampler. It ends with the node.
+again. The process in between ends at once, so that the node, not the forker, adopts the sampler:
+what kills the forker harms no sampler. It ends with the node.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from headrace.launch.process import runtime
 
 MOST_BYTES: Final = 1 << 16
 READY: Final = b"ready"
-# The node speaks to the service manager, and nobody for it.
-_THE_NODES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+# Only the node speaks to the service manager.
+_NODE_ONLY: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 # Before numpy and torch are imported: a fork keeps only one thread, so there must be no other.
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Settings(Struct, frozen=True):
-    """What all processes of a node share."""
+    """Holds what all processes of a node share."""
 
     node: int  # its process
     broker: str
@@ -53,15 +53,16 @@ class Settings(Struct, frozen=True):
     allow: tuple[str, ...] = ()  # code that the broker's run may name
 
 
-class Order(Struct, frozen=True):
-    """Start one. index -1 = the relay."""
+class ForkOrder(Struct, frozen=True):
+    """Orders the start of one process. index -1 = the relay."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere it may
 
 
-class Nursery:
-    """The node's end. A nursery that ended is started again by the next order that is due."""
+class Forker:
+    """Starts the forker, and talks to it from the node's end. One that ended is started again by
+    the next order that is due."""
 
     def __init__(self, settings: Settings) -> None:
         self.ready = False  # it has imported what it must
@@ -75,30 +76,32 @@ class Nursery:
 
     @property
     def fd(self) -> int:
-        """To wait for; -1 = there is nothing to wait for."""
+        """Returns the descriptor to wait for; -1 = there is nothing to wait for."""
         return self._socket.fileno() if self._socket is not None else -1
 
     def start(self) -> int:
-        """A fresh interpreter, as this process may have threads; its pid."""
+        """Starts the forker as a fresh interpreter, as this process may have threads; returns its
+        pid."""
         self.close()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "headrace.launch.node.forker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                # To systemd the node speaks, and nobody else.
+                # Only the node speaks to systemd.
                 env={name: word for name, word in os.environ.items() if name != "NOTIFY_SOCKET"},
             )
         self._socket.setblocking(False)
-        self._say(self._settings)
+        self._send(self._settings)
         return self._popen.pid
 
-    def order(self, order: Order) -> bool:
-        """False = not now."""
-        return self.ready and self._say(order)
+    def order(self, order: ForkOrder) -> bool:
+        """Sends an order; False = not now."""
+        return self.ready and self._send(order)
 
-    def born(self) -> list[tuple[int, int]]:
-        """Index and pid of those that were started since; pid 0 = it could not be."""
+    def forked(self) -> list[tuple[int, int]]:
+        """Returns index and pid of those that were started since the last call; pid 0 = that
+        failed."""
         found: list[tuple[int, int]] = []
         while self._socket is not None:
             try:
@@ -117,7 +120,7 @@ class Nursery:
         return found
 
     def close(self) -> None:
-        """It ends when nobody speaks to it."""
+        """Ends the forker."""
         self._hang_up()
         if self._popen is not None:
             self._popen.kill()
@@ -130,27 +133,27 @@ class Nursery:
             self._socket.close()
             self._socket = None
 
-    def _say(self, words: Settings | Order) -> bool:
+    def _send(self, message: Settings | ForkOrder) -> bool:
         if self._socket is None:
             return False
         try:
-            self._socket.send(msgspec.json.encode(words))
+            self._socket.send(msgspec.json.encode(message))
         except OSError:
             return False
         return True
 
 
 def main(fd: int) -> int:
-    """Until the node closes its end."""
+    """Forks what the node orders, until the node closes its end."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
-    for name in _THE_NODES:
+    for name in _NODE_ONLY:
         os.environ.pop(name, None)
     with socket.socket(fileno=fd) as orders:
         settings = msgspec.json.decode(orders.recv(MOST_BYTES), type=Settings)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the node decides who ends
         runtime.die_with_parent(settings.node)
-        runtime.show_as("nursery")
+        runtime.show_as("forker")
         # Not above: a test of this file needs none of them, and here they are imported once.
         for module in ("gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"):
             importlib.import_module(module)
@@ -158,15 +161,15 @@ def main(fd: int) -> int:
         gc.freeze()  # shared pages stay shared: the collector must not write into them
         orders.send(READY)
         while line := orders.recv(MOST_BYTES):
-            order = msgspec.json.decode(line, type=Order)
-            pid = _fork(orders, functools.partial(_work, settings, order), settings.node)
+            order = msgspec.json.decode(line, type=ForkOrder)
+            pid = _fork(orders, functools.partial(_run_role, settings, order), settings.node)
             orders.send(f"{order.index} {pid}".encode())
     return runtime.OK
 
 
 def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
-    """A grandchild that the node adopts; its pid, 0 = it could not be."""
-    told, tell = os.pipe()
+    """Forks a grandchild that the node adopts; returns its pid, 0 = that failed."""
+    read_end, write_end = os.pipe()
     # Between the fork and the child's own answer to a signal it would give ours.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     between = os.fork()
@@ -177,32 +180,33 @@ def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
         except OSError:
             os._exit(runtime.OUR_FAULT)
         if pid:
-            os.write(tell, str(pid).encode())
+            os.write(write_end, str(pid).encode())
             os._exit(runtime.OK)
-        for fd in (told, tell, orders.detach()):
+        for fd in (read_end, write_end, orders.detach()):
             os.close(fd)
-        _become(work, between=own, node=node, signals=held)
-    os.close(tell)
+        _run_child(work, between=own, node=node, signals=held)
+    os.close(write_end)
     signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    with os.fdopen(told) as line:
+    with os.fdopen(read_end) as line:
         pid = int(line.read() or 0)
     os.waitpid(between, 0)
     return pid
 
 
-def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
-    """The child's whole life."""
+def _run_child(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
+    """Runs the child from start to end."""
     status = runtime.OUR_FAULT
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        while os.getppid() == between:  # the wish to die with the parent is for the one to come
+        # PR_SET_PDEATHSIG binds to the current parent, so wait until the node has adopted us.
+        while os.getppid() == between:
             time.sleep(0.001)
         runtime.die_with_parent(node)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         status = work()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else runtime.OUR_FAULT
-    except BaseException:  # nothing may unwind into the nursery's code
+    except BaseException:  # nothing may unwind into the forker's code
         import logging
 
         logging.getLogger(__name__).exception("a process of the node failed")
@@ -213,16 +217,16 @@ def _become(work: Callable[[], int], *, between: int, node: int, signals: Any) -
         os._exit(status)
 
 
-def _work(settings: Settings, order: Order) -> int:
-    """One process's role."""
+def _run_role(settings: Settings, order: ForkOrder) -> int:
+    """Runs one process's role."""
     from headrace.launch.process import logs, node_reports
     from headrace.launch.roles import relay, sampler
 
     name = settings.name if order.index < 0 else f"{settings.name}-{order.index}"
     runtime.show_as("relay" if order.index < 0 else f"sampler-{order.index}")
     logs.start("relay" if order.index < 0 else name, quiet=settings.quiet, form=settings.form)
-    tell = node_reports.Teller(Path(settings.tell))
-    node_reports.by_way_of_the_node(tell)
+    sender = node_reports.ReportSender(Path(settings.tell))
+    node_reports.log_to_node(sender)
     key = Path(settings.key) if settings.key else None
     if order.index < 0:
         return relay.guarded(
@@ -230,11 +234,11 @@ def _work(settings: Settings, order: Order) -> int:
             name=name,
             shelf=Path(settings.shelf),
             key=key,
-            tell=tell,
+            sender=sender,
             port=settings.port,
         )
     if order.core >= 0:
-        with contextlib.suppress(OSError):  # a service manager may forbid it: as good, or nearly
+        with contextlib.suppress(OSError):  # a service manager may forbid it: little is lost
             os.sched_setaffinity(0, {order.core})
     return sampler.guarded(
         settings.broker,
@@ -246,7 +250,7 @@ def _work(settings: Settings, order: Order) -> int:
         metrics_port=None,
         key=key,
         shelf=Path(settings.shelf),
-        tell=tell,
+        sender=sender,
         allow=settings.allow,
     )
 

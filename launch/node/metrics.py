@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.launch.node.restarts import Slot
+from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.process.memory_use import pss_bytes
-from headrace.launch.process.node_reports import Figures
+from headrace.launch.process.node_reports import ProcessFigures
 
 RELAY: Final = -1
 _PHASES: Final = ("credit", "weights", "env", "gather")
-# What is added up over processes that are gone, too; all else is of those that live.
+# Totals, which count ended processes, too; all other figures are of those that live.
 _COUNTED: Final = frozenset(
     {"env_steps", "episodes", "bytes", "fetches", *(f"wait_{phase}_s" for phase in _PHASES)}
 )
@@ -26,41 +26,41 @@ _MOST: Final = 1e15
 
 
 class NodeMetrics(Collector):
-    """Written by the node's thread, read by a scrape's."""
+    """Sums what a node's processes report; written by the node's thread, read by a scrape's."""
 
-    def __init__(self, registry: CollectorRegistry, slots: Mapping[int, Slot]) -> None:
+    def __init__(self, registry: CollectorRegistry, slots: Mapping[int, ProcessSlot]) -> None:
         self._slots = slots
         self._gone: Counter[tuple[bool, str]] = Counter()  # (of the relay, name), of ended ones
-        self._last: dict[int, Figures] = {}  # by index, of those that live
+        self._last: dict[int, ProcessFigures] = {}  # by index, of those that live
         self._memory = (0.0, 0)  # when it was looked at, bytes
         registry.register(self)
 
-    def told(self, index: int, said: Figures) -> None:
-        """A total that falls is no total."""
+    def update(self, index: int, said: ProcessFigures) -> None:
+        """Updates a process's figures; a total never falls, whatever the process reports."""
         before = self._last.get(index)
         stats = dict(before.stats) if before is not None else {}
         for name, value in said.stats.items():
             if name in _COUNTED | _NOW and math.isfinite(value) and abs(value) < _MOST:
                 stats[name] = max(value, stats.get(name, 0.0)) if name in _COUNTED else value
-        self._last[index] = Figures(said.pid, said.welcome, said.over, said.drain_s, stats)
+        self._last[index] = ProcessFigures(said.pid, said.welcome, said.over, said.drain_s, stats)
 
-    def ended(self, index: int) -> Figures | None:
-        """What it did stays counted; its last word."""
+    def ended(self, index: int) -> ProcessFigures | None:
+        """Adds the process's totals to those of ended processes; returns its last report."""
         last = self._last.pop(index, None)
         if last is not None:
             for name in _COUNTED & last.stats.keys():
                 self._gone[index == RELAY, name] += last.stats[name]  # type: ignore[assignment]
         return last
 
-    def last(self, index: int) -> Figures | None:
+    def last_report(self, index: int) -> ProcessFigures | None:
         return self._last.get(index)
 
     def welcome(self) -> int:
-        """Samplers that a broker knows."""
+        """Counts the samplers that a broker knows."""
         return sum(said.welcome for index, said in self._each() if index != RELAY)
 
     def drain_s(self, default: float) -> float:
-        """What the slowest may need to end."""
+        """Returns the seconds that the slowest sampler may need to end."""
         return max(
             (said.drain_s for index, said in self._each() if index != RELAY), default=default
         )
@@ -73,7 +73,7 @@ class NodeMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         samplers = [slot for index, slot in self._slots.items() if index != RELAY]
-        relay = self.last(RELAY)
+        relay = self.last_report(RELAY)
         for gauge, words, number in (
             ("samplers", "Samplers that run", sum(slot.pid > 0 for slot in samplers)),
             ("samplers_wanted", "Samplers that should", len(samplers)),
@@ -102,12 +102,12 @@ class NodeMetrics(Collector):
             waits.add_metric([phase], self.total(f"wait_{phase}_s"))
         yield waits
 
-    def _each(self) -> list[tuple[int, Figures]]:
-        """As it is at this moment."""
+    def _each(self) -> list[tuple[int, ProcessFigures]]:
+        """Returns a copy of the last reports, as they are at this moment."""
         return list(self._last.items())
 
-    def _pss(self, samplers: list[Slot]) -> int:
-        """The kernel walks all pages for it: not for every scrape."""
+    def _pss(self, samplers: list[ProcessSlot]) -> int:
+        """Returns the samplers' memory, at most 5 s old: the kernel walks all pages for it."""
         now = time.monotonic()
         if not self._memory[0] or now - self._memory[0] > _MEMORY_EVERY_S:
             self._memory = (now, pss_bytes([slot.pid for slot in samplers if slot.pid]))

@@ -1,6 +1,6 @@
 """`headrace node`: one machine's samplers, their weights' relay, and their restarts.
 
-    node --+-- nursery            imported torch once; forks the others, which the node adopts
+    node --+-- forker             imported torch once; forks the others, which the node adopts
            +-- relay              one fetch of each version, laid into shared memory
            +-- sampler 0, 1, ..   take weights there; if there are none, from the broker
 
@@ -25,20 +25,20 @@ import msgspec
 from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file
-from headrace.launch.node.forker import Nursery, Order, Settings
+from headrace.launch.node.forker import Forker, ForkOrder, Settings
 from headrace.launch.node.metrics import RELAY, NodeMetrics
-from headrace.launch.node.repeated_lines import Chorus
-from headrace.launch.node.restarts import Slot
+from headrace.launch.node.repeated_lines import RepeatedLines
+from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.node.shared_folder import shared_folder
 from headrace.launch.process import http, logs, runtime, systemd
-from headrace.launch.process.node_reports import Line, Listener
+from headrace.launch.process.node_reports import LogLine, ReportReceiver
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.1
 # Beyond what the samplers may need to drain: to close their environments and their workers.
 _MARGIN_S: Final = 10.0
-# The run's own default, as long as no sampler has told us the run's.
+# The default of actor.drain_s, until a sampler has told us the run's.
 _DRAIN_S: Final = 5.0
 _RELAY_ENDS_WITHIN_S: Final = 3.0
 
@@ -55,8 +55,8 @@ def node(
     key: Path | None = None,
     allow: Sequence[str] = (),
 ) -> int:
-    """Returns the exit status."""
-    asked = runtime.Asked()
+    """Runs the node; returns the exit status."""
+    asked = runtime.StopRequested()
     try:
         endpoints.check(broker)
         # Each process reads these; what is wrong is said once, now.
@@ -64,7 +64,10 @@ def node(
         allowing.allowed(allow)
         if not runtime.adopt_orphans():
             raise run_file.ConfigError("headrace node needs Linux; start samplers: headrace actor")
-        with shared_folder() as folder, contextlib.closing(_listening(folder / "told")) as listener:
+        with (
+            shared_folder() as folder,
+            contextlib.closing(_bind_receiver(folder / "told")) as receiver,
+        ):
             settings = Settings(
                 node=os.getpid(),
                 broker=broker,
@@ -78,70 +81,77 @@ def node(
                 quiet=log.getEffectiveLevel() >= logging.WARNING,
                 allow=tuple(allow),
             )
-            made = _Node(settings, slots(samplers), listener, asked)
+            made = _Node(settings, process_slots(samplers), receiver, asked)
             port = http.serve(
                 made.registry, host=metrics_host, port=metrics_port, healthy=made.healthy
             )
             if port is not None:
                 log.info("metrics at port %d", port)
-            return made.run(http.told(metrics_host, port, broker))
+            return made.run(http.advertised_port(metrics_host, port, broker))
     except (run_file.ConfigError, endpoints.EndpointError, http.PortError) as error:
         log.error("%s", error)
         return runtime.YOUR_INPUT
 
 
-def slots(samplers: int | None) -> dict[int, Slot]:
-    """One sampler a core, each bound to its own; of any other number the kernel makes the best."""
+def process_slots(samplers: int | None) -> dict[int, ProcessSlot]:
+    """Returns the places of the relay and the samplers. One sampler a core is bound to its own; any
+    other number the kernel places."""
     cores = sorted(os.sched_getaffinity(0))
     count = samplers or len(cores)
     bound = cores if count == len(cores) > 1 else [-1] * count
-    return {RELAY: Slot(RELAY), **{at: Slot(at, core) for at, core in enumerate(bound)}}
+    return {
+        RELAY: ProcessSlot(RELAY),
+        **{at: ProcessSlot(at, core) for at, core in enumerate(bound)},
+    }
 
 
-def _listening(path: Path) -> Listener:
+def _bind_receiver(path: Path) -> ReportReceiver:
     try:
-        return Listener(path)
+        return ReportReceiver(path)
     except OSError as error:
         raise run_file.ConfigError(f"cannot make a socket at {path}: {error.strerror}") from error
 
 
 class _Node:
-    """One machine's."""
+    """Starts, watches and ends the processes of one machine."""
 
     def __init__(
         self,
         settings: Settings,
-        slots: Mapping[int, Slot],
-        listener: Listener,
-        asked: runtime.Asked,
+        slots: Mapping[int, ProcessSlot],
+        receiver: ReportReceiver,
+        asked: runtime.StopRequested,
     ) -> None:
         self.registry = http.registry("node")
         self._slots = slots
         self._samplers = [slot for slot in slots.values() if slot.index != RELAY]
         self._metrics = NodeMetrics(self.registry, slots)
         self._settings = settings
-        self._nursery = Nursery(settings)  # until there is a port to tell of
-        self._breeder = Slot(RELAY)  # when the nursery itself is started again
-        self._listener = listener
-        self._chorus = Chorus(log.log)
+        self._forker = Forker(settings)  # until there is a port to tell of
+        self._forker_slot = ProcessSlot(RELAY)  # when the forker itself is started again
+        self._receiver = receiver
+        self._repeated = RepeatedLines(log.log)
         self._asked = asked
-        self._ending = False  # nothing is started any more
+        self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
-        self._watch = systemd.Watch(self._pulse)
+        self._watch = systemd.Watchdog(self._watchdog_reading)
 
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
 
-    def _pulse(self) -> systemd.Pulse:
-        """Its samplers' hangs are theirs to end; its own work is this loop, which looks here."""
+    def _watchdog_reading(self) -> systemd.WatchdogReading:
+        """Returns the watchdog's reading: the node's own work is this loop. Samplers that hang have
+        watchdogs of their own."""
         welcome, steps = self._metrics.welcome(), self._metrics.total("env_steps")
         text = f"{welcome} of {len(self._samplers)} samplers welcome"
-        return systemd.Pulse(welcome > 0, steps, (), idle=True, text=text, steps=int(steps))
+        return systemd.WatchdogReading(
+            welcome > 0, steps, (), idle=True, text=text, steps=int(steps)
+        )
 
     def run(self, port: int) -> int:
-        """Until the run is over, somebody asks us to stop, or nothing can be done. `port`: where
-        the broker may say that the metrics are; 0 = nowhere."""
-        self._nursery = Nursery(msgspec.structs.replace(self._settings, port=port))
+        """Runs until the run is over, somebody asks us to stop, or nothing can be done. `port`:
+        where the broker may say that the metrics are; 0 = nowhere."""
+        self._forker = Forker(msgspec.structs.replace(self._settings, port=port))
         log.info("%d samplers for the broker at %s", len(self._samplers), self._settings.broker)
         try:
             while not self._asked and not self._ending:
@@ -150,60 +160,62 @@ class _Node:
                 self._ending |= all(slot.done for slot in self._samplers)
             self._end()
         finally:
-            self._nursery.close()
-            self._chorus.end()
+            self._forker.close()
+            self._repeated.flush_all()
         return self._status
 
     # ---- every tenth of a second ----------------------------------------------------------------
 
     def _look(self, wait_s: float) -> None:
-        fds = [fd for fd in (self._listener.socket.fileno(), self._nursery.fd) if fd >= 0]
+        fds = [fd for fd in (self._receiver.socket.fileno(), self._forker.fd) if fd >= 0]
         select.select(fds, [], [], wait_s)
         now = time.monotonic()
-        self._births(now)
-        # Before what they said is read: so their last words are among it.
+        self._record_forked(now)
+        # Before their reports are read: so their last ones are among them.
         ended = [(slot, _ended(slot.pid)) for slot in self._slots.values() if slot.pid]
         names = {slot.pid: self._name(slot) for slot in self._slots.values() if slot.pid}
         indices = {slot.pid: slot.index for slot in self._slots.values() if slot.pid}
-        for said in self._listener.heard():
-            if isinstance(said, Line):
+        for said in self._receiver.receive():
+            if isinstance(said, LogLine):
                 who = names.get(said.pid, "one that begins")
-                self._chorus.says(who, said.level, said.text, now)
+                self._repeated.add(who, said.level, said.text, now)
             elif said.pid in indices:
-                self._metrics.told(indices[said.pid], said)
+                self._metrics.update(indices[said.pid], said)
         for slot, status in ended:
             if status is not None:
-                self._bury(slot, status, now)
-        self._chorus.sweep(now)
+                self._record_ended(slot, status, now)
+        self._repeated.flush_due(now)
         self._watch.tick()
 
-    def _births(self, now: float) -> None:
-        for index, pid in self._nursery.born():
-            self._slots[index].born(pid, now)
+    def _record_forked(self, now: float) -> None:
+        for index, pid in self._forker.forked():
+            self._slots[index].started(pid, now)
             if self._ending and pid:
                 _signal(pid, signal.SIGTERM)
 
     def _start(self) -> None:
-        """Whatever is due, by the nursery, the relay first; and the nursery itself."""
+        """Orders whatever is due, the relay first; starts the forker itself where it has ended."""
         now = time.monotonic()
-        if not self._nursery.alive:
-            self._births(now)  # its last answers; what it did not answer is ordered again
+        if not self._forker.alive:
+            self._record_forked(
+                now
+            )  # its last answers; orders that it did not answer are sent again
             for slot in self._slots.values():
-                slot.ordered = None
-            self._breed(now)
+                slot.ordered_at = None
+            self._start_forker(now)
         for slot in self._slots.values():
-            if slot.wants(now) and self._nursery.order(Order(slot.index, slot.core)):
-                slot.ordered = now
+            if slot.should_start(now) and self._forker.order(ForkOrder(slot.index, slot.core)):
+                slot.ordered_at = now
 
-    def _breed(self, now: float) -> None:
-        """The nursery, at once: a sampler that ends should not wait for its imports."""
-        if self._breeder.pid:
-            pause = self._breeder.died(now)
-            log.warning("the nursery, which forks the samplers, ended; again in %.1f s", pause)
-        elif now >= self._breeder.due:
-            self._breeder.born(self._nursery.start(), now)
+    def _start_forker(self, now: float) -> None:
+        """Starts the forker at once: a sampler that ends should not wait for its imports."""
+        if self._forker_slot.pid:
+            pause = self._forker_slot.ended(now)
+            log.warning("the forker of the samplers ended; again in %.1f s", pause)
+        elif now >= self._forker_slot.due_at:
+            self._forker_slot.started(self._forker.start(), now)
 
-    def _bury(self, slot: Slot, status: int, now: float) -> None:
+    def _record_ended(self, slot: ProcessSlot, status: int, now: float) -> None:
         last = self._metrics.ended(slot.index)
         sampler = slot.index != RELAY
         well = sampler and status == runtime.OK and last is not None and last.over
@@ -211,30 +223,30 @@ class _Node:
         if self._ending or well or wrong:
             slot.pid, slot.done = 0, True
         else:
-            pause, words = slot.died(now), _words(status)
+            pause, words = slot.ended(now), _words(status)
             log.warning("%s %s; started again in %.1f s", self._name(slot), words, pause)
         if wrong and not self._status:
             log.error("%s cannot work so; its line above says why", self._name(slot))
             self._status, self._ending = runtime.YOUR_INPUT, True
 
-    def _name(self, slot: Slot) -> str:
+    def _name(self, slot: ProcessSlot) -> str:
         own = self._settings.name
         return f"{own}'s relay" if slot.index == RELAY else f"{own}-{slot.index}"
 
     # ---- the end --------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Samplers hear of what they sent, and only then the relay goes. Asked once more, they give
-        up what is not acknowledged, and say so."""
+        """Ends the samplers first, which wait for acknowledgements, and only then the relay. Asked
+        once more, they give up what is not acknowledged, and say so."""
         self._ending = True
-        again = runtime.Asked()
+        again = runtime.StopRequested()
         if any(slot.pid for slot in self._samplers):
             log.info("waiting for %d samplers", sum(slot.pid > 0 for slot in self._samplers))
         self._tell(self._samplers, signal.SIGTERM)
         deadline = time.monotonic() + self._metrics.drain_s(_DRAIN_S) + _MARGIN_S
         while self._open(self._samplers) and time.monotonic() < deadline:
             if again:
-                again = runtime.Asked()
+                again = runtime.StopRequested()
                 self._tell(self._samplers, signal.SIGTERM)
             self._look(_LOOK_EVERY_S / 5)
         for slot in self._samplers:
@@ -249,12 +261,12 @@ class _Node:
             while self._open([*relay, *self._samplers]) and time.monotonic() < deadline:
                 self._look(_LOOK_EVERY_S / 5)
 
-    def _open(self, slots: list[Slot]) -> bool:
-        """Does one still run, or is about to?"""
-        born = self._nursery.alive
-        return any(slot.pid or (born and slot.ordered is not None) for slot in slots)
+    def _open(self, slots: list[ProcessSlot]) -> bool:
+        """Says whether one still runs, or is about to."""
+        answers = self._forker.alive
+        return any(slot.pid or (answers and slot.ordered_at is not None) for slot in slots)
 
-    def _tell(self, slots: list[Slot], number: signal.Signals) -> None:
+    def _tell(self, slots: list[ProcessSlot], number: signal.Signals) -> None:
         for slot in slots:
             if slot.pid:
                 _signal(slot.pid, number)
@@ -266,7 +278,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _ended(pid: int) -> int | None:
-    """Its exit status; None while it runs."""
+    """Returns its exit status; None while it runs."""
     gone, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if gone else None
 

@@ -1,7 +1,7 @@
 """When a node's process that ended is started again. Pure.
 
-A node goes on for ever: a machine that is broken today may be mended tonight. So there is no last
-attempt, but each one that fails soon makes the next pause twice as long.
+A node goes on for ever: a machine that is broken today may be repaired tonight. So there is no last
+attempt, but each one that fails soon doubles the next pause (back-off).
 """
 
 import random
@@ -9,48 +9,49 @@ from dataclasses import dataclass
 from typing import Final
 
 _PAUSE_S: Final = (0.5, 30.0)
-# A life so long forgives the deaths before it.
+# A process that ran this long resets its back-off.
 _LIVED_S: Final = 60.0
-# An order that is not answered for so long was lost with its nursery.
+# An order without an answer for this long was lost with its forker.
 _ORDER_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class Slot:
-    """The place of one process: a sampler, or the relay (index -1)."""
+class ProcessSlot:
+    """Holds the state of one process, a sampler or the relay (index -1), and its restart
+    back-off."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere
     pid: int = 0  # 0 = none runs
     done: bool = False  # the run is over for it
-    due: float = 0.0  # it is to be started then
+    due_at: float = 0.0  # when to start it
     deaths: int = 0  # too soon, in a row
     restarts: int = 0
-    began: float = 0.0
-    ordered: float | None = None  # when it was ordered; None = it is not
+    started_at: float = 0.0
+    ordered_at: float | None = None  # when it was ordered; None = it is not
 
-    def wants(self, now: float) -> bool:
-        """Order it now?"""
-        if self.ordered is not None and now - self.ordered > _ORDER_S:
-            self.ordered = None
-        return not self.pid and not self.done and self.ordered is None and now >= self.due
+    def should_start(self, now: float) -> bool:
+        """Says whether to order its start now."""
+        if self.ordered_at is not None and now - self.ordered_at > _ORDER_S:
+            self.ordered_at = None
+        return not self.pid and not self.done and self.ordered_at is None and now >= self.due_at
 
-    def born(self, pid: int, now: float) -> None:
-        """pid 0: it could not be started."""
-        self.ordered = None
+    def started(self, pid: int, now: float) -> None:
+        """Records the pid of the started process; 0 = it could not be started."""
+        self.ordered_at = None
         if pid:
-            self.pid, self.began = pid, now
+            self.pid, self.started_at = pid, now
         else:
-            self.died(now)
+            self.ended(now)
 
-    def died(self, now: float) -> float:
-        """Seconds until it is due again."""
-        lived = now - self.began if self.pid else 0.0
+    def ended(self, now: float) -> float:
+        """Sets when it is due again; returns the seconds until then."""
+        lived = now - self.started_at if self.pid else 0.0
         self.deaths = 1 if lived > _LIVED_S else self.deaths + 1
         self.pid = 0
         self.restarts += 1
         first, most = _PAUSE_S
         # Machines that lost the same broker should not come back to it in step.
         pause = min(most, first * 2.0 ** min(self.deaths - 1, 16)) * random.uniform(0.5, 1.0)
-        self.due = now + pause
+        self.due_at = now + pause
         return pause

@@ -1,5 +1,5 @@
-"""A node's folder in shared memory: the shelf and the socket. It goes with the node, and what a
-killed node left goes with the next one."""
+"""A node's folder in shared memory: the shelf and the socket. It is removed with the node; the next
+node removes what a killed one left."""
 
 import contextlib
 import fcntl
@@ -12,17 +12,17 @@ from pathlib import Path
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "headrace-node-"
-# One so young may not have its lock yet.
+# A folder younger than this may not have its lock yet.
 _YOUNG_S = 10.0
 
 
 @contextlib.contextmanager
 def shared_folder() -> Iterator[Path]:
-    """In memory where that can be written, else where temporary files are."""
+    """Makes the folder in memory where that can be written, else where temporary files are."""
     place = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
-    _sweep(place)
+    _remove_abandoned(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-    # The kernel lets go of it when we end, however: so the next node knows what nobody needs.
+    # The kernel releases it however we end: so the next node knows what nobody needs.
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -32,7 +32,7 @@ def shared_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def _sweep(place: Path) -> None:
+def _remove_abandoned(place: Path) -> None:
     for left in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             found = left.lstat()

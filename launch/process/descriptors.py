@@ -1,8 +1,8 @@
-"""Descriptors: how many a role needs, and whether this process may have them. Looked at at start.
+"""Descriptors: how many a role needs, and whether this process may have them; checked at start.
 
-A process that runs out of them later accepts no connection, opens no file, and says so to nobody
-who could help. So the soft limit is raised as far as needed; where the hard limit forbids that, the
-role does not start, and says what to change.
+A process that runs out of them later accepts no connection, opens no file, and nobody who could
+help hears of it. So the soft limit is raised as far as needed; where the hard limit forbids that,
+the role does not start, and says what to change.
 
 Counted on Linux: a broker has 22 of its own, and two for each sampler (one for messages, one for
 weight announcements); a learner has 21, a sampler 24.
@@ -26,18 +26,18 @@ _BROKER_OWN = 64
 _EACH_PEER = 2.4
 
 
-class LimitError(run_file.ConfigError):
-    """This process may open too few files; one line."""
+class DescriptorLimitError(run_file.ConfigError):
+    """Says, in one line, that this process may open too few files."""
 
 
 def allowed() -> int:
-    """The hard limit."""
+    """Returns the hard limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 1 << 30 if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_to(needed: int) -> int:
-    """Raises the soft limit as far as needed and allowed; what it is now."""
+    """Raises the soft limit as far as needed and allowed; returns what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
@@ -46,42 +46,45 @@ def raise_to(needed: int) -> int:
 
 
 def ensure(who: str, needed: int, *, or_else: str = "") -> None:
-    """So many, or LimitError with what to do."""
+    """Raises the soft limit to `needed`; DescriptorLimitError, which says what to do, where that is
+    not allowed."""
     have = raise_to(needed)
     if have < needed:
-        raise LimitError(
+        raise DescriptorLimitError(
             f"{who} needs {needed} descriptors and may open {have}: raise the limit by"
             f" `ulimit -n {needed}` as root, or LimitNOFILE={needed} in its unit{or_else}"
         )
 
 
 def for_peer(who: str) -> None:
-    """A learner's, an evaluator's or a sampler's. Worker processes cost one more each; whether that
-    many may be had is looked at where they are started."""
+    """Ensures enough for a learner, an evaluator or a sampler. Worker processes cost one more each;
+    whether that many are allowed is checked where they are started."""
     ensure(who, _OWN)
     raise_to(_OWN + _WORKERS)
 
 
 def of_peer() -> int:
-    """Descriptors for a learner, an evaluator or a sampler, with all the workers it could have."""
+    """Returns the descriptors of a learner, an evaluator or a sampler, with all the workers it
+    could have."""
     return _OWN + _WORKERS
 
 
 def of_broker(peers: int) -> int:
-    """Descriptors that a broker of so many peers needs."""
+    """Returns the descriptors that a broker of this many peers needs."""
     return _BROKER_OWN + int(peers * _EACH_PEER)
 
 
 def fitting_peers() -> int:
-    """Peers that a broker can have by the hard limit."""
+    """Returns how many peers a broker can have under the hard limit."""
     return max(0, int((allowed() - _BROKER_OWN) / _EACH_PEER))
 
 
 def for_broker(run: run_file.Run) -> run_file.Run:
-    """The run with as many peers as there can be; LimitError when that is not what was asked for.
+    """Returns the run with as many peers as the hard limit allows; DescriptorLimitError when the
+    run asks for more.
 
-    The default is a limit, not a wish: a machine that allows fewer starts with fewer, and peers
-    beyond are told so at the door.
+    The default is a limit, not a wish: a machine that allows fewer starts with fewer, and refuses
+    the peers beyond.
     """
     peers, fitting = run.broker.peers, fitting_peers()
     if fitting and peers > fitting and peers == BrokerConfig().peers:

@@ -1,7 +1,7 @@
-"""One process of a kind at work in a run's folder: a lock that ends with the process, however.
+"""The lock of a run's folder: one process of a kind works in it. The lock ends with the process.
 
 Two learners would remove each other's checkpoints. The kernel holds the lock, so nothing is left to
-be cleaned up after a kill; the file itself stays, and means nothing.
+be cleaned up after a kill. The lock file is not removed; only the lock on it matters.
 """
 
 import contextlib
@@ -18,30 +18,31 @@ from headrace.launch.config import run_file
 
 log = logging.getLogger(__name__)
 
-# One that was just killed, or whose parent was, may need this long to end.
+# A process that was just killed, or whose parent was, may need this long to end.
 _PATIENCE_S = 5.0
 _AGAIN_S = 0.05
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
-class ClaimError(run_file.ConfigError):
-    """The folder is somebody else's, or nobody's to write into; one line."""
+class FolderLockError(run_file.ConfigError):
+    """Says, in one line, that the folder is in use or cannot be written into."""
 
 
 @contextlib.contextmanager
-def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
-    """The folder is ours as its `who` (learner, evaluator, train), or ClaimError."""
+def lock_folder(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
+    """Locks the folder for this process as its `who` (learner, evaluator, train), or raises
+    FolderLockError."""
     path = out / f".{who}.lock"
     try:
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ClaimError(
+        raise FolderLockError(
             f"cannot write into {out}: {error.strerror}; choose another folder with --out"
         ) from error
     try:
-        if not _locked(descriptor, patience_s):
-            raise ClaimError(
+        if not _lock_within(descriptor, patience_s):
+            raise FolderLockError(
                 f"{out} is in use: {_owner(descriptor, who)} is at work in it;"
                 " stop that one, or choose another folder with --out"
             )
@@ -53,8 +54,9 @@ def claim(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[N
         os.close(descriptor)
 
 
-def _locked(descriptor: int, patience_s: float) -> bool:
-    """By record locks: they are not inherited, so no child that lives on holds them."""
+def _lock_within(descriptor: int, patience_s: float) -> bool:
+    """Takes a record lock; False = another process held it until the deadline. Record locks are not
+    inherited, so no child that lives on holds them."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What every process serves over HTTP: /metrics, /healthz, and what a role adds."""
+"""The HTTP pages that every process serves: /metrics, /healthz, and what a role adds."""
 
 import ipaddress
 import logging
@@ -24,11 +24,11 @@ Page = Callable[[], tuple[str, bytes]]
 
 
 class PortError(ValueError):
-    """The metrics port cannot be had; one line."""
+    """Says, in one line, that the metrics port cannot be used."""
 
 
 def registry(role: str) -> CollectorRegistry:
-    """A process's metrics, with what it is, its memory, CPU and descriptors."""
+    """Returns a process's metrics: its role and version, memory, CPU and descriptors."""
     made = CollectorRegistry()
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)
@@ -37,14 +37,15 @@ def registry(role: str) -> CollectorRegistry:
     return made
 
 
-def says_run(metrics: CollectorRegistry, *, run: str, algorithm: str, env: str) -> None:
-    """Once the run is known."""
+def set_run_info(metrics: CollectorRegistry, *, run: str, algorithm: str, env: str) -> None:
+    """Adds the run to the metrics, once it is known."""
     known = Info("headrace_run", "The run that it works for", registry=metrics)
     known.info({"run": run, "algorithm": algorithm, "env": env})
 
 
-def told(host: str, port: int | None, broker: str) -> int:
-    """The port that the broker may give to Prometheus; 0 = nobody else could reach it."""
+def advertised_port(host: str, port: int | None, broker: str) -> int:
+    """Returns the port that the broker may give to Prometheus; 0 = no other machine could reach
+    it."""
     local = broker.startswith("ipc:") or is_loopback(urlsplit(broker).hostname or "")
     return port or 0 if local or not is_loopback(host) else 0
 
@@ -60,9 +61,10 @@ def serve(
     options: tuple[str, str] = ("--metrics-host", "--metrics-port"),
     names: Collection[str] = (),
 ) -> int | None:
-    """Port 0 takes a free one, None serves nothing. `healthy` returns "" or what is wrong, without
-    waiting; `pages` are further paths; `what` is served, and these options say where; `names` are
-    further ones by which a browser reaches us. Returns the port."""
+    """Serves metrics and pages; returns the port. Port 0 takes a free one, None serves nothing.
+    `healthy` returns "" or what is wrong, without waiting; `pages` are further paths; `what` is
+    served, for messages, and `options` say where; `names` are further names by which a browser
+    reaches us."""
     if port is None:
         return None
     if not is_loopback(host):
@@ -94,7 +96,7 @@ def serve(
 
     try:
         server = WebServer(host, port, answer)
-    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # a host that is no name
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # a host that is not a name
         raise PortError(
             f"cannot serve {what} at {host}:{port}: {getattr(error, 'strerror', None) or error};"
             f" choose another with {options[1]}, 0 takes a free one"
@@ -104,13 +106,13 @@ def serve(
 
 
 def _names(bound: str, more: Collection[str]) -> set[str]:
-    """What we may be called, beside addresses."""
+    """Returns the names, beside addresses, by which a request may call us."""
     return {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), bound, *more)}
 
 
 def _is_ours(host: str, names: Collection[str]) -> bool:
-    """Says whether a Host names us. A page of elsewhere whose name was made to lead here (DNS
-    rebinding) still says its own name; an address cannot be made to lead anywhere."""
+    """Says whether a Host names us. A foreign page whose name was made to lead here (DNS rebinding)
+    still says its own name; an address cannot be made to lead anywhere."""
     if not host:
         return True  # no browser leaves it out
     try:

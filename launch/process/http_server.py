@@ -21,27 +21,27 @@ log = logging.getLogger(__name__)
 
 # Each of the two: until the request's head is here, and until its answer is gone.
 _SECONDS: Final = 10.0
-# Connections of each kind at once. Prometheus, a few pages that are open, and who looks by hand are
-# never so many; the oldest of more is closed.
+# Connections of each kind at once. Prometheus, a few open pages and a person with curl are never
+# that many; of more the oldest is closed.
 _MOST: Final = 64
 _MOST_ANSWERING: Final = 32
 _HEAD_BYTES: Final = 16 << 10
 _THREADS: Final = 4
-# Of those that the kernel has accepted so many are taken at a time, and what they said is read
-# before the next: so one that speaks at once is never the oldest that is silent.
+# Connections taken from the kernel at a time; what they sent is read before the next are taken, so
+# a client that sends at once is never closed as the oldest silent one.
 _AT_A_TIME: Final = 8
 _BACKLOG: Final = 512
 
 
 class Request(NamedTuple):
-    """What is looked at of one."""
+    """Holds the parts of a request that are looked at."""
 
     path: str  # without what follows a question mark
     host: str  # as the client calls us; "" = it does not say
 
 
 class Answer(NamedTuple):
-    """What it is answered with."""
+    """Holds an answer to a request."""
 
     status: int
     kind: str  # content type
@@ -58,14 +58,14 @@ class WebServer:
     def __init__(self, host: str, port: int, answers: Answers) -> None:
         if not 0 <= port < 65536:
             raise OverflowError(f"{port} is no port")
-        # First, so that what is no address leaves no socket behind.
+        # First, so that a wrong address leaves no socket behind.
         kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
         found = socket.getaddrinfo(host or None, port, type=kind, flags=passive)
         family = min(found)[0]  # IPv4 where a name has both
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self.port = int(self._socket.getsockname()[1])
         self.answers = answers
-        # The oldest first.
+        # Both with the oldest first.
         self.reading: dict[_Connection, None] = {}
         self.writing: dict[_Connection, None] = {}
         self.answering = 0
@@ -88,7 +88,7 @@ class WebServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One request, and its answer."""
+    """Reads one request, and writes its answer."""
 
     def __init__(self, server: WebServer, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
@@ -114,7 +114,8 @@ class _Connection(asyncio.Protocol):
             self._write(_plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
 
     def eof_received(self) -> bool:
-        """Who has said all it wants to say may still listen."""
+        """Keeps the connection open for the answer: a client that has sent its request may still
+        listen."""
         return self not in self._server.reading
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -129,7 +130,8 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _enter(self, those: "dict[_Connection, None]") -> None:
-        """It is one of those from now on, for so many seconds; of too many the oldest goes."""
+        """Adds the connection to `those` with a new deadline; where there are too many the oldest
+        is closed."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_SECONDS, self.abort)
@@ -170,7 +172,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _request(head: bytes) -> Request | HTTPStatus:
-    """What it asks for, or what is wrong with it."""
+    """Returns the parsed request, or the status that refuses it."""
     lines = head.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -1,7 +1,7 @@
-"""A log record as a line. Pure.
+"""Formats a log record as a line. Pure.
 
 A record may bring its traceback as text, `extra={"traceback": ...}`: that of an environment comes
-from another process, and is no exception here.
+from another process, and is not an exception here.
 """
 
 import datetime
@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
-# Docker and Kubernetes cut lines at 16 KiB, journald at 48: what is cut is no JSON any more.
+# Docker and Kubernetes cut lines at 16 KiB, journald at 48: a cut line is not JSON any more.
 MOST_BYTES: Final = 16_000
 # Characters of the text and of the traceback, tried in turn. One takes 12 bytes at most ("\ud83d
 # \udc0e"), so the last fits: 2 * 500 * 12, and 3 names * 64 * 12.
@@ -22,8 +22,8 @@ _encode: Final = json.JSONEncoder(check_circular=False).encode
 
 
 @dataclass(slots=True)
-class About:
-    """Whose lines they are; "" = not known yet."""
+class Identity:
+    """Holds the identity that stands in a process's lines; "" = not known yet."""
 
     role: str = ""
     run: str = ""
@@ -31,27 +31,27 @@ class About:
     name: str = ""
 
 
-def for_people(record: logging.LogRecord, about: About) -> str:
-    """Its traceback on lines of its own."""
+def for_people(record: logging.LogRecord, identity: Identity) -> str:
+    """Returns a record as text, its traceback on lines of its own."""
     at = time.strftime("%H:%M:%S", time.localtime(record.created))
     error = _traceback(record)
-    line = f"{at} {about.role} {record.levelname} {said(record)}"
+    line = f"{at} {identity.role} {record.levelname} {text_of(record)}"
     return f"{line}\n{error}" if error else line
 
 
-def for_machines(record: logging.LogRecord, about: About) -> str:
-    """One JSON object on one physical line, whatever is in the text: in ASCII even U+2028 cannot
-    break it."""
+def for_machines(record: logging.LogRecord, identity: Identity) -> str:
+    """Returns a record as one JSON object on one physical line, whatever is in the text: in ASCII
+    even U+2028 cannot break it."""
     at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     fields = {
         "t": at.isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
-        "role": about.role,
-        "run": about.run[:_MOST_NAME],
-        "inc": about.inc,
-        "name": about.name[:_MOST_NAME],
+        "role": identity.role,
+        "run": identity.run[:_MOST_NAME],
+        "inc": identity.inc,
+        "name": identity.name[:_MOST_NAME],
         "logger": record.name[:_MOST_NAME],
-        "text": said(record),
+        "text": text_of(record),
     }
     if error := _traceback(record):
         fields["error"] = error
@@ -62,8 +62,8 @@ def for_machines(record: logging.LogRecord, about: About) -> str:
     return line
 
 
-def said(record: logging.LogRecord) -> str:
-    """Its text, also of a call whose arguments do not fit it."""
+def text_of(record: logging.LogRecord) -> str:
+    """Returns a record's text, also of a call whose arguments do not fit it."""
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001 - whatever the arguments' own code raises
@@ -72,17 +72,18 @@ def said(record: logging.LogRecord) -> str:
 
 
 def summary(record: logging.LogRecord) -> str:
-    """Its text, with the last line of its exception where the text does not say it."""
-    text = said(record)
+    """Returns a record's text, with the last line of its exception where the text does not say
+    it."""
+    text = text_of(record)
     kind, error, _ = record.exc_info or (None, None, None)
     if kind is None or error is None:
         return text
-    words = last(kind, error)
+    words = last_line(kind, error)
     return text if words in text else f"{text}: {words}"
 
 
-def last(kind: type[BaseException], error: BaseException) -> str:
-    """What a traceback ends with."""
+def last_line(kind: type[BaseException], error: BaseException) -> str:
+    """Returns the last line of a traceback."""
     return traceback.format_exception_only(kind, error)[-1].strip()
 
 
@@ -96,7 +97,7 @@ def _traceback(record: logging.LogRecord) -> str:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Its beginning and its end: a traceback says at its end what went wrong."""
+    """Returns the beginning and the end of a text: a traceback says at its end what went wrong."""
     gone = len(text) - room
     if gone <= 0:
         return text
@@ -105,5 +106,6 @@ def _shortened(text: str, room: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Half a character (a file name that is no UTF-8) is no JSON for most readers."""
+    """Replaces half characters (of a file name that is not UTF-8), which most JSON readers
+    refuse."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

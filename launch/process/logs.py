@@ -1,4 +1,4 @@
-"""What a process says: one line per event on standard error, for people or for machines.
+"""A process's log: one line per event on standard error, for people or for machines.
 
     human  09:41:07 actor WARNING the broker at tcp://10.0.0.1:5755 fell silent; connecting again
     json   {"t": "2026-11-21T09:41:07.123+00:00", "level": "warning", "role": "actor",
@@ -12,7 +12,8 @@ read it, lines of machines in several time zones sort as text, and every collect
 What Python itself would print (warnings, uncaught exceptions) is a JSON line too. What C libraries
 and environments print is theirs.
 
-Nothing in here ends a role: a line that cannot be written is counted, and said once that can be.
+Nothing in here ends a role: lines that cannot be written are counted, and the count is logged once
+that is possible.
 """
 
 import contextlib
@@ -26,26 +27,27 @@ from headrace.actors.users_code import traceback_of
 from headrace.broker.peer_errors import UnreportedErrors
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.process import last_errors, log_lines, runtime
-from headrace.launch.process.log_lines import About
+from headrace.launch.process.log_lines import Identity
 
 log = logging.getLogger(__name__)
 
 AUTO, HUMAN, JSON = "auto", "human", "json"
 FORMS = (AUTO, HUMAN, JSON)
 VARIABLE = "HEADRACE_LOG"
-# What goes wrong on the way to the broker is not sent to the broker.
-_ON_THE_WAY = (
+# Loggers of the connection to the broker: their errors are not sent to the broker.
+_NOT_SENT_TO_BROKER = (
     "headrace.broker.transport.link",
     "headrace.broker.security.handshake",
     "headrace.broker.transport.mailbox",
 )
 
-_about = About()  # this process
+_identity = Identity()  # this process
 _form = HUMAN
 
 
 def chosen(given: str | None) -> str:
-    """human or json: by the option, else by HEADRACE_LOG, else by what standard error is."""
+    """Returns human or json: by the option, else by HEADRACE_LOG, else by whether standard error is
+    a terminal."""
     form = given or os.environ.get(VARIABLE) or AUTO
     if form not in FORMS:
         raise ConfigError(f"{VARIABLE}={form}: it must be one of {', '.join(FORMS)}")
@@ -55,52 +57,55 @@ def chosen(given: str | None) -> str:
 
 
 def start(role: str, *, quiet: bool = False, form: str = HUMAN) -> None:
-    """From now on this process logs, as `role`."""
-    global _about, _form
-    _about, _form = About(role), form
+    """Starts this process's log, as `role`."""
+    global _identity, _form
+    _identity, _form = Identity(role), form
     _hold_descriptors()
-    handler = ToStderr(_about, json=form == JSON)
+    handler = ToStderr(_identity, json=form == JSON)
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True
     )
-    last_errors.keep(_about)
+    last_errors.install(_identity)
     if form == JSON:
         _catch()
 
 
 def form() -> str:
-    """How this process logs."""
+    """Returns how this process logs: human or json."""
     return _form
 
 
-def about(*, run: str | None = None, inc: int | None = None, name: str | None = None) -> None:
-    """What is known of this process by now; it stands in every JSON line from here on."""
+def set_identity(
+    *, run: str | None = None, inc: int | None = None, name: str | None = None
+) -> None:
+    """Sets what is known of this process by now; it stands in every JSON line from here on."""
     if run is not None:
-        _about.run = run
+        _identity.run = run
     if inc is not None:
-        _about.inc = f"{inc:016x}"
+        _identity.inc = f"{inc:016x}"
     if name is not None:
-        _about.name = name
+        _identity.name = name
 
 
 def refuse(error: ConfigError) -> None:
-    """What is wrong with what the user gave: one line, in the form of all others."""
+    """Prints what is wrong with the user's input: one line, in the form of all others."""
     if _form == JSON:
-        ends(log, error)
+        log_end(log, error)
     else:
         where = traceback_of(error)
         print(f"headrace: {error}" + f"\n{where}".rstrip(), file=sys.stderr)  # noqa: T201
     last_errors.refused(error)
 
 
-def ends(log: logging.Logger, error: BaseException) -> None:
-    """What a process ends with by somebody else's fault: one line; below it, if it was in code of
-    the user's own, the place."""
+def log_end(log: logging.Logger, error: BaseException) -> None:
+    """Logs the error that ends a process by somebody else's fault, in one line; below it, if it was
+    in code of the user's own, the place."""
     log.error("%s", runtime.exit_line(error), extra={"traceback": traceback_of(error)})
 
 
 def reports() -> UnreportedErrors:
-    """Errors are collected there too, for the broker; one collector a process."""
+    """Returns a collector that from now on gets this process's errors, for the broker. A process
+    has one: the next call replaces it."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         if isinstance(handler, _ToReports):
@@ -111,32 +116,33 @@ def reports() -> UnreportedErrors:
 
 
 class ToStderr(logging.Handler):
-    """Writes each line at once and whole, and forgets what cannot be written.
+    """Writes each line at once and whole, and drops what cannot be written.
 
-    Past Python's own buffer, where the file descriptor is known: only so we learn how much of a
-    line a full disk took, and nothing stays behind to come out in the middle of a later one.
+    It writes past Python's own buffer, where the file descriptor is known: only then we learn how
+    much of a line a full disk took, and nothing stays behind to come out in the middle of a later
+    one.
     """
 
-    def __init__(self, about: About, *, json: bool) -> None:
+    def __init__(self, identity: Identity, *, json: bool) -> None:
         super().__init__()
         self.lost = 0  # lines that could not be written
-        self._about = about
+        self._identity = identity
         self._line = log_lines.for_machines if json else log_lines.for_people
         self._stream = sys.stderr
         self._encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._fd: int | None = None
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._fd = self._stream.fileno()
-        self._missing = 0  # of the lost, those that no line has told of
-        self._why = ""  # the last of them was lost
-        self._cut = False  # the last line ends in its middle
+        self._missing = 0  # lines lost since the last line that told of it
+        self._why = ""  # the error of the last lost line
+        self._cut = False  # the last line was written in part only
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if self._missing:
-                self._write(self._line(self._gap(), self._about))
+                self._write(self._line(self._gap(), self._identity))
                 self._missing = 0
-            self._write(self._line(record, self._about))
+            self._write(self._line(record, self._identity))
         except Exception as error:  # noqa: BLE001 - nobody is left to be told
             self.lost += 1
             self._missing += 1
@@ -160,20 +166,20 @@ class ToStderr(logging.Handler):
 
 
 class _ToReports(logging.Handler):
-    """Errors only, each as one line."""
+    """Collects errors only, each as one line."""
 
     def __init__(self, reports: UnreportedErrors) -> None:
         super().__init__(logging.ERROR)
         self._reports = reports
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name not in _ON_THE_WAY:
+        if record.name not in _NOT_SENT_TO_BROKER:
             self._reports.add(log_lines.summary(record))
 
 
 def _hold_descriptors() -> None:
-    """A standard descriptor that is closed would be given to the next file or socket, and what a C
-    library says on it would be written there."""
+    """Opens /dev/null at each standard descriptor that is closed: else the next file or socket
+    would get its number, and with it what a C library prints."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -184,7 +190,8 @@ def _hold_descriptors() -> None:
 
 
 def _catch() -> None:
-    """What Python would print by itself, in lines of its own. Exit statuses stay as they are."""
+    """Logs what Python would print by itself as lines of this log. Exit statuses stay as they
+    are."""
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
     sys.unraisablehook = _unraisable
@@ -192,7 +199,7 @@ def _catch() -> None:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    log.critical("uncaught %s", log_lines.last(kind, error), exc_info=(kind, error, trace))
+    log.critical("uncaught %s", log_lines.last_line(kind, error), exc_info=(kind, error, trace))
 
 
 def _died(args: threading.ExceptHookArgs) -> None:
@@ -200,7 +207,7 @@ def _died(args: threading.ExceptHookArgs) -> None:
         return
     name = args.thread.name if args.thread is not None else "a thread"
     error = args.exc_value or args.exc_type()
-    words = log_lines.last(args.exc_type, error)
+    words = log_lines.last_line(args.exc_type, error)
     log.critical("%s died of %s", name, words, exc_info=(args.exc_type, error, args.exc_traceback))
 
 
@@ -210,6 +217,6 @@ def _unraisable(args: "sys.UnraisableHookArgs") -> None:
     log.error(
         "ignored in %s: %s",
         where,
-        log_lines.last(args.exc_type, error),
+        log_lines.last_line(args.exc_type, error),
         exc_info=(args.exc_type, error, args.exc_traceback),
     )

@@ -1,4 +1,4 @@
-"""What a run was measured on."""
+"""A description of the machine on which a run was measured."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ _PACKAGES = ("headrace", "torch", "numpy", "gymnasium", "pyzmq")
 
 
 def describe() -> dict[str, Any]:
-    """Names and sizes only: nothing that says whose machine it is."""
+    """Returns names and sizes only: nothing that says whose machine it is."""
     import torch
 
     return {

@@ -1,4 +1,5 @@
-"""What a tree of processes costs: memory with shared pages counted once, and processor time."""
+"""Measures what a tree of processes uses: memory with shared pages counted once, and processor
+time."""
 
 import os
 import resource
@@ -6,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-class Tree:
-    """Peaks over a process's life; look now and then."""
+class ProcessTree:
+    """Holds the peak memory of a process and its descendants, over the calls of `measure`."""
 
     def __init__(self) -> None:
         self.peak_mb = 0.0  # proportional set size: a page shared by n processes counts 1/n in each
         self.peak_rss_sum_mb = 0.0  # resident set sizes added up, as many tools show it
 
-    def look(self, children: Sequence[int]) -> None:
+    def measure(self, children: Sequence[int]) -> None:
         pss, rss = 0, 0
-        for pid in (os.getpid(), *(pid for child in children for pid in descent(child))):
+        for pid in (os.getpid(), *(pid for child in children for pid in with_descendants(child))):
             mine = _memory_kb(pid)
             pss += mine[0]
             rss += mine[1]
@@ -24,14 +25,14 @@ class Tree:
 
     @staticmethod
     def cpu_s() -> float:
-        """Of this process and of every child that has ended."""
+        """Returns the processor seconds of this process and of every child that has ended."""
         own = resource.getrusage(resource.RUSAGE_SELF)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
 
 
-def descent(pid: int) -> list[int]:
-    """A process and all that it and its children started and that still run."""
+def with_descendants(pid: int) -> list[int]:
+    """Returns a process and all of its descendants that still run."""
     found = [pid]
     for parent in found:
         for thread in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -43,8 +44,9 @@ def descent(pid: int) -> list[int]:
 
 
 def pss_bytes(roots: Sequence[int]) -> int:
-    """Of these processes and all below them; a page shared by n processes counts 1/n in each."""
-    return 1024 * sum(_memory_kb(pid)[0] for root in roots for pid in descent(root))
+    """Returns the memory of these processes and all below them; a page shared by n processes counts
+    1/n in each."""
+    return 1024 * sum(_memory_kb(pid)[0] for root in roots for pid in with_descendants(root))
 
 
 def _memory_kb(pid: int) -> tuple[int, int]:

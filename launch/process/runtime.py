@@ -1,4 +1,4 @@
-"""What every process does the same: signals, memory, exit statuses, files it is asked to write."""
+"""What every process does alike: signals, memory, exit statuses, files it is asked to write."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,8 @@ OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
 
 
 def started_at() -> float:
-    """When this process began, interpreter start included, by `time.monotonic` of this machine: the
-    wall clock may be moved while we run.
-    """
+    """Returns when this process began, interpreter start included, by `time.monotonic` of this
+    machine: the wall clock may be moved while we run."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
@@ -35,17 +34,17 @@ def started_at() -> float:
     return time.monotonic() - age_s
 
 
-class Asked:
-    """True once SIGTERM or SIGINT came.
+class StopRequested:
+    """Turns true once SIGTERM or SIGINT came.
 
-    Nothing is raised: an exception out of a signal may be swallowed by whatever runs at that moment
-    (an import, a lock, a destructor), and then nobody would ever know.
+    Nothing is raised: an exception out of a signal handler may be swallowed by the code that runs
+    at that moment (an import, a lock, a destructor), and then nobody would ever know.
     """
 
     def __init__(self) -> None:
         self._asked = False
         for number in (signal.SIGTERM, signal.SIGINT):
-            # A SIGINT that whoever started us has told us to ignore stays ignored.
+            # A SIGINT that our parent has told us to ignore stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._ask)
 
@@ -58,7 +57,7 @@ class Asked:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Linux: SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
+    """Asks Linux for SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if parent is not None and os.getppid() != parent:  # it died before we could ask
@@ -66,13 +65,15 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 def show_as(name: str) -> None:
-    """Linux: what ps and top call a fork, which else looks like its parent; 15 letters."""
+    """Sets, on Linux, the name that ps and top show for a fork, which else looks like its parent;
+    15 bytes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def adopt_orphans() -> bool:
-    """Linux: what our children leave behind becomes our child; False = not possible here."""
+    """Makes this process, on Linux, the parent of what its children leave behind; False = not
+    possible here."""
     if sys.platform != "linux":
         return False
     failed: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -80,9 +81,10 @@ def adopt_orphans() -> bool:
 
 
 def keep_memory() -> None:
-    """glibc: keep freed unroll buffers instead of returning them to the kernel and faulting them in
-    again, page by page, for the next message. What is kept is bounded by what was held at once.
-    `headrace bench broker`, median of six runs each: 7.7k -> 9.5k unrolls of 256 kB a second."""
+    """Makes glibc keep freed unroll buffers instead of returning them to the kernel and faulting
+    them in again, page by page, for the next message. What is kept is bounded by what was held at
+    once. `headrace bench broker`, median of six runs each: 7.7k -> 9.5k unrolls of 256 kB a
+    second."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
@@ -90,21 +92,21 @@ def keep_memory() -> None:
 
 
 def cores() -> int:
-    """How many this process may run on."""
+    """Returns how many cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def incarnation() -> int:
-    """Random 63 bits: this process start, and no other."""
+    """Returns 63 random bits: this process start, and no other."""
     return int.from_bytes(os.urandom(8)) >> 1
 
 
 def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Runs an asyncio role; SIGTERM and SIGINT cancel it, and it ends by unwinding.
 
-    A SIGINT that whoever started us has told us to ignore stays ignored.
+    A SIGINT that our parent has told us to ignore stays ignored.
     """
     keep_memory()
 
@@ -136,21 +138,21 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def discard(path: Path) -> None:
-    """A file that a full disk cut off, if it can be had away."""
+    """Removes a file that a full disk cut off, if that is possible."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 def exit_line(error: BaseException) -> str:
-    """The innermost of nested groups, in one line."""
+    """Returns the innermost error of nested groups, in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def make_room(path: Path) -> None:
-    """Makes the folder of a file that is to be written; OSError, whose strerror is for a user,
-    where that cannot be or `path` is a folder itself."""
+    """Creates the parent folder of a file that will be written; OSError, whose strerror is for a
+    user, where that is not possible or `path` is a folder itself."""
     if not path.name or path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file", str(path))
     try:

@@ -1,4 +1,4 @@
-"""What systemd hears of a role: sd_notify(3) by hand. Without NOTIFY_SOCKET nothing happens.
+"""Tells systemd how a role is: sd_notify(3) by hand. Without NOTIFY_SOCKET nothing happens.
 
 A message is one datagram of NAME=VALUE lines to the socket that NOTIFY_SOCKET names: a path, or
 @name in the abstract namespace. Of several ranks on a machine only the first speaks: they are one
@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-# The status line is for people.
-_LOOK_EVERY_S = 5.0
-# While it waits for its broker a role asks for so much more time, at every look.
+# Often enough for a person who reads the status line.
+_NOTIFY_EVERY_S = 5.0
+# The start timeout that a role asks for each time, while it waits for its broker.
 _PATIENCE_S = 60
 
 
 def send(*lines: str) -> None:
-    """To whoever started us; one that does not listen any more is not our trouble."""
+    """Sends lines to the service manager; one that no longer listens is not our trouble."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@") or os.environ.get("LOCAL_RANK", "0") != "0":
         return
@@ -31,91 +31,92 @@ def send(*lines: str) -> None:
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
     ):
-        way.setblocking(False)  # a full socket holds nobody up; the next look says it again
+        way.setblocking(False)  # a full socket holds nobody up; the next message says it again
         way.sendto("\n".join(lines).encode(), address)
 
 
 def stopping() -> None:
-    """We end in order; what is open is settled first."""
+    """Tells the service manager that we end in order; what is open is settled first."""
     send("STOPPING=1", _status("stopping: what is open is settled first"))
 
 
 def _status(text: str) -> str:
-    """One line for `systemctl status`."""
+    """Returns the line for `systemctl status`."""
     return f"STATUS={' '.join(text.split())}"
 
 
 def wanted() -> bool:
-    """Does anybody listen?"""
+    """Says whether a service manager listens."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
-class Pulse(NamedTuple):
-    """How a role is, by its counters."""
+class WatchdogReading(NamedTuple):
+    """Holds a role's counters as its watchdog reads them."""
 
     ready: bool  # a broker welcomed it, and it can do its work
     moved: Hashable  # changes when it gets on with its work
     turns: tuple[Hashable, ...]  # each changes while one of its loops turns
-    idle: bool  # there is no work for it: that its loops turn is all one can ask
+    idle: bool  # there is no work for it: it is enough that its loops turn
     text: str  # the status line
-    steps: int | None = None  # so far; their rate is shown behind the text
+    steps: int | None = None  # so far; their rate is shown after the text
 
 
-class Watch:
-    """Looks at a role's counters, and says what follows from them. What hangs moves no counter."""
+class Watchdog:
+    """Tells systemd, by a role's counters, whether it is ready and gets on: a role that hangs moves
+    none."""
 
-    def __init__(self, look: Callable[[], Pulse]) -> None:
-        self._look = look
-        self._seen: Pulse | None = None  # at the last look
+    def __init__(self, read: Callable[[], WatchdogReading]) -> None:
+        self._read = read
+        self._seen: WatchdogReading | None = None  # the last one
         self._at = 0.0  # when that was
         self._ready = False  # READY=1 was said
         self._end = threading.Event()  # of the thread
         self._thread = threading.Thread(target=self._watch, name="notify", daemon=True)
         dog_s = int(os.environ.get("WATCHDOG_USEC") or 0) / 1e6
-        self._every_s = min(_LOOK_EVERY_S, dog_s / 4 or _LOOK_EVERY_S)
+        self._every_s = min(_NOTIFY_EVERY_S, dog_s / 4 or _NOTIFY_EVERY_S)
 
-    def look(self) -> None:
-        """Once. READY=1: whoever is ordered after us may begin. WATCHDOG=1: not said for
-        WatchdogSec, and we are killed and started again."""
-        now, pulse = time.monotonic(), self._look()
-        lines = [_status(self._text(pulse, now))]
-        if pulse.ready and not self._ready:
+    def notify(self) -> None:
+        """Reads the counters once, and sends what follows. READY=1: units ordered after us may
+        begin. WATCHDOG=1: without it for WatchdogSec, we are killed and started again."""
+        now, reading = time.monotonic(), self._read()
+        lines = [_status(self._text(reading, now))]
+        if reading.ready and not self._ready:
             self._ready = True
             lines.append("READY=1")
-        elif self._got_on(pulse):
+        elif self._got_on(reading):
             patience = f"EXTEND_TIMEOUT_USEC={_PATIENCE_S * 1_000_000}"
             lines.append("WATCHDOG=1" if self._ready else patience)
         send(*lines)
-        self._seen, self._at = pulse, now
+        self._seen, self._at = reading, now
 
-    def _got_on(self, pulse: Pulse) -> bool:
+    def _got_on(self, reading: WatchdogReading) -> bool:
         before = self._seen
         if before is None:
             return False
-        if pulse.moved != before.moved:
+        if reading.moved != before.moved:
             return True
-        pairs = zip(pulse.turns, before.turns, strict=True)
-        return pulse.idle and all(now != then for now, then in pairs)
+        pairs = zip(reading.turns, before.turns, strict=True)
+        return reading.idle and all(now != then for now, then in pairs)
 
-    def _text(self, pulse: Pulse, now: float) -> str:
+    def _text(self, reading: WatchdogReading, now: float) -> str:
         before = self._seen
-        if pulse.steps is None or before is None or before.steps is None:
-            return pulse.text
-        return f"{pulse.text}, {(pulse.steps - before.steps) / (now - self._at):,.0f} steps/s"
+        if reading.steps is None or before is None or before.steps is None:
+            return reading.text
+        return f"{reading.text}, {(reading.steps - before.steps) / (now - self._at):,.0f} steps/s"
 
     def tick(self) -> None:
-        """For a role with a loop of its own, at every turn: looks when it is time."""
+        """Notifies when it is time; for a role with a loop of its own, at every turn."""
         if wanted() and time.monotonic() - self._at >= self._every_s:
-            self.look()
+            self.notify()
 
     async def loop(self) -> None:
-        """For a role on an event loop, and on that loop: one that hangs looks at nothing."""
+        """Notifies on a role's event loop: one that hangs sends nothing."""
         while wanted():
-            self.look()
+            self.notify()
             await asyncio.sleep(self._every_s)
 
     def start(self) -> None:
-        """For a role whose main thread works: in a thread beside it."""
+        """Notifies in a thread, beside a main thread that works."""
         if wanted():
             self._thread.start()
 
@@ -126,6 +127,6 @@ class Watch:
 
     def _watch(self) -> None:
         while True:
-            self.look()
+            self.notify()
             if self._end.wait(self._every_s):
                 return

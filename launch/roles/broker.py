@@ -1,4 +1,4 @@
-"""The broker process, put together."""
+"""Puts the broker process together."""
 
 import asyncio
 import functools
@@ -45,7 +45,8 @@ def serve(
     ledger: Path | None = None,
     page_names: Sequence[str] = (),
 ) -> int:
-    """Until SIGTERM; every expected failure is one line and its exit status."""
+    """Serves until SIGTERM; returns the exit status. Every expected failure is logged in one
+    line."""
     try:
         run = descriptors.for_broker(run)
         return runtime.run_async(
@@ -84,10 +85,10 @@ async def _serve(
     page_names: Sequence[str] = (),
 ) -> int:
     inc = runtime.incarnation()
-    logs.about(run=run.run.name, inc=inc)
+    logs.set_identity(run=run.run.name, inc=inc)
     shared = shared_run.shared(run)
     registry = http.registry("broker")
-    http.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
+    http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
     own_key = _own_key(run, key)
     journal = None if ledger is None else open_journal(ledger, "broker", inc)
@@ -139,7 +140,7 @@ async def _serve(
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             async with asyncio.TaskGroup() as group:
-                watch = systemd.Watch(functools.partial(_pulse, server))
+                watch = systemd.Watchdog(functools.partial(_watchdog_reading, server))
                 group.create_task(watch.loop(), name="notify")
                 await server.run()
         finally:
@@ -151,12 +152,12 @@ async def _serve(
     return runtime.OK
 
 
-def _pulse(server: Server) -> systemd.Pulse:
-    """It is bound, so peers may come. It works by waiting for them: that its loop turns is seen by
-    that somebody looks, and more cannot be asked of it."""
+def _watchdog_reading(server: Server) -> systemd.WatchdogReading:
+    """Returns the watchdog's reading. The broker is bound, so peers may come; it works by waiting
+    for them, so a reading at all shows that its loop turns, and more cannot be asked of it."""
     state, peers = server.ledger.state, len(server.roster)
     text = f"version {state.credit.version}, {peers} peers, {state.entries} unrolls held"
-    return systemd.Pulse(ready=True, moved=state.received, turns=(), idle=True, text=text)
+    return systemd.WatchdogReading(ready=True, moved=state.received, turns=(), idle=True, text=text)
 
 
 def _own_key(run: run_file.Run, given: Path | None) -> Key | None:
@@ -168,7 +169,8 @@ def _own_key(run: run_file.Run, given: Path | None) -> Key | None:
 
 
 def _gate(run: run_file.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
-    """To begin with nobody in the folder is a slip, or a disk that is not mounted yet."""
+    """Returns the gate of the authorised keys; ConfigError where there are none at start, which is
+    a slip, or a disk that is not mounted yet."""
     gate = Gate(context, keyring.authorised(run))
     folder = gate.authorised.folder
     if not gate.authorised.users:

@@ -1,4 +1,5 @@
-"""One run's evaluations: waits for new weights, has them played in a thread, reports the score."""
+"""The evaluations of one run: waits for new weights, has them played in a thread, reports the
+score."""
 
 import asyncio
 import contextlib
@@ -16,14 +17,14 @@ from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.results import confidence
-from headrace.launch.roles.evaluation_results import EvaluatorMetrics, Keep
+from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
 
 
-class Evaluator:
-    """One run's evaluations, one after another."""
+class EvaluationLoop:
+    """Evaluates the newest weights of one run, one evaluation after another."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Evaluator:
         metrics: EvaluatorMetrics,
     ) -> None:
         self._end, self._run, self._spaces, self._metrics = end, run, spaces, metrics
-        self._keep = Keep(out, run, spaces) if out is not None else None
+        self._results = EvaluationResults(out, run, spaces) if out is not None else None
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
         self._began = time.monotonic()
@@ -43,27 +44,31 @@ class Evaluator:
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
-        """Until the run is over and its last weights are evaluated, if that can be in time."""
+        """Evaluates until the run is over and its last weights are evaluated, if there is time for
+        that."""
         due = 0.0
-        while (blob := await self._next(due)) is not None:
+        while (blob := await self._next_weights(due)) is not None:
             due = time.monotonic() + self._run.evaluate.every_s
-            await self._one(blob)
+            await self._evaluate(blob)
 
-    async def _next(self, due: float) -> Blob | None:
-        """The newest weights, once it is time; None = the run is over and these are known."""
+    async def _next_weights(self, due: float) -> Blob | None:
+        """Returns the newest weights, once it is time; None = the run is over and these are
+        known."""
         end = self._end
-        while self._left() > 0:
+        while self._seconds_left() > 0:
             wait = due - time.monotonic()
             if end.blob is not None and (wait <= 0 or (end.over and not end.fetching)):
                 return end.take_blob()
             if end.over and end.blob is None and not end.fetching:
                 return None
             # While they are fetched at the end, or it is not time yet.
-            await self._news(self._left() if end.over else max(wait, 0.0) or math.inf)
+            await self._wait_for_news(
+                self._seconds_left() if end.over else max(wait, 0.0) or math.inf
+            )
         return None
 
-    async def _one(self, blob: Blob) -> None:
-        """What fails in an environment costs this evaluation only."""
+    async def _evaluate(self, blob: Blob) -> None:
+        """Evaluates one version; a failure in an environment costs this evaluation only."""
         policy = self._policy
         self._end.acts_with(blob.announce.version, policy.load(blob))
         began = time.monotonic()
@@ -83,7 +88,8 @@ class Evaluator:
             self._report(blob, scores, time.monotonic() - began)
 
     async def _play(self) -> Scores:
-        """At the end of the run it is left for the last weights, if there are newer ones."""
+        """Plays one evaluation. At the end of the run it is given up for the last weights, if there
+        are newer ones."""
         run = self._run
         game = EvaluationThread(
             self._policy,
@@ -97,24 +103,24 @@ class Evaluator:
         game.start()
         try:
             while not game.done:
-                if self._left() <= 0 or (self._end.over and self._end.blob is not None):
+                if self._seconds_left() <= 0 or (self._end.over and self._end.blob is not None):
                     raise evaluator.StoppedError
                 game.check()
-                await self._news(min(1.0, self._left()))
+                await self._wait_for_news(min(1.0, self._seconds_left()))
             return game.result()
         finally:
             self.game = None
             game.stop()
 
-    async def _news(self, seconds: float) -> None:
-        """Wait for something new, at most so long."""
+    async def _wait_for_news(self, seconds: float) -> None:
+        """Waits for something new, at most this many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
                 await self._end.news.wait()
         self._end.news.clear()
 
-    def _left(self) -> float:
-        """Seconds that there are still; the end of the run does not wait for ever."""
+    def _seconds_left(self) -> float:
+        """Returns the seconds that remain once the run is over; inf before that."""
         if not self._end.over:
             return math.inf
         self._over_at = self._over_at or time.monotonic()
@@ -122,7 +128,7 @@ class Evaluator:
 
     def _report(self, blob: Blob, scores: Scores, seconds: float) -> None:
         version, known = blob.announce.version, confidence.interval_of(scores.returns)
-        # Before the first batch nothing was trained; else the learner has to have said so.
+        # Before the first batch nothing was trained; after it only the learner knows the number.
         steps = self._end.trained_steps(version) if version else 0
         line = {
             "t": round(self._moment(), 3),
@@ -149,14 +155,14 @@ class Evaluator:
             len(scores.returns),
             seconds,
         )
-        if self._keep is not None:
-            self._keep.add(blob, line)
+        if self._results is not None:
+            self._results.add(blob, line)
 
     def _moment(self) -> float:
         clock = self._end.clock()
         if clock is None:
             clock = time.monotonic() - self._began
-        return clock if self._keep is None else self._keep.moment(clock)
+        return clock if self._results is None else self._results.moment(clock)
 
 
 def _rounded(value: float | None) -> float | None:

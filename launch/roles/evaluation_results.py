@@ -1,4 +1,4 @@
-"""What evaluations leave behind: a line each, the best weights, metrics.
+"""The results of evaluations: a line each, the best weights, metrics.
 
 OUT/evaluations.jsonl   every evaluation: "t" never falls, "trained_steps" only where they are known
 OUT/best/<version>/     the weights with the highest mean, and the ones that were so before
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 _KEPT = 2
 
 
-class Keep:
-    """A run's folder, as far as it is an evaluator's."""
+class EvaluationResults:
+    """Writes an evaluator's part of a run's folder."""
 
     def __init__(self, out: Path, run: run_file.Run, spaces: Spaces) -> None:
         self._lines, self._best = out / "evaluations.jsonl", out / "best"
@@ -36,7 +36,7 @@ class Keep:
             "shared": shared_run.shared(run),
             "spaces": spaces.digest(),
         }
-        # Of what lies on the disk: an evaluator that died goes on where it was.
+        # From what lies on the disk: an evaluator that died goes on where it was.
         self.highest = self._before()
         self._last, self._ahead = self._ended(), 0.0  # seconds
         try:
@@ -48,15 +48,15 @@ class Keep:
             ) from error
 
     def moment(self, clock: float) -> float:
-        """Seconds of the run, for the next line. A run that is continued begins to count anew; its
-        lines go on from the last one."""
+        """Returns the seconds of the run for the next line. A continued run counts from 0 again;
+        its lines go on from the last one."""
         if clock + self._ahead < self._last:
             self._ahead = self._last
         self._last = clock + self._ahead
         return self._last
 
     def add(self, blob: Blob, line: dict[str, Any]) -> None:
-        """An evaluation. A full disk costs what could not be written, and nothing else."""
+        """Adds an evaluation. A full disk costs what could not be written, and nothing else."""
         try:
             with self._lines.open("a+b") as file:
                 if file.tell():
@@ -90,7 +90,7 @@ class Keep:
             log.error("the best weights are not kept: %s", error)
             return
         self.highest = line["mean"]
-        # Who reads takes the highest version. After a return to an older checkpoint that need not
+        # A reader takes the highest version. After a return to an older checkpoint that need not
         # be the best any more.
         for path in self._best.iterdir():
             if path.name[:12].isdigit() and int(path.name[:12]) > version:
@@ -114,7 +114,7 @@ class Keep:
         return _score(found)
 
     def _ended(self) -> float:
-        """When the last line was written; 0 = there is none."""
+        """Returns when the last line was written; 0 = there is none."""
         try:
             moments = [line.get("t") for line in learning_curve.read(self._lines)]
         except (OSError, ValueError) as error:
@@ -124,14 +124,14 @@ class Keep:
 
 
 def _score(found: checkpoint.Checkpoint) -> float:
-    """What the best weights reached; CheckpointError when it does not say of which run."""
+    """Returns the mean of the best weights; CheckpointError when it does not say of which run."""
     found.entry(dict[str, dict[str, Any]], "identity", "shared")
     found.entry(str, "identity", "spaces")
     return found.entry(float, "score", "mean")
 
 
 class EvaluatorMetrics:
-    """One per evaluator process."""
+    """Holds the metrics of an evaluator process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, words: str) -> Gauge:

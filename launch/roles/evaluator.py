@@ -28,7 +28,7 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run, toml_text
 from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, systemd
 from headrace.launch.roles import expected_errors
-from headrace.launch.roles.evaluation_loop import Evaluator
+from headrace.launch.roles.evaluation_loop import EvaluationLoop
 from headrace.launch.roles.evaluation_results import EvaluatorMetrics
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def evaluate(
     key: Path | None = None,
     allow: Sequence[str] = (),  # code that the broker's run may name
 ) -> int:
-    """Until SIGTERM, or until the last weights of the run are evaluated."""
+    """Evaluates until SIGTERM, or until the last weights of the run are evaluated."""
     endpoints.check(broker)
     _check_given(sets)
     descriptors.for_peer("an evaluator")
@@ -59,7 +59,7 @@ def evaluate(
 
     async def main() -> int:
         inc = runtime.incarnation()
-        logs.about(inc=inc, name=name)
+        logs.set_identity(inc=inc, name=name)
         registry = http.registry("evaluator")
         metrics = EvaluatorMetrics(registry)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -73,14 +73,14 @@ def evaluate(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
-            end.port = http.told(metrics_host, port, broker)
+            end.port = http.advertised_port(metrics_host, port, broker)
             end.link.reports = logs.reports()
             await _evaluate(end, out=out, sets=sets, metrics=metrics, prefixes=prefixes)
         finally:
             context.destroy(linger=500)
         return runtime.OK
 
-    with contextlib.nullcontext() if out is None else folder_lock.claim(out, "evaluator"):
+    with contextlib.nullcontext() if out is None else folder_lock.lock_folder(out, "evaluator"):
         return runtime.run_async(main)
 
 
@@ -94,19 +94,19 @@ async def _evaluate(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
-        pulse = _Pulse(end)
-        watch = group.create_task(systemd.Watch(pulse).loop(), name="notify")
+        reading = _EvaluatorReading(end)
+        watch = group.create_task(systemd.Watchdog(reading).loop(), name="notify")
         shared = await _shared(end)
         suggested = shared.get("evaluate", {})
         run = shared_run.from_shared({**shared, "evaluate": {**suggested, **sets}})
         allowing.check(run, prefixes)
-        logs.about(run=run.run.name)
+        logs.set_identity(run=run.run.name)
         evaluator.check(run.env)
         spaces = probe(run.env)
         end.open((spaces.digest(), str(spaces)))
         try:
-            pulse.evaluator = Evaluator(end, run, spaces, out=out, metrics=metrics)
-            await pulse.evaluator.run()
+            reading.evaluator = EvaluationLoop(end, run, spaces, out=out, metrics=metrics)
+            await reading.evaluator.run()
             log.info("the run is over: %s", end.over)
         finally:
             end.leave(end.over or "stopped")
@@ -115,7 +115,7 @@ async def _evaluate(
 
 
 async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
-    """The run, once a broker answers."""
+    """Returns the run, once a broker answers."""
     patience: float | None = _PATIENCE_S
     while end.run is None:
         end.news.clear()
@@ -129,7 +129,8 @@ async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
 
 
 def _check_given(sets: dict[str, Any]) -> None:
-    """ConfigError before anything starts, not once a broker has answered."""
+    """Raises ConfigError for a wrong option before anything starts, not once a broker has
+    answered."""
     for key, value in sets.items():
         kind = run_file.SECTIONS["evaluate"][key].type
         try:
@@ -143,19 +144,19 @@ def _check_given(sets: dict[str, Any]) -> None:
 
 
 @dataclass(slots=True)
-class _Pulse:
-    """An evaluation must go on; between two of them there is no work."""
+class _EvaluatorReading:
+    """Reads how an evaluator is: an evaluation must go on; between two of them there is no work."""
 
     end: EvaluatorEnd
-    evaluator: Evaluator | None = None  # None = its environment is not known yet
+    evaluator: EvaluationLoop | None = None  # None = its environment is not known yet
 
-    def __call__(self) -> systemd.Pulse:
+    def __call__(self) -> systemd.WatchdogReading:
         link, mean = self.end.link, self.end.stats.get("mean")
         game = self.evaluator.game if self.evaluator is not None else None
         text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
         if mean is not None:
             text += f"version {self.end.stats['version']:.0f}: return {mean:.2f}; "
-        return systemd.Pulse(
+        return systemd.WatchdogReading(
             ready=link.welcome is not None and self.evaluator is not None,
             moved=game.last_step_at if game is not None else None,
             turns=(link.loop_turns,),
@@ -165,11 +166,11 @@ class _Pulse:
 
 
 def guarded(broker: str, **options: Any) -> int:
-    """`evaluate`, with every expected failure as one line and its exit status."""
+    """Runs `evaluate`; returns its exit status, and logs every expected failure in one line."""
     status = expected_errors.guarded(functools.partial(evaluate, broker, **options))
     if os.nice(0) >= _NICE:
-        # All is written and said. To take an interpreter down is work, for which a busy machine
-        # would let us wait for seconds at this priority.
+        # All is written and said. To take an interpreter down is work, which at this priority
+        # takes seconds on a busy machine.
         logging.shutdown()
         os._exit(status)
     return status

@@ -1,4 +1,4 @@
-"""What may be wrong with a peer that gets its run from the broker, as one line and a status."""
+"""The expected failures of a peer that gets its run from the broker, as one line and a status."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def guarded(role: Callable[[], int]) -> int:
-    """The role's exit status; every expected failure is said."""
+    """Runs the role; returns its exit status, and logs every expected failure in one line."""
     try:
         return role()
     except BaseExceptionGroup as group:
@@ -22,7 +22,7 @@ def guarded(role: Callable[[], int]) -> int:
         ours, other = group.split(expected)
         if ours is None or other is not None:
             raise
-        logs.ends(log, ours)
+        logs.log_end(log, ours)
     except (EndpointError, run_file.ConfigError, http.PortError) as error:
-        logs.ends(log, error)
+        logs.log_end(log, error)
     return runtime.YOUR_INPUT

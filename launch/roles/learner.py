@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 def learn(run: run_file.Run, options: Options) -> int:
-    """Until the goal, a limit, or SIGTERM. Returns the exit status."""
+    """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
     runtime.keep_memory()
     descriptors.for_peer("a learner")
-    asked = runtime.Asked()
+    asked = runtime.StopRequested()
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
     log.info(
@@ -55,18 +55,14 @@ def learn(run: run_file.Run, options: Options) -> int:
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
-    with contextlib.closing(ranks), folder_lock.claim(options.out, f"learner-{ranks.rank}"):
+    with contextlib.closing(ranks), folder_lock.lock_folder(options.out, f"learner-{ranks.rank}"):
         return _learn(run, options, ranks, device, asked.__bool__)
 
 
 def _learn(
     run: run_file.Run, options: Options, ranks: Ranks, device: torch.device, stopping: Any
 ) -> int:
-    if run.pacing.batch_unrolls % ranks.world:
-        raise run_file.ConfigError(
-            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
-            f" ranks; make it a multiple of {ranks.world}"
-        )
+    _check_batch(run, ranks)
     started = options.started or runtime.started_at()
     spaces = probe(run.env)
     identity = {"shared": shared_run.shared(run), "spaces": spaces.digest()}
@@ -75,7 +71,7 @@ def _learn(
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
     resume = learner_resume.checkpoint_of(run, options, identity, model)
-    began = learner_resume.began(options, ranks, started)
+    began = learner_resume.clock_began_at(options, ranks, started)
     progress = Progress()
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
@@ -84,7 +80,7 @@ def _learn(
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
     if options.start is not None and ranks.rank == 0:
-        learner_resume.keep(options.start)
+        learner_resume.keep_start(options.start)
     journal = open_journal(options.ledger, "learner", runtime.incarnation())
     recorder = learner_parts.recorder(run, options, ranks, spaces, fresh=resume is None)
     registry = http.registry("learner")
@@ -97,7 +93,8 @@ def _learn(
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
-    watch = systemd.Watch(functools.partial(learner_report.pulse, feed, progress, metrics))
+    read = functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
+    watch = systemd.Watchdog(read)
     try:
         feed.wait_for_welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()
@@ -140,8 +137,16 @@ def _learn(
         journal.close()
 
 
+def _check_batch(run: run_file.Run, ranks: Ranks) -> None:
+    if run.pacing.batch_unrolls % ranks.world:
+        raise run_file.ConfigError(
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
+            f" ranks; make it a multiple of {ranks.world}"
+        )
+
+
 def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
-    """Why training ended; an encoder of the user's that fails is the user's to mend."""
+    """Trains; returns why it ended. An error in the user's own encoder is a ConfigError."""
     try:
         return train(pieces)
     except RanksError:
@@ -154,10 +159,10 @@ def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
 
 
 def _leave(feed: UnrollReceiver, pieces: TrainParts, reason: str, *, last: bool) -> None:
-    """Says goodbye, and writes what was done. `last`: a request to stop ends the whole run."""
+    """Says goodbye, and writes learner.json. `last`: a request to stop ends the whole run."""
     progress = pieces.progress
     final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")
-    feed.leave(final=final, text=learner_report.farewell(reason, progress))
+    feed.leave(final=final, text=learner_report.leave_text(reason, progress))
     if pieces.ranks.rank == 0:
         learner_report.write(
             pieces.folder,
@@ -184,7 +189,7 @@ def _device(name: str) -> torch.device:
 
 
 def guarded(run: run_file.Run, options: Options) -> int:
-    """`learn`, with every expected failure as one line and its exit status."""
+    """Runs `learn`; returns its exit status, and logs every expected failure in one line."""
     try:
         return learn(run, options)
     except (
@@ -195,7 +200,7 @@ def guarded(run: run_file.Run, options: Options) -> int:
         http.PortError,
         checkpoint.CheckpointError,
     ) as error:
-        logs.ends(log, error)
+        logs.log_end(log, error)
         return runtime.YOUR_INPUT
     except (RanksError, DivergedError) as error:
         log.error("%s", runtime.exit_line(error))
@@ -203,7 +208,7 @@ def guarded(run: run_file.Run, options: Options) -> int:
 
 
 def main(given: argparse.Namespace | None = None) -> int:
-    """As a role of `headrace`, or by torchrun."""
+    """Runs as a role of `headrace`, or under torchrun."""
     if given is None:
         parser = argparse.ArgumentParser(prog="headrace.launch.learner")
         arguments(parser)
@@ -223,7 +228,7 @@ def main(given: argparse.Namespace | None = None) -> int:
     except run_file.ConfigError as error:
         log.error("%s", error)
         return runtime.YOUR_INPUT
-    logs.about(run=run.run.name)
+    logs.set_identity(run=run.run.name)
     # Of several ranks one says it.
     if not given.final and os.environ.get("RANK", "0") == "0":
         unused_keys.warn(run)

@@ -1,4 +1,4 @@
-"""What a learner's command line says beside the run. Needs no torch: help texts stay quick."""
+"""The options of a learner's command line. Needs no torch: help texts stay quick."""
 
 import argparse
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from headrace.launch.config import run_file, starts
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says beside the run."""
+    """Holds what the command line says beside the run."""
 
     broker: str
     out: Path
@@ -22,7 +22,7 @@ class Options:
     began: float | None = None  # the run's clock at 0; None = where its history stands
     record: bool = False  # write down every unroll that is trained on
     key: Path | None = None  # None = the run's, if it works with keys
-    start: starts.Start | None = None  # None = part of `headrace train`, which has seen to it
+    start: starts.Start | None = None  # None = part of `headrace train`, which wrote it
     take_over: bool = False  # another learner of this run must end
     fresh: bool = False  # new weights may replace what the run has trained
     final: bool = False  # a request to stop ends the whole run, not just this process

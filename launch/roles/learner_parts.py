@@ -35,7 +35,7 @@ def feed(
 ) -> UnrollReceiver:
     length, envs = run.unroll.length, run.unroll.envs
     name, inc = f"learner-{ranks.rank}", runtime.incarnation()
-    logs.about(inc=inc, name=name)
+    logs.set_identity(inc=inc, name=name)
     make_batch = functools.partial(
         Batch,
         spaces,
@@ -56,7 +56,7 @@ def feed(
         world=ranks.world,
         group=ranks.same([inc])[0],
         take_over=options.take_over,
-        # Whoever asks to resume an empty folder was told so, and goes on.
+        # A user who resumes an empty folder was told so, and goes on.
         fresh=options.fresh or options.resume,
         run=run.run.name,
         shared=shared_run.shared(run),
@@ -78,7 +78,8 @@ def feed(
 def recorder(
     run: run_file.Run, options: Options, ranks: Ranks, spaces: Spaces, *, fresh: bool
 ) -> Recorder | None:
-    """A run can be gone through again only from its beginning."""
+    """Returns the recorder, if one is wanted; None for a continued run: a replay needs its
+    beginning."""
     if not options.record:
         return None
     if not fresh:
@@ -113,12 +114,13 @@ def gap_check(run: run_file.Run, spaces: Spaces) -> LogProbGap:
 
 
 def serve_metrics(registry: Any, run: run_file.Run, options: Options, ranks: Ranks) -> int:
-    """The port that the broker may tell Prometheus; 0 = none."""
-    http.says_run(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
+    """Serves this rank's metrics; returns the port that the broker may tell Prometheus, 0 =
+    none."""
+    http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
     port = options.metrics_port
     if port:
         port += ranks.rank
     port = http.serve(registry, host=options.metrics_host, port=port, healthy=lambda: "")
     if port is not None:
         log.info("metrics at port %d", port)
-    return http.told(options.metrics_host, port, options.broker)
+    return http.advertised_port(options.metrics_host, port, options.broker)

@@ -1,5 +1,5 @@
-"""What a learner tells of itself: to a watchdog while it runs; at its end learner.json for the
-summary, and a line for the samplers."""
+"""A learner's reports: to a watchdog while it runs; at its end learner.json for the summary, and a
+line for the samplers."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.process import machine, runtime
-from headrace.launch.process.systemd import Pulse
+from headrace.launch.process.systemd import WatchdogReading
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.progress import Progress
@@ -58,8 +58,10 @@ def write(
         log.error("the learner's report is not written: %s", error)
 
 
-def pulse(feed: UnrollReceiver, progress: Progress, metrics: LearnerMetrics) -> Pulse:
-    """Tells the watchdog that a learner rank gets on, or that there is no work for it.
+def watchdog_reading(
+    feed: UnrollReceiver, progress: Progress, metrics: LearnerMetrics
+) -> WatchdogReading:
+    """Returns the watchdog's reading of a learner rank: it gets on, or there is no work for it.
 
     Read by a thread of its own: both loops must turn, the receiver's, and once there is one the
     train loop. Without a batch that turns twice a second.
@@ -67,7 +69,7 @@ def pulse(feed: UnrollReceiver, progress: Progress, metrics: LearnerMetrics) -> 
     link, welcomed = feed.end.link, feed.end.welcome_version is not None
     train_loop = metrics.phase_seconds()["wait"] if welcomed else link.loop_turns
     unheard = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
-    return Pulse(
+    return WatchdogReading(
         ready=welcomed,
         moved=(progress.learner_steps, progress.nonfinite),
         turns=(train_loop, link.loop_turns),
@@ -77,8 +79,8 @@ def pulse(feed: UnrollReceiver, progress: Progress, metrics: LearnerMetrics) -> 
     )
 
 
-def farewell(reason: str, progress: Progress) -> str:
-    """Why the run ends, in words for the samplers."""
+def leave_text(reason: str, progress: Progress) -> str:
+    """Returns why the run ends, in words for the samplers."""
     words = {
         "return": "the return goal was reached",
         "steps": "the step limit was reached",

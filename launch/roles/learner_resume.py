@@ -1,5 +1,5 @@
-"""What a learner goes on from: its checkpoint, its clock, its run, the version that the broker
-knows; and whether anything is left."""
+"""The state that a learner goes on from: its checkpoint, its clock, its run, the version that the
+broker knows; and whether anything is left to train."""
 
 import logging
 import time
@@ -50,9 +50,9 @@ def checkpoint_of(
     return found
 
 
-def keep(start: starts.Start) -> None:
-    """Writes the run's files. A run that goes on is not ended by a full disk; one that begins
-    needs its folder."""
+def keep_start(start: starts.Start) -> None:
+    """Writes the run's files. A full disk does not end a run that goes on; one that begins needs
+    its folder."""
     try:
         start.keep()
         (start.out / "learner.json").unlink(missing_ok=True)  # of a process that is gone
@@ -62,13 +62,13 @@ def keep(start: starts.Start) -> None:
                 f"cannot write the run's folder: {error}; choose another with --out"
             ) from error
         log.error("the run's file is not written, it tells of an earlier start: %s", error)
-    start.say()
+    start.log_changes()
 
 
 def complete(
     run: run_file.Run, out: Path, ranks: Ranks, progress: Progress, *, began: float
 ) -> bool:
-    """Returns True, and says so, when there is nothing left to train, as rank 0 sees it."""
+    """Returns True, and logs it, when there is nothing left to train, as rank 0 sees it."""
     goal = Goal(run.stop.return_, run.stop.steps, run.stop.seconds)
     seconds = time.monotonic() - began
     # Where nothing was trained nothing is complete: the limit is told once more, as at first.
@@ -90,8 +90,9 @@ def complete(
     return True
 
 
-def began(options: Options, ranks: Ranks, started: float) -> float:
-    """Returns the run's clock at 0, by time.monotonic: it goes on where its history stands."""
+def clock_began_at(options: Options, ranks: Ranks, started: float) -> float:
+    """Returns the run's clock at 0, by time.monotonic: a continued run's clock goes on from its
+    history."""
     if options.began is not None:
         return options.began
     elapsed = 0.0
@@ -106,8 +107,8 @@ def began(options: Options, ranks: Ranks, started: float) -> float:
 def wait_for_broker(
     feed: UnrollReceiver, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
 ) -> bool:
-    """Waits until every rank is welcome; all continue at the version that rank 0 was told. False =
-    asked to stop before."""
+    """Waits until every rank is welcome; all continue at the version that rank 0 was told. Returns
+    False when asked to stop before."""
     version: int | None = None
     while version is None:
         version = feed.wait_for_welcome(timeout_s=0.2)

@@ -1,4 +1,5 @@
-"""A node's relay, put together: the weights of its machine, fetched once, laid on a shelf."""
+"""Puts a node's relay together: it fetches each version of the weights once for its machine, and
+lays it on a shelf."""
 
 import asyncio
 import functools
@@ -15,7 +16,7 @@ from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.config import keyring
 from headrace.launch.process import logs, runtime
-from headrace.launch.process.node_reports import Figures, Teller
+from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.roles import expected_errors
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,11 @@ log = logging.getLogger(__name__)
 _DYING_S = 0.3
 
 
-def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller, port: int) -> int:
-    """Until SIGTERM. It outlives the run: its node knows when all samplers are done. `port`: where
-    the node serves metrics."""
+def relay(
+    broker: str, *, name: str, shelf: Path, key: Path | None, sender: ReportSender, port: int
+) -> int:
+    """Relays weights until SIGTERM. It outlives the run: its node knows when all samplers are done.
+    `port`: where the node serves metrics."""
     own_key = keyring.from_file(key, "actor")
     node = os.getppid()
 
@@ -44,18 +47,18 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
         )
         end.link.reports = logs.reports()
 
-        def figures() -> Figures:
+        def figures() -> ProcessFigures:
             stats = {
                 "version": float(laid.version),
                 "bytes": float(end.nbytes),
                 "fetches": float(end.fetches),
             }
-            return Figures(os.getpid(), end.link.welcome is not None, False, 0.0, stats)
+            return ProcessFigures(os.getpid(), end.link.welcome is not None, False, 0.0, stats)
 
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(end.link.run(), name="link")
-                group.create_task(tell.keep_telling(figures), name="tell")
+                group.create_task(sender.keep_sending(figures), name="tell")
                 try:
                     await asyncio.Event().wait()
                 finally:
@@ -71,7 +74,8 @@ def relay(broker: str, *, name: str, shelf: Path, key: Path | None, tell: Teller
 
 
 def _orphaned(node: int) -> bool:
-    """The signal of its death may come while its last threads are still dying."""
+    """Says whether the node is dead. The signal of its death may come while its last threads are
+    still dying, so it waits a moment."""
     until = time.monotonic() + _DYING_S
     while os.getppid() == node and time.monotonic() < until:
         time.sleep(0.005)
@@ -79,5 +83,5 @@ def _orphaned(node: int) -> bool:
 
 
 def guarded(broker: str, **options: Any) -> int:
-    """`relay`, with every expected failure as one line and its exit status."""
+    """Runs `relay`; returns its exit status, and logs every expected failure in one line."""
     return expected_errors.guarded(functools.partial(relay, broker, **options))

@@ -1,4 +1,4 @@
-"""A sampler process, put together. It needs an address; the run comes from the broker."""
+"""Puts a sampler process together. It needs an address; the run comes from the broker."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.config.keyring import open_journal
 from headrace.launch.process import descriptors, http, logs, runtime, systemd
-from headrace.launch.process.node_reports import Figures, Teller
+from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.roles import expected_errors
 
 log = logging.getLogger(__name__)
@@ -41,18 +41,18 @@ def sample(
     metrics_port: int | None,
     key: Path | None = None,
     shelf: Path | None = None,
-    tell: Teller | None = None,
+    sender: ReportSender | None = None,
     allow: Sequence[str] = (),
 ) -> int:
-    """Until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts weights;
-    `tell`: the node that it belongs to; `allow`: code that the broker's run may name."""
+    """Samples until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts
+    weights; `sender`: the connection to its node; `allow`: code that the broker's run may name."""
     descriptors.for_peer("a sampler")
     own_key = keyring.from_file(key, "actor")
     prefixes = allowing.allowed(allow)
 
     async def main() -> int:
         inc = runtime.incarnation()
-        logs.about(inc=inc, name=name)
+        logs.set_identity(inc=inc, name=name)
         journal = open_journal(ledger, "actor", inc)
         registry = http.registry("actor")
         metrics = ActorMetrics(registry)
@@ -75,9 +75,11 @@ def sample(
             )
             if port is not None:
                 log.info("metrics at port %d", port)
-            end.port = http.told(metrics_host, port, broker)
+            end.port = http.advertised_port(metrics_host, port, broker)
             end.link.reports = logs.reports()
-            await _sample(end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, tell=tell)
+            await _sample(
+                end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, sender=sender
+            )
         finally:
             context.destroy(linger=500)
             journal.close()
@@ -93,21 +95,21 @@ async def _sample(
     sets: dict[str, Any],
     metrics: ActorMetrics,
     prefixes: Sequence[str],
-    tell: Teller | None = None,
+    sender: ReportSender | None = None,
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
-        pulse = _Pulse(end, metrics)
-        watch = group.create_task(systemd.Watch(pulse).loop(), name="notify")
+        reading = _SamplerReading(end, metrics)
+        watch = group.create_task(systemd.Watchdog(reading).loop(), name="notify")
         while end.run is None:
             end.news.clear()
             await end.news.wait()
         run = shared_run.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
         allowing.check(run, prefixes)
-        logs.about(run=run.run.name)
+        logs.set_identity(run=run.run.name)
         figures = functools.partial(_figures, end, run.actor.drain_s)
-        telling = group.create_task(tell.keep_telling(figures), name="tell") if tell else None
-        pulse.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
+        telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
+        reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
         try:
             await sampler.run()
             log.info("the run is over: %s", end.over)
@@ -121,31 +123,32 @@ async def _sample(
             sampler.stepper.close()
             watch.cancel()
             link.cancel()
-            if tell is not None and telling is not None:
+            if sender is not None and telling is not None:
                 telling.cancel()
-                tell.tell(figures(), patience_s=0.5)
+                sender.send(figures(), patience_s=0.5)
 
 
-def _figures(end: ActorEnd, drain_s: float) -> Figures:
-    """For its node."""
+def _figures(end: ActorEnd, drain_s: float) -> ProcessFigures:
+    """Returns what it reports to its node."""
     welcome = end.link.welcome is not None
-    return Figures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
+    return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
 
 
 @dataclass(slots=True)
-class _Pulse:
-    """A sampler that waits for its environments alone is at work: without their answer it hangs."""
+class _SamplerReading:
+    """Reads how a sampler is. One that waits only for its environments is at work: if they never
+    answer, it hangs."""
 
     end: ActorEnd
     metrics: ActorMetrics
     sampler: Sampler | None = None  # None = its environments are not made yet
 
-    def __call__(self) -> systemd.Pulse:
+    def __call__(self) -> systemd.WatchdogReading:
         sampler, outbox, link = self.sampler, self.end.outbox, self.end.link
         waits = sampler.waits_for if sampler is not None else ""
         text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
         text += f"version {self.end.acting}"
-        return systemd.Pulse(
+        return systemd.WatchdogReading(
             ready=link.welcome is not None and sampler is not None,
             moved=(self.metrics.calls, outbox.generated - len(outbox), self.end.acting),
             turns=(link.loop_turns,),
@@ -156,7 +159,7 @@ class _Pulse:
 
 
 def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:
-    """Environments and policy by the run; asks the broker for credit."""
+    """Makes environments and policy by the run, and asks the broker for credit."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
@@ -173,7 +176,7 @@ def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics)
 
 
 def guarded(broker: str, **options: Any) -> int:
-    """`sample`, with every expected failure as one line and its exit status."""
+    """Runs `sample`; returns its exit status, and logs every expected failure in one line."""
     return expected_errors.guarded(functools.partial(sample, broker, **options))
 
 

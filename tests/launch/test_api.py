@@ -17,7 +17,7 @@ import pytest
 
 import headrace
 from headrace.launch.process import last_errors
-from headrace.launch.process.log_lines import About
+from headrace.launch.process.log_lines import Identity
 
 STARTED_WITHIN_S = 60.0
 
@@ -176,15 +176,15 @@ def test_a_process_keeps_its_last_error_for_who_started_the_run(
 ) -> None:
     monkeypatch.setenv(last_errors.VARIABLE, str(tmp_path))
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    about = About("learner")
-    last_errors.keep(about)
+    identity = Identity("learner")
+    last_errors.install(identity)
     log = logging.getLogger("headrace.learner.train")
     log.error("first")
     log.warning("no reason")
     log.error("no\nlicence for %s", "this")
     assert (tmp_path / "learner").read_text() == "no licence for this"
     assert last_errors.reason(tmp_path) == ""
-    about.role = "train"
+    identity.role = "train"
     log.error("learner cannot work so")
     assert last_errors.reason(tmp_path) == "no licence for this"
     last_errors.refused(ValueError("/tmp/x holds a run"))

@@ -187,7 +187,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         patches.enter_context(mock.patch.object(learner_parts, "UnrollReceiver", feed))
         patches.enter_context(mock.patch.object(learner_parts, "serve_metrics", lambda *_: 0))
         patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
-        patches.enter_context(mock.patch.object(runtime, "Asked", lambda: False))
+        patches.enter_context(mock.patch.object(runtime, "StopRequested", lambda: False))
         patches.enter_context(mock.patch.object(runtime, "keep_memory"))
         try:
             learner.learn(run, learner_options.Options("ipc:///x", folder, resume=False))
@@ -213,11 +213,11 @@ def evaluation(run: run_file.Run, _: Path) -> Any:
                 mock.Mock(), run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
             )
             game._play()
-        again = evaluation_loop.Evaluator.__new__(evaluation_loop.Evaluator)
+        again = evaluation_loop.EvaluationLoop.__new__(evaluation_loop.EvaluationLoop)
         again._run = run
         with (
-            mock.patch.object(evaluation_loop.Evaluator, "_next", following),
-            mock.patch.object(evaluation_loop.Evaluator, "_one", mock.AsyncMock()),
+            mock.patch.object(evaluation_loop.EvaluationLoop, "_next_weights", following),
+            mock.patch.object(evaluation_loop.EvaluationLoop, "_evaluate", mock.AsyncMock()),
         ):
             await again.run()
 

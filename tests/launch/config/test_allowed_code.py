@@ -7,7 +7,7 @@ import pytest
 
 from headrace.launch import cli
 from headrace.launch.config import allowed_code, run_file, shared_run
-from headrace.launch.local.child_plans import Plans
+from headrace.launch.local.child_plans import ChildPlans
 
 
 def run(**sections: Any) -> run_file.Run:
@@ -127,6 +127,8 @@ def test_a_run_of_this_machine_is_not_restricted() -> None:
     for told, _, _ in NAMED.values():
         allowed_code.check(told, allowed_code.allowed(allowed_code.names(told)))
     own = run(env={"id": "my-own.envs:make"}, model={"kind": "nets:make"})
-    plans = Plans(own, Path("out"), "ipc:///x", resume=False, record=False, started=0.0, began=0.0)
+    plans = ChildPlans(
+        own, Path("out"), "ipc:///x", resume=False, record=False, started=0.0, began=0.0
+    )
     for plan in (plans.actor(0), plans.evaluator()):
         assert plan.again[-4:] == ["--allow", "my-own.envs:make", "--allow", "nets:make"]

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.actors.envs.make import probe
 from headrace.launch.config import run_file, shared_run
-from headrace.launch.roles.evaluation_results import Keep
+from headrace.launch.roles.evaluation_results import EvaluationResults
 from headrace.learner import checkpoint, weights
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
@@ -27,7 +27,7 @@ def line(version: int, mean: float) -> dict[str, Any]:
 
 
 def test_the_best_is_only_replaced_by_what_is_no_worse(tmp_path: Path, spaces: Spaces) -> None:
-    keep = Keep(tmp_path, RUN, spaces)
+    keep = EvaluationResults(tmp_path, RUN, spaces)
     story = [(1, 5.0, 1), (2, 4.0, 1), (3, 5.0, 3), (4, 7.0, 4), (5, 6.99, 4), (6, -1.0, 4)]
     for version, mean, expected in story:
         keep.add(blob(spaces, version), line(version, mean))
@@ -41,7 +41,7 @@ def test_the_best_is_only_replaced_by_what_is_no_worse(tmp_path: Path, spaces: S
 
 
 def test_what_is_kept_can_be_played_again(tmp_path: Path, spaces: Spaces) -> None:
-    keep, sent = Keep(tmp_path, RUN, spaces), blob(spaces, 9, likes=2)
+    keep, sent = EvaluationResults(tmp_path, RUN, spaces), blob(spaces, 9, likes=2)
     keep.add(sent, line(9, 1.5))
     found = checkpoint.load(tmp_path / "best" / "000000000009")
     model = build(RUN.model, spaces, seed=7)
@@ -56,15 +56,15 @@ def test_what_is_kept_can_be_played_again(tmp_path: Path, spaces: Spaces) -> Non
 
 def test_a_run_file_that_is_there_stays(tmp_path: Path, spaces: Spaces) -> None:
     (tmp_path / "run.toml").write_text("# mine\n")
-    Keep(tmp_path, RUN, spaces)
+    EvaluationResults(tmp_path, RUN, spaces)
     assert (tmp_path / "run.toml").read_text() == "# mine\n"
 
 
 def test_an_evaluator_that_died_goes_on_where_it_was(tmp_path: Path, spaces: Spaces) -> None:
-    Keep(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
+    EvaluationResults(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
     with (tmp_path / "evaluations.jsonl").open("a") as file:
         file.write('{"version": 4, "me')
-    again = Keep(tmp_path, RUN, spaces)
+    again = EvaluationResults(tmp_path, RUN, spaces)
     assert again.highest == 9.0
     again.add(blob(spaces, 5), line(5, 8.0))
     assert best(tmp_path) == [3]
@@ -74,8 +74,8 @@ def test_an_evaluator_that_died_goes_on_where_it_was(tmp_path: Path, spaces: Spa
 def test_after_a_return_to_an_older_checkpoint_the_newest_name_is_still_the_best(
     tmp_path: Path, spaces: Spaces
 ) -> None:
-    Keep(tmp_path, RUN, spaces).add(blob(spaces, 60), line(60, 9.0))
-    again = Keep(tmp_path, RUN, spaces)
+    EvaluationResults(tmp_path, RUN, spaces).add(blob(spaces, 60), line(60, 9.0))
+    again = EvaluationResults(tmp_path, RUN, spaces)
     again.add(blob(spaces, 55), line(55, 9.5))
     found = checkpoint.load_latest(tmp_path / "best")
     assert found is not None
@@ -83,12 +83,12 @@ def test_after_a_return_to_an_older_checkpoint_the_newest_name_is_still_the_best
 
 
 def test_the_best_of_another_run_is_not_touched(tmp_path: Path, spaces: Spaces) -> None:
-    Keep(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
+    EvaluationResults(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
     other = msgspec.structs.replace(RUN, model=ModelConfig(hidden=(5,)))
     with pytest.raises(
         run_file.ConfigError, match=r"model.hidden.*choose another folder with --out"
     ):
-        Keep(tmp_path, other, spaces)
+        EvaluationResults(tmp_path, other, spaces)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_best_that_does_not_say_how_good_it_is_is_passed_over(
     tmp_path: Path, spaces: Spaces, wrong: dict[str, Any], caplog: Any
 ) -> None:
     """Its hashes are right all the same."""
-    Keep(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
+    EvaluationResults(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, 9.0))
     found = checkpoint.load(tmp_path / "best" / "000000000003")
     checkpoint.save(
         tmp_path / "best", step_version=4, tensors=found.tensors, state=found.state | wrong, keep=2
     )
-    assert Keep(tmp_path, RUN, spaces).highest == 9.0
+    assert EvaluationResults(tmp_path, RUN, spaces).highest == 9.0
     (said,) = caplog.messages
     assert "000000000004 is damaged: state.msgpack: " in said and "\n" not in said
 
@@ -111,7 +111,7 @@ def test_a_best_that_does_not_say_how_good_it_is_is_passed_over(
 def test_a_full_disk_costs_what_could_not_be_written(
     tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    keep = Keep(tmp_path, RUN, spaces)
+    keep = EvaluationResults(tmp_path, RUN, spaces)
     keep.add(blob(spaces, 1), line(1, 1.0))
 
     def full(*_: Any, **__: Any) -> Any:
@@ -134,4 +134,4 @@ def test_a_folder_that_cannot_be_written_is_said_at_the_start(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(run_file.ConfigError, match="--out"):
-        Keep(tmp_path / "file" / "out", RUN, spaces)
+        EvaluationResults(tmp_path / "file" / "out", RUN, spaces)

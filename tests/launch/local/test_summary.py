@@ -9,7 +9,7 @@ import pytest
 
 from headrace.launch.config.run_file import Run, RunSection, StopSection
 from headrace.launch.local import summary
-from headrace.launch.process.memory_use import Tree
+from headrace.launch.process.memory_use import ProcessTree
 from tests.system.harness import disks
 
 RUN = Run(run=RunSection(name="mine", seed=7), stop=StopSection(return_=475.0))
@@ -71,7 +71,7 @@ def journals(out: Path) -> None:
 
 def write(out: Path, sampled: list[tuple[float, float]] | None = None) -> dict[str, Any]:
     result = summary.write(
-        RUN, out, began=time.monotonic() - 8.0, tree=Tree(), sampled=sampled or []
+        RUN, out, began=time.monotonic() - 8.0, tree=ProcessTree(), sampled=sampled or []
     )
     assert json.loads((out / "summary.json").read_text()) == result
     return result
@@ -248,12 +248,12 @@ def test_on_a_full_disk_no_half_summary_is_left(tmp_path: Path) -> None:
         (disk / "summary.json").write_text('{"run": "before"}')
         disks.fill(disk)
         with pytest.raises(OSError, match="No space left"):
-            summary.write(RUN, disk, began=time.monotonic(), tree=Tree(), sampled=())
+            summary.write(RUN, disk, began=time.monotonic(), tree=ProcessTree(), sampled=())
         assert json.loads((disk / "summary.json").read_text()) == {"run": "before"}
 
 
 def test_a_broker_that_was_started_again_does_not_make_the_rate_negative(tmp_path: Path) -> None:
     sampled = [(float(at), steps) for at, steps in enumerate((1.0, 500.0, 1500.0, 200.0, 1200.0))]
     give(tmp_path, learner=LEARNER)
-    result = summary.write(RUN, tmp_path, began=0.0, tree=Tree(), sampled=sampled)
+    result = summary.write(RUN, tmp_path, began=0.0, tree=ProcessTree(), sampled=sampled)
     assert result["steps_per_s"] == round((1000 + 0 + 1000) / 3, 1)

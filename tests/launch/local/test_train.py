@@ -16,7 +16,7 @@ from headrace.launch.roles import broker, learner_report
 from headrace.learner.progress import Progress
 
 
-class Nursery:
+class FakeChildren:
     """In the place of Children: notes who is started again, and gives up when it is told to."""
 
     def __init__(self, *, patient: bool = True) -> None:
@@ -29,7 +29,7 @@ class Nursery:
         self.again.append(child.name)
 
 
-def local(nursery: Nursery) -> _Local:
+def local(children: FakeChildren) -> _Local:
     made = _Local(
         Start(Run(), Path("nowhere"), Path("run.toml"), ()),
         True,
@@ -39,7 +39,7 @@ def local(nursery: Nursery) -> _Local:
         evaluate=True,
         record=False,
     )
-    made.children = cast(Any, nursery)
+    made.children = cast(Any, children)
     made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
     made.actors, made.evaluators = [Child("actor-0", [], 3)], [Child("evaluator", [], 4)]
     return made
@@ -47,7 +47,7 @@ def local(nursery: Nursery) -> _Local:
 
 @pytest.mark.parametrize("status", [-9, runtime.OUR_FAULT])
 def test_an_evaluator_that_dies_is_started_again(status: int) -> None:
-    one = local(Nursery())
+    one = local(FakeChildren())
     one.evaluators[0].status = status
     assert one._expected(one.evaluators[0])
     assert cast(Any, one.children).again == ["evaluator"]
@@ -57,7 +57,7 @@ def test_an_evaluator_that_dies_is_started_again(status: int) -> None:
 def test_the_run_goes_on_without_one_that_cannot_work(
     patient: bool, status: int, caplog: Any
 ) -> None:
-    one = local(Nursery(patient=patient))
+    one = local(FakeChildren(patient=patient))
     one.evaluators[0].status = status
     assert one._expected(one.evaluators[0])
     assert "the run goes on without evaluations" in caplog.text
@@ -65,7 +65,7 @@ def test_the_run_goes_on_without_one_that_cannot_work(
 
 
 def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
-    one = local(Nursery())
+    one = local(FakeChildren())
     for child in (*one.evaluators, *one.actors):
         child.status = runtime.OK
         assert one._expected(child)
@@ -89,7 +89,7 @@ def test_a_summary_that_cannot_be_written_changes_no_status(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    one = local(Nursery())
+    one = local(FakeChildren())
     one.asked = cast(Any, asked)
     one.children = cast(Any, SimpleNamespace(all=[one.learner]))
     one.learner.status = status
@@ -119,7 +119,7 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
 
 
 def test_nobody_else_is_missed_so_little() -> None:
-    one = local(Nursery())
+    one = local(FakeChildren())
     for child in (one.learner, one.broker, *one.actors):
         child.status = runtime.YOUR_INPUT
         with pytest.raises(GaveUpError):

@@ -14,29 +14,34 @@ from prometheus_client import CollectorRegistry, generate_latest
 from headrace.launch import cli
 from headrace.launch.node import node, shared_folder
 from headrace.launch.node.metrics import RELAY, NodeMetrics
-from headrace.launch.node.repeated_lines import Chorus
-from headrace.launch.node.restarts import Slot
+from headrace.launch.node.repeated_lines import RepeatedLines
+from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.process import node_reports
-from headrace.launch.process.node_reports import Figures, Line, Listener, Teller
+from headrace.launch.process.node_reports import (
+    LogLine,
+    ProcessFigures,
+    ReportReceiver,
+    ReportSender,
+)
 
 
-def figures(pid: int = 7, *, welcome: bool = True, **stats: float) -> Figures:
-    return Figures(pid, welcome, False, 5.0, stats)
+def figures(pid: int = 7, *, welcome: bool = True, **stats: float) -> ProcessFigures:
+    return ProcessFigures(pid, welcome, False, 5.0, stats)
 
 
 # ---- when it is started again -------------------------------------------------------------------
 
 
 def test_pauses_grow_to_half_a_minute_and_never_end() -> None:
-    slot, now = Slot(0), 0.0
+    slot, now = ProcessSlot(0), 0.0
     pauses = []
     for _ in range(100):
-        assert slot.wants(now)
-        slot.born(1, now)
-        assert not slot.wants(now)
+        assert slot.should_start(now)
+        slot.started(1, now)
+        assert not slot.should_start(now)
         now += 1.0
-        pauses.append(slot.died(now))
-        assert not slot.wants(now + pauses[-1] - 0.01)
+        pauses.append(slot.ended(now))
+        assert not slot.should_start(now + pauses[-1] - 0.01)
         now += pauses[-1]
     assert 0.25 <= pauses[0] <= 0.5
     assert all(15.0 <= pause <= 30.0 for pause in pauses[7:])
@@ -45,33 +50,33 @@ def test_pauses_grow_to_half_a_minute_and_never_end() -> None:
 
 
 def test_a_long_life_forgives_the_deaths_before() -> None:
-    slot = Slot(0)
+    slot = ProcessSlot(0)
     for _ in range(10):
-        slot.born(1, 0.0)
-        slot.died(1.0)
-    slot.born(1, 100.0)
-    assert slot.died(161.0) <= 0.5
+        slot.started(1, 0.0)
+        slot.ended(1.0)
+    slot.started(1, 100.0)
+    assert slot.ended(161.0) <= 0.5
 
 
 def test_an_order_that_was_lost_is_given_again() -> None:
-    slot = Slot(0)
-    slot.ordered = 5.0
-    assert not slot.wants(14.0)
-    assert slot.wants(15.1)
-    slot.ordered = 15.1
-    slot.born(0, 16.0)
-    assert not slot.wants(16.1), "it could not be forked: later"
-    assert slot.wants(17.0)
+    slot = ProcessSlot(0)
+    slot.ordered_at = 5.0
+    assert not slot.should_start(14.0)
+    assert slot.should_start(15.1)
+    slot.ordered_at = 15.1
+    slot.started(0, 16.0)
+    assert not slot.should_start(16.1), "it could not be forked: later"
+    assert slot.should_start(17.0)
 
 
 def test_one_sampler_a_core_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 7})
-    assert [slot.core for at, slot in node.slots(None).items() if at != RELAY] == [2, 5, 7]
-    assert [slot.core for at, slot in node.slots(3).items() if at != RELAY] == [2, 5, 7]
-    assert [slot.core for at, slot in node.slots(2).items() if at != RELAY] == [-1, -1]
-    assert next(iter(node.slots(2))) == RELAY, "it is the first to start"
+    assert [slot.core for at, slot in node.process_slots(None).items() if at != RELAY] == [2, 5, 7]
+    assert [slot.core for at, slot in node.process_slots(3).items() if at != RELAY] == [2, 5, 7]
+    assert [slot.core for at, slot in node.process_slots(2).items() if at != RELAY] == [-1, -1]
+    assert next(iter(node.process_slots(2))) == RELAY, "it is the first to start"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4})
-    assert [slot.core for at, slot in node.slots(None).items() if at != RELAY] == [-1]
+    assert [slot.core for at, slot in node.process_slots(None).items() if at != RELAY] == [-1]
 
 
 # ---- what is said -------------------------------------------------------------------------------
@@ -79,42 +84,42 @@ def test_one_sampler_a_core_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_all_say_is_said_once() -> None:
     lines: list[str] = []
-    chorus = Chorus(lambda level, text: lines.append(f"{level} {text}"))
+    repeated = RepeatedLines(lambda level, text: lines.append(f"{level} {text}"))
     for at in range(8):
-        chorus.says(f"n-{at}", 30, f"no broker answers after {5 + at % 2} s", 0.1 * at)
-    chorus.says("n-1", 20, "welcome", 1.0)
-    chorus.sweep(9.0)
+        repeated.add(f"n-{at}", 30, f"no broker answers after {5 + at % 2} s", 0.1 * at)
+    repeated.add("n-1", 20, "welcome", 1.0)
+    repeated.flush_due(9.0)
     assert lines == ["30 n-0: no broker answers after 5 s", "20 n-1: welcome"]
-    chorus.sweep(11.1)
+    repeated.flush_due(11.1)
     assert lines[2:] == ["30 n-0 and others, 7 more times: no broker answers after 5 s"]
-    chorus.says("n-3", 30, "no broker answers after 9 s", 20.0)
+    repeated.add("n-3", 30, "no broker answers after 9 s", 20.0)
     assert lines[3:] == ["30 n-3: no broker answers after 9 s"]
 
 
-def test_a_chorus_remembers_only_so_much() -> None:
+def test_repeated_lines_remember_at_most_256() -> None:
     lines: list[str] = []
-    chorus = Chorus(lambda _, text: lines.append(text))
+    repeated = RepeatedLines(lambda _, text: lines.append(text))
     words = [
         f"{chr(97 + at // 26 % 26)}{chr(97 + at % 26)}" * (1 + at // 676) for at in range(1000)
     ]
     for word in words:
-        chorus.says("n", 20, word, 0.0)
-    assert len(chorus._known) <= 256
-    chorus.says("m", 20, words[-1], 0.0)
-    chorus.end()
+        repeated.add("n", 20, word, 0.0)
+    assert len(repeated._known) <= 256
+    repeated.add("m", 20, words[-1], 0.0)
+    repeated.flush_all()
     assert lines == [*(f"n: {word}" for word in words), f"n and others, 1 more time: {words[-1]}"]
 
 
 def test_figures_and_lines_arrive(tmp_path: Path) -> None:
-    listener, teller = Listener(tmp_path / "told"), Teller(tmp_path / "told")
+    receiver, sender = ReportReceiver(tmp_path / "told"), ReportSender(tmp_path / "told")
     said = figures(env_steps=5.0)
-    assert teller.tell(said)
-    assert teller.tell(Line(7, 30, "a line"))
-    assert listener.heard() == [said, Line(7, 30, "a line")]
-    assert listener.heard() == []
-    listener.close()
-    assert not teller.tell(said), "nobody hears"
-    teller.close()
+    assert sender.send(said)
+    assert sender.send(LogLine(7, 30, "a line"))
+    assert receiver.receive() == [said, LogLine(7, 30, "a line")]
+    assert receiver.receive() == []
+    receiver.close()
+    assert not sender.send(said), "nobody hears"
+    sender.close()
 
 
 @pytest.mark.parametrize(
@@ -131,12 +136,12 @@ def test_figures_and_lines_arrive(tmp_path: Path) -> None:
     ],
 )
 def test_nonsense_is_counted_and_nothing_else(tmp_path: Path, packet: bytes) -> None:
-    listener = Listener(tmp_path / "told")
+    receiver = ReportReceiver(tmp_path / "told")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(packet, str(tmp_path / "told"))
-    assert listener.heard() == []
-    assert listener.nonsense == 1
-    listener.close()
+    assert receiver.receive() == []
+    assert receiver.nonsense == 1
+    receiver.close()
 
 
 def test_a_line_that_does_not_get_through_goes_where_it_went_before(
@@ -150,15 +155,15 @@ def test_a_line_that_does_not_get_through_goes_where_it_went_before(
 
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [Before()])
-    listener = Listener(tmp_path / "told")
-    teller = Teller(tmp_path / "told")
-    node_reports.by_way_of_the_node(teller)
+    receiver = ReportReceiver(tmp_path / "told")
+    sender = ReportSender(tmp_path / "told")
+    node_reports.log_to_node(sender)
     logging.getLogger("any").warning("one %d", 1)
-    assert [said.text for said in listener.heard() if isinstance(said, Line)] == ["one 1"]
-    listener.close()
+    assert [said.text for said in receiver.receive() if isinstance(said, LogLine)] == ["one 1"]
+    receiver.close()
     logging.getLogger("any").warning("two")
     assert before == ["two"]
-    teller.close()
+    sender.close()
 
 
 # ---- what is counted ----------------------------------------------------------------------------
@@ -174,11 +179,11 @@ def scraped(registry: CollectorRegistry) -> dict[str, float]:
 
 def test_totals_do_not_fall_when_a_sampler_is_started_again() -> None:
     registry = CollectorRegistry()
-    slots = {RELAY: Slot(RELAY), 0: Slot(0, restarts=1), 1: Slot(1)}
+    slots = {RELAY: ProcessSlot(RELAY), 0: ProcessSlot(0, restarts=1), 1: ProcessSlot(1)}
     metrics = NodeMetrics(registry, slots)
-    metrics.told(0, figures(env_steps=100.0, unacked=3.0, wait_credit_s=2.0))
-    metrics.told(1, figures(env_steps=50.0, unacked=1.0))
-    metrics.told(RELAY, figures(version=7.0, bytes=1000.0, fetches=2.0))
+    metrics.update(0, figures(env_steps=100.0, unacked=3.0, wait_credit_s=2.0))
+    metrics.update(1, figures(env_steps=50.0, unacked=1.0))
+    metrics.update(RELAY, figures(version=7.0, bytes=1000.0, fetches=2.0))
     first = scraped(registry)
     assert first["samplers_env_steps_total"] == 150
     assert first["samplers_unacked_fragments"] == 4
@@ -195,17 +200,17 @@ def test_totals_do_not_fall_when_a_sampler_is_started_again() -> None:
     assert gone["samplers_env_steps_total"] == 150
     assert gone["samplers_unacked_fragments"] == 1
     assert (gone["weights_version"], gone["weights_bytes_total"]) == (-1, 1000)
-    metrics.told(0, figures(8, env_steps=5.0))
-    metrics.told(RELAY, figures(9, bytes=500.0))
+    metrics.update(0, figures(8, env_steps=5.0))
+    metrics.update(RELAY, figures(9, bytes=500.0))
     assert scraped(registry)["samplers_env_steps_total"] == 155
     assert scraped(registry)["weights_bytes_total"] == 1500
 
 
 def test_figures_that_cannot_be_are_left_out() -> None:
     registry = CollectorRegistry()
-    metrics = NodeMetrics(registry, {RELAY: Slot(RELAY), 0: Slot(0)})
-    metrics.told(0, figures(env_steps=100.0, episodes=5.0))
-    metrics.told(0, figures(env_steps=float("inf"), episodes=3.0, unheard_of=1.0))
+    metrics = NodeMetrics(registry, {RELAY: ProcessSlot(RELAY), 0: ProcessSlot(0)})
+    metrics.update(0, figures(env_steps=100.0, episodes=5.0))
+    metrics.update(0, figures(env_steps=float("inf"), episodes=3.0, unheard_of=1.0))
     found = scraped(registry)
     assert found["samplers_env_steps_total"] == 100
     assert found["samplers_episodes_total"] == 5, "a total that falls is none"

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.process.folder_lock import ClaimError, claim
+from headrace.launch.process.folder_lock import FolderLockError, lock_folder
 
 HOLDS = """
 import os, sys, time
 from pathlib import Path
-from headrace.launch.process.folder_lock import claim
-with claim(Path(sys.argv[1]), "learner-0"):
+from headrace.launch.process.folder_lock import lock_folder
+with lock_folder(Path(sys.argv[1]), "learner-0"):
     if os.fork() == 0:
         time.sleep(60)  # a child that outlives us holds nothing
     print(os.getpid(), flush=True)
@@ -52,16 +52,19 @@ def another(out: Path) -> Iterator[subprocess.Popen[str]]:
 def test_one_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
     with another(out) as there:
-        with pytest.raises(ClaimError) as raised, claim(out, "learner-0", patience_s=0.0):
+        with (
+            pytest.raises(FolderLockError) as raised,
+            lock_folder(out, "learner-0", patience_s=0.0),
+        ):
             pass
         assert str(raised.value).startswith(
             f"{out} is in use: another learner-0 (process {there.pid} on "
         )
-        with claim(out, "evaluator", patience_s=0.0):
+        with lock_folder(out, "evaluator", patience_s=0.0):
             pass  # another kind
         there.kill()
         there.wait()
-        with claim(out, "learner-0", patience_s=5.0):
+        with lock_folder(out, "learner-0", patience_s=5.0):
             pass  # its child lives on
 
 
@@ -70,7 +73,7 @@ def test_who_comes_a_moment_early_waits(tmp_path: Path) -> None:
     with another(tmp_path) as there:
         began = time.monotonic()
         later = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {there.pid}"])
-        with claim(tmp_path, "learner-0", patience_s=30.0):
+        with lock_folder(tmp_path, "learner-0", patience_s=30.0):
             assert time.monotonic() - began >= 0.3
         later.wait()
 
@@ -78,8 +81,8 @@ def test_who_comes_a_moment_early_waits(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(ClaimError, match="choose another folder with --out"),
-        claim(tmp_path / "file" / "out", "learner-0"),
+        pytest.raises(FolderLockError, match="choose another folder with --out"),
+        lock_folder(tmp_path / "file" / "out", "learner-0"),
     ):
         pass
 
@@ -92,7 +95,7 @@ def test_where_nothing_can_be_locked_a_line_warns(
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
     caplog.set_level(logging.WARNING)
-    with claim(tmp_path, "learner-0"):
+    with lock_folder(tmp_path, "learner-0"):
         pass
     (said,) = caplog.messages
     assert "cannot be locked" in said and "No locks available" in said

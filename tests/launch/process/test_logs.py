@@ -20,9 +20,9 @@ from headrace.actors.stepping.stepper import EnvFailure
 from headrace.launch import arguments
 from headrace.launch.config import run_file
 from headrace.launch.process import log_lines, logs
-from headrace.launch.process.log_lines import About
+from headrace.launch.process.log_lines import Identity
 
-ABOUT = About("actor", "pong", "00000000000000ff", "node7-3")
+IDENTITY = Identity("actor", "pong", "00000000000000ff", "node7-3")
 # Whatever a str can hold: control characters, line separators, halves of characters.
 AWKWARD = st.sampled_from("\n\r\0\x1b\x85\u2028\ud800\udc80\U0001f40e")
 WILD = st.lists(st.characters() | AWKWARD).map("".join)
@@ -37,7 +37,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[loggi
     with said.open("w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         logger = logging.Logger("test.logs")
-        logger.addHandler(logs.ToStderr(ABOUT, json=True))
+        logger.addHandler(logs.ToStderr(IDENTITY, json=True))
         yield logger, said
 
 
@@ -76,19 +76,19 @@ def test_a_json_line(log: tuple[logging.Logger, Path]) -> None:
 def test_a_human_line_is_as_it_always_was() -> None:
     made = record("out of %s", "luck")
     before = logging.Formatter("%(asctime)s actor %(levelname)s %(message)s", "%H:%M:%S")
-    assert log_lines.for_people(made, ABOUT) == before.format(made)
+    assert log_lines.for_people(made, IDENTITY) == before.format(made)
     try:
         raise ValueError("no arm")
     except ValueError:
         made.exc_info = sys.exc_info()
-    assert log_lines.for_people(made, ABOUT) == before.format(made)
+    assert log_lines.for_people(made, IDENTITY) == before.format(made)
 
 
 @pytest.mark.slow
 @given(WILD, WILD, WILD)
 def test_one_event_is_one_line_whatever_is_in_it(text: str, error: str, name: str) -> None:
     made = record("%s", text, traceback=error)
-    line = log_lines.for_machines(made, About("actor", name, "", name))
+    line = log_lines.for_machines(made, Identity("actor", name, "", name))
     assert line.isascii() and line.isprintable()
     found = json.loads(line)
     assert all(isinstance(value, str) for value in found.values())
@@ -105,7 +105,7 @@ def test_a_line_is_never_too_long_for_a_collector(text: str, times: int) -> None
     name = text[:500]
     made = record("%s", text, traceback=f"first {text} last")
     made.name = name
-    line = log_lines.for_machines(made, About("evaluator", name, "f" * 16, name))
+    line = log_lines.for_machines(made, Identity("evaluator", name, "f" * 16, name))
     assert len(line) <= log_lines.MOST_BYTES
     error = json.loads(line)["error"]
     assert error.startswith("first ") and error.endswith(" last")
@@ -117,9 +117,9 @@ def test_arguments_that_do_not_fit_are_a_line_that_says_where() -> None:
             raise RuntimeError("no words")
 
     for made in (record("%d", "x"), record("%s", Broken()), record(Broken()), record("%s %s", 1)):
-        line = json.loads(log_lines.for_machines(made, ABOUT))
+        line = json.loads(log_lines.for_machines(made, IDENTITY))
         assert "some.py:7" in line["text"]
-        assert "some.py:7" in log_lines.for_people(made, ABOUT)
+        assert "some.py:7" in log_lines.for_people(made, IDENTITY)
 
 
 def test_an_environments_failure_is_one_event(
@@ -140,7 +140,7 @@ def test_an_environments_failure_is_one_event(
     assert again["text"] == first["text"].replace(" 3,", " 17,").replace("43", "57")
     assert "error" not in again
     made = record("Arm-v0 failed", traceback=text)
-    assert log_lines.for_people(made, ABOUT).endswith(f"Arm-v0 failed\n{text.rstrip()}")
+    assert log_lines.for_people(made, IDENTITY).endswith(f"Arm-v0 failed\n{text.rstrip()}")
 
 
 # ---- a process -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_what_python_would_print_is_a_line_too_and_statuses_stay() -> None:
     done = python(
         """
         logs.start("learner", form="json")
-        logs.about(run="pong", inc=255, name="learner-0")
+        logs.set_identity(run="pong", inc=255, name="learner-0")
         warnings.warn("old\\nway")
         def die(): raise KeyError("in a thread")
         thread = threading.Thread(target=die, name="feed")

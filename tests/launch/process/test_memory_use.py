@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.launch.process.memory_use import Tree, descent
+from headrace.launch.process.memory_use import ProcessTree, with_descendants
 
 pytestmark = pytest.mark.processes
 
@@ -29,10 +29,10 @@ def test_children_of_children_are_found_and_weighed() -> None:
     assert parent.stdin is not None and parent.stdout is not None
     with parent:
         child = int(parent.stdout.readline())
-        assert descent(parent.pid) == [parent.pid, child]
-        alone, both = Tree(), Tree()
-        alone.look([])
-        both.look([parent.pid])
+        assert with_descendants(parent.pid) == [parent.pid, child]
+        alone, both = ProcessTree(), ProcessTree()
+        alone.measure([])
+        both.measure([parent.pid])
         # Two bare interpreters hold some megabytes each.
         assert both.peak_rss_sum_mb - alone.peak_rss_sum_mb > 8
         assert both.peak_mb > alone.peak_mb
@@ -45,4 +45,4 @@ def test_a_process_that_is_gone_has_no_children() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    assert descent(pid) == [pid]
+    assert with_descendants(pid) == [pid]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.launch.process import systemd
-from headrace.launch.process.systemd import Pulse, Watch
+from headrace.launch.process.systemd import Watchdog, WatchdogReading
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -42,7 +42,7 @@ def test_each_line(heard: Callable[[], list[str]]) -> None:
 
 
 def test_a_status_is_one_line(heard: Callable[[], list[str]]) -> None:
-    Watch(lambda: pulse()._replace(text="at\nwork")).look()
+    Watchdog(lambda: reading()._replace(text="at\nwork")).notify()
     assert heard() == ["STATUS=at work\nREADY=1"]
 
 
@@ -74,46 +74,50 @@ def test_a_full_socket_holds_nobody_up(heard: Callable[[], list[str]]) -> None:
     assert 0 < len(heard()) < 5000
 
 
-def said(heard: Callable[[], list[str]], *pulses: Pulse) -> list[set[str]]:
+def said(heard: Callable[[], list[str]], *readings: WatchdogReading) -> list[set[str]]:
     """What each look says beside the status."""
-    queue = list(pulses)
-    watch = Watch(lambda: queue.pop(0))
+    queue = list(readings)
+    watch = Watchdog(lambda: queue.pop(0))
     looks = []
-    for _ in pulses:
-        watch.look()
+    for _ in readings:
+        watch.notify()
         (message,) = heard()
         looks.append({line for line in message.splitlines() if not line.startswith("STATUS=")})
     return looks
 
 
-def pulse(*, ready: bool = True, moved: int = 0, turn: int = 0, idle: bool = False) -> Pulse:
-    return Pulse(ready=ready, moved=moved, turns=(turn, 7 * turn), idle=idle, text="")
+def reading(
+    *, ready: bool = True, moved: int = 0, turn: int = 0, idle: bool = False
+) -> WatchdogReading:
+    return WatchdogReading(ready=ready, moved=moved, turns=(turn, 7 * turn), idle=idle, text="")
 
 
 FED, UNSAID = {"WATCHDOG=1"}, set[str]()
 
 
 def test_progress_feeds_it(heard: Callable[[], list[str]]) -> None:
-    looks = said(heard, pulse(), pulse(moved=1), pulse(moved=2), pulse(moved=2))
+    looks = said(heard, reading(), reading(moved=1), reading(moved=2), reading(moved=2))
     assert looks == [{"READY=1"}, FED, FED, UNSAID]
 
 
 def test_turning_loops_feed_it_only_when_there_is_no_work(heard: Callable[[], list[str]]) -> None:
-    looks = said(heard, pulse(), pulse(turn=1), pulse(turn=2, idle=True), pulse(turn=2, idle=True))
+    looks = said(
+        heard, reading(), reading(turn=1), reading(turn=2, idle=True), reading(turn=2, idle=True)
+    )
     assert looks == [{"READY=1"}, UNSAID, FED, UNSAID]
 
 
 def test_one_of_two_loops_that_hangs_is_enough(heard: Callable[[], list[str]]) -> None:
-    both = [Pulse(True, 0, (turn, 5), idle=True, text="") for turn in (1, 2)]
+    both = [WatchdogReading(True, 0, (turn, 5), idle=True, text="") for turn in (1, 2)]
     assert said(heard, *both) == [{"READY=1"}, UNSAID]
 
 
 def test_who_waits_for_a_broker_asks_for_time_and_is_not_ready(
     heard: Callable[[], list[str]],
 ) -> None:
-    waits = [pulse(ready=False, turn=turn, idle=True) for turn in (0, 1, 1)]
+    waits = [reading(ready=False, turn=turn, idle=True) for turn in (0, 1, 1)]
     asks = {"EXTEND_TIMEOUT_USEC=60000000"}
-    assert said(heard, *waits, pulse()) == [UNSAID, asks, UNSAID, {"READY=1"}]
+    assert said(heard, *waits, reading()) == [UNSAID, asks, UNSAID, {"READY=1"}]
 
 
 def test_the_status_shows_the_rate(
@@ -121,10 +125,10 @@ def test_the_status_shows_the_rate(
 ) -> None:
     clock, steps = [10.0], [0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    watch = Watch(lambda: Pulse(True, 0, (), True, "version 812", steps=steps[0]))
-    watch.look()
+    watch = Watchdog(lambda: WatchdogReading(True, 0, (), True, "version 812", steps=steps[0]))
+    watch.notify()
     clock[0], steps[0] = 12.0, 10208
-    watch.look()
+    watch.notify()
     assert heard()[1].splitlines()[0] == "STATUS=version 812, 5,104 steps/s"
 
 
@@ -134,7 +138,7 @@ def test_a_tick_looks_when_it_is_time(
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setenv("WATCHDOG_USEC", "8000000")
-    watch = Watch(lambda: Pulse(True, clock[0], (), False, ""))
+    watch = Watchdog(lambda: WatchdogReading(True, clock[0], (), False, ""))
     for clock[0] in (100.0, 101.9, 102.0, 103.9, 104.1):
         watch.tick()
     said = [message.splitlines()[1] for message in heard()]

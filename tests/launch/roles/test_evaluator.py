@@ -25,8 +25,8 @@ from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.roles import evaluator as launch_evaluator
 from headrace.launch.roles import expected_errors
-from headrace.launch.roles.evaluation_loop import Evaluator
-from headrace.launch.roles.evaluation_results import EvaluatorMetrics, Keep
+from headrace.launch.roles.evaluation_loop import EvaluationLoop
+from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
 from headrace.learner import weights
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
@@ -134,9 +134,9 @@ def evaluator(
     out: Path | None,
     run: run_file.Run = RUN,
     registry: CollectorRegistry | None = None,
-) -> Evaluator:
+) -> EvaluationLoop:
     metrics = EvaluatorMetrics(registry or CollectorRegistry())
-    return Evaluator(cast(EvaluatorEnd, end), run, spaces, out=out, metrics=metrics)
+    return EvaluationLoop(cast(EvaluatorEnd, end), run, spaces, out=out, metrics=metrics)
 
 
 async def turns() -> None:
@@ -203,7 +203,7 @@ def test_times_go_on_where_the_run_before_ended(tmp_path: Path, spaces: Spaces) 
     for clock, expected in [(100.0, 100.0), (3.0, 103.0), (150.0, 150.0)]:
         evaluated(End(), spaces, tmp_path, 1, time=clock)
         assert lines(tmp_path)[-1]["t"] == expected
-    keep = Keep(tmp_path, RUN, spaces)
+    keep = EvaluationResults(tmp_path, RUN, spaces)
     assert [keep.moment(clock) for clock in (1.0, 2.5, 0.5)] == [151.0, 152.5, 153.0]
 
 

@@ -19,7 +19,7 @@ import torch
 
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
-from headrace.launch.roles.evaluation_results import Keep
+from headrace.launch.roles.evaluation_results import EvaluationResults
 from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete
@@ -384,7 +384,7 @@ def test_damage_in_an_evaluators_best(tmp_path: Path, caplog: pytest.LogCaptureF
     model = build(run.model, spaces, seed=0)
 
     def add(version: int, mean: float) -> None:
-        keep = Keep(tmp_path, run, spaces)
+        keep = EvaluationResults(tmp_path, run, spaces)
         keep.add(Blob.of(version, layout_digest(model), dump(model)), {"t": 0.0, "mean": mean})
 
     def best() -> list[int]:

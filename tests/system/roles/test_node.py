@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import Metric
 
 from headrace.launch import keygen
-from headrace.launch.process.memory_use import descent, pss_bytes
+from headrace.launch.process.memory_use import pss_bytes, with_descendants
 from tests.system.commands.test_metrics import get, port_of, scrape
 from tests.system.conftest import RUN, Place, Process, shared_memory, until
 from tests.system.harness.figures import say
@@ -48,7 +48,7 @@ class Machine:
         until(lambda: self.figure(name) >= least, f"{name} {least}:\n{self.node.text()}")
 
     def pids(self) -> dict[str, int]:
-        """Its children by what ps calls them: nursery, relay, sampler-0, .."""
+        """Its children by what ps calls them: forker, relay, sampler-0, .."""
         return {name: pid for pid, name in children(self.node).items()}
 
     def kills(self, which: str) -> int:
@@ -120,7 +120,7 @@ def test_weights_cross_the_network_once_and_all_samplers_act_with_them(place: Pl
     samplers = named(machine.node, "sampler")
     each_mb = pss_bytes(samplers) / 4 / 2**20
     whole_mb = pss_bytes([machine.node.pid]) / 2**20
-    threads = len(list(Path(f"/proc/{pids['nursery']}/task").iterdir()))
+    threads = len(list(Path(f"/proc/{pids['forker']}/task").iterdir()))
     assert threads == 1, "a fork of a process with threads is not safe"
     machine.learner.signal(signal.SIGSTOP)  # type: ignore[union-attr]
 
@@ -173,9 +173,9 @@ def test_whatever_is_killed_comes_back_and_the_others_go_on(place: Place) -> Non
     machine.reaches("weights_fetches_total", fetches + 20)
     # What forks: nobody else notices.
     pids = machine.pids()
-    machine.kills("nursery")
-    until(lambda: machine.pids().get("nursery", pids["nursery"]) != pids["nursery"], "another")
-    assert set(pids.values()) - {pids["nursery"]} < set(machine.pids().values())
+    machine.kills("forker")
+    until(lambda: machine.pids().get("forker", pids["forker"]) != pids["forker"], "another")
+    assert set(pids.values()) - {pids["forker"]} < set(machine.pids().values())
     # A sampler: totals do not fall.
     steps = machine.figure("samplers_env_steps_total")
     machine.kills("sampler-1")
@@ -196,7 +196,7 @@ def test_killed_itself_it_leaves_nothing(place: Place) -> None:
     machine = Machine(place, samplers=2)
     machine.reaches("samplers_welcome", 2)
     place.trains(20)
-    family = descent(machine.node.pid)
+    family = with_descendants(machine.node.pid)
     own = {name for name in shared_memory() - before if name.startswith("headrace-node-")}
     machine.node.kill()
     until(lambda: not set(family) & place.alive().keys(), "all of them end")
