@@ -87,7 +87,7 @@ class Server:
         errors = self.peer_errors = PeerErrors()
         self._began = time.monotonic()
         self.run_status = RunStatus(
-            config, ledger, roster, self.weights, totals, errors, began=self._began
+            config, ledger, roster, self.weights, totals, errors, inc=inc, began=self._began
         )
         self.status = self.run_status.status
         told = UnrollMessages(ledger, counters, self.peer_log)

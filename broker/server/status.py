@@ -56,8 +56,10 @@ class RunStatus:
         sampler_totals: SamplerTotals,
         peer_errors: PeerErrors,
         *,
+        inc: int,
         began: float,
     ) -> None:
+        self._inc = inc  # the broker's incarnation
         self._began = began  # when the broker did
         self._beat_s = config.beat_s
         self._ledger = ledger
@@ -87,6 +89,7 @@ class RunStatus:
         leased = len(state.leases)
         return {
             "run": roster.run,
+            "inc": f"{self._inc:016x}",
             "release": release(),
             "clock": time.time(),
             "uptime_s": now - self._began,

@@ -34,6 +34,7 @@ class Rates:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, float]]] = deque(maxlen=_MOST)
+        self._inc: Any = None  # the broker's incarnation; None = it does not say
 
     def update(self, status: Mapping[str, Any], at: float) -> bool:
         """Adds the newest totals; returns True if the broker was restarted since the last ones.
@@ -42,10 +43,12 @@ class Rates:
         other = False
         if self._seen:
             then, before = self._seen[-1]
-            other = now < then or values.get("received", 0.0) < before.get("received", 0.0)
+            fell = now < then or values.get("received", 0.0) < before.get("received", 0.0)
+            other = fell or self._inc != status.get("inc")
         if other:
             self._seen.clear()
         self._seen.append((now, values))
+        self._inc = status.get("inc")
         while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_S:
             self._seen.popleft()
         return other

@@ -108,6 +108,7 @@ def crowd() -> tuple[Roster, RunStatus]:
         cast(WeightMessages, weight_messages),
         SamplerTotals(),
         PeerErrors(),
+        inc=1,
         began=0.0,
     )
 

@@ -114,6 +114,14 @@ def test_a_total_that_falls_began_anew() -> None:
     assert rates("received") is None
 
 
+def test_another_broker_is_seen_however_long_it_is_up() -> None:
+    """A busy machine may hear of it only when it has caught up with the one before."""
+    rates = Rates()
+    assert not rates.update({**status(30), "inc": "a"}, 0.0)
+    assert rates.update({**status(31), "inc": "b"}, 0.0)
+    assert not rates.update({**status(32), "inc": "b"}, 0.0)
+
+
 def test_without_a_clock_of_the_brokers_ours_will_do() -> None:
     rates = Rates()
     for at in range(3):
