@@ -14,7 +14,7 @@ import numpy as np
 from headrace.actors.acting.frame_stacks import FrameStacks
 from headrace.actors.acting.policy import Actions, Floats
 from headrace.actors.acting.previous_step import Arrays
-from headrace.actors.actions import ActionConverter
+from headrace.actors.action_converter import ActionConverter
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import envpool
 from headrace.actors.envs.atari import whole_games

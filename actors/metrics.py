@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.actors.stepping.stepper import Frame
-from headrace.broker.measures import STEP_S, Buckets, histogram, settled_sum
+from headrace.broker.histograms import STEP_S, Buckets, histogram, settled_sum
 from headrace.broker.peers.sampler import ActorEnd
 from headrace.broker.protocol.messages import Outcome
 from headrace.broker.sampler_figures import FAILURES, WAITS

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headrace.broker import measures
+from headrace.broker import histograms
 from headrace.broker.protocol.messages import Outcome
 
 WAITS: Final = ("credit", "weights", "env", "gather")
@@ -25,6 +25,6 @@ GROWING: Final = (
     *(f"wait_{phase}_s" for phase in WAITS),
     *(f"out_{outcome}" for outcome in OUTCOMES),
     *(f"fail_{where}" for where in FAILURES),
-    *measures.names("ack", measures.ACK_S),
-    *measures.names("step", measures.STEP_S),
+    *histograms.names("ack", histograms.ACK_S),
+    *histograms.names("step", histograms.STEP_S),
 )

@@ -224,7 +224,7 @@ def _bench(given: argparse.Namespace) -> int:
         cartpole,
         crowd,
         encryption,
-        gates,
+        learning_gates,
         lockstep,
         sampler,
     )
@@ -246,7 +246,7 @@ def _bench(given: argparse.Namespace) -> int:
             )
         sampler.bench(given.names[0], given.set)
     elif given.what == "learn":  # too long to be one of "all"
-        gates.bench(given.names)
+        learning_gates.bench(given.names)
     else:
         for name, bench in benches.items():
             if given.what in (name, "all"):

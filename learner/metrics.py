@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.broker.measures import settled_sum
+from headrace.broker.histograms import settled_sum
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.progress import Progress
 

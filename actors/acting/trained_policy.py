@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.actors.acting.frame_stacks import FrameStacks
-from headrace.actors.actions import ActionConverter
+from headrace.actors.action_converter import ActionConverter
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import Leaf, Spaces
 

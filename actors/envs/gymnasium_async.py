@@ -5,7 +5,7 @@ import time
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
-from headrace.actors.actions import ActionConverter, random_rows
+from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import mask_of, spaces_of
 from headrace.actors.envs.make import make_env

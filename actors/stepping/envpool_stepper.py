@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import ActionConverter, Rows
+from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_pool

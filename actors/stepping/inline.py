@@ -2,7 +2,7 @@
 
 import asyncio
 
-from headrace.actors.actions import Rows
+from headrace.actors.action_converter import Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.stepping.bookkeeping import Bookkeeping
 from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import threading
 
-from headrace.actors.actions import Rows
+from headrace.actors.action_converter import Rows
 from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
 from headrace.actors.stepping.threads import ThreadStepper
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.actors.actions import ActionConverter, random_rows
+from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, mask_of
 from headrace.learner.spaces import Spaces

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import Rows
+from headrace.actors.action_converter import Rows
 from headrace.learner.spaces import Spaces
 
 

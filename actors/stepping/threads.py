@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
-from headrace.actors.actions import Rows
+from headrace.actors.action_converter import Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.bookkeeping import Bookkeeping

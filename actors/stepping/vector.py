@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.actions import ActionConverter, Rows
+from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.envs.convert import Writer
 from headrace.actors.envs.make import make_vector
 from headrace.actors.stepping.group import Group, GroupSpec, check_spaces

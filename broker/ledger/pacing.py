@@ -17,8 +17,8 @@ it gets what no other wants, and a small share of the window that cannot stop a 
 
 from collections import deque
 
-from headrace.broker.ledger.durations import UnrollDurations
 from headrace.broker.ledger.records import Stream
+from headrace.broker.ledger.unroll_durations import UnrollDurations
 
 # Unused credits of a stream: one running, one to start at once, two for the way there and back.
 AHEAD = 4

@@ -5,11 +5,11 @@ Every unroll enters by `add` and ends by `settle`; nothing else counts.
 
 from collections import Counter, deque
 
+from headrace.broker.histograms import Buckets
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.leases import Leases
 from headrace.broker.ledger.pacing import Credit
 from headrace.broker.ledger.records import Actor, Effects, Entry, Session, Stream
-from headrace.broker.measures import Buckets
 from headrace.broker.protocol.messages import MAX_ENTRIES, Outcome, Range, ranges
 
 # Dead incarnations remembered for dedup, their streams and seqs; the oldest are forgotten first.

@@ -8,8 +8,8 @@ from typing import Any
 
 import zmq
 
+from headrace.broker.histograms import ACK_S, Buckets
 from headrace.broker.journal.journal import Journal
-from headrace.broker.measures import ACK_S, Buckets
 from headrace.broker.peers.outbox import Outbox
 from headrace.broker.protocol import hello_payload
 from headrace.broker.protocol.messages import (

@@ -21,7 +21,7 @@ from headrace.broker.protocol.messages import (
     Reached,
     Unroll,
 )
-from headrace.broker.server.connections.admission import RateLimits
+from headrace.broker.server.connections.rate_limits import RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.weight_messages import WeightMessages
 from headrace.broker.transport.bulk import reassembly
@@ -103,7 +103,7 @@ class BulkArrivals:
                 own.forget()
 
     def _objection(self, peer: Peer, inner: Message, sizes: Sequence[int], others: int) -> str:
-        """Returns why this peer may not bring it, one of admission.REASONS; "" = it may."""
+        """Returns why this peer may not bring it, one of rate_limits.REASONS; "" = it may."""
         size, state = sum(sizes), self._ledger.state
         match inner:
             case Unroll() if peer.role == "actor":

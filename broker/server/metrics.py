@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.broker.measures import histogram, settled_sum
+from headrace.broker.histograms import histogram, settled_sum
 from headrace.broker.protocol.messages import TYPES, Outcome
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import ROLES
@@ -150,7 +150,7 @@ class BrokerMetrics(Collector):
         yield CounterMetricFamily(
             "headrace_broker_weights_published",
             "Versions whole and verified here",
-            value=spread.published,
+            value=spread.versions_published,
         )
         yield histogram(
             "headrace_broker_weights_ready_seconds",

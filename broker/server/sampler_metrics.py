@@ -10,8 +10,8 @@ from prometheus_client.core import (
     Metric,
 )
 
-from headrace.broker import measures
-from headrace.broker.measures import cumulative
+from headrace.broker import histograms
+from headrace.broker.histograms import cumulative
 from headrace.broker.sampler_figures import FAILURES, OUTCOMES, WAITS
 from headrace.broker.server.sampler_totals import SamplerTotals
 
@@ -62,12 +62,12 @@ def summed(sampler_totals: SamplerTotals, here: Sequence[Sampler]) -> Iterator[M
         value = sum(sampler.stats.get(key, 0.0) for sampler in here)
         yield GaugeMetricFamily(f"{_PREFIX}_{name}", words, value=value)
     for name, words, key, edges in (
-        ("ack_seconds", "From sending an unroll to its acknowledgement", "ack", measures.ACK_S),
+        ("ack_seconds", "From sending an unroll to its acknowledgement", "ack", histograms.ACK_S),
         (
             "env_step_seconds",
             "Of an environment's step, mean of an unroll",
             "step",
-            measures.STEP_S,
+            histograms.STEP_S,
         ),
     ):
         yield HistogramMetricFamily(

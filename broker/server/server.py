@@ -23,13 +23,13 @@ from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Buffer, Hello, Message, Refusal
-from headrace.broker.server import effects
+from headrace.broker.server import send_decisions
 from headrace.broker.server.bulk_arrivals import CARRIAGE, BulkArrivals
-from headrace.broker.server.connections import admission
-from headrace.broker.server.connections.admission import ConnectionBudget, RateLimits
+from headrace.broker.server.connections import rate_limits
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.joining import Joining, address_of, user_of
 from headrace.broker.server.connections.peer_log import PeerLog
+from headrace.broker.server.connections.rate_limits import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import ROLES, Peer, Roster
 from headrace.broker.server.connections.takeover import Takeover
@@ -38,7 +38,7 @@ from headrace.broker.server.sampler_totals import SamplerTotals
 from headrace.broker.server.status import RunStatus
 from headrace.broker.server.unroll_messages import UnrollMessages
 from headrace.broker.server.weight_messages import WeightMessages
-from headrace.broker.transport.gate import Gate
+from headrace.broker.transport.key_gate import Gate
 from headrace.broker.transport.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Server:
         self._says(peer, message.stats)
         actor = peer.role == "actor"
         lost = self.ledger.missing(peer.inc, message.unacked, message.version) if actor else ()
-        self.limits.charge(peer.budget, messages=admission.cost_in_messages(message.unacked))
+        self.limits.charge(peer.budget, messages=rate_limits.cost_in_messages(message.unacked))
         missing = lost[: messages.MAX_ENTRIES]
         self._replies.send(
             peer.route, messages.Pong(self.inc, self.ledger.state.credit.version, missing)
@@ -280,7 +280,7 @@ class Server:
 
     def _bye(self, peer: Peer, message: messages.Bye, _: Sequence[Buffer]) -> None:
         last = peer.role != "actor" or len(message.abandoned) < messages.MAX_ENTRIES
-        self.limits.charge(peer.budget, messages=admission.cost_in_messages(message.abandoned))
+        self.limits.charge(peer.budget, messages=rate_limits.cost_in_messages(message.abandoned))
         if peer.role == "actor":
             self.ledger.actor_bye(peer.inc, message.abandoned, last=last)
         elif peer.role == "learner" and self.ledger.learner_bye(peer.inc, final=message.final):
@@ -320,7 +320,7 @@ class Server:
         self._xpub.send(messages.encode(announce))
 
     def _pump(self) -> None:
-        effects.send(
+        send_decisions.send(
             self.ledger.pump(time.monotonic()),
             ledger=self.ledger,
             roster=self.roster,

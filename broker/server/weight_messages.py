@@ -1,23 +1,18 @@
 """The messages about weights: rank 0 brings them, peers that act fetch them and prove it."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
 
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.measures import Buckets
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
-from headrace.broker.server.connections.admission import RateLimits
 from headrace.broker.server.connections.peer_log import PeerLog
+from headrace.broker.server.connections.rate_limits import RateLimits
 from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import Peer, Roster
+from headrace.broker.server.propagation_times import PropagationTimes
 from headrace.broker.weights.blobs import Blob, KeptVersions
 from headrace.broker.weights.fetch import WeightFetch
-
-# Versions whose publication is remembered: a sampler that is further behind is not measured.
-_MOST_TIMED: Final = 256
 
 
 class NewestWeights:
@@ -72,32 +67,6 @@ class NewestWeights:
         """Returns one chunk of a version; None = it is not here, or no longer."""
         found = self._kept.chunks(Get(version, index, index + 1))
         return found[0] if found else None
-
-
-class PropagationTimes:
-    """Measures how the newest weights spread: seconds from when a version was whole at the broker
-    until a sampler acts with it. Pure; callers pass `now`."""
-
-    def __init__(self) -> None:
-        self.published = 0  # versions that were whole here
-        self.published_at = 0.0  # when the newest was, since 1970; 0 = none yet
-        self.nbytes = 0  # of the newest
-        self.ready = Buckets([0.01 * 2**n for n in range(14)])  # seconds from here to acting
-        self._whole: OrderedDict[int, float] = OrderedDict()
-
-    def whole(self, version: int, nbytes: int, *, now: float, wall: float) -> None:
-        """Notes that a version is whole here."""
-        self.published += 1
-        self.published_at, self.nbytes = wall, nbytes
-        self._whole[version] = now
-        if len(self._whole) > _MOST_TIMED:
-            self._whole.popitem(last=False)
-
-    def acts(self, version: int, *, now: float) -> None:
-        """Notes that a sampler proved to act with a version."""
-        began = self._whole.get(version)
-        if began is not None:
-            self.ready.add(now - began)
 
 
 class WeightMessages:
@@ -155,7 +124,9 @@ class WeightMessages:
         self.replies.send_all(peer.route, more)
         if blob is not None:
             said = blob.announce
-            self.propagation.whole(said.version, said.size, now=time.monotonic(), wall=time.time())
+            self.propagation.published(
+                said.version, said.size, now=time.monotonic(), wall=time.time()
+            )
             self._announce(said)
 
     def get(self, peer: Peer, message: messages.Get, _: Sequence[Buffer]) -> None:
@@ -203,4 +174,4 @@ class WeightMessages:
             peer.asked.clear()
         if peer.role == "actor":
             self._ledger.acts(peer.inc, message.version)
-            self.propagation.acts(message.version, now=peer.seen)
+            self.propagation.first_used(message.version, now=peer.seen)

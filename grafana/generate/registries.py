@@ -25,7 +25,7 @@ from headrace.broker.server.connections.roster import Roster
 from headrace.broker.server.metrics import BrokerMetrics
 from headrace.broker.server.server import Server
 from headrace.broker.transport import endpoints
-from headrace.broker.transport.gate import Gate
+from headrace.broker.transport.key_gate import Gate
 from headrace.launch.config import run_file
 from headrace.launch.node.metrics import NodeMetrics
 from headrace.launch.process import http

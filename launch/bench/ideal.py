@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.actors.actions import ActionConverter, random_rows
+from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import mask_of, spaces_of

@@ -111,7 +111,7 @@ def part_name(part: Part) -> str:
 
 
 class _GreedyAction(nn.Module):
-    """Computes the likeliest choices and the means, as actors/actions.py turns them into
+    """Computes the likeliest choices and the means, as actors/action_converter.py turns them into
     actions."""
 
     low: Tensor

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.actors.actions import ActionConverter
+from headrace.actors.action_converter import ActionConverter
 from headrace.launch.export.onnx_module import OnnxModule, TensorPort, part_name
 from headrace.launch.results.loaded_run import LoadedRun
 from headrace.learner.models.normalise import is_number

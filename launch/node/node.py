@@ -30,7 +30,7 @@ from headrace.launch.node.metrics import RELAY, NodeMetrics
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.node.shared_folder import shared_folder
-from headrace.launch.process import http, logs, runtime, systemd
+from headrace.launch.process import http, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import LogLine, ReportReceiver
 
 log = logging.getLogger(__name__)
@@ -134,17 +134,17 @@ class _Node:
         self._asked = asked
         self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
-        self._watch = systemd.Watchdog(self._watchdog_reading)
+        self._watch = sd_notify.Watchdog(self._watchdog_reading)
 
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
 
-    def _watchdog_reading(self) -> systemd.WatchdogReading:
+    def _watchdog_reading(self) -> sd_notify.WatchdogReading:
         """Returns the watchdog's reading: the node's own work is this loop. Samplers that hang have
         watchdogs of their own."""
         welcome, steps = self._metrics.welcome(), self._metrics.total("env_steps")
         text = f"{welcome} of {len(self._samplers)} samplers welcome"
-        return systemd.WatchdogReading(
+        return sd_notify.WatchdogReading(
             welcome > 0, steps, (), idle=True, text=text, steps=int(steps)
         )
 

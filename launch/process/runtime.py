@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from headrace.launch.process import systemd
+from headrace.launch.process import sd_notify
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -53,7 +53,7 @@ class StopRequested:
 
     def _ask(self, *_: object) -> None:
         self._asked = True
-        systemd.stopping()
+        sd_notify.stopping()
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -122,7 +122,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
             echo = os.getppid() != parent and time.monotonic() - asked_at < _ECHO_S
             asked_at = asked_at or time.monotonic()
             if not echo:
-                systemd.stopping()
+                sd_notify.stopping()
                 task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -22,13 +22,13 @@ from headrace.broker.server.metrics import BrokerMetrics
 from headrace.broker.server.server import Server
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.endpoints import EndpointError
-from headrace.broker.transport.gate import Gate
+from headrace.broker.transport.key_gate import Gate
 from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.config.keyring import open_journal
 from headrace.launch.monitor import prometheus_targets
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
-from headrace.launch.process import descriptors, http, logs, runtime, systemd
+from headrace.launch.process import descriptors, http, logs, runtime, sd_notify
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ async def _serve(
         log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
         try:
             async with asyncio.TaskGroup() as group:
-                watch = systemd.Watchdog(functools.partial(_watchdog_reading, server))
+                watch = sd_notify.Watchdog(functools.partial(_watchdog_reading, server))
                 group.create_task(watch.loop(), name="notify")
                 await server.run()
         finally:
@@ -152,12 +152,14 @@ async def _serve(
     return runtime.OK
 
 
-def _watchdog_reading(server: Server) -> systemd.WatchdogReading:
+def _watchdog_reading(server: Server) -> sd_notify.WatchdogReading:
     """Returns the watchdog's reading. The broker is bound, so peers may come; it works by waiting
     for them, so a reading at all shows that its loop turns, and more cannot be asked of it."""
     state, peers = server.ledger.state, len(server.roster)
     text = f"version {state.credit.version}, {peers} peers, {state.entries} unrolls held"
-    return systemd.WatchdogReading(ready=True, moved=state.received, turns=(), idle=True, text=text)
+    return sd_notify.WatchdogReading(
+        ready=True, moved=state.received, turns=(), idle=True, text=text
+    )
 
 
 def _own_key(run: run_file.Run, given: Path | None) -> Key | None:

@@ -26,7 +26,7 @@ from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run, toml_text
-from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, systemd
+from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, sd_notify
 from headrace.launch.roles import expected_errors
 from headrace.launch.roles.evaluation_loop import EvaluationLoop
 from headrace.launch.roles.evaluation_results import EvaluatorMetrics
@@ -95,7 +95,7 @@ async def _evaluate(
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
         reading = _EvaluatorReading(end)
-        watch = group.create_task(systemd.Watchdog(reading).loop(), name="notify")
+        watch = group.create_task(sd_notify.Watchdog(reading).loop(), name="notify")
         shared = await _shared(end)
         suggested = shared.get("evaluate", {})
         run = shared_run.from_shared({**shared, "evaluate": {**suggested, **sets}})
@@ -150,13 +150,13 @@ class _EvaluatorReading:
     end: EvaluatorEnd
     evaluator: EvaluationLoop | None = None  # None = its environment is not known yet
 
-    def __call__(self) -> systemd.WatchdogReading:
+    def __call__(self) -> sd_notify.WatchdogReading:
         link, mean = self.end.link, self.end.stats.get("mean")
         game = self.evaluator.game if self.evaluator is not None else None
         text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
         if mean is not None:
             text += f"version {self.end.stats['version']:.0f}: return {mean:.2f}; "
-        return systemd.WatchdogReading(
+        return sd_notify.WatchdogReading(
             ready=link.welcome is not None and self.evaluator is not None,
             moved=game.last_step_at if game is not None else None,
             turns=(link.loop_turns,),

@@ -16,10 +16,10 @@ from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
 from headrace.launch.config.keyring import open_journal
-from headrace.launch.options import log_form
-from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, systemd
+from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, sd_notify
 from headrace.launch.roles import learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_options import Options, arguments, options_of
+from headrace.launch.shared_options import log_form
 from headrace.learner import checkpoint
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.culprits import DivergedError
@@ -94,7 +94,7 @@ def _learn(
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
     read = functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
-    watch = systemd.Watchdog(read)
+    watch = sd_notify.Watchdog(read)
     try:
         feed.wait_for_welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.launch import options
+from headrace.launch import shared_options
 from headrace.launch.config import run_file, starts
 
 
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key"
     )
     parser.add_argument(
-        "--out", type=options.path, help="the run's folder; default: headrace-runs/NAME"
+        "--out", type=shared_options.path, help="the run's folder; default: headrace-runs/NAME"
     )
     parser.add_argument(
         "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
@@ -59,13 +59,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="begin with new weights though the broker's run is trained already: that is forgotten",
     )
-    parser.add_argument("--ledger", type=options.path, help="what was trained; default: OUT/ledger")
+    parser.add_argument(
+        "--ledger", type=shared_options.path, help="what was trained; default: OUT/ledger"
+    )
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
     )
     parser.add_argument(
         "--key",
-        type=options.path,
+        type=shared_options.path,
         metavar="FILE",
         help="its key; default: learner.key in security.keys, when security.curve is set",
     )

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.process import machine, runtime
-from headrace.launch.process.systemd import WatchdogReading
+from headrace.launch.process.sd_notify import WatchdogReading
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.progress import Progress

@@ -23,7 +23,7 @@ from headrace.broker.peers.sampler import ActorEnd
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.config.keyring import open_journal
-from headrace.launch.process import descriptors, http, logs, runtime, systemd
+from headrace.launch.process import descriptors, http, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.roles import expected_errors
 
@@ -100,7 +100,7 @@ async def _sample(
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
         reading = _SamplerReading(end, metrics)
-        watch = group.create_task(systemd.Watchdog(reading).loop(), name="notify")
+        watch = group.create_task(sd_notify.Watchdog(reading).loop(), name="notify")
         while end.run is None:
             end.news.clear()
             await end.news.wait()
@@ -143,12 +143,12 @@ class _SamplerReading:
     metrics: ActorMetrics
     sampler: Sampler | None = None  # None = its environments are not made yet
 
-    def __call__(self) -> systemd.WatchdogReading:
+    def __call__(self) -> sd_notify.WatchdogReading:
         sampler, outbox, link = self.sampler, self.end.outbox, self.end.link
         waits = sampler.waits_for if sampler is not None else ""
         text = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
         text += f"version {self.end.acting}"
-        return systemd.WatchdogReading(
+        return sd_notify.WatchdogReading(
             ready=link.welcome is not None and sampler is not None,
             moved=(self.metrics.calls, outbox.generated - len(outbox), self.end.acting),
             turns=(link.loop_turns,),

@@ -25,8 +25,8 @@ from headrace.learner.algorithms.loss_inputs import (
     Targets,
 )
 from headrace.learner.config import AlgorithmConfig
-from headrace.learner.models.bounds import bounded_exp
 from headrace.learner.models.distribution import Distribution
+from headrace.learner.models.gradient_clamps import bounded_exp
 from headrace.learner.models.model import Output
 from headrace.learner.models.normalise import moments
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.learner.models.bounds import clamp_passing_gradient
 from headrace.learner.models.categorical import FloatArray
+from headrace.learner.models.gradient_clamps import clamp_passing_gradient
 from headrace.learner.spaces import Action
 
 Rows = NDArray[Any]  # of action.dtype and shape [N, *action.shape]

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.broker.protocol import messages
 from headrace.launch import arguments, cli, examples
-from headrace.launch.bench import gates
+from headrace.launch.bench import learning_gates
 from headrace.launch.config import run_file
 from headrace.launch.config.starts import run_folder
 from headrace.launch.export import export
@@ -214,7 +214,7 @@ def test_resume_continues_what_was_trained_last(tmp_path: Path) -> None:
 
 
 def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = calls(monkeypatch, gates, "bench")
+    seen = calls(monkeypatch, learning_gates, "bench")
     cli.main(["bench", "learn", "acrobot", "catch"])
     cli.main(["bench", "learn"])
     assert [words for words, _ in seen] == [(["acrobot", "catch"],), ([],)]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.actors.actions import Rows
+from headrace.actors.action_converter import Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.processes.host_connection import (

@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Final
 
-from headrace.broker.measures import Buckets
+from headrace.broker.histograms import Buckets
 from headrace.broker.protocol.messages import Message, Refusal
-from headrace.broker.server.connections.admission import REASONS
+from headrace.broker.server.connections.rate_limits import REASONS
 
 _MOST_LAG: Final = 1000
 _LAGS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)

@@ -13,10 +13,10 @@ from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
-from headrace.broker.server.connections.admission import ConnectionBudget, RateLimits
+from headrace.broker.server.connections.rate_limits import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.connections.takeover import Takeover
-from headrace.broker.transport.gate import Gate
+from headrace.broker.transport.key_gate import Gate
 
 # Of the words about its spaces that are kept: what a refusal tells (replies.py).
 _WORDS: Final = 1000

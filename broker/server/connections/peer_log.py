@@ -3,8 +3,8 @@
 import logging
 import time
 
-from headrace.broker.server.connections.admission import RateLimits
 from headrace.broker.server.connections.counters import Counters
+from headrace.broker.server.connections.rate_limits import RateLimits
 
 log = logging.getLogger(__name__)
 

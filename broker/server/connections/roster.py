@@ -8,7 +8,7 @@ from typing import Any
 from headrace.broker import sanitise as say
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
-from headrace.broker.server.connections.admission import ConnectionBudget
+from headrace.broker.server.connections.rate_limits import ConnectionBudget
 from headrace.broker.transport.bulk.sender import BulkSender
 
 ROLES = ("actor", "learner", "watcher", "evaluator", "node")

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode
 
-from headrace.actors.actions import random_rows
+from headrace.actors.action_converter import random_rows
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, as_data, mask_of
 from headrace.actors.envs.info_mask import InfoMask

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from headrace.actors.actions import Rows
+from headrace.actors.action_converter import Rows
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping import choose

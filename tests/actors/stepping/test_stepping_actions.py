@@ -12,7 +12,7 @@ from gymnasium.spaces.utils import flatdim
 from gymnasium.spaces.utils import flatten as gymnasium_flatten
 from numpy.typing import NDArray
 
-from headrace.actors.actions import ActionConverter, random_rows
+from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping.inline import InlineStepper

@@ -18,7 +18,7 @@ from headrace.broker.security import curve, keys
 from headrace.broker.security.handshake import Failure, failure
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
-from headrace.broker.transport.gate import LATER, NO, YES, Gate, Request
+from headrace.broker.transport.key_gate import LATER, NO, YES, Gate, Request
 from headrace.broker.transport.mailbox import Mailbox
 
 LONG_S = 20.0

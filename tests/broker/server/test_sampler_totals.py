@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import Metric
 
-from headrace.broker import measures
-from headrace.broker.measures import Buckets, cumulative, histogram
+from headrace.broker import histograms
+from headrace.broker.histograms import Buckets, cumulative, histogram
 from headrace.broker.sampler_figures import GROWING
 from headrace.broker.server.sampler_metrics import summed
 from headrace.broker.server.sampler_totals import SamplerTotals
@@ -86,7 +86,7 @@ def values(families: list[Metric]) -> Mapping[tuple[str, str], float]:
 
 
 def test_the_metrics_of_all_samplers() -> None:
-    sampler_totals, acks = SamplerTotals(), Buckets(measures.ACK_S)
+    sampler_totals, acks = SamplerTotals(), Buckets(histograms.ACK_S)
     for seconds in (0.001, 0.006, 0.006, 1e9):
         acks.add(seconds)
     beat(

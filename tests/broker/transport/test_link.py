@@ -17,7 +17,7 @@ from headrace.broker.protocol.messages import Announce, Buffer, Message, Payload
 from headrace.broker.security import curve, keys
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
-from headrace.broker.transport.gate import Gate
+from headrace.broker.transport.key_gate import Gate
 from headrace.broker.transport.link import Link, RefusedError
 from headrace.broker.transport.mailbox import Mailbox
 

@@ -21,9 +21,10 @@ from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.server.connections.roster import Peer, Roster
+from headrace.broker.server.propagation_times import PropagationTimes
 from headrace.broker.server.sampler_totals import SamplerTotals
 from headrace.broker.server.status import RunStatus
-from headrace.broker.server.weight_messages import NewestWeights, PropagationTimes, WeightMessages
+from headrace.broker.server.weight_messages import NewestWeights, WeightMessages
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
 from headrace.launch.process import http

@@ -5,7 +5,7 @@
 
 import pytest
 
-from headrace.launch.bench import gates
+from headrace.launch.bench import learning_gates
 
 QUICK = (
     "cartpole-impala",
@@ -21,5 +21,5 @@ QUICK = (
 
 @pytest.mark.parametrize("name", QUICK)
 def test_it_learns(name: str) -> None:
-    found = gates.run_gate(name, 1)
+    found = learning_gates.run_gate(name, 1)
     assert found["passed"] == [1], found

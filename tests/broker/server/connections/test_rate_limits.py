@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.protocol import messages
-from headrace.broker.server.connections.admission import (
+from headrace.broker.server.connections.rate_limits import (
     ConnectionBudget,
     RateLimits,
     cost_in_messages,

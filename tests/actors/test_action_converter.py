@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.actors.actions import ActionConverter, random_rows
+from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import as_data
 from headrace.learner.spaces import Action, discrete

@@ -2,7 +2,7 @@
 
 import threading
 
-from headrace.broker.measures import settled_sum
+from headrace.broker.histograms import settled_sum
 
 
 def test_a_moment_is_not_a_gap() -> None:

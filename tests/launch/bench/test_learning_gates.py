@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.bench import gates
+from headrace.launch.bench import learning_gates
 from headrace.launch.config import run_file
 
 
@@ -20,13 +20,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         solved = {1: limit - 1, 2: None, 3: limit + 500}[seed]
         return {"solved_at_steps": solved, "wall_s": 1.0, "mean_return": 9.0}
 
-    monkeypatch.setattr(gates, "train", train)
+    monkeypatch.setattr(learning_gates, "train", train)
     return calls
 
 
-@pytest.mark.parametrize("name", gates.GATES)
+@pytest.mark.parametrize("name", learning_gates.GATES)
 def test_every_gate_is_a_shipped_run_with_settings_it_takes(name: str) -> None:
-    gate = gates.GATES[name]
+    gate = learning_gates.GATES[name]
     assert gate.run in run_file.shipped()
     run = run_file.load(gate.run, gate.sets)
     # The step size may have gone by the end of the gate, not long before it.
@@ -38,9 +38,9 @@ def test_all_but_the_long_ones_run_and_a_failed_seed_fails_the_gate(
     started: list[tuple[str, list[str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"not passed: cartpole-impala, .*catch$"):
-        gates.bench()
+        learning_gates.bench()
     assert {run for run, _ in started} == {
-        gate.run for gate in gates.GATES.values() if not gate.long
+        gate.run for gate in learning_gates.GATES.values() if not gate.long
     }
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("gate cartpole-impala  run cartpole-impala  goal 475")
@@ -51,15 +51,15 @@ def test_all_but_the_long_ones_run_and_a_failed_seed_fails_the_gate(
 
 
 def test_a_gate_by_name(started: list[tuple[str, list[str]]]) -> None:
-    assert gates.bench(["pong"])["pong"]["passed"] == [1]
+    assert learning_gates.bench(["pong"])["pong"]["passed"] == [1]
     assert started == [("pong", ["--seed", "1", "--stop-return", "18", "--stop-steps", "10000000"])]
     with pytest.raises(run_file.ConfigError, match=r"no gate ping; there are cartpole-impala"):
-        gates.bench(["ping"])
+        learning_gates.bench(["ping"])
 
 
 def test_settings_of_a_gate_reach_its_run(started: list[tuple[str, list[str]]]) -> None:
     with pytest.raises(SystemExit):
-        gates.bench(["memory-gru-impala"])
+        learning_gates.bench(["memory-gru-impala"])
     assert started[0][1][6:10] == ["--set", "model.core=gru", "--set", "algorithm.name=impala"]
 
 
@@ -67,6 +67,6 @@ def test_a_run_that_left_no_summary_is_not_solved(monkeypatch: pytest.MonkeyPatc
     def train(*_: object) -> dict[str, Any]:
         raise FileNotFoundError
 
-    monkeypatch.setattr(gates, "train", train)
+    monkeypatch.setattr(learning_gates, "train", train)
     with pytest.raises(SystemExit, match="not passed: pong"):
-        gates.bench(["pong"])
+        learning_gates.bench(["pong"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launch.process import systemd
-from headrace.launch.process.systemd import Watchdog, WatchdogReading
+from headrace.launch.process import sd_notify
+from headrace.launch.process.sd_notify import Watchdog, WatchdogReading
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -34,8 +34,8 @@ def received(ear: socket.socket) -> list[str]:
 
 
 def test_each_line(heard: Callable[[], list[str]]) -> None:
-    systemd.send("READY=1", "STATUS=at work")
-    systemd.stopping()
+    sd_notify.send("READY=1", "STATUS=at work")
+    sd_notify.stopping()
     ready, stopping = heard()
     assert ready == "READY=1\nSTATUS=at work"
     assert stopping.startswith("STOPPING=1\nSTATUS=")
@@ -52,10 +52,10 @@ def test_the_other_ranks_of_a_machine_are_silent(
     """RANK is no matter: the second machine's first rank speaks for its own unit."""
     monkeypatch.setenv("RANK", "4")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    systemd.send("WATCHDOG=1")
+    sd_notify.send("WATCHDOG=1")
     assert heard() == []
     monkeypatch.setenv("LOCAL_RANK", "0")
-    systemd.send("WATCHDOG=1")
+    sd_notify.send("WATCHDOG=1")
     assert heard() == ["WATCHDOG=1"]
 
 
@@ -64,13 +64,13 @@ def test_nobody_listens(address: str | None, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
-    systemd.send("READY=1")
-    systemd.stopping()
+    sd_notify.send("READY=1")
+    sd_notify.stopping()
 
 
 def test_a_full_socket_holds_nobody_up(heard: Callable[[], list[str]]) -> None:
     for _ in range(5000):
-        systemd.send("WATCHDOG=1")
+        sd_notify.send("WATCHDOG=1")
     assert 0 < len(heard()) < 5000
 
 
