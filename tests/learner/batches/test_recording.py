@@ -136,7 +136,7 @@ def test_a_batch_that_was_filled_up_again_is_what_it_was(tmp_path: Path, early: 
     batches = [batch() for _ in range(3)]
     feed = UnrollReceiver(mock.Mock(), batches, layout="", recorder=own)
     feed.end = mock.Mock()
-    feed.end.beats.return_value = []
+    feed.end.beat_frames.return_value = []
     taken: list[list[int]] = []
 
     def trains() -> Batch:
@@ -240,7 +240,7 @@ def test_the_receiver_tells_it_everything_as_it_happens() -> None:
     feed._on_trained(first, 5)
     feed._on_windows()
     feed._accept(*good[3])
-    feed.end.beats.return_value = []
+    feed.end.beat_frames.return_value = []
     feed._on_rejected(second.keys[1:], (1,), Objection("step", "why"))
     feed._on_refill(second)
     accepted = [mock.call.accepted(*each) for each in good]

@@ -2,6 +2,7 @@
 now and then."""
 
 import contextlib
+import http.client
 import select
 import socket
 import threading
@@ -45,6 +46,17 @@ def test_a_thousand_idle_and_trickling_connections_keep_nobody_out(place: Place)
         for line in lines:
             line.close()
 
+    closed = 0
+
+    def asked(path: str) -> tuple[int, str]:
+        """Asks again when it was the oldest of too many that had not said anything yet: between
+        connecting and asking a busy machine may take 64 others in."""
+        nonlocal closed
+        with contextlib.suppress(http.client.RemoteDisconnected, ConnectionResetError):
+            return get(port, path)
+        closed += 1
+        return get(port, path)
+
     thread = threading.Thread(target=occupy)
     thread.start()
     times = []
@@ -53,11 +65,18 @@ def test_a_thousand_idle_and_trickling_connections_keep_nobody_out(place: Place)
             time.sleep(0.01)
         for _ in range(pick(50, 2000)):
             began = time.monotonic()
-            assert get(port, "/healthz") == (200, "ok\n")
-            assert get(port, "/metrics")[0] == 200
-            assert get(port, "/status.json")[0] == 200
+            assert asked("/healthz") == (200, "ok\n")
+            assert asked("/metrics")[0] == 200
+            assert asked("/status.json")[0] == 200
             times.append(time.monotonic() - began)
     finally:
         ended.set()
         thread.join()
-    say("a thousand idle connections", opened=opened, answers=3 * len(times), slowest_s=max(times))
+    assert closed <= len(times) / 10
+    say(
+        "a thousand idle connections",
+        opened=opened,
+        closed=closed,
+        answers=3 * len(times),
+        slowest_s=max(times),
+    )
