@@ -11,6 +11,7 @@ imports are shared. Another argument, of spaces, leaves room for the child's own
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -24,6 +25,14 @@ from typing import Any, NoReturn
 # The word of a test stands here in every child's environment.
 WORD, NO_WORD = "HEADRACE_SYSTEM_TEST", "0" * 32
 MOST_BYTES = 100_000
+# What the programs share; every optimiser asks for torch._dynamo.
+WARMED = (
+    "gymnasium",
+    "torch._dynamo",
+    "headrace.launch.roles.sampler",
+    "headrace.launch.roles.broker",
+    "headrace.launch.roles.learner",
+)
 ROOM = " " * 2000
 _NEW_NET, _NEW_MOUNTS = 0x40000000, 0x20000
 _BIND, _PRIVATE = 0x1000, 0x44000  # the second with all mounts below
@@ -32,9 +41,8 @@ _BIND, _PRIVATE = 0x1000, 0x44000  # the second with all mounts below
 def main(number: int) -> None:
     """Until the tests' end of the socket is closed."""
     # Here, not above: the tests import this file for its names.
-    import gymnasium  # noqa: F401
-    import torch._dynamo  # noqa: F401  # every optimiser asks for it
-
+    for module in WARMED:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()
     orders = socket.socket(fileno=number)

@@ -5,6 +5,7 @@ fork broker  ->  import torch, once  ->  fork learner, samplers, evaluator  ->  
 weights  ->  end the broker  ->  summary
 """
 
+import importlib
 import logging
 import os
 import shutil
@@ -326,3 +327,5 @@ class _Local:
 def _import_roles() -> None:
     """Imports what learner, samplers and evaluator share: above all torch, which takes most of a
     second."""
+    for module in ("headrace.launch.roles.sampler", "headrace.launch.roles.learner"):
+        importlib.import_module(module)

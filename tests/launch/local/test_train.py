@@ -1,5 +1,7 @@
 """What `headrace train` makes of children that end: the evaluator is the one it can do without."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -124,3 +126,15 @@ def test_nobody_else_is_missed_so_little() -> None:
         child.status = runtime.YOUR_INPUT
         with pytest.raises(GaveUpError):
             one._expected(child)
+
+
+@pytest.mark.processes
+def test_roles_are_imported_once_before_they_are_forked() -> None:
+    """Else each child imports torch for itself: half a second later, and in memory of its own."""
+    probe = (
+        "import sys; from headrace.launch.local import train; train._import_roles();"
+        " print(*sorted({'torch', 'headrace.launch.roles.learner', 'headrace.launch.roles.sampler'}"
+        " - set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
