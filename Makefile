@@ -27,13 +27,16 @@ $(READY): pyproject.toml constraints.txt
 train: setup  ## CartPole on this machine until it is solved
 	$(BIN)/headrace train cartpole
 
-# One thread each: two workers with two threads each wait for one another on two cores.
+# One thread each: workers with two threads each wait for one another on two cores.
 fast: setup  ## the tests that start no process, within a minute
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --fast -q
 
-# Two at a time; what measures time, or needs the whole machine, after that and alone.
+# More at a time than there are cores: tests of processes wait for leases and connections. What
+# measures time, or needs the whole machine, after that and alone. Bytecode is kept, whatever the
+# environment says: hundreds of interpreters start here.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup  ## every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 check: setup  ## lint, format and types, nothing is changed

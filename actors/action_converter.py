@@ -1,4 +1,4 @@
-"""Turns rows that the policy chose into what environments are given."""
+"""Converts rows that the policy chose to the actions of an environment's space."""
 
 import math
 from typing import Any
@@ -78,7 +78,7 @@ class _NumberPart:
         self._columns = slice(at, at + len(low))
         self._shape, self._dtype = part.shape, np.dtype(part.dtype)
         self._kept = np.tanh if squash else _cut
-        self._bounded = np.isfinite(low) & np.isfinite(high)
+        self._bounded = np.array(part.bounded)
         least, most = np.where(self._bounded, (low, high), ((-1.0,), (1.0,)))
         # Halves first: the difference may be too large to be a number.
         self._middle, self._half = least / 2 + most / 2, most / 2 - least / 2

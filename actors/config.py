@@ -88,8 +88,17 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     episodes: Annotated[int, Meta(ge=1, le=100_000, description="episodes of each evaluation")] = 20
     every_s: Annotated[
-        float, Meta(ge=0, description="seconds between their starts; 0 = every version it can")
-    ] = 10.0
+        float, Meta(ge=0, description="at least so many seconds between their starts")
+    ] = 2.0
+    share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="most of the machine's processor time that evaluations take in time;"
+            " what takes more comes less often than every_s",
+        ),
+    ] = 0.02
     envs: Annotated[int, Meta(ge=1, le=4096, description="environments played side by side")] = 4
     greedy: Annotated[
         bool, Meta(description="the likeliest action; false = drawn, as samplers do")

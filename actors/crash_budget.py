@@ -1,4 +1,4 @@
-"""Environments that had to be restarted: logged, counted, and limited per hour."""
+"""Logs and counts environments that had to be restarted, and limits them per hour."""
 
 import logging
 import time

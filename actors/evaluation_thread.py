@@ -1,4 +1,4 @@
-"""One evaluation in its own thread: an environment that hangs does not stop the event loop."""
+"""Plays an evaluation in a thread: an environment that hangs does not stop the event loop."""
 
 import asyncio
 import threading
@@ -8,9 +8,10 @@ from collections.abc import Callable
 import torch
 
 from headrace.actors import evaluator
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.evaluator import Player, Scores
+from headrace.actors.evaluator import Scores
 from headrace.learner.spaces import Spaces
 
 # An environment in the middle of a long step is left behind.
@@ -22,7 +23,7 @@ class EvaluationThread:
 
     def __init__(
         self,
-        policy: Player,
+        policy: PolicyLike,
         env: EnvConfig,
         spaces: Spaces,
         how: EvaluateConfig,
@@ -69,18 +70,10 @@ class EvaluationThread:
 
     def _play(self) -> None:
         torch.set_num_threads(1)  # every thread has a number of its own
-        how = self._how
         outcome: Scores | BaseException
         try:
             outcome = evaluator.play(
-                self._policy,
-                self._env,
-                self._spaces,
-                how.episodes,
-                how.envs,
-                how.seed,
-                how.greedy,
-                stopped=self._asked,
+                self._policy, self._env, self._spaces, self._how, stopped=self._asked
             )
         except BaseException as error:  # noqa: BLE001 - the loop must hear of anything
             outcome = error

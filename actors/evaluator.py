@@ -1,4 +1,4 @@
-"""Plays episodes for the score of one policy, always on the same environments.
+"""Plays episodes to score a policy, always the same episodes.
 
 Episode i begins with seed + i, whoever plays it: so the scores of two policies compare. Exactly
 those episodes count, not the first that end: short ones would be too many.
@@ -7,18 +7,17 @@ those episodes count, not the first that end: short ones would be too many.
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.actors.acting.frame_stacks import FrameStacks
-from headrace.actors.acting.policy import Actions, Floats
-from headrace.actors.acting.previous_step import Arrays
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.action_converter import ActionConverter
-from headrace.actors.config import EnvConfig
+from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs import envpool
 from headrace.actors.envs.atari import whole_games
-from headrace.actors.envs.convert import Env, EnvError, Writer
+from headrace.actors.envs.convert import Env, EnvError, Writer, blamed
 from headrace.actors.envs.make import make_env
 from headrace.actors.stepping.group import check_spaces
 from headrace.actors.stepping.stepper import Frame
@@ -32,47 +31,33 @@ class Scores(NamedTuple):
     lengths: list[int]
 
 
-class Player(Protocol):
-    """Declares what is needed of a policy."""
-
-    memory: int
-    previous: bool
-
-    def act(
-        self, obs: Arrays, memory: Floats | None = None, *, greedy: bool = False
-    ) -> tuple[Actions, Floats, Floats | None]: ...
-
-
 class StoppedError(Exception):
     """Ends an evaluation that was told to stop; nothing of what was played counts."""
 
 
 def play(
-    policy: Player,
+    policy: PolicyLike,
     env_config: EnvConfig,
     spaces: Spaces,
-    episodes: int,
-    envs: int,
-    seed: int,
-    greedy: bool,
+    how: EvaluateConfig,
     *,
     watch: Callable[[Env], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores:
-    """Plays the episodes with seeds seed .. seed + episodes - 1, `envs` at a time.
+    """Plays the episodes with seeds how.seed .. how.seed + how.episodes - 1, how.envs at a time.
 
     `watch` is called after every step of the first environment, which then shows what the step led
     to. `stopped` is asked before every step; once it says so, StoppedError is raised. Whatever goes
     wrong in an environment is an EnvError.
     """
-    scores = Scores([0.0] * episodes, [0] * episodes)
-    waiting = iter(range(episodes))
-    with contextlib.closing(_EnvTable(policy, spaces, min(envs, episodes), greedy=greedy)) as table:
+    scores = Scores([0.0] * how.episodes, [0] * how.episodes)
+    waiting = iter(range(how.episodes))
+    with contextlib.closing(_EnvTable(policy, spaces, how)) as table:
         table.make(env_config)
         playing: dict[int, int] = {}  # place -> episode
         for place, episode in zip(range(table.places), waiting, strict=False):
             playing[place] = episode
-            table.begin(place, seed + episode)
+            table.begin(place, how.seed + episode)
         while playing:
             if stopped():
                 raise StoppedError
@@ -87,7 +72,7 @@ def play(
                 following = next(waiting, None)
                 if following is not None:
                     playing[place] = following
-                    table.begin(place, seed + following)
+                    table.begin(place, how.seed + following)
     return scores
 
 
@@ -103,12 +88,12 @@ def check(config: EnvConfig) -> None:
 class _EnvTable:
     """Steps environments side by side, each a group of one in the frame that the network sees."""
 
-    def __init__(self, policy: Player, spaces: Spaces, places: int, *, greedy: bool) -> None:
-        self.places = places
+    def __init__(self, policy: PolicyLike, spaces: Spaces, how: EvaluateConfig) -> None:
+        self.places = places = min(how.envs, how.episodes)
         self.envs: list[Env] = []
         self.over = [False] * places
         self.returns, self.lengths = [0.0] * places, [0] * places
-        self._policy, self._spaces, self._greedy = policy, spaces, greedy
+        self._policy, self._spaces, self._greedy = policy, spaces, how.greedy
         self._frame = Frame.empty(spaces, groups=places, envs=1)
         self._stacks = FrameStacks(
             spaces, self._frame, memory=policy.memory, previous=policy.previous
@@ -179,14 +164,8 @@ class _EnvTable:
             if not np.isfinite(rows[place]).all():
                 raise ValueError(f"{name}: an observation that is not finite")
 
-    @contextlib.contextmanager
-    def _blamed(self, where: str, place: int) -> Iterator[None]:
-        try:
-            yield
-        except EnvError:
-            raise
-        except Exception as error:
-            raise EnvError(
-                f"{self._id} failed in {where} (seed {self._seeds[place]}, after"
-                f" {self.lengths[place]} steps): {type(error).__name__}: {error}"
-            ) from error
+    def _blamed(self, where: str, place: int) -> contextlib.AbstractContextManager[None]:
+        return blamed(
+            f"{self._id} failed in {where} (seed {self._seeds[place]}, after"
+            f" {self.lengths[place]} steps)"
+        )

@@ -1,20 +1,19 @@
-"""Every sampler metric, declared once."""
+"""The metrics of a sampler."""
 
 import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace.actors.stepping.stepper import Frame
-from headrace.broker.histograms import STEP_S, Buckets, histogram, settled_sum
-from headrace.broker.peers.sampler import ActorEnd
-from headrace.broker.protocol.messages import Outcome
-from headrace.broker.sampler_figures import FAILURES, WAITS
+from headrace.broker.histograms import STEP_S, Buckets, settled_sum
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.sampler_figures import FAILURES, METRICS, WAITS
 
 
-class ActorMetrics(Collector):
+class SamplerMetrics(Collector):
     """Counts what one sampler process does. Written once an unroll, never once a step."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -29,7 +28,7 @@ class ActorMetrics(Collector):
         self.replies_s = 0.0  # the part of it that ran in environments' own threads
         self._began = 0.0  # when sampling began; 0 = not yet
         self._frame: Frame | None = None
-        self._end: ActorEnd | None = None  # None until the sampler is put together
+        self._end: SamplerEnd | None = None  # None until the sampler is put together
         self.weights_version = Gauge(
             "headrace_actor_weights_version", "Version it acts with", registry=registry
         )
@@ -45,7 +44,7 @@ class ActorMetrics(Collector):
         self._spent_before = (0.0, 0)  # inside the environments, and steps, at the last unroll
         registry.register(self)
 
-    def watch(self, end: ActorEnd) -> None:
+    def watch(self, end: SamplerEnd) -> None:
         self._end = end
         end.say = self.figures
 
@@ -64,26 +63,7 @@ class ActorMetrics(Collector):
     def figures(self) -> dict[str, float]:
         """Returns the figures that every beat brings to the broker. Zeros are left out: the broker
         gets a thousand beats a second."""
-        end = self._end
-        if end is None:
-            return {}
-        outbox = end.outbox
-        said = {
-            "env_steps": float(self.env_steps),
-            "episodes": float(self.episodes),
-            "generated": float(outbox.generated),
-            "unacked": float(len(outbox)),
-            "bytes": float(end.bytes_sent),
-            "raw_bytes": float(self.raw_bytes),
-            "reconnects": float(end.link.reconnects),
-            "unaccounted": float(outbox.unaccounted()),
-            **{f"out_{outcome.name.lower()}": float(n) for outcome, n in outbox.outcomes.items()},
-            **{f"fail_{where}": float(n) for where, n in self.failures.items()},
-            **self.costs(),
-            **end.acks.figures("ack"),
-            **self.steps.figures("step"),
-        }
-        return {name: value for name, value in said.items() if value}
+        return {name: value for name, value in self._figures().items() if value}
 
     def runs(self, frame: Frame) -> None:
         """Starts the clock: the environments begin."""
@@ -134,73 +114,48 @@ class ActorMetrics(Collector):
         }
 
     def collect(self) -> Iterator[Metric]:
+        figures = self._figures()
+        for metric in METRICS:
+            yield metric.family("headrace_actor", figures)
+        end = self._end
         for name, words, value in (
-            ("env_steps", "Agent steps, dead ones left out", self.env_steps),
-            ("episodes", "Episodes that ended", self.episodes),
-            ("env_seconds", "Inside the environments, added up", self._env_s()),
-            ("inference_seconds", "Inside the network", self.inference_s),
-            ("inference_calls", "Of the network", self.calls),
-            ("inference_rows", "Observations it was called for", self.rows),
-        ):
-            yield CounterMetricFamily(f"headrace_actor_{name}", words, value=value)
-        waits = CounterMetricFamily(
-            "headrace_actor_wait_seconds", "Waiting, by what for", labels=["phase"]
-        )
-        for phase, seconds in self.waits.items():
-            waits.add_metric([phase], seconds)
-        yield waits
-        stage = CounterMetricFamily(
-            "headrace_actor_fragment_bytes", "Unroll bytes by stage", labels=["stage"]
-        )
-        stage.add_metric(["raw"], self.raw_bytes)
-        stage.add_metric(["wire"], self._end.bytes_sent if self._end else 0)
-        yield stage
-        outcomes = CounterMetricFamily(
-            "headrace_actor_fragments", "Unrolls by acknowledged outcome", labels=["outcome"]
-        )
-        for outcome in Outcome:
-            value = self._end.outbox.outcomes[outcome] if self._end else 0
-            outcomes.add_metric([outcome.name.lower()], value)
-        yield outcomes
-        failures = CounterMetricFamily(
-            "headrace_actor_env_failures", "Environments restarted, by why", labels=["where"]
-        )
-        for where, count in self.failures.items():
-            failures.add_metric([where], count)
-        yield failures
-        yield histogram(
-            "headrace_actor_env_step_seconds",
-            "Of an environment's step, mean of an unroll",
-            self.steps,
-        )
-        if self._end is not None:
-            yield from _link(self._end)
-        outbox = self._end.outbox if self._end else None
-        yield CounterMetricFamily(
-            "headrace_actor_generated_fragments",
-            "Unrolls finished",
-            value=outbox.generated if outbox else 0,
-        )
-        for name, words, number in (
-            ("unacked_fragments", "Not acknowledged", len(outbox) if outbox else 0),
+            ("unacked_fragments", "Not acknowledged", figures.get("unacked", 0.0)),
             (
                 "ledger_unaccounted",
                 "Unrolls lost by our own counting",
-                settled_sum(outbox.unaccounted) if outbox else 0,
+                settled_sum(end.outbox.unaccounted) if end else 0,
+            ),
+            (
+                "last_ack_timestamp_seconds",
+                "When an acknowledgement came",
+                end.last_ack if end else 0.0,
             ),
         ):
-            yield GaugeMetricFamily(f"headrace_actor_{name}", words, value=number)
+            yield GaugeMetricFamily(f"headrace_actor_{name}", words, value=value)
+
+    def _figures(self) -> dict[str, float]:
+        """Returns all figures; those of the broker's connection are missing while there is none."""
+        figures = {
+            "env_steps": float(self.env_steps),
+            "episodes": float(self.episodes),
+            "raw_bytes": float(self.raw_bytes),
+            **{f"fail_{where}": float(n) for where, n in self.failures.items()},
+            **self.costs(),
+            **self.steps.figures("step"),
+        }
+        if self._end is not None:
+            figures |= _figures_of_end(self._end)
+        return figures
 
 
-def _link(end: ActorEnd) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "headrace_actor_reconnects", "Connections begun anew", value=end.link.reconnects
-    )
-    yield histogram(
-        "headrace_actor_ack_seconds", "From sending an unroll to its acknowledgement", end.acks
-    )
-    yield GaugeMetricFamily(
-        "headrace_actor_last_ack_timestamp_seconds",
-        "When an acknowledgement came",
-        value=end.last_ack,
-    )
+def _figures_of_end(end: SamplerEnd) -> dict[str, float]:
+    outbox = end.outbox
+    return {
+        "generated": float(outbox.generated),
+        "unacked": float(len(outbox)),
+        "bytes": float(end.bytes_sent),
+        "reconnects": float(end.link.reconnects),
+        "unaccounted": float(outbox.unaccounted()),
+        **{f"out_{outcome.name.lower()}": float(n) for outcome, n in outbox.outcomes.items()},
+        **end.acks.figures("ack"),
+    }

@@ -2,14 +2,20 @@
 
     open -> [acted(t) -> environments step -> stepped: reward and flags of t] x T -> close: row T
 
-Row T of one unroll is row 0 of the next, so that the learner can value what comes after the last
-step. A leaf that is seen stacked begins with the rows that came before row 0; what a network
+The columns of an unroll may come in parts that are stepped by themselves: each part goes from row
+to row as it can, and the unroll is full when all are.
+
+A slow part ends early, after t < T steps, when its first step has become too old: close writes row
+t, and what was not played is dead. V-trace then values the last step by row t and looks no further,
+so the targets are those of an unroll of t steps.
+
+The row after the last step is row 0 of the next unroll, so that the learner can value what comes
+after it. A leaf that is seen stacked begins with the rows that came before row 0; what a network
 remembers, and sees of the step before, is held for row 0.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import lz4.block
@@ -17,6 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.broker.peers.outbox import FinishedUnroll
 from headrace.broker.protocol.messages import MAX_EPISODES, Buffer, Episodes
 from headrace.learner.config import UnrollConfig
 from headrace.learner.spaces import (
@@ -29,73 +36,52 @@ from headrace.learner.spaces import (
     unroll_fields,
 )
 
+# The least share of an unroll that leaves early: who is ten times slower than the others plays that
+# much while they play a whole one. A shorter one would fill its place in a batch with little.
+_LEAST_SHARE = 10
+
 Rows = Mapping[str, NDArray[np.generic]]
 _Episode = tuple[int, float, int]  # column, return, length
 
 
-@dataclass(slots=True)
-class FinishedUnroll:
-    """Holds one unroll that is ready to be sent."""
-
-    buffers: tuple[Buffer, ...]
-    versions: tuple[int, int]
-    steps: int
-    digest: int
-    ended: int
-    episodes: Episodes
+def versions_to_play(max_lag: int, waited: int) -> int:
+    """Returns how many versions an unroll's first step may be behind while the unroll goes on, so
+    that it is at most max_lag + 2 old when it is trained, after `waited` further versions. One that
+    spans two versions only is never cut: with a slow learner every unroll may."""
+    return min(max_lag, max(1, max_lag + 1 - waited))
 
 
-class Rollout:
-    """Holds one group's unroll under construction, and its running episodes."""
+class Part:
+    """Writes the columns of an unroll that are stepped together."""
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        *,
-        length: int,
-        envs: int,
-        memory: int = 0,
-        previous: bool = False,
-        largest: float = UnrollConfig().largest,
-    ) -> None:
-        self.length = length
-        self.largest = largest  # no float that is sent lies beyond +- this
-        self._leaves = spaces.observation
-        self._fields = unroll_fields(
-            spaces, length=length, envs=envs, memory=memory, previous=previous
-        )
-        self._returns = np.zeros(envs, np.float64)
-        self._lengths = np.zeros(envs, np.int64)
-        self._over = np.zeros(envs, np.bool_)  # the step before ended the episode
-        self._t = length  # steps written; length = none is open
-        self.began = False  # an unroll was opened and not finished
+    def __init__(self, columns: slice, *, length: int) -> None:
+        self.columns = columns  # of the unroll
+        self.versions = (0, 0)  # of the weights that acted since row 0: lowest, highest
+        self.steps = length  # of the unroll that was closed last; below `length` = it ended early
+        self._length = length
+        self._least = math.ceil(length / _LEAST_SHARE)
+        self._t = length  # steps written; length = no unroll is open
         self._acted = False  # the step at t has its action, and waits for its reward
-        self._versions = (0, 0)
-        self._ended = 0
-        self._episodes: Episodes = ()  # told with this unroll
-        self._untold: list[_Episode] = []  # for which the unrolls so far had no place
-        self._open_arrays()
 
     @property
     def full(self) -> bool:
         """Says whether the next step needs a new unroll: this one is full, or none was begun."""
-        return self._t == self.length
+        return self._t == self._length
 
-    def open(self, history: Rows) -> None:
-        """Begins an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
-        to the outbox until they are acknowledged. `history` is by field, time first."""
-        self._open_arrays()
-        for name, rows in history.items():
-            self._named[name][: len(rows)] = rows
-        self.began = True
-        self._t = 0
-        self._ended = 0
-        self._episodes = ()
+    def filling(self, oldest: int = 0) -> bool:
+        """Says whether the environments' next answer is the last step of this unroll: it is full
+        then, or holds a step of a version before `oldest`."""
+        steps = self._t + 1
+        early = self.versions[0] < oldest and steps >= self._least
+        return self._acted and (early or steps == self._length)
 
-    @property
-    def filling(self) -> bool:
-        """Says whether the environments' next answer is the last step of this unroll."""
-        return self._acted and self._t == self.length - 1
+    def open(self, named: Mapping[str, NDArray[Any]], newest: Rows) -> None:
+        """Begins to write the arrays of an unroll, by field; `newest` are those of observations,
+        from row 0 on."""
+        columns, self._t = self.columns, 0
+        self._newest = {name: array[:, columns] for name, array in newest.items()}
+        self._action, self._logp = named["action"][:, columns], named["logp"][:, columns]
+        self._reward, self._flags = named["reward"][:, columns], named["flags"][:, columns]
 
     def acted(
         self, rows: Rows, actions: NDArray[Any], logp: NDArray[np.float32], version: int
@@ -106,8 +92,8 @@ class Rollout:
             newest[t] = rows[name]
         self._action[t] = actions
         self._logp[t] = logp
-        low, high = self._versions if t else (version, version)
-        self._versions = (min(low, version), max(high, version))
+        low, high = self.versions if t else (version, version)
+        self.versions = (min(low, version), max(high, version))
         self._acted = True
 
     def stepped(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
@@ -119,21 +105,95 @@ class Rollout:
             self._t += 1
 
     def close(self, rows: Rows) -> None:
-        """Writes the observations after the last step, and counts the episodes that ended."""
+        """Writes the observations after the last step; they stand for those not seen as well."""
+        self.steps, self._t = self._t, self._length
         for name, newest in self._newest.items():
-            newest[self.length] = rows[name]
-        self._count()
+            newest[self.steps :] = rows[name]
+        for array in (self._action, self._logp, self._reward, self._flags):
+            array[self.steps :] = 0
+
+    def mark_unplayed(self) -> None:
+        """Marks the steps that were not played as dead."""
+        self._flags[self.steps :] = DEAD
+
+
+class Rollout:
+    """Holds one unroll under construction, and its environments' running episodes."""
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        length: int,
+        envs: int,
+        parts: int = 1,
+        memory: int = 0,
+        previous: bool = False,
+        largest: float = UnrollConfig().largest,
+    ) -> None:
+        self.largest = largest  # no float that is sent lies beyond +- this
+        width = envs // parts
+        self.parts = [
+            Part(slice(first, first + width), length=length) for first in range(0, envs, width)
+        ]
+        self._leaves = spaces.observation
+        self._fields = unroll_fields(
+            spaces, length=length, envs=envs, memory=memory, previous=previous
+        )
+        self._returns = np.zeros(envs, np.float64)
+        self._lengths = np.zeros(envs, np.int64)
+        self._over = np.zeros(envs, np.bool_)  # the step before ended the episode
+        self._played = np.full(envs, length)  # steps of each column in the unroll counted last
+        self.began = False  # an unroll was opened and not finished
+        self._ended = 0
+        self._episodes: Episodes = ()  # told with this unroll
+        self._untold: list[_Episode] = []  # for which the unrolls so far had no place
+
+    def open(self, history: Rows) -> None:
+        """Begins an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
+        to the outbox until they are acknowledged. `history` is by field, time first."""
+        self._arrays = [_array(field) for field in self._fields]
+        named = {field.name: array for field, array in zip(self._fields, self._arrays, strict=True)}
+        for name, rows in history.items():
+            named[name][: len(rows)] = rows
+        self._reward, self._flags = named["reward"], named["flags"].view(np.uint8)
+        self._obs = {leaf.name: named[f"obs.{leaf.name}"] for leaf in self._leaves}
+        # Row 0 of the unroll comes after the history.
+        newest = {leaf.name: self._obs[leaf.name][leaf.stack - 1 :] for leaf in self._leaves}
+        for part in self.parts:
+            part.open(named, newest)
+        self.began = True
+
+    def count(self) -> None:
+        """Counts the episodes that ended in an unroll that is full, in the order of their ends."""
+        for part in self.parts:
+            self._played[part.columns] = part.steps
+        marked = self._flags.any(axis=0)
+        quiet = ~marked  # nothing happened there but steps
+        self._returns[quiet] += self._reward.sum(axis=0, dtype=np.float64)[quiet]
+        self._lengths[quiet] += self._played[quiet]
+        self._over[quiet] = False
+        ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
+        # Not finite is the return of an episode of which a dropped unroll held a part.
+        ended = [end for end in ended if math.isfinite(end[1][1])]
+        ended.sort(key=lambda end: end[0])
+        self._ended = len(ended)
+        self._tell([episode for _, episode in ended])
 
     def finish(self) -> FinishedUnroll:
-        """Returns the full unroll."""
+        """Returns the unroll, which is full."""
         self.began = False
+        for part in self.parts:
+            part.mark_unplayed()
         buffers = tuple(map(_wire, self._fields, self._arrays))
         digest = xxhash.xxh3_64()
         for buffer in buffers:
             digest.update(buffer)
         live = self._flags.size - int(np.count_nonzero(self._flags & DEAD))
+        lows, highs = zip(*(part.versions for part in self.parts), strict=True)
+        versions = min(lows), max(highs)
         return FinishedUnroll(
-            buffers, self._versions, live, digest.intdigest(), self._ended, self._episodes
+            buffers, versions, live, digest.intdigest(), self._ended, self._episodes
         )
 
     def fault(self) -> tuple[int, str] | None:
@@ -147,20 +207,6 @@ class Rollout:
                 column = int(np.flatnonzero(~right.all(axis=(0, 2)))[0])
                 return column, out_of_bounds_words(name, number, self.largest)
         return None
-
-    def _count(self) -> None:
-        """Counts the episodes that ended, in the order of their ends."""
-        marked = self._flags.any(axis=0)
-        quiet = ~marked  # nothing happened there but steps
-        self._returns[quiet] += self._reward.sum(axis=0, dtype=np.float64)[quiet]
-        self._lengths[quiet] += self.length
-        self._over[quiet] = False
-        ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
-        # Not finite is the return of an episode of which a dropped unroll held a part.
-        ended = [end for end in ended if math.isfinite(end[1][1])]
-        ended.sort(key=lambda end: end[0])
-        self._ended = len(ended)
-        self._tell([episode for _, episode in ended])
 
     def _tell(self, episodes: list[_Episode]) -> None:
         """Puts as many episodes into this unroll as have room. Of those that wait, the latest of
@@ -191,21 +237,9 @@ class Rollout:
                     flags[t - 1] |= TRUNCATED
             total, count, over = 0.0, 0, flags[t] != DEAD
         self._returns[column] = total + float(reward[at:].sum(dtype=np.float64))
-        self._lengths[column] = count + self.length - at
-        self._over[column] = over and at == self.length
+        self._lengths[column] = count + self._played[column] - at
+        self._over[column] = over and at == self._played[column]
         return ended
-
-    def _open_arrays(self) -> None:
-        self._arrays = [_array(field) for field in self._fields]
-        self._named = {
-            field.name: array for field, array in zip(self._fields, self._arrays, strict=True)
-        }
-        named = self._named
-        self._action, self._logp, self._reward = named["action"], named["logp"], named["reward"]
-        self._flags = named["flags"].view(np.uint8)
-        self._obs = {leaf.name: named[f"obs.{leaf.name}"] for leaf in self._leaves}
-        # Row 0 of the unroll comes after the history.
-        self._newest = {leaf.name: self._obs[leaf.name][leaf.stack - 1 :] for leaf in self._leaves}
 
 
 def _array(field: Field) -> NDArray[np.generic]:

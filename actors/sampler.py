@@ -1,7 +1,8 @@
 """The sampler: environments -> policy -> unrolls -> broker, on one event loop.
 
-The policy runs on whichever groups are ready. A group that has filled its unroll begins the next
-one when there is credit, and is parked until then; the others go on.
+The policy runs on whichever groups are ready. A group that has filled its part of an unroll is
+parked until the other parts are full too and there is credit for the next one; the others go on.
+A group whose part has become too old sends it as it is.
 """
 
 import asyncio
@@ -10,17 +11,17 @@ import threading
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.actors.acting.frame_stacks import FrameStacks
 from headrace.actors.acting.policy import Actions, Floats, Policy
 from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
-from headrace.actors.metrics import ActorMetrics
-from headrace.actors.rollout import Rollout
+from headrace.actors.metrics import SamplerMetrics
+from headrace.actors.rollout import Rollout, versions_to_play
 from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.learner.config import UnrollConfig
 
 log = logging.getLogger(__name__)
@@ -35,14 +36,16 @@ class Sampler:
     def __init__(
         self,
         *,
-        end: ActorEnd,
+        end: SamplerEnd,
         stepper: Stepper,
         policy: Policy,
         length: int,
         largest: float = UnrollConfig().largest,
         batching_wait: BatchingWait,
         crash_budget: CrashBudget,
-        metrics: ActorMetrics,
+        metrics: SamplerMetrics,
+        together: bool = False,
+        max_lag: int = MAX_VERSION,
     ) -> None:
         self.end = end
         self.stepper = stepper
@@ -50,6 +53,8 @@ class Sampler:
         self.batching_wait = batching_wait
         self.crash_budget = crash_budget
         self.metrics = metrics
+        self.together = together  # at every step all groups wait for each other: it can be repeated
+        self.max_lag = max_lag  # versions; a step is trained at most two later
         metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
         self._stacks = FrameStacks(stepper.spaces, frame, memory=memory, previous=previous)
@@ -57,22 +62,25 @@ class Sampler:
             Rollout(
                 stepper.spaces,
                 length=length,
-                envs=frame.envs,
+                envs=frame.envs * frame.parts,
+                parts=frame.parts,
                 memory=memory,
                 previous=previous,
                 largest=largest,
             )
-            for _ in range(frame.groups)
+            for _ in range(frame.groups // frame.parts)
         ]
+        self._parts = [part for rollout in self._rollouts for part in rollout.parts]  # by group
+        self._full = [0] * len(self._rollouts)  # by stream: groups that are parked
         self._within = np.arange(frame.envs)
         self._network = threading.Lock()  # held while the policy acts or takes new weights
         self._ended = False  # no more steps
+        self._oldest = 0  # version; an unroll with a step from before it ends early
         self.waits_for = ""  # while it can do nothing: weights, credit, env, acknowledgements
-        self._groups_without_credit: list[int] = []  # they have an observation, and are parked
+        self._without_credit: list[int] = []  # streams; all of their groups are parked
         self._ready_groups: list[int] = []  # the network is called for these next
         self._waits_until = 0.0  # the end of its wait for more rows; 0 = it does not wait
-        # When the network was called last, and how long all waits were until then.
-        self._last_call = (0.0, 0.0)
+        self._last_call = (0.0, 0.0)  # of the network: its end, and how long all waits were by then
 
     async def run(self) -> None:
         """Samples until the run is over, or cancelled. Consumes credit and weights, produces
@@ -97,7 +105,7 @@ class Sampler:
             for failure in self.stepper.failures():
                 self._count_failure(failure)
             self._sort_ready(self.stepper.ready())
-            if not self._ready_groups:
+            if not self._ready_groups or (self.together and self._running()):
                 await self._wait(self._missing())
                 turn = time.monotonic()
             elif not await self._wait_for_rows():
@@ -125,66 +133,64 @@ class Sampler:
                 digest = self.policy.load(blob)
             self.metrics.acts_with(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
+            self._oldest = self.policy.version - versions_to_play(self.max_lag, self.end.waited)
 
     def _count_failure(self, failure: EnvFailure) -> None:
         self.metrics.failed(failure.where)
         self.crash_budget.spend(failure)
 
     def _sort_ready(self, ready: list[int]) -> None:
-        """Sorts the ready groups into those that may act now and those without credit. What an
+        """Sorts the ready groups into those that may act now and those that are parked. What an
         environment answered is written only after the next action is on its way, so that it need
         not wait for that; but a full unroll is sent first."""
-        frame, waiting = self.stepper.frame, self._groups_without_credit
-        self._groups_without_credit = []
+        frame, waiting = self.stepper.frame, self._without_credit
+        self._without_credit = []
         for group in ready:
-            rollout, columns = self._rollouts[group], frame.columns(group)
+            part, columns = self._parts[group], frame.columns(group)
             self._stacks.push(group)
-            if rollout.filling:
-                rollout.stepped(frame.reward[columns], frame.flags[columns])
-                rollout.close({name: rows[columns] for name, rows in frame.obs.items()})
-                self._send(group, rollout)
-            if rollout.full:
-                waiting.append(group)
-            else:
+            if part.filling(self._oldest):
+                part.stepped(frame.reward[columns], frame.flags[columns])
+                part.close({name: rows[columns] for name, rows in frame.obs.items()})
+            if not part.full:
                 self._ready_groups.append(group)
-        for group in waiting:
-            (self._ready_groups if self._open(group) else self._groups_without_credit).append(group)
+                continue
+            stream = group // frame.parts
+            self._full[stream] += 1
+            if self._full[stream] == frame.parts:
+                if self._rollouts[stream].began:
+                    self._send(stream)
+                waiting.append(stream)
+        for stream in waiting:
+            if self._open(stream):
+                self._ready_groups += frame.groups_of(stream)
+            else:
+                self._without_credit.append(stream)
 
-    def _send(self, group: int, rollout: Rollout) -> None:
+    def _send(self, stream: int) -> None:
+        rollout = self._rollouts[stream]
+        rollout.count()
         fault = rollout.fault()
         if fault is not None:
             # Nothing of it can be trained on. The unroll is begun again with the credit it had.
             column, words = fault
-            column += self.stepper.frame.columns(group).start
+            column += self.stepper.frame.columns_of(stream).start
             words = f"{words}; mend the environment, or clip in a wrapper"
             self._count_failure(EnvFailure(column, "values", seed=0, steps=0, text=words))
             return
         done = rollout.finish()
-        self.end.put(
-            group,
-            versions=done.versions,
-            steps=done.steps,
-            digest=done.digest,
-            ended=done.ended,
-            episodes=done.episodes,
-            buffers=done.buffers,
-        )
+        self.end.put(stream, done)
         self.metrics.sent(done.steps, done.ended, sum(map(len, done.buffers)))
 
-    def _open(self, group: int) -> bool:
+    def _open(self, stream: int) -> bool:
         """Begins an unroll, if there is credit for it or one is to be played again."""
-        rollout = self._rollouts[group]
+        rollout = self._rollouts[stream]
         if not rollout.began:
-            if not self.end.outbox.may_start(group, self.policy.version):
+            if not self.end.outbox.may_start(stream, self.policy.version):
                 return False
-            self.end.outbox.start(group)
-        rollout.open(self._stacks.history(group))
+            self.end.outbox.start(stream)
+        rollout.open(self._stacks.history(stream))
+        self._full[stream] = 0
         return True
-
-    def _has_credit(self) -> bool:
-        """Says whether a group without credit may go on now."""
-        may = self.end.outbox.may_start
-        return any(may(group, self.policy.version) for group in self._groups_without_credit)
 
     def _act_on_ready(self) -> None:
         """Calls the network once for all groups that go on; sends actions before it writes the
@@ -196,35 +202,37 @@ class Sampler:
             groups = list(range(frame.groups))
         else:
             rows = (np.array(groups)[:, None] * envs + self._within).ravel()
-        seen, reward, flags = self._stacks.snapshot(rows), frame.reward[rows], frame.flags[rows]
-        if isinstance(rows, slice):
-            reward, flags = reward.copy(), flags.copy()
+        seen = self._stacks.snapshot(rows)
+        reward, flags = frame.reward[rows].copy(), frame.flags[rows].copy()
         with self._network:
             began = time.monotonic()
             actions, logp = self._choose(rows, seen)
             self._record_call(len(actions), began, time.monotonic())
-            parts = [slice(at, at + envs) for at in range(0, len(actions), envs)]
-            for group, part in zip(groups, parts, strict=True):
-                self.stepper.send(group, actions[part])
-            for group, part in zip(groups, parts, strict=True):
-                newest = self._stacks.newest(seen, part)
-                self._write(group, newest, reward[part], flags[part], actions[part], logp[part])
+            shares = [slice(at, at + envs) for at in range(0, len(actions), envs)]
+            for group, own in zip(groups, shares, strict=True):
+                self.stepper.send(group, actions[own])
+            for group, own in zip(groups, shares, strict=True):
+                part, newest = self._parts[group], self._stacks.newest(seen, own)
+                part.stepped(reward[own], flags[own])
+                part.acted(newest, actions[own], logp[own], self.policy.version)
 
     def _act_in_env_thread(self, group: int) -> Actions | None:
         """Returns a group's next actions to its environment's own thread, which holds the network;
         None = ask the event loop. In the middle of an unroll all that is needed is the network and
         what belongs to this group; the rest, and a network for which rows are better put together,
         is for the event loop."""
-        rollout, columns = self._rollouts[group], self.stepper.frame.columns(group)
+        part, columns = self._parts[group], self.stepper.frame.columns(group)
         over = self._ended or self.end.over
-        if over or not self.policy.quick or rollout.filling or rollout.full:
+        last = part.full or part.filling(self._oldest)
+        if over or self.together or not self.policy.quick or last:
             return None
         frame, began = self.stepper.frame, time.monotonic()
         self._stacks.push(group)
         seen = self._stacks.view(columns)
         actions, logp = self._choose(columns, seen)
+        part.stepped(frame.reward[columns], frame.flags[columns])
         newest = self._stacks.newest(seen, slice(None))
-        self._write(group, newest, frame.reward[columns], frame.flags[columns], actions, logp)
+        part.acted(newest, actions, logp, self.policy.version)
         self.metrics.replied(len(actions), time.monotonic() - began)
         return actions
 
@@ -233,20 +241,6 @@ class Sampler:
         actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
         self._stacks.acted(rows, actions, memory)
         return actions, logp
-
-    def _write(
-        self,
-        group: int,
-        newest: Arrays,
-        reward: Floats,
-        flags: NDArray[np.uint8],
-        actions: Actions,
-        logp: Floats,
-    ) -> None:
-        """Writes the environments' answer to the action before, then what was chosen now."""
-        rollout = self._rollouts[group]
-        rollout.stepped(reward, flags)
-        rollout.acted(newest, actions, logp, self.policy.version)
 
     def _record_call(self, rows: int, began: float, ended: float) -> None:
         """Records the cost of a call: it decides whether the next call waits for more rows."""
@@ -262,8 +256,7 @@ class Sampler:
 
     async def _wait_for_rows(self) -> bool:
         """Waits a little for more environments. True: it waited, so look for ready groups again."""
-        still = len(self._ready_groups) + len(self._groups_without_credit)
-        running, now = self.stepper.frame.groups - still, time.monotonic()
+        running, now = self._running(), time.monotonic()
         if not self._waits_until:
             wait = self.batching_wait.wait_s(running=running)
             if not wait:
@@ -281,18 +274,24 @@ class Sampler:
         self.metrics.waited("gather", time.monotonic() - now)
         return True
 
+    def _running(self) -> int:
+        """Counts the groups whose step is not done."""
+        return self.stepper.frame.groups - len(self._ready_groups) - sum(self._full)
+
     def _missing(self) -> str:
         """Returns what a sampler that can do nothing waits for."""
-        if len(self._groups_without_credit) < self.stepper.frame.groups:
+        if len(self._without_credit) < len(self._rollouts):
             return "env"
         lacks = self.end.outbox.waits_for_weights
-        waits = any(lacks(group, self.policy.version) for group in self._groups_without_credit)
+        waits = any(lacks(stream, self.policy.version) for stream in self._without_credit)
         return "weights" if waits else "credit"
 
     async def _wait(self, why: str) -> None:
         """Waits for news. News since the last look has set the event again: none is missed."""
         began, self.waits_for = time.monotonic(), why
-        if self.end.blob is None and not self._has_credit() and not self.end.over:
+        may, version = self.end.outbox.may_start, self.policy.version
+        credit = any(may(stream, version) for stream in self._without_credit)
+        if self.end.blob is None and not credit and not self.end.over:
             await self.end.news.wait()
         self.waits_for = ""
         self.end.news.clear()

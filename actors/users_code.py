@@ -1,6 +1,8 @@
-"""Finds the frames of the user's own code in a traceback: an environment, a wrapper, an encoder,
-whatever a run names by module:factory. The line that ends a process says what failed; its user also
-needs to know where."""
+"""Finds the frames of the user's own code in a traceback.
+
+That is an environment, a wrapper, an encoder: whatever a run names by module:factory. The line that
+ends a process says what failed; its user also needs to know where.
+"""
 
 import sys
 import traceback
@@ -46,14 +48,18 @@ def traceback_of(error: BaseException | None) -> str:
         if told := getattr(error, "traceback", ""):  # of another process
             return str(told)
         if (trace := _theirs(error.__traceback__)) is not None:
-            return traceback_end("".join(traceback.format_exception(type(error), error, trace)))
+            return _end("".join(traceback.format_exception(type(error), error, trace)))
         hidden = error.__suppress_context__ or error.__cause__ is not None
         error = error.__cause__ if hidden else error.__context__
     return ""
 
 
-def traceback_end(text: str) -> str:
-    """Returns the end of a traceback, where the reason stands."""
+def full_traceback(error: BaseException) -> str:
+    """Returns the whole traceback, or its end, where the reason stands."""
+    return _end("".join(traceback.format_exception(error)))
+
+
+def _end(text: str) -> str:
     return text.encode(errors="replace")[-_MOST_BYTES:].decode(errors="ignore")
 
 

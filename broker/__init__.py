@@ -1,1 +1,1 @@
-"""The broker's room: wire, ledger, weight blobs, server, and the peers' ends. No torch here."""
+"""The broker's room: protocol, ledger, weights, server and clients. No torch here."""

@@ -1,6 +1,6 @@
 """The run's [broker], [security] and [pacing] sections."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -66,7 +66,7 @@ class SecurityConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits how far sampling may run ahead of learning, and how old one unroll may get.
+    """Limits how far sampling may run ahead of learning, and how long a finished unroll may wait.
 
     accepted + running <= (max_lag + version + 1) * batch_unrolls
     """
@@ -80,15 +80,23 @@ class PacingConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=100000,
             description="sampling is at most this + 1 batches ahead of training; 0 is synchronous"
-            " and on-policy",
+            " and on-policy. What is played slowly leaves in shorter unrolls, so that trained steps"
+            " are at most this + 2 versions old",
         ),
     ] = 2
+    balance: Annotated[
+        Literal["speed", "environments"],
+        Meta(
+            description="speed: nobody waits, so fast environments supply more; environments: each"
+            " group supplies whole unrolls alike, so the fast wait for the slow"
+        ),
+    ] = "speed"
     max_lag_hard: Annotated[
         int,
         Meta(
             ge=1,
             le=1000000,
-            description="an unroll that is more versions old when its turn comes is settled as"
-            " stale: after crashes, or played by very slow environments",
+            description="an unroll whose newest step is more versions old when its turn comes is"
+            " settled as stale: it waited, as after a crash; slow play alone never makes it so",
         ),
     ] = 64

@@ -1,5 +1,5 @@
-"""Histograms that are cheap to count: read at a scrape, or sent along with a beat. And sums that a
-scrape reads while another thread counts."""
+"""Histograms that are cheap to count: read at a scrape, or sent along with a beat. Also a sum that
+a scrape reads while another thread counts."""
 
 import time
 from bisect import bisect_left

@@ -1,6 +1,13 @@
-"""Names the figures that a sampler tells of itself at every beat: a closed set, for both ends."""
+"""The figures that samplers send with every beat, and the metrics that show them.
 
-from typing import Final
+A sampler shows its own, a node and the broker the sums over samplers. All figures here only grow;
+what may fall (`unacked`, `unaccounted`) is added up over the samplers that are connected.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from headrace.broker import histograms
 from headrace.broker.protocol.messages import Outcome
@@ -9,22 +16,84 @@ WAITS: Final = ("credit", "weights", "env", "gather")
 FAILURES: Final = ("make", "reset", "step", "time-out", "death", "values")
 OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 
-# Every name that a sampler may say and that only grows.
-GROWING: Final = (
-    "env_steps",
-    "episodes",
-    "generated",
-    "bytes",
-    "raw_bytes",
-    "env_s",
-    "inference_s",
-    "replies_s",
-    "calls",
-    "rows",
-    "reconnects",
-    *(f"wait_{phase}_s" for phase in WAITS),
-    *(f"out_{outcome}" for outcome in OUTCOMES),
-    *(f"fail_{where}" for where in FAILURES),
-    *histograms.names("ack", histograms.ACK_S),
-    *histograms.names("step", histograms.STEP_S),
+
+class Counter(NamedTuple):
+    """Describes a counter of one figure, or of one for each value of its label."""
+
+    metric: str  # the name, after a prefix for whose it is
+    help: str
+    figures: Mapping[str, str]  # by value of the label; without one by ""
+    label: str = ""
+
+    def family(self, prefix: str, stats: Mapping[str, float]) -> CounterMetricFamily:
+        """Returns the metric; a figure that `stats` lacks is 0."""
+        labels = [self.label] if self.label else []
+        family = CounterMetricFamily(f"{prefix}_{self.metric}", self.help, labels=labels)
+        for value, figure in self.figures.items():
+            family.add_metric([value] if self.label else [], stats.get(figure, 0.0))
+        return family
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of its figures."""
+        return tuple(self.figures.values())
+
+
+class Histogram(NamedTuple):
+    """Describes a histogram, whose figures are those of `histograms.Buckets`."""
+
+    metric: str  # the name, after a prefix for whose it is
+    help: str
+    figure: str  # what the names of its figures begin with
+    edges: tuple[float, ...]
+
+    def family(self, prefix: str, stats: Mapping[str, float]) -> HistogramMetricFamily:
+        """Returns the metric; a figure that `stats` lacks is 0."""
+        *counts, total = (stats.get(name, 0.0) for name in self.names())
+        buckets = histograms.cumulative(self.edges, counts)
+        name = f"{prefix}_{self.metric}"
+        return HistogramMetricFamily(name, self.help, buckets=buckets, sum_value=total)
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of its figures."""
+        return histograms.names(self.figure, self.edges)
+
+
+COUNTERS: Final = (
+    Counter("env_steps", "Agent steps, dead ones left out", {"": "env_steps"}),
+    Counter("episodes", "Episodes that ended", {"": "episodes"}),
+    Counter("generated_fragments", "Unrolls finished", {"": "generated"}),
+    Counter("env_seconds", "Inside the environments, added up", {"": "env_s"}),
+    Counter("inference_seconds", "Inside the network", {"": "inference_s"}),
+    Counter("inference_calls", "Of the network", {"": "calls"}),
+    Counter("inference_rows", "Observations it was called for", {"": "rows"}),
+    Counter("reconnects", "Connections begun anew", {"": "reconnects"}),
+    Counter(
+        "wait_seconds", "Waiting, by what for", {why: f"wait_{why}_s" for why in WAITS}, "phase"
+    ),
+    Counter(
+        "fragments",
+        "Unrolls by acknowledged outcome",
+        {outcome: f"out_{outcome}" for outcome in OUTCOMES},
+        "outcome",
+    ),
+    Counter(
+        "env_failures",
+        "Environments restarted, by why",
+        {where: f"fail_{where}" for where in FAILURES},
+        "where",
+    ),
+    Counter(
+        "fragment_bytes", "Unroll bytes by stage", {"raw": "raw_bytes", "wire": "bytes"}, "stage"
+    ),
 )
+HISTOGRAMS: Final = (
+    Histogram(
+        "ack_seconds", "From sending an unroll to its acknowledgement", "ack", histograms.ACK_S
+    ),
+    Histogram(
+        "env_step_seconds", "Of an environment's step, mean of an unroll", "step", histograms.STEP_S
+    ),
+)
+METRICS: Final = (*COUNTERS, *HISTOGRAMS)
+# The names of all these figures.
+GROWING: Final = tuple(name for metric in METRICS for name in metric.names())

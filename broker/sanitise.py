@@ -1,4 +1,4 @@
-"""What peers say of themselves, made safe to keep, to sum up and to print. Pure."""
+"""Makes what peers say of themselves safe to keep, to sum up and to print. Pure."""
 
 import math
 from collections import Counter

@@ -11,7 +11,7 @@ from msgspec import inspect
 from grafana.generate import reference
 from grafana.generate.registries import all_metrics
 from headrace.launch import arguments, examples
-from headrace.launch.config import run_file, toml_text
+from headrace.launch.config import algorithm_defaults, run_file, toml_text
 
 _SETTINGS = """\
 # Settings
@@ -21,9 +21,18 @@ headrace config cartpole                        # this list, with the values of 
 headrace train cartpole --set learner.lr=1e-3   # change one of them
 ```
 
-A run is a TOML file with these sections. A key that you leave out has its default. A wrong key,
-type or range is refused before anything starts. [A run and its settings](../start/runs.md) says
-which keys to know first.
+A run is a TOML file with these sections. A key that you leave out has its default; some depend on
+`algorithm.name`, and [Defaults by algorithm](defaults.md) has them side by side. A wrong key, type
+or range is refused before anything starts. [A run and its settings](../start/runs.md) says which
+keys to know first.
+"""
+
+_DEFAULTS = """\
+# Defaults by algorithm
+
+What a run has that names only its environment and its algorithm. All other keys have the same
+default everywhere: [Settings](settings.md). `headrace config RUN` says of each value whether it
+comes from the file, from `--set`, or from here.
 """
 
 _COMMANDS = """\
@@ -41,13 +50,43 @@ def settings() -> str:
     parts = [_SETTINGS]
     for section in msgspec.structs.fields(run_file.Run):
         rows = [
-            (f"`{key}`", toml_text.allowed(field.type), _default(field), _meaning(field.type))
+            (
+                f"`{key}`",
+                toml_text.allowed(field.type),
+                _default(f"{section.name}.{key}", field),
+                _meaning(field.type),
+            )
             for key, field in run_file.SECTIONS[section.name].items()
         ]
         words = toml_text.comment(section.type.__doc__)
         table = _table(("key", "what it may be", "default", "meaning"), rows)
         parts.append(f"## [{section.name}] {{: #{section.name} }}\n\n{words}\n\n{table}")
     return "\n".join(parts)
+
+
+def defaults() -> str:
+    """Returns the page of the keys whose default depends on the algorithm, with their rules."""
+    tables = algorithm_defaults.DEFAULTS
+    places = list(dict.fromkeys(place for table in tables.values() for place in table))
+    bare = {name: algorithm_defaults.of({"algorithm": {"name": name}}) for name in tables}
+    rows = [
+        (
+            f"`{place}`",
+            *(
+                f"`{toml_text.value(held[place])}`" if place in held else ""
+                for held in bare.values()
+            ),
+            next((_rule(table[place]) for table in tables.values() if place in table), ""),
+        )
+        for place in places
+    ]
+    head = ("key", *(f"`{name}`" for name in tables), "depends on other keys")
+    return f"{_DEFAULTS}\n{_table(head, rows)}"
+
+
+def _rule(default: algorithm_defaults.Default) -> str:
+    """Returns the words of a rule; "" = the default is the same whatever else a run says."""
+    return toml_text.comment(default.__doc__) if callable(default) else ""
 
 
 def commands() -> str:
@@ -90,12 +129,19 @@ def _option(action: argparse.Action) -> tuple[str, str]:
     return f"`{name}`", _sentence((action.help or "").replace("%%", "%"))
 
 
-def _default(field: inspect.Field | Any) -> str:
-    """Returns a key's default as it would stand in a run file."""
+def _default(place: str, field: inspect.Field | Any) -> str:
+    """Returns a key's default as it would stand in a run file, by algorithm where they differ."""
     held = field.default
     if held is msgspec.NODEFAULT:
         held = field.default_factory()
-    return "not set" if held is None else f"`{toml_text.value(msgspec.to_builtins(held))}`"
+    by_value: dict[str, list[str]] = {}
+    for name in algorithm_defaults.DEFAULTS:
+        own = algorithm_defaults.of({"algorithm": {"name": name}}).get(place, held)
+        words = "not set" if own is None else f"`{toml_text.value(msgspec.to_builtins(own))}`"
+        by_value.setdefault(words, []).append(name)
+    if len(by_value) == 1:
+        return next(iter(by_value))
+    return "; ".join(f"{', '.join(names)}: {words}" for words, names in by_value.items())
 
 
 def _meaning(kind: Any) -> str:
@@ -127,6 +173,7 @@ def _sentence(words: str) -> str:
 # Place in docs/ -> what makes the page.
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/settings.md": settings,
+    "reference/defaults.md": defaults,
     "reference/commands.md": commands,
     "reference/metrics.md": lambda: reference.page(all_metrics()),
 }

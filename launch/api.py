@@ -51,7 +51,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     quiet: bool = True,
-    evaluate: bool | dict[str, Any] = False,
+    evaluate: bool | dict[str, Any] | None = None,
     record: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -59,9 +59,10 @@ def train(
 
     Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
     `stop_return=475`; None = not set. Wrong settings raise ConfigError with the reason, before
-    anything starts or from the run's first process. `evaluate` starts an evaluator beside it; a
-    dict gives its section, too. `record` keeps every batch, for `headrace replay`. An interrupt
-    ends the run as Ctrl-C does on the command line, with a checkpoint, and is raised again.
+    anything starts or from the run's first process. `evaluate` says whether an evaluator plays
+    beside it, as it does by default; a dict gives its section, too. `record` keeps every batch, for
+    `headrace replay`. An interrupt ends the run as Ctrl-C does on the command line, with a
+    checkpoint, and is raised again.
     """
     if isinstance(evaluate, dict):
         settings["evaluate"], evaluate = evaluate, True
@@ -74,7 +75,9 @@ def train(
     command = ["train", run, "--out", str(folder)]
     command += [word for setting in typed for word in ("--set", setting)]
     command += ["--resume"] * resume + ["--quiet"] * quiet
-    command += ["--evaluate"] * evaluate + ["--record"] * record
+    command += ["--record"] * record
+    if evaluate is not None:
+        command.append("--evaluate" if evaluate else "--no-evaluate")
     try:
         status, said = _run(command, shown=not quiet and sys.stderr is sys.__stderr__)
     except KeyboardInterrupt as interrupt:
@@ -208,6 +211,7 @@ def _plain(value: Any) -> Any:
 # Command-line options in messages, and what a Python caller types instead.
 _OPTIONS = {
     r"headrace train --evaluate\b": "headrace.train(..., evaluate=True)",
+    r"--no-evaluate\b": "evaluate=False",
     r"--checkpoint (best|newest)\b": r'which="\1"',
     r"--(resume|evaluate|record|quiet)\b": r"\1=True",
     r"--out\b": "out=",

@@ -4,13 +4,13 @@ import argparse
 import sys
 from typing import NoReturn
 
-from headrace.actors.config import STEPPINGS
 from headrace.broker.release import release
 from headrace.broker.security.keys import ROLES
-from headrace.launch import examples, shared_options
+from headrace.launch import examples
+from headrace.launch import shared_options as shared
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
-from headrace.launch.roles import learner_options
+from headrace.launch.roles.options import learner_arguments
 
 BENCHES = (
     "broker",
@@ -18,15 +18,16 @@ BENCHES = (
     "vector",
     "solve",
     "lockstep",
+    "balance",
     "atari",
     "curve",
     "crowd",
     "sampler",
+    "lag",
     "learn",
     "all",
 )
 _LISTED = f"a TOML file, or one of: {', '.join(run_file.shipped())}"
-_FOLDER = "the run's folder, as headrace train wrote it"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,14 +57,14 @@ def parser() -> argparse.ArgumentParser:
     _play(commands.add_parser("play", help="episodes with what a run has learnt; a video of them"))
     _export(commands.add_parser("export", help="what a run has learnt as an ONNX file"))
     report = commands.add_parser("report", help="a page about a run, with its pictures")
-    report.add_argument("folder", type=shared_options.path, metavar="RUN_DIR", help=_FOLDER)
+    shared.run_folder(report)
     report.add_argument(
-        "--to", type=shared_options.path, metavar="FILE", help="default: RUN_DIR/report.html"
+        "--to", type=shared.path, metavar="FILE", help="default: RUN_DIR/report.html"
     )
     _broker(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
-    learner_options.arguments(learner)
-    shared_options.log_form(learner)
+    learner_arguments(learner)
+    shared.log_form(learner)
     _actor(commands.add_parser("actor", help="a sampler, alone; the run comes from the broker"))
     _node(commands.add_parser("node", help="a machine's samplers; one command for each machine"))
     _evaluate(
@@ -73,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     _keygen(commands.add_parser("keygen", help="keys for the broker and for who may connect"))
     audit = commands.add_parser("audit", help="what became of every unroll, from all ledgers")
     audit.add_argument(
-        "folder", type=shared_options.path, metavar="RUN_DIR", help="its folder, or the ledger's"
+        "folder", type=shared.path, metavar="RUN_DIR", help="its folder, or the ledger's"
     )
     _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
@@ -81,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
-    shared_options.sets(shown)
+    shared.sets(shown)
     for name, command in commands.choices.items():
         command.epilog = examples.epilog(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -90,24 +91,23 @@ def parser() -> argparse.ArgumentParser:
 
 def _train(train: argparse.ArgumentParser) -> None:
     train.add_argument("run", help=_LISTED)
-    shared_options.sets(train)
+    shared.sets(train)
     train.add_argument("--actors", type=int, help="sampler processes")
     train.add_argument("--seed", type=int, help="of networks, environments and actions")
     train.add_argument("--stop-return", type=float, help="mean of the latest episodes")
     train.add_argument("--stop-steps", type=int, help="limit on agent steps trained on")
     train.add_argument("--stop-seconds", type=float, help="limit on seconds at work")
     train.add_argument(
-        "--out",
-        type=shared_options.path,
-        help="the run's folder; default: a new headrace-runs/NAME",
+        "--out", type=shared.path, help="the run's folder; default: a new headrace-runs/NAME"
     )
     train.add_argument(
         "--resume", action="store_true", help="continue its newest checkpoint, by its own settings"
     )
     train.add_argument(
         "--evaluate",
-        action="store_true",
-        help="an evaluator beside it: [evaluate] says how it plays; the best weights are kept",
+        action=argparse.BooleanOptionalAction,
+        help="an evaluator beside it, as by default: [evaluate] says how it plays; the best weights"
+        " are kept",
     )
     train.add_argument(
         "--record",
@@ -118,7 +118,7 @@ def _train(train: argparse.ArgumentParser) -> None:
 
 
 def _play(play: argparse.ArgumentParser) -> None:
-    play.add_argument("folder", type=shared_options.path, metavar="RUN_DIR", help=_FOLDER)
+    shared.run_folder(play)
     play.add_argument("--episodes", type=int, default=10, help="default: 10")
     play.add_argument(
         "--sampled", action="store_true", help="actions are drawn, as in training; default: greedy"
@@ -126,125 +126,88 @@ def _play(play: argparse.ArgumentParser) -> None:
     play.add_argument("--seed", type=int, help="of the environments; default: evaluate.seed")
     play.add_argument(
         "--video",
-        type=shared_options.path,
+        type=shared.path,
         metavar="FILE",
         help=".mp4 or .gif; one environment plays, not many",
     )
-    shared_options.checkpoint(play)
-    shared_options.sets(play)
+    shared.checkpoint(play)
+    shared.sets(play)
 
 
 def _export(export: argparse.ArgumentParser) -> None:
-    export.add_argument("folder", type=shared_options.path, metavar="RUN_DIR", help=_FOLDER)
+    shared.run_folder(export)
     export.add_argument("--onnx", action="store_true", help="the format; there is no other yet")
     export.add_argument(
         "--out",
-        type=shared_options.path,
+        type=shared.path,
         metavar="FILE",
         help="default: RUN_DIR/model.onnx; FILE.json beside it",
     )
-    shared_options.checkpoint(export)
+    shared.checkpoint(export)
 
 
 def _broker(broker: argparse.ArgumentParser) -> None:
     broker.add_argument("--run", required=True, help=_LISTED)
-    shared_options.sets(broker)
+    shared.sets(broker)
     broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
+    broker.add_argument("--report", type=shared.path, help="write the final numbers here as JSON")
     broker.add_argument(
-        "--report", type=shared_options.path, help="write the final numbers here as JSON"
-    )
-    broker.add_argument(
-        "--ledger", type=shared_options.path, help="write what became of unrolls into this folder"
+        "--ledger", type=shared.path, help="write what became of unrolls into this folder"
     )
     broker.add_argument(
         "--insecure", action="store_true", help="listen beyond this machine even without keys"
     )
-    shared_options.key(broker, "broker.key in the folder security.keys")
-    shared_options.metrics(broker)
-    shared_options.page_name(broker)
-    shared_options.log_form(broker)
+    shared.key(broker, "broker.key in the folder security.keys")
+    shared.metrics(broker)
+    shared.page_name(broker)
+    shared.log_form(broker)
 
 
 def _actor(actor: argparse.ArgumentParser) -> None:
-    actor.add_argument("--broker", required=True, help="its address")
-    actor.add_argument(
-        "--name", type=shared_options.name, help="shown in logs; default: host and process id"
-    )
-    actor.add_argument(
-        "--seed", type=shared_options.seed, help="of its environments; default: random"
-    )
-    actor.add_argument(
-        "--groups", type=shared_options.count, help="groups of environments; default: the run's"
-    )
-    actor.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
-    actor.add_argument(
-        "--ledger", type=shared_options.path, help="write what was generated into this folder"
-    )
+    shared.broker_address(actor)
+    shared.peer_name(actor, "shown in logs; default: host and process id")
+    actor.add_argument("--seed", type=shared.seed, help="of its environments; default: random")
+    shared.sampling(actor)
     actor.add_argument(
         "--shelf",
-        type=shared_options.path,
+        type=shared.path,
         metavar="PATH",
         help="take weights from this machine's shared memory, where headrace node puts them",
     )
-    shared_options.key(actor, "none")
-    shared_options.allow(actor)
-    shared_options.metrics(actor)
-    shared_options.log_form(actor)
+    shared.sent_run(actor, key_default="none")
 
 
 def _node(node: argparse.ArgumentParser) -> None:
-    node.add_argument("--broker", required=True, help="its address")
-    node.add_argument(
-        "--samplers", type=shared_options.count, help="default: one for each core it may use"
-    )
-    node.add_argument(
-        "--name",
-        type=shared_options.name,
-        help="shown in logs; its samplers are NAME-0, ..; default: host",
-    )
-    node.add_argument(
-        "--groups", type=shared_options.count, help="groups of environments; default: the run's"
-    )
-    node.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
-    node.add_argument(
-        "--ledger", type=shared_options.path, help="write what was generated into this folder"
-    )
-    shared_options.key(node, "none; a sampler's")
-    shared_options.allow(node)
-    shared_options.metrics(node)
-    shared_options.log_form(node)
+    shared.broker_address(node)
+    node.add_argument("--samplers", type=shared.count, help="default: one for each core it may use")
+    shared.peer_name(node, "shown in logs; its samplers are NAME-0, ..; default: host")
+    shared.sampling(node)
+    shared.sent_run(node, key_default="none; a sampler's")
 
 
 def _evaluate(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.add_argument("--broker", required=True, help="its address")
-    evaluate.add_argument(
-        "--name", type=shared_options.name, help="shown in logs; default: host and process id"
-    )
+    shared.broker_address(evaluate)
+    shared.peer_name(evaluate, "shown in logs; default: host and process id")
     evaluate.add_argument(
         "--out",
-        type=shared_options.path,
+        type=shared.path,
         help="the run's folder: evaluations and the best weights go there",
     )
     evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
     evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
-    shared_options.key(evaluate, "none")
-    shared_options.allow(evaluate)
-    shared_options.metrics(evaluate)
-    shared_options.log_form(evaluate)
+    evaluate.add_argument("--share", type=float, help="of this machine; default: the run's")
+    shared.sent_run(evaluate, key_default="none")
 
 
 def _replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
-        "folder",
-        type=shared_options.path,
-        metavar="RUN_DIR",
-        help="a folder of headrace train --record",
+        "folder", type=shared.path, metavar="RUN_DIR", help="a folder of headrace train --record"
     )
 
 
 def _keygen(keygen: argparse.ArgumentParser) -> None:
     keygen.add_argument(
-        "folder", type=shared_options.path, metavar="FOLDER", help="made if it is not there"
+        "folder", type=shared.path, metavar="FOLDER", help="made if it is not there"
     )
     for role in ROLES:
         keygen.add_argument(
@@ -257,8 +220,8 @@ def _keygen(keygen: argparse.ArgumentParser) -> None:
 
 
 def _top(top: argparse.ArgumentParser) -> None:
-    top.add_argument("--broker", required=True, help="its address")
-    shared_options.key(top, "none; any of the run's will do")
+    shared.broker_address(top)
+    shared.key(top, "none; any of the run's will do")
     top.add_argument(
         "--web",
         type=int,
@@ -268,14 +231,14 @@ def _top(top: argparse.ArgumentParser) -> None:
         help="serve the page there instead; default: 8800, 0 takes a free one",
     )
     top.add_argument("--host", default="127.0.0.1", help="of the page; default: 127.0.0.1")
-    shared_options.page_name(top)
+    shared.page_name(top)
 
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("--run", help=f"this run too: {_LISTED}")
-    shared_options.sets(doctor)
+    shared.sets(doctor)
     doctor.add_argument("--broker", help="this broker too: its address")
-    shared_options.key(doctor, "the watcher's in the folder security.keys")
+    shared.key(doctor, "the watcher's in the folder security.keys")
 
 
 def _units(units: argparse.ArgumentParser) -> None:
@@ -283,7 +246,7 @@ def _units(units: argparse.ArgumentParser) -> None:
         "kind", choices=("systemd", "supervisor", "slurm", "kubernetes"), help="what starts it"
     )
     units.add_argument("--run", required=True, help=_LISTED)
-    shared_options.sets(units)
+    shared.sets(units)
     units.add_argument(
         "--nodes", default="1", metavar="N|NAME,NAME", help="sampler machines; default: 1"
     )
@@ -292,18 +255,18 @@ def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
     units.add_argument(
         "--key-folder",
-        type=shared_options.path,
+        type=shared.path,
         metavar="DIR",
         help="where these machines have their keys; default: security.keys",
     )
     units.add_argument(
         "--bin",
-        type=shared_options.path,
+        type=shared.path,
         metavar="DIR",
-        help="where they have headrace and torchrun; default: where this machine has them",
+        help="where they have headrace and python; default: where this machine has them",
     )
     units.add_argument(
-        "--out", type=shared_options.path, metavar="DIR", help="write into it; default: print"
+        "--out", type=shared.path, metavar="DIR", help="write into it; default: print"
     )
 
 
@@ -313,6 +276,9 @@ def _bench(bench: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"sampler: {_LISTED}; learn: which gates, default: every one; crowd: how many",
+        help=f"sampler: {_LISTED}; learn: which gates, default: every one; crowd: how many;"
+        " lag: a run, how many seeds, and lags",
     )
-    shared_options.sets(bench)
+    told = "learn: so many runs of each gate, seeds 1 to N; default: the gate's own seeds"
+    bench.add_argument("--runs", type=shared.count, default=0, metavar="N", help=told)
+    shared.sets(bench)

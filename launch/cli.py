@@ -1,22 +1,26 @@
 """The `headrace` command: what each command does. Imports only what the command needs."""
 
 import argparse
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 try:
+    from headrace.broker.errors import UserError
     from headrace.launch import arguments
-    from headrace.launch.config import run_file
+    from headrace.launch.config import origins, run_file
     from headrace.launch.config.starts import run_folder
     from headrace.launch.process import logs, runtime
+    from headrace.launch.roles.options import Address, PeerOptions, default_name
 except KeyboardInterrupt:  # too early for main to catch it
     raise SystemExit(3) from None
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0 done, 1 our fault, 2 your input, 3 a limit came first."""
+    """Returns the exit status: 0 done, 1 our fault, 2 your input, 3 a limit came first, 4 it
+    diverged."""
     # module:factory may name a file in the working directory; installed packages go first.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -28,9 +32,9 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     try:
         return int(_COMMANDS[given.command](given))
-    except run_file.ConfigError as error:
+    except UserError as error:
         logs.refuse(error)
-        return runtime.YOUR_INPUT
+        return error.status
     except BrokenPipeError:
         return runtime.OK  # headrace config ... | head
     except KeyboardInterrupt:  # a run that has started handles it itself
@@ -56,7 +60,8 @@ def _train(given: argparse.Namespace) -> int:
     name = run_file.load(given.run, sets).run.name
     out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     start = starts.begin(given.run, sets, out, resume=given.resume)
-    return train.train(start, quiet=given.quiet, evaluate=given.evaluate, record=given.record)
+    options = train.Options(quiet=given.quiet, evaluate=given.evaluate, record=given.record)
+    return train.train(start, options)
 
 
 def _play(given: argparse.Namespace) -> int:
@@ -90,19 +95,18 @@ def _report(given: argparse.Namespace) -> int:
 def _broker(given: argparse.Namespace) -> int:
     from headrace.launch.roles import broker
 
-    logs.start("broker", quiet=given.log_level == "warning", form=logs.chosen(given.log))
+    _start_log("broker", given)
     run = run_file.load(given.run, given.set)
-    return broker.serve(
-        run,
+    options = broker.Options(
         bind=given.bind or run.broker.bind,
-        metrics_host=given.metrics_host,
-        metrics_port=given.metrics_port,
-        page_names=given.page_name,
+        metrics=Address(given.metrics_host, given.metrics_port),
         report=given.report,
         ledger=given.ledger,
         key=given.key,
         insecure=given.insecure,
+        page_names=given.page_name,
     )
+    return broker.serve(run, options)
 
 
 def _learner(given: argparse.Namespace) -> int:
@@ -112,52 +116,47 @@ def _learner(given: argparse.Namespace) -> int:
 
 
 def _actor(given: argparse.Namespace) -> int:
-    from headrace.launch.roles import sampler as actor
+    from headrace.launch.roles import sampler
 
-    logs.start("actor", quiet=given.log_level == "warning", form=logs.chosen(given.log))
-    return actor.guarded(
-        given.broker,
-        name=given.name or actor.default_name(),
+    _start_log("actor", given)
+    return sampler.sample(
+        _peer(given, name=default_name(), groups=given.groups, stepping=given.stepping),
         seed=given.seed if given.seed is not None else runtime.incarnation() % 2**31,
-        sets=_given(groups=given.groups, stepping=given.stepping),
-        ledger=given.ledger,
-        metrics_host=given.metrics_host,
-        metrics_port=given.metrics_port,
-        key=given.key,
         shelf=given.shelf,
-        allow=given.allow,
     )
 
 
 def _node(given: argparse.Namespace) -> int:
     from headrace.launch.node import node
 
-    logs.start("node", quiet=given.log_level == "warning", form=logs.chosen(given.log))
+    _start_log("node", given)
     return node.node(
-        given.broker,
+        _peer(given, name=socket.gethostname(), groups=given.groups, stepping=given.stepping),
         samplers=given.samplers,
-        name=given.name,
-        sets=_given(groups=given.groups, stepping=given.stepping),
-        ledger=given.ledger,
-        metrics_host=given.metrics_host,
-        metrics_port=given.metrics_port,
-        key=given.key,
-        allow=given.allow,
     )
 
 
 def _evaluate(given: argparse.Namespace) -> int:
     from headrace.launch.roles import evaluator
-    from headrace.launch.roles.sampler import default_name
 
-    logs.start("evaluator", quiet=given.log_level == "warning", form=logs.chosen(given.log))
-    return evaluator.guarded(
+    _start_log("evaluator", given)
+    own = {key: getattr(given, key) for key in ("episodes", "every_s", "share")}
+    return evaluator.evaluate(_peer(given, name=default_name(), **own), out=given.out)
+
+
+def _start_log(role: str, given: argparse.Namespace) -> None:
+    logs.start(role, quiet=given.log_level == "warning", form=logs.chosen(given.log))
+
+
+def _peer(given: argparse.Namespace, *, name: str, **sets: Any) -> PeerOptions:
+    """Returns what was given for a peer; `name`: if none was, `sets`: what was said of its
+    section."""
+    return PeerOptions(
         given.broker,
-        name=given.name or default_name(),
-        out=given.out,
-        sets=_given(episodes=given.episodes, every_s=given.every_s),
-        metrics_host=given.metrics_host,
-        metrics_port=given.metrics_port,
+        given.name or name,
+        sets={key: value for key, value in sets.items() if value is not None},
+        ledger=getattr(given, "ledger", None),
+        metrics=Address(given.metrics_host, given.metrics_port),
         key=given.key,
         allow=given.allow,
     )
@@ -168,10 +167,6 @@ def _keygen(given: argparse.Namespace) -> int:
     from headrace.launch import keygen
 
     return keygen.keygen(given.folder, {role: getattr(given, role) for role in ROLES})
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _replay(given: argparse.Namespace) -> int:
@@ -219,23 +214,25 @@ def _units(given: argparse.Namespace) -> int:
 
 def _bench(given: argparse.Namespace) -> int:
     from headrace.launch.bench import (
-        atari,
         broker,
-        cartpole,
         crowd,
         encryption,
         learning_gates,
         lockstep,
         sampler,
+        solve,
+        throughput,
     )
+    from headrace.launch.bench.lag import lag
 
     benches: dict[str, Callable[[], object]] = {
         "broker": broker.bench,
-        "throughput": lambda: cartpole.throughput("make"),
-        "vector": lambda: cartpole.throughput("vector"),
-        "solve": cartpole.solve,
+        "throughput": lambda: throughput.bench("make"),
+        "vector": lambda: throughput.bench("vector"),
+        "solve": solve.bench,
         "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
-        "atari": atari.bench,
+        "balance": lockstep.balance,
+        "atari": lambda: throughput.bench("atari"),
         "curve": encryption.bench,
         "crowd": lambda: crowd.bench(crowd.size_of(given.names)),
     }
@@ -245,8 +242,10 @@ def _bench(given: argparse.Namespace) -> int:
                 f"headrace bench sampler RUN: name the run, one of {', '.join(run_file.shipped())}"
             )
         sampler.bench(given.names[0], given.set)
+    elif given.what == "lag":
+        lag.bench(given.names, given.set)
     elif given.what == "learn":  # too long to be one of "all"
-        learning_gates.bench(given.names)
+        learning_gates.bench(given.names, given.runs)
     else:
         for name, bench in benches.items():
             if given.what in (name, "all"):
@@ -255,7 +254,9 @@ def _bench(given: argparse.Namespace) -> int:
 
 
 def _config(given: argparse.Namespace) -> int:
-    print(run_file.effective(run_file.load(given.run, given.set)), end="")  # noqa: T201
+    run = run_file.load(given.run, given.set)
+    whence = origins.origins(given.run, given.set, algorithm=run.algorithm.name)
+    print(run_file.effective(run, origins=whence), end="")  # noqa: T201
     return runtime.OK
 
 

@@ -7,7 +7,7 @@ from headrace.launch.config import run_file
 _ALL = {
     "train": (
         ("headrace train cartpole", "until it is solved, in headrace-runs/cartpole"),
-        ("headrace train pong --evaluate --stop-seconds 3600", "an hour; the best are kept"),
+        ("headrace train pong --stop-seconds 3600", "an hour; the best are kept"),
         ("headrace train cartpole --set learner.lr=1e-3 --set stop.steps=none", "other settings"),
         ("headrace train mine.toml --out runs/mine --resume", "goes on with a run of your own"),
     ),
@@ -41,7 +41,7 @@ _ALL = {
     ),
     "evaluate": (
         ("headrace evaluate --broker tcp://10.0.0.1:5755 --out runs/mine", "beside the run"),
-        ("headrace evaluate --broker tcp://10.0.0.1:5755 --episodes 50 --every-s 60", "more often"),
+        ("headrace evaluate --broker tcp://10.0.0.1:5755 --share 1", "alone"),
     ),
     "replay": (("headrace replay headrace-runs/cartpole", "what train --record wrote down"),),
     "keygen": (

@@ -16,8 +16,6 @@ def keygen(folder: Path, names: Mapping[str, Sequence[str]]) -> int:
     key."""
     try:
         made, kept = generate(folder, names)
-    except KeyFileError as error:
-        raise run_file.ConfigError(str(error)) from error
     except OSError as error:
         raise run_file.ConfigError(f"{error.filename or folder}: {error.strerror}") from error
     for path in kept:

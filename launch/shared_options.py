@@ -4,8 +4,11 @@ import argparse
 import errno
 from pathlib import Path
 
+from headrace.actors.config import STEPPINGS
 from headrace.broker.protocol.fields import MOST_NAME
 from headrace.launch.process import logs
+
+# ---- values --------------------------------------------------------------------------------------
 
 
 def path(word: str) -> Path:
@@ -19,17 +22,6 @@ def path(word: str) -> Path:
         if error.errno == errno.ENAMETOOLONG:
             raise argparse.ArgumentTypeError(f"{word:.80}.. is too long for a path") from None
     return found
-
-
-def allow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="PREFIX",
-        help="a package, module or module:factory that the broker's run may name; may be said"
-        " again; also a line each in /etc/headrace/allow and ~/.config/headrace/allow",
-    )
 
 
 def name(word: str) -> str:
@@ -57,6 +49,15 @@ def count(word: str) -> int:
     return count
 
 
+# ---- options -------------------------------------------------------------------------------------
+
+
+def run_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=path, metavar="RUN_DIR", help="the run's folder, as headrace train wrote it"
+    )
+
+
 def checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", choices=("best", "newest"), help="default: the best where there is one"
@@ -71,6 +72,36 @@ def sets(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.KEY=VALUE",
         help="override one key; stop.steps=none: there is no such limit",
     )
+
+
+def broker_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--broker", required=True, help="its address")
+
+
+def peer_name(parser: argparse.ArgumentParser, told: str) -> None:
+    parser.add_argument("--name", type=name, help=told)
+
+
+def sampling(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a sampler that a node hands on to all of its own."""
+    parser.add_argument("--groups", type=count, help="groups of environments; default: the run's")
+    parser.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
+    parser.add_argument("--ledger", type=path, help="write what was generated into this folder")
+
+
+def sent_run(parser: argparse.ArgumentParser, *, key_default: str) -> None:
+    """Adds the options of every role whose run comes from the broker."""
+    key(parser, key_default)
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="a package, module or module:factory that the broker's run may name; may be said"
+        " again; also a line each in /etc/headrace/allow and ~/.config/headrace/allow",
+    )
+    metrics(parser)
+    log_form(parser)
 
 
 def key(parser: argparse.ArgumentParser, default: str) -> None:

@@ -1,1 +1,1 @@
-"""The learner's room: models, weights, losses, batches, the train loop, checkpoints."""
+"""Models, weights, losses, batches, the train loop, checkpoints."""

@@ -27,6 +27,7 @@ import xxhash
 from torch import Tensor
 
 from headrace.broker import durable
+from headrace.broker.errors import UserError
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ TensorGroups = dict[str, dict[str, Tensor]]
 T = TypeVar("T")
 
 
-class CheckpointError(Exception):
+class CheckpointError(UserError):
     """Says in one line which checkpoint could not be written, or cannot be trusted, and why."""
 
 

@@ -35,28 +35,34 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="the encoder. mlp; nature: the convolutions of the 2015 DQN paper; resnet:"
-            " the residual network of the IMPALA paper; module:factory: your own"
+            " the residual network of the IMPALA paper; grid: small convolutions, for boards of a"
+            " few cells; module:factory: your own; auto: nature for images from 36 x 36 pixels on,"
+            " grid for smaller ones, resnet for both together, else mlp"
         ),
-    ] = "mlp"
+    ] = "auto"
     kwargs: Annotated[
         dict[str, Any], Meta(description="module:factory: keyword arguments for it")
     ] = field(default_factory=dict)
     hidden: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=65536)], ...],
-        Meta(description="mlp: units of each hidden layer; nature has 512, resnet 256"),
+        Meta(description="mlp: units of each hidden layer; nature has 512, resnet 256, grid 128"),
     ] = (64, 64)
     activation: Annotated[
         Literal["tanh", "relu", "elu"],
-        Meta(description="mlp: between the hidden layers; nature and resnet: always relu"),
+        Meta(description="mlp: between the hidden layers; the others: always relu"),
     ] = "tanh"
     separate: Annotated[
-        bool, Meta(description="a value network of its own, no layers shared with the policy")
-    ] = True
+        bool | Literal["auto"],
+        Meta(
+            description="a value network of its own, no layers shared with the policy; auto: unless"
+            " there are convolutions, which cost most of a step, and no core"
+        ),
+    ] = "auto"
     obs_scale: Annotated[
         tuple[Annotated[float, Meta(gt=0)], ...],
         Meta(
             description="divide each observation feature by this, categories counted as one feature"
-            " for each value, images not counted unless kind is mlp; empty = leave it as it is"
+            " for each value, images not counted unless mlp reads them; empty = leave it as it is"
         ),
     ] = ()
     core: Annotated[
@@ -64,11 +70,24 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="memory between the encoder and the heads, carried from step to step"),
     ] = "none"
     core_units: Annotated[int, Meta(ge=1, le=65536, description="lstm, gru: units")] = 128
+    core_bias: Annotated[
+        float,
+        Meta(
+            ge=-10,
+            le=10,
+            description="lstm, gru: bias, in the first weights, of the gate that keeps what is"
+            " remembered; the larger, the further back a cue can be learned from",
+        ),
+    ] = 2.0
     previous: Annotated[
         bool, Meta(description="the network also sees the action and the reward before")
     ] = False
     normalise_obs: Annotated[
-        bool, Meta(description="numbers of the observation by their running mean and deviation")
+        bool,
+        Meta(
+            description="numbers of the observation by their running mean and deviation; images and"
+            " categories stay as they are"
+        ),
     ] = False
     normalise_returns: Annotated[
         bool,
@@ -90,7 +109,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     def memory(self) -> int:
         """Counts the numbers in the memory of one environment."""
         one = {"none": 0, "gru": self.core_units, "lstm": 2 * self.core_units}[self.core]
-        return 2 * one if self.separate else one
+        return one if self.separate is False else 2 * one
 
 
 class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,6 +176,16 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     kl_target: Annotated[
         float,
         Meta(ge=0, description="appo: kl_coef adapts itself to hold KL near this; 0 = it is fixed"),
+    ] = 0.0
+    drift_limit: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="impala, appo: a step trains the policy no further once the probability of"
+            " its action has moved this far, since it was played, to where its advantage pulls;"
+            " without effect on actions with numbers; 0 = off",
+        ),
     ] = 0.0
     replay_share: Annotated[
         float,

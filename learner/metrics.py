@@ -1,5 +1,6 @@
 """All learner metrics, per rank, written once a step."""
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from headrace.broker.histograms import settled_sum
 from headrace.learner.batches.receiver import UnrollReceiver
+from headrace.learner.batches.step_ages import UnrollAge
 from headrace.learner.progress import Progress
 
 PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
@@ -47,6 +49,9 @@ class LearnerMetrics:
         )
         self.gap = gauge("logprob_gap", "Recorded against recomputed for the same version, largest")
         self.queue = gauge("batch_queue_fragments", "Unrolls received and not trained")
+        self.step_lag = gauge(
+            "step_lag_versions", "Age of trained steps, all ranks: acting to training", "stat"
+        )
         self.last_step = gauge("last_step_timestamp_seconds", "When it ended")
         self.checkpoint_interval = gauge("checkpoint_interval_seconds", "By the run")
         self.rank = gauge("rank", "Of this process")
@@ -78,20 +83,32 @@ class LearnerMetrics:
         self.checkpoint_interval.set(checkpoint_every_s)
         self.last_checkpoint.set(time.time())
 
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Counts the seconds inside; not if an exception comes out."""
+        before = time.perf_counter()
+        yield
+        self.phase[phase].inc(time.perf_counter() - before)
+
     def phase_seconds(self) -> dict[str, float]:
         """Returns where this process's time went."""
         return {name: round(_value(counter), 3) for name, counter in self.phase.items()}
 
-    def count_step(self, steps: int, lags: Sequence[int], *, seconds: float) -> None:
-        """Counts a trained batch: live steps of all ranks, lags of this rank's unrolls."""
+    def count_step(self, steps: int, ages: Sequence[UnrollAge], *, seconds: float) -> None:
+        """Counts a trained batch: live steps of all ranks; ages of this rank's unrolls."""
         self.steps.inc()
         self.samples.inc(steps)
         self.step_seconds.observe(seconds)
-        for lag in lags:
+        for lag, *_ in ages:
             self.lag.observe(lag)
 
-    def show(self, progress: Progress, stats: dict[str, float], now: float) -> None:
-        """Sets the gauges that only a person reads; a few times a second is enough."""
+    def show(
+        self, progress: Progress, stats: dict[str, float], ages: dict[str, float], now: float
+    ) -> None:
+        """Sets the gauges that only a person reads; a few times a second is enough. `ages`: of the
+        steps trained since they were set last; {} = there were none."""
+        for name, age in ages.items():
+            self.step_lag.labels(name.removeprefix("lag_")).set(age)
         for part, value in stats.items():
             if part == "grad_norm":
                 self.grad_norm.set(value)

@@ -2,10 +2,11 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from headrace.learner.score import EpisodeEnds, EpisodeScore
+from headrace.learner.batches.step_ages import StepAges, UnrollAge
+from headrace.learner.mean_return import EpisodeEnds, MeanReturn
 
 log = logging.getLogger(__name__)
 
@@ -26,19 +27,23 @@ class Progress:
         self.episodes = 0
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
-        self.score = EpisodeScore()  # what its episodes return
+        self.score = MeanReturn()  # what its episodes return
+        # The best mean return of an evaluation; None = none, or stop.metric does not ask.
+        self.evaluated: float | None = None
         self.solved_at_s: float | None = None
         self.solved_at_steps: int | None = None
+        # Not saved: of the steps trained since the numbers were shown last.
+        self.step_ages = StepAges()
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
         self._marks: list[tuple[float, int]] = []
 
-    def step(self, *, version: int, steps: int, lags: Mapping[int, int]) -> None:
-        """Counts a batch that was trained on; `lags`: of all ranks, unrolls by lag."""
+    def step(self, *, version: int, steps: int, ages: Sequence[UnrollAge]) -> None:
+        """Counts a batch that was trained on; `ages`: of the unrolls of all ranks."""
         self.version = version
         self.trained_steps += steps
-        for lag, unrolls in lags.items():
-            self.trained_unrolls += unrolls
-            self.lags[min(max(lag, 0), _LARGEST_LAG)] += unrolls
+        self.trained_unrolls += len(ages)
+        self.lags.update(min(max(lag, 0), _LARGEST_LAG) for lag, *_ in ages)
+        self.step_ages.add(ages)
 
     def used(self, unrolls: float) -> None:
         """Counts an optimiser step on that many unrolls."""
@@ -62,6 +67,16 @@ class Progress:
         return (
             target is not None and score.whole and score.mean is not None and score.mean >= target
         )
+
+    def add_evaluation(self, mean: float | None) -> None:
+        """Takes in the best evaluation that was heard of; None = of none."""
+        if mean is not None and (self.evaluated is None or mean > self.evaluated):
+            self.evaluated = mean
+
+    def solved(self, at_s: float) -> None:
+        """Notes when the wanted return was reached, by the run's clock; the first time counts."""
+        if self.solved_at_s is None:
+            self.solved_at_s, self.solved_at_steps = at_s, self.trained_steps
 
     def mark(self, now: float) -> None:
         """Adds a point for the rate; at most 512 are kept, evenly."""

@@ -5,28 +5,33 @@ would hang in its first collective), how many steps the global mean is over, and
 wants to stop.
 """
 
+import inspect
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
-import msgpack
+import msgspec
 import torch
-from torch import Tensor
+from msgspec import Struct
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
-from headrace.learner.score import EpisodeEnds
+from headrace.broker.errors import ExpectedError
+from headrace.learner.batches.step_ages import UnrollAge
+from headrace.learner.mean_return import EpisodeEnds
 
-# Different lags sent of one rank's batch; the largest beyond that count as the smallest of them.
-_LAGS = 64
+# Seconds between two looks at who has come.
+_LOOK_S = 0.02
 
 
-class RanksError(Exception):
+class RanksError(ExpectedError):
     """Says that a collective failed: another rank is gone or stuck."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True, array_like=True):
     """Holds what one rank brings to a step, or all of them together."""
 
     ready: bool  # a batch is here
@@ -36,8 +41,12 @@ class Facts:
     show: bool = False  # numbers for people are due
     steps: int = 0
     ended: int = 0
-    lags: tuple[tuple[int, int], ...] = ()  # (versions, unrolls) of the batch, ascending
+    ages: tuple[UnrollAge, ...] = ()  # of each unroll
     ends: tuple[EpisodeEnds, ...] = ()  # of each unroll
+    evaluated: float | None = None  # the best mean of an evaluation; None = has heard of none
+
+
+_DECODER = msgspec.msgpack.Decoder(Facts)
 
 
 class Ranks:
@@ -48,10 +57,31 @@ class Ranks:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         if self.world > 1:
-            # Gloo beside NCCL: the exchange of facts must not touch the GPU.
-            torch.distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout_s)
-            )
+            self.collective(lambda: self._join(timeout_s, cuda=cuda))
+
+    def _join(self, timeout_s: float, *, cuda: bool) -> None:
+        timeout = timedelta(seconds=timeout_s)
+        store, *_ = next(rendezvous("env://", timeout=timeout))
+        # Gloo beside NCCL: the exchange of facts must not touch the GPU.
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if cuda else "gloo",
+            store=fresh_store(store, self.rank, self.world, timeout_s),
+            rank=self.rank,
+            world_size=self.world,
+            timeout=timeout,
+        )
+
+    def average_gradients(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """Returns the network to run forward: its backward pass averages over the ranks."""
+        if self.world == 1:
+            return model
+        # Buffers are moved by every rank alike; there is nothing to send. torch 2.13 renames this.
+        ddp: Any = nn.parallel.DistributedDataParallel
+        renamed = "forward_sync_buffers" in inspect.signature(ddp).parameters
+        still = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        devices = [device.index] if device.type == "cuda" else None
+        network: nn.Module = ddp(model, device_ids=devices, **still)
+        return network
 
     def exchange(self, own: Facts) -> Facts:
         """Returns everybody's facts as one: ready when all are, the other flags when anyone is.
@@ -60,34 +90,19 @@ class Ranks:
         """
         if self.world == 1:
             return own
-        numbers = [own.ready, own.stop, own.late, own.save, own.show, own.steps, own.ended]
-        mine = torch.tensor([*numbers, *_flat(_folded(own.lags), _LAGS)], dtype=torch.float64)
-        table = [torch.zeros_like(mine) for _ in range(self.world)]
-        self.collective(lambda: torch.distributed.all_gather(table, mine))
-        rows = [row.tolist() for row in table]
-        lags: Counter[int] = Counter()
-        for row in rows:
-            for lag, unrolls in _pairs(row[len(numbers) :]):
-                lags[int(lag)] += unrolls
-        ready = all(row[0] for row in rows)
+        ranks = [_DECODER.decode(packed) for packed in self.gather(msgspec.msgpack.encode(own))]
         return Facts(
-            ready=ready,
-            stop=any(row[1] for row in rows),
-            late=any(row[2] for row in rows),
-            save=any(row[3] for row in rows),
-            show=any(row[4] for row in rows),
-            steps=int(sum(row[5] for row in rows)),
-            ended=int(sum(row[6] for row in rows)),
-            lags=tuple(sorted(lags.items())),
-            ends=self._ends(own) if ready else (),
-        )
-
-    def _ends(self, own: Facts) -> tuple[EpisodeEnds, ...]:
-        """Gathers the episode ends of all ranks' unrolls: a stream's unrolls go to any rank."""
-        return tuple(
-            EpisodeEnds(inc, stream, envs, length, tuple(map(tuple, episodes)))
-            for packed in self.gather(msgpack.packb(own.ends))
-            for inc, stream, envs, length, episodes in msgpack.unpackb(packed)
+            ready=all(rank.ready for rank in ranks),
+            stop=any(rank.stop for rank in ranks),
+            late=any(rank.late for rank in ranks),
+            save=any(rank.save for rank in ranks),
+            show=any(rank.show for rank in ranks),
+            steps=sum(rank.steps for rank in ranks),
+            ended=sum(rank.ended for rank in ranks),
+            ages=tuple(age for rank in ranks for age in rank.ages),
+            # Of all ranks, because a stream's unrolls go to any of them.
+            ends=tuple(end for rank in ranks for end in rank.ends),
+            evaluated=next((r.evaluated for r in ranks if r.evaluated is not None), None),
         )
 
     def total(self, tensor: Tensor) -> Tensor:
@@ -146,20 +161,33 @@ class Ranks:
             ) from error
 
 
-def _folded(lags: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    if len(lags) <= _LAGS:
-        return lags
-    return (*lags[: _LAGS - 1], (lags[_LAGS - 1][0], sum(count for _, count in lags[_LAGS - 1 :])))
+def fresh_store(store: Store, rank: int, world: int, timeout_s: float) -> Store:
+    """Returns a part of the store that no earlier start of the group has written to, when all ranks
+    are here; raises RuntimeError after `timeout_s`.
 
-
-def _flat(pairs: Sequence[tuple[float, int]], most: int) -> list[float]:
-    """Flattens the pairs, padded with zeros to `most` pairs so that all rows are equally long."""
-    flat = [float(number) for pair in pairs for number in pair]
-    return flat + [0.0] * (2 * most - len(flat))
-
-
-def _pairs(flat: Sequence[float]) -> Iterator[tuple[float, int]]:
-    """Yields the pairs that are not padding."""
-    for at in range(0, len(flat), 2):
-        if flat[at + 1] > 0:
-            yield flat[at], int(flat[at + 1])
+    torchrun keeps one store for all starts (torch 2.13: it caches the address between its rounds),
+    and gloo and NCCL use the same keys each time: a rank that reads before the others have written
+    would call a process that is gone. Counts of restarts do not help, each machine has its own. So
+    rank r writes a random name, and rank 0 answers under a key made of it: no answer can be an old
+    one. Rank 0 is done when each rank has written into the part.
+    """
+    own = os.urandom(8).hex()
+    if rank:
+        store.set(f"headrace/rank/{rank}", own)
+        answer = f"headrace/answer/{own}"
+        store.wait([answer], timedelta(seconds=timeout_s))
+        part = PrefixStore(store.get(answer).decode(), store)
+        part.set(f"here/{rank}", "")
+        return part
+    part = PrefixStore(own, store)
+    missing = set(range(1, world))
+    deadline = time.monotonic() + timeout_s
+    while missing:
+        for key in (f"headrace/rank/{other}" for other in missing):
+            if store.check([key]):
+                store.set(f"headrace/answer/{store.get(key).decode()}", own)
+        missing -= {other for other in missing if part.check([f"here/{other}"])}
+        if missing and time.monotonic() > deadline:
+            raise RuntimeError(f"rank {min(missing)} did not come within {timeout_s:g} s")
+        time.sleep(_LOOK_S)
+    return part

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 # An image this large is worth compressing.
 _PACK_FROM_BYTES = 1024
+# The network sees the reward of the step before within these, and its numbers without bounds.
+SHOWN_REWARD, SHOWN_UNBOUNDED = 1.0, 10.0
 
 
 class Leaf(Struct, frozen=True):
@@ -65,6 +67,12 @@ class Part(Struct, frozen=True):
     low: tuple[float, ...] = ()  # of each number of a Box; without bound it is -inf
     high: tuple[float, ...] = ()
 
+    @property
+    def bounded(self) -> tuple[bool, ...]:
+        """Tells of each number of a Box whether it has bounds on both sides."""
+        ends = zip(self.low, self.high, strict=True)
+        return tuple(math.isfinite(low) and math.isfinite(high) for low, high in ends)
+
 
 class Action(Struct, frozen=True):
     """Describes what the policy decides at every step."""
@@ -82,6 +90,18 @@ class Action(Struct, frozen=True):
     def numbers(self) -> int:
         """Counts the numbers that follow the choices."""
         return sum(math.prod(part.shape) for part in self.parts if not part.categories)
+
+    @property
+    def squashed(self) -> tuple[bool, ...]:
+        """Tells of each number whether it is squashed by tanh, so that it fits its bounds."""
+        return tuple(self.squash and bounded for part in self.parts for bounded in part.bounded)
+
+    @property
+    def shown(self) -> tuple[float, ...]:
+        """Returns at what size each number is cut where the network sees the step before; in units
+        of half its range, if it has one."""
+        ends = (bounded for part in self.parts for bounded in part.bounded)
+        return tuple(1.0 if bounded else SHOWN_UNBOUNDED for bounded in ends)
 
     @property
     def single(self) -> bool:
@@ -153,7 +173,9 @@ class Field(Struct, frozen=True):
 # What happened at a step, as bits of the `flags` field.
 TERMINATED = 1  # the episode ended: no value beyond
 TRUNCATED = 2  # the episode was cut: bootstrap with the value of the next row
-DEAD = 4  # the step that only resets: no loss, not counted; the next row begins an episode
+# No loss, not counted; the next row begins an episode: the step only resets, or it was not played,
+# because the unroll ended early.
+DEAD = 4
 
 
 def unroll_fields(
@@ -161,11 +183,11 @@ def unroll_fields(
 ) -> tuple[Field, ...]:
     """Returns the buffers of one unroll of T = length steps and G = envs columns, time first.
 
-    Observations have T+1 rows: the last one is the first of the next unroll. A leaf that is seen
-    stacked begins with the stack-1 rows that came before. `memory`: numbers that a recurrent
-    network carries from step to step; the unroll holds those it had at row 0. `previous`: the
-    network sees the action and reward before each row, so the unroll holds those before row 0; an
-    action of -1 (of 0, in numbers) and a reward of 0 stand for "none, the episode begins".
+    Observations have T+1 rows: the one after the last step is the first of the next unroll. A leaf
+    that is seen stacked begins with the stack-1 rows that came before. `memory`: numbers that a
+    recurrent network carries from step to step; the unroll holds those it had at row 0. `previous`:
+    the network sees the action and reward before each row, so the unroll holds those before row 0;
+    an action of -1 (of 0, in numbers) and a reward of 0 stand for "none, the episode begins".
     """
     observations = tuple(
         Field(

@@ -28,10 +28,16 @@ class Goal:
     return_: float | None
     steps: int | None
     seconds: float | None  # of the run's clock
+    by_evaluation: bool = False  # `return_` is wanted of an evaluation, not of training episodes
 
-    def met(self, progress: Progress, seconds: float) -> str:
+    def met(self, progress: Progress, seconds: float = 0.0) -> str:
         """Returns which limit is reached: return, steps or seconds; "" = none."""
-        if progress.reached(self.return_):
+        best = progress.evaluated
+        if self.by_evaluation and best is not None and self.return_ is not None:
+            reached = best >= self.return_
+        else:
+            reached = not self.by_evaluation and progress.reached(self.return_)
+        if reached:
             return "return"
         if self.steps is not None and progress.trained_steps >= self.steps:
             return "steps"
@@ -83,6 +89,8 @@ class TrainParts:
     # When the run's clock was 0, by time.monotonic: time between earlier starts does not count.
     # None = as `started`.
     began: float | None = None
+    # Returns the best mean return of an evaluation that this rank has heard of; None = of none.
+    evaluated: Callable[[], float | None] = lambda: None
     history_gap: bool = False  # its latest line could not be written, and that was logged
     first_train_s: float | None = None
 

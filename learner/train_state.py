@@ -1,4 +1,4 @@
-"""Saving the train loop's whole state as a checkpoint, and restoring it."""
+"""Saves the train loop's whole state as a checkpoint, checks and restores it; appends history."""
 
 import errno
 import json
@@ -24,39 +24,40 @@ log = logging.getLogger(__name__)
 
 def save(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
     """Saves everything that a restart needs. All ranks take part: each knows what it trained."""
-    before = time.perf_counter()
-    windows: list[Any] = []
-    for packed in p.ranks.gather(msgpack.packb([_plain(w) for w in p.feed.windows()])):
-        windows += msgpack.unpackb(packed)
-    if p.ranks.rank == 0:
-        tensors, meta = optimiser_step.state_of(optimiser)
-        groups = {"model": dict(p.model.state_dict()), "optimiser": tensors}
-        groups["rng"] = rng_state()
-        if p.target is not None:
-            groups["target"] = dict(p.target.state_dict())
-        state = {
-            "identity": p.identity,
-            "spaces": msgspec.to_builtins(p.spaces, str_keys=True),
-            "progress": p.progress.state(),
-            "optimiser": meta,
-            "optimiser_name": p.config.optimiser,
-            "windows": windows,
-        }
-        try:
-            checkpoint.save(
-                p.folder / "checkpoints",
-                step_version=p.progress.version,
-                tensors=groups,
-                state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)),
-                keep=p.saving.keep,
-            )
-            p.metrics.checkpoints.labels("ok").inc()
-            p.metrics.last_checkpoint.set(time.time())
-        except checkpoint.CheckpointError as error:
-            # The checkpoint before is still whole; a person must make room, training need not stop.
-            p.metrics.checkpoints.labels("failed").inc()
-            log.error("%s", error)
-    p.metrics.phase["checkpoint"].inc(time.perf_counter() - before)
+    with p.metrics.timed("checkpoint"):
+        packed = p.ranks.gather(msgpack.packb(p.feed.windows()))
+        if p.ranks.rank == 0:
+            windows = [window for of_rank in packed for window in msgpack.unpackb(of_rank)]
+            _write(p, optimiser, windows)
+
+
+def _write(p: TrainParts, optimiser: torch.optim.Optimizer, windows: list[Any]) -> None:
+    tensors, meta = optimiser_step.state_of(optimiser)
+    groups = {"model": dict(p.model.state_dict()), "optimiser": tensors, "rng": rng_state()}
+    if p.target is not None:
+        groups["target"] = dict(p.target.state_dict())
+    state = {
+        "identity": p.identity,
+        "spaces": msgspec.to_builtins(p.spaces, str_keys=True),
+        "progress": p.progress.state(),
+        "optimiser": meta,
+        "optimiser_name": p.config.optimiser,
+        "windows": windows,
+    }
+    try:
+        checkpoint.save(
+            p.folder / "checkpoints",
+            step_version=p.progress.version,
+            tensors=groups,
+            state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)),
+            keep=p.saving.keep,
+        )
+        p.metrics.checkpoints.labels("ok").inc()
+        p.metrics.last_checkpoint.set(time.time())
+    except checkpoint.CheckpointError as error:
+        # The checkpoint before is still whole; a person must make room, training need not stop.
+        p.metrics.checkpoints.labels("failed").inc()
+        log.error("%s", error)
 
 
 def restore(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
@@ -189,8 +190,3 @@ def append(path: Path, line: str) -> None:
         if file.write(whole) < len(whole):
             file.truncate(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-
-def _plain(window: Any) -> list[Any]:
-    inc, stream, spans = window
-    return [inc, stream, [list(span) for span in spans]]

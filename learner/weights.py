@@ -15,10 +15,12 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
+from headrace.broker.errors import UserError
+
 Body = bytes | bytearray | memoryview
 
 
-class WeightsError(ValueError):
+class WeightsError(UserError, ValueError):
     """Says that these weights are not for this module, or not fit for use."""
 
 
@@ -119,21 +121,6 @@ class FlatWeights:
             for entry, view in zip(self.layout, views, strict=True)
             if not view.isfinite().all()
         )
-
-
-def dump(model: nn.Module) -> bytes:
-    """Calls `FlatWeights.dump` once."""
-    return FlatWeights(model).dump()
-
-
-def load(model: nn.Module, body: Body, *, check_finite: bool = True) -> None:
-    """Calls `FlatWeights.load` once."""
-    FlatWeights(model).load(body, check_finite=check_finite)
-
-
-def module_digest(model: nn.Module) -> str:
-    """Calls `FlatWeights.digest` once."""
-    return FlatWeights(model).digest()
 
 
 def _order(item: tuple[str, Tensor]) -> tuple[int, str, str]:

@@ -4,6 +4,7 @@ The lines travel in the tests' reports, so they arrive from worker processes too
 """
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -13,6 +14,8 @@ from tests.system.harness import figures
 
 # Tests read what processes say through pipes and files, as people would on a terminal.
 os.environ["HEADRACE_LOG"] = "human"
+# A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _shown: list[str] = []  # in the order in which the tests ended
 

@@ -25,10 +25,17 @@ from typing import Any, NoReturn
 # The word of a test stands here in every child's environment.
 WORD, NO_WORD = "HEADRACE_SYSTEM_TEST", "0" * 32
 MOST_BYTES = 100_000
-# What the programs share; every optimiser asks for torch._dynamo.
+# What the programs share; every optimiser asks for torch._dynamo, every run ends with a picture.
 WARMED = (
     "gymnasium",
+    "gymnasium.envs.classic_control",
     "torch._dynamo",
+    "torch.profiler._cupti_monitor",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.pyplot",
+    "rich.live",
+    "headrace.launch.local.train",
+    "headrace.launch.local.summary",
     "headrace.launch.roles.sampler",
     "headrace.launch.roles.broker",
     "headrace.launch.roles.learner",

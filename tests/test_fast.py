@@ -15,8 +15,8 @@ LONG = """
 import time
 
 def test_long():
-    began = time.perf_counter()
-    while time.perf_counter() < began + 0.02:
+    began = time.thread_time()
+    while time.thread_time() < began + 0.02:
         pass
 """
 

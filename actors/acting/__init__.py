@@ -1,1 +1,1 @@
-"""Chooses actions: networks cast for acting, frame stacks, memory, the policy in use."""
+"""Chooses actions: networks cast for acting, frame stacks, memory, the policy."""

@@ -1,4 +1,4 @@
-"""The input of the network: newest rows, stacked frames side by side, and the step before."""
+"""The network's input: the newest rows, stacked frames, and the step before."""
 
 from typing import Any
 
@@ -82,9 +82,9 @@ class FrameStacks:
             for name, array in taken.items()
         }
 
-    def history(self, group: int) -> Arrays:
+    def history(self, stream: int) -> Arrays:
         """Returns by field, time first, what an unroll holds from before its first row."""
-        columns = self._frame.columns(group)
+        columns = self._frame.columns_of(stream)
         return self._previous.fields(columns) | {
             f"obs.{name}": windows[columns][:, :-1].swapaxes(0, 1)
             for name, windows in self._windows.items()

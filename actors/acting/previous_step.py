@@ -1,20 +1,16 @@
-"""What the network takes from the step before: recurrent state, last action and last reward."""
+"""Recurrent state, last action and last reward: the network's input from the step before."""
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.actors.stepping.stepper import Frame
-from headrace.learner.spaces import Action, Spaces, previous_leaves
+from headrace.learner.spaces import SHOWN_REWARD, Action, Spaces, previous_leaves
 
 Arrays = dict[str, NDArray[np.generic]]
 # Rows of a frame: all of them, or numbers in any order.
 Rows = slice | NDArray[np.int64]
-
-# A number without bounds is shown to the network within these.
-_UNBOUNDED = 10.0
 
 
 class PreviousStep:
@@ -29,7 +25,9 @@ class PreviousStep:
         self._none = _none(action)
         self._action = np.full((count, *action.shape), self._none, action.dtype)
         self._reward = np.zeros(count, np.float32)
-        self._squashed, self._limit = _limits(action)
+        # By number of the action: whether it is squashed, and where it is cut.
+        self._squashed = np.array(action.squashed, np.bool_)
+        self._limit = np.array(action.shown, np.float32)
         # What the network sees of it. It changes only with push().
         self.leaves: Arrays = {
             leaf.name: np.zeros((count, *leaf.shape), leaf.dtype)
@@ -55,7 +53,7 @@ class PreviousStep:
         # A reward that is not finite spoils its own unroll, and must not spoil the next.
         reward = np.where(fresh, np.float32(0.0), np.nan_to_num(self._frame.reward[columns]))
         self._reward[columns] = reward
-        self.leaves["previous.reward"][columns] = reward.clip(-1.0, 1.0)
+        self.leaves["previous.reward"][columns] = reward.clip(-SHOWN_REWARD, SHOWN_REWARD)
         rows = actions.reshape(len(actions), -1)
         if "previous.choices" in self.leaves:
             self.leaves["previous.choices"][columns] = rows[:, : self._choices]
@@ -83,16 +81,3 @@ def _none(action: Action) -> NDArray[np.generic]:
     choices = len(action.categories)
     row = np.array([-1] * choices + [0] * action.numbers, action.dtype)
     return row.reshape(action.shape)
-
-
-def _limits(action: Action) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    """Returns, by number of the action, whether it is squashed and where it is cut."""
-    bounded = np.array(
-        [
-            math.isfinite(low) and math.isfinite(high)
-            for part in action.parts
-            for low, high in zip(part.low, part.high, strict=True)
-        ],
-        np.bool_,
-    )
-    return bounded & action.squash, np.where(bounded, 1.0, _UNBOUNDED).astype(np.float32)

@@ -1,1 +1,1 @@
-"""Environments: made, wrapped and turned into plain arrays here; nobody else imports gymnasium."""
+"""Makes and wraps environments, and turns their spaces and observations into plain arrays."""

@@ -1,4 +1,4 @@
-"""Action spaces taken apart: what the policy has to decide, part by part."""
+"""Splits action spaces into parts, one for each decision of the policy."""
 
 from collections.abc import Iterator
 from typing import Any

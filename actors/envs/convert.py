@@ -1,18 +1,19 @@
 """Gymnasium's spaces and observations as plain named arrays."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import gymnasium
 import msgspec
 import numpy as np
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.action_spaces import action_parts
 from headrace.actors.envs.observation_spaces import NumberLeaf, parts_of, values_of
+from headrace.broker.errors import UserError
 from headrace.learner.spaces import Action, Leaf, Spaces
 
 Env = gymnasium.Env[Any, Any]
@@ -23,24 +24,29 @@ Rows = Mapping[str, NDArray[np.generic]]
 MOST_LEAVES = 25
 
 
-class EnvError(Exception):
+class EnvError(UserError):
     """Says in one line what is wrong with the environment or its config, and what to change."""
 
     def __init__(self, sentence: str, *, traceback: str = "") -> None:
-        super().__init__(" ".join(sentence.split()))
+        super().__init__(sentence)
         self.traceback = traceback  # where in the user's code, if another process told it
 
 
-class BatchedSpaces(Protocol):
-    """Declares the spaces of anything that steps many environments at once."""
+@contextmanager
+def blamed(failure: str) -> Iterator[None]:
+    """Turns every error of the environment into an EnvError: "`failure`: its type and words"."""
+    try:
+        yield
+    except EnvError:
+        raise
+    except Exception as error:
+        raise EnvError(f"{failure}: {type(error).__name__}: {error}") from error
 
-    single_observation_space: Any
-    single_action_space: Any
 
-
-def spaces_of(env: Env | VectorEnv[Any, Any, Any] | BatchedSpaces, config: EnvConfig) -> Spaces:
-    """Returns the environment's spaces as data; raises EnvError that names an unsupported one."""
-    if isinstance(env, gymnasium.Env) and not isinstance(env, VectorEnv):
+def spaces_of(env: Any, config: EnvConfig) -> Spaces:
+    """Returns as data the spaces of an environment, or of each of a vector's or pool's; raises
+    EnvError that names an unsupported one."""
+    if isinstance(env, gymnasium.Env):
         return as_data(env.observation_space, env.action_space, config)
     return as_data(env.single_observation_space, env.single_action_space, config)
 
@@ -195,8 +201,8 @@ def mask_of(env: Any, observation: Any, spaces: Spaces) -> NDArray[Any] | None:
     name = next((leaf.name for leaf in spaces.observation if leaf.mask), None)
     if name is None:
         return None
-    many = hasattr(env, "single_observation_space")
-    space = env.single_observation_space if many else env.observation_space
+    single = isinstance(env, gymnasium.Env)
+    space = env.observation_space if single else env.single_observation_space
     for part, value in zip(parts_of(space), values_of(space, observation), strict=True):
         if part.leaf.name == name:
             return np.asarray(value).reshape(-1, sum(spaces.action.categories))

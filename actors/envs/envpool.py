@@ -32,8 +32,6 @@ class EnvPoolAdapter:
 
     def __init__(self, made: Any, observation: Any, action: Any) -> None:
         self._made = made
-        self.envs = int(made.config["num_envs"])
-        self.batch = int(made.config["batch_size"])
         self._channel = observation is not made.observation_space
         self.single_observation_space = observation
         self.single_action_space = action
@@ -46,7 +44,7 @@ class EnvPoolAdapter:
     ) -> tuple[
         Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, NDArray[Any]]
     ]:
-        """Returns observations, rewards, terminated, truncated and info of `batch` environments,
+        """Returns observations, rewards, terminated, truncated and info of a batch of environments,
         which info["env_id"] names; blocks until that many are done."""
         observations, *rest = self._made.recv()
         if self._channel:
@@ -64,8 +62,8 @@ def is_envpool(config: EnvConfig) -> bool:
     return config.id.startswith(_PREFIX)
 
 
-def make(config: EnvConfig, envs: int, seed: int | None) -> EnvPoolAdapter:
-    keywords = _keywords(config, envs)
+def make(config: EnvConfig, envs: int, batch: int, seed: int | None) -> EnvPoolAdapter:
+    keywords = _keywords(config, envs, batch)
     # One for each: from a single seed EnvPool would count up, into the next pool's.
     seeds = (np.random.SeedSequence(seed).generate_state(envs) >> 1).tolist()
     made = importlib.import_module("envpool").make(
@@ -76,7 +74,7 @@ def make(config: EnvConfig, envs: int, seed: int | None) -> EnvPoolAdapter:
 
 def spaces(config: EnvConfig) -> tuple[Any, Any]:
     """Returns observation and action space of one environment, without making any."""
-    keywords = _keywords(config, 1 << 20)
+    keywords = _keywords(config, 1, 1)
     spec = importlib.import_module("envpool").make_spec(_task(config), **keywords)
     return _one_frame(spec.gymnasium_observation_space, keywords), spec.gymnasium_action_space
 
@@ -85,13 +83,11 @@ def _task(config: EnvConfig) -> str:
     return config.id.removeprefix(_PREFIX)
 
 
-def _keywords(config: EnvConfig, envs: int) -> dict[str, Any]:
+def _keywords(config: EnvConfig, envs: int, batch: int) -> dict[str, Any]:
     for name, why in _OURS.items():
         if name in config.kwargs:
             raise EnvError(f"env.kwargs: leave {name} out; {why}")
-    keywords = {"num_envs": envs, "batch_size": max(1, envs // 2), **config.kwargs}
-    if not 1 <= keywords["batch_size"] <= envs:
-        raise EnvError(f"env.kwargs: batch_size must be 1 to {envs}, the number of environments")
+    keywords = {**config.kwargs, "num_envs": envs, "batch_size": batch}
     envpool = importlib.import_module("envpool")
     if _task(config) not in envpool.list_all_envs():
         raise EnvError(

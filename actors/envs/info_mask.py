@@ -1,4 +1,4 @@
-"""Environments that give the action mask in info: it becomes a part of the observation."""
+"""Moves an action mask from an environment's info into its observation."""
 
 from typing import Any
 
@@ -8,9 +8,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from headrace.actors.envs.action_spaces import action_parts
+from headrace.actors.envs.convert import Env
 from headrace.actors.envs.observation_spaces import PLAIN, parts_of
-
-Env = gymnasium.Env[Any, Any]
 
 
 def is_observed(env: Env, name: str) -> bool:

@@ -1,9 +1,11 @@
 """Makes environments from the run's configuration."""
 
 import importlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from typing import Any
 
 import gymnasium
@@ -14,10 +16,11 @@ from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
 from headrace.actors.envs.envpool import EnvPoolAdapter
+from headrace.actors.envs.observation_spaces import texts_of
 from headrace.actors.envs.toys import registered
 from headrace.learner.spaces import Spaces
 
-__all__ = ["Env", "EnvError", "EnvPoolAdapter", "make_env", "make_pool", "make_vector", "probe"]
+log = logging.getLogger(__name__)
 
 # Packages that only some environments need, and the extra that brings them.
 _EXTRAS = {
@@ -81,17 +84,19 @@ def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
     return vector
 
 
-def make_pool(config: EnvConfig, envs: int, seed: int | None = None) -> EnvPoolAdapter:
-    """Makes EnvPool's own pool of `envs`; without a seed it plays differently every time."""
+def make_pool(config: EnvConfig, envs: int, batch: int, seed: int | None = None) -> EnvPoolAdapter:
+    """Makes EnvPool's own pool of `envs`, of which `batch` come back at once; without a seed it
+    plays differently every time."""
     _unwrapped(config, "EnvPool")
     if not envpool.is_envpool(config):
         raise EnvError(f"env.id = {config.id!r} is not EnvPool's; those begin with envpool:")
     with _blamed(f"env.id = {config.id!r}"):
-        return envpool.make(config, envs, seed)
+        return envpool.make(config, envs, batch, seed)
 
 
 def probe(config: EnvConfig) -> Spaces:
-    """Returns the spaces of the environment that the run names."""
+    """Returns the spaces of the environment that the run names; logs what the network will not
+    see."""
     if envpool.is_envpool(config):
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
@@ -99,6 +104,14 @@ def probe(config: EnvConfig) -> Spaces:
     native = atari.is_atari(config) and not config.wrappers  # needs one package less
     env = make_vector(config, 1) if native else make_env(config)
     try:
+        texts = [] if native else [*texts_of(env.observation_space)]
+        if texts:
+            log.warning(
+                "%s: the network does not see %s, which is text; a wrapper can make numbers of it"
+                " (env.wrappers)",
+                config.id,
+                ", ".join(texts),
+            )
         return spaces_of(env, config)
     finally:
         env.close()
@@ -126,6 +139,7 @@ def _import_module(name: str) -> None:
     module, colon, name = name.rpartition(":")
     if colon:
         importlib.import_module(module)
+    _register_namespace(name)
     with suppress(gymnasium.error.Error):
         spec = registration.registry.get(name)
         if spec is None:  # without its version
@@ -134,6 +148,15 @@ def _import_module(name: str) -> None:
             spec = registration.registry.get(registration.get_env_id(namespace, short, newest))
         if spec is not None and isinstance(spec.entry_point, str):
             importlib.import_module(spec.entry_point.partition(":")[0])
+
+
+def _register_namespace(name: str) -> None:
+    """Lets the installed package that declares a namespace, as in MinAtar/Breakout-v1, register its
+    ids; gymnasium 1 no longer does."""
+    namespace, slash, _ = name.rpartition("/")
+    if slash and all(spec.namespace != namespace for spec in registration.registry.values()):
+        for declared in metadata.entry_points(group="gymnasium.envs", name=namespace):
+            declared.load()()
 
 
 def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:

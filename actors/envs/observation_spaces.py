@@ -1,7 +1,7 @@
-"""Observation spaces taken apart: each part is a leaf with rules for what may be written."""
+"""Splits observation spaces into leaves, and checks the values that are written into them."""
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ class NumberLeaf:
     """Describes and checks the values of a Box or MultiBinary."""
 
     def __init__(self, name: str, space: spaces.Box | spaces.MultiBinary) -> None:
-        self.dtype = _travels_as(name, np.dtype(space.dtype))
         self.shape = tuple(int(n) for n in space.shape)
+        self.dtype = _travels_as(name, np.dtype(space.dtype), self.shape)
         self.leaf = Leaf(name, self.dtype.str, self.shape)
         if isinstance(space, spaces.Box):
             self.low, self.high = space.low, space.high
@@ -99,13 +99,12 @@ Part = NumberLeaf | ChoiceLeaf
 
 
 def parts_of(space: "Space[Any]", name: str = "") -> Iterator[Part]:
-    """Yields every leaf in the space's order; raises TypeError that names an unsupported part."""
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from parts_of(inner, _below(name, key))
-    elif isinstance(space, spaces.Tuple):
-        for place, inner in enumerate(space.spaces):
-            yield from parts_of(inner, _below(name, place))
+    """Yields every leaf in the space's order, save texts inside a Dict or Tuple; raises TypeError
+    that names an unsupported part."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, inner in _inside(space):
+            if not is_text(inner):
+                yield from parts_of(inner, _below(name, key))
     elif 0 in (space.shape or ()):
         raise TypeError(
             f"{name or PLAIN} is {space}, which has no element; leave it out in a wrapper"
@@ -127,18 +126,36 @@ def values_of(space: "Space[Any]", observation: Any, name: str = "") -> Iterator
     """Yields the observation's values in the order of the parts, batched or not."""
     if isinstance(space, spaces.Dict):
         _same_keys(space, observation, name or PLAIN)
-        for key, inner in space.spaces.items():
-            yield from values_of(inner, observation[key], _below(name, key))
     elif isinstance(space, spaces.Tuple):
         if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
             raise ValueError(
                 f"{name or PLAIN}: {_kind(observation)} was returned, the space says a tuple of"
                 f" {len(space.spaces)}"
             )
-        for place, inner in enumerate(space.spaces):
-            yield from values_of(inner, observation[place], _below(name, place))
     else:
         yield observation
+        return
+    for key, inner in _inside(space):
+        if not is_text(inner):
+            yield from values_of(inner, observation[key], _below(name, key))
+
+
+def texts_of(space: "Space[Any]", name: str = "") -> Iterator[str]:
+    """Yields the names of the texts inside a Dict or Tuple, which no network sees."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, inner in _inside(space):
+            yield from texts_of(inner, _below(name, key))
+    elif name and is_text(space):
+        yield name
+
+
+def is_text(space: "Space[Any]") -> bool:
+    """Tells whether the values of a space are strings, whatever its class."""
+    return space.dtype is not None and space.dtype.kind == "U"
+
+
+def _inside(space: "spaces.Dict | spaces.Tuple[Any]") -> Iterable[tuple[Any, "Space[Any]"]]:
+    return space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
 
 
 def _same_keys(space: spaces.Dict, observation: Any, name: str) -> None:
@@ -157,11 +174,12 @@ def _below(name: str, key: Any) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _travels_as(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the dtype that is sent: int8 for truth values, as MultiBinary has it; numbers in the
-    byte order of all machines we know, and no wider than torch has them."""
+def _travels_as(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.dtype[Any]:
+    """Returns the dtype that is sent: for truth values uint8 where they have height and width, an
+    image, else int8, as MultiBinary has it; numbers in the byte order of all machines we know, and
+    no wider than torch has them."""
     if dtype.kind == "b":
-        return np.dtype(np.int8)
+        return np.dtype(np.uint8 if len(shape) >= 2 else np.int8)
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
         raise TypeError(
             f"{name} is a Box of {dtype.name}, which is not supported; make it float32 in a wrapper"

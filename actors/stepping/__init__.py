@@ -1,1 +1,1 @@
-"""How environments are stepped: one awaitable interface, several ways."""
+"""Steps environments: one interface, several ways."""

@@ -1,10 +1,7 @@
-"""What must be known of environments that can no longer be asked: counters in memory that may be
-shared between processes."""
-
-import traceback
+"""Counters of each environment's steps, seeds and restarts, which can still be read when the thread
+or process that steps it has hung or died."""
 
 from headrace.actors.stepping.stepper import EnvFailure
-from headrace.actors.users_code import traceback_end
 
 _LARGEST_SEED = (1 << 63) - 1
 
@@ -47,8 +44,3 @@ class Bookkeeping:
     def failure_of_group(self, group: int, where: str, text: str) -> EnvFailure:
         """Returns a failure of the environment that the group was at."""
         return self.failure(group * self._envs + self.at[group], where, text)
-
-
-def traceback_of(error: BaseException) -> str:
-    """Returns the end of the error's traceback, where the reason stands."""
-    return traceback_end("".join(traceback.format_exception(error)))

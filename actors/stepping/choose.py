@@ -4,8 +4,6 @@ import logging
 import os
 from typing import NamedTuple
 
-import msgspec
-
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import spaces_of
@@ -13,9 +11,8 @@ from headrace.actors.envs.make import make_env, make_vector, probe
 from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
-from headrace.actors.stepping.split import SplitStepper, parts_of
 from headrace.actors.stepping.step_cost import StepCost, cost_of, speedup
-from headrace.actors.stepping.stepper import Stepper
+from headrace.actors.stepping.stepper import EnvsSpec, Stepper
 from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import Spaces
 
@@ -49,36 +46,16 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
     if choice.why:
         each = f", {parts} parts of each group side by side" if parts > 1 else ""
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
-    if parts > 1:
-        alone = msgspec.structs.replace(actor, groups=groups * parts)
-        return SplitStepper(_made(alone, env, choice, envs=envs // parts, seed=seed), parts=parts)
-    return _made(actor, env, choice, envs=envs, seed=seed)
-
-
-def _made(actor: ActorConfig, env: EnvConfig, choice: _Choice, *, envs: int, seed: int) -> Stepper:
-    groups, spaces, vector = actor.groups, choice.spaces, choice.vector
+    made = EnvsSpec(env, choice.spaces, groups * parts, envs // parts, seed, choice.vector)
+    stepper: Stepper
     if choice.stepping == "inline":
-        return InlineStepper(env, spaces, groups=groups, envs=envs, seed=seed, vector=vector)
-    if choice.stepping == "threads":
-        return ThreadStepper(
-            env,
-            spaces,
-            groups=groups,
-            envs=envs,
-            seed=seed,
-            timeout_s=actor.step_timeout_s,
-            vector=vector,
-        )
-    return ProcessStepper(
-        env,
-        spaces,
-        groups=groups,
-        envs=envs,
-        seed=seed,
-        workers=actor.workers,
-        timeout_s=actor.step_timeout_s,
-        vector=vector,
-    )
+        stepper = InlineStepper(made)
+    elif choice.stepping == "threads":
+        stepper = ThreadStepper(made, timeout_s=actor.step_timeout_s)
+    else:
+        stepper = ProcessStepper(made, workers=actor.workers, timeout_s=actor.step_timeout_s)
+    stepper.frame.parts = parts
+    return stepper
 
 
 def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:
@@ -148,3 +125,10 @@ def stepping_by_cost(cost: StepCost, *, groups: int, envs: int, cores: int) -> t
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def parts_of(envs: int, *, groups: int, wanted: int) -> int:
+    """Returns the number of equal parts to split each group into, so that all groups together have
+    `wanted`: the fewest that are enough, or as many as there can be."""
+    equal = [parts for parts in range(1, envs + 1) if envs % parts == 0]
+    return next((parts for parts in equal if groups * parts >= wanted), envs)

@@ -1,4 +1,4 @@
-"""EnvPool: every environment is a group, and those that are done first come back first.
+"""Steps EnvPool: every environment is a group, and those that are done first come back first.
 
 Its recv() hands out whole batches only. When some groups are parked, fewer than a batch may be
 under way, and those that are done would wait for the others. So the pool has a batch of spare
@@ -13,7 +13,6 @@ import time
 from collections import deque
 from contextlib import suppress
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,9 +37,8 @@ class EnvPoolStepper:
         batch = config.kwargs.get("batch_size", max(1, groups // 2))
         if not isinstance(batch, int) or not 1 <= batch <= groups:
             raise EnvError(f"env.kwargs: batch_size must be 1 to {groups}, which is actor.groups")
-        told = msgspec.structs.replace(config, kwargs={**config.kwargs, "batch_size": batch})
         total = groups + batch
-        self._pool = make_pool(told, total, seed)
+        self._pool = make_pool(config, total, batch, seed)
         self.spaces: Spaces = spaces_of(self._pool, config)
         self.frame = Frame.empty(self.spaces, groups=groups, envs=1)
         self._name, self._batch, self._groups = config.id, batch, groups

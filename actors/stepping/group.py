@@ -1,4 +1,4 @@
-"""One group of environments: stepped, and restarted when it fails."""
+"""Steps a group of environments, and restarts those that fail."""
 
 import contextlib
 import time
@@ -14,8 +14,9 @@ from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.make import make_env
-from headrace.actors.stepping.bookkeeping import Bookkeeping, traceback_of
-from headrace.actors.stepping.stepper import EnvFailure, Frame
+from headrace.actors.stepping.bookkeeping import Bookkeeping
+from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame
+from headrace.actors.users_code import full_traceback
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
 # Where it cannot wait, a broken environment is made again this often before the sampler ends.
@@ -31,11 +32,8 @@ class StepperClosed(BaseException):
 class GroupSpec:
     """Identifies a group: how its environments are made, and where failures are reported."""
 
-    config: EnvConfig
-    spaces: Spaces
+    made: EnvsSpec
     group: int
-    envs: int
-    seed: int  # of the run's column 0; every other column counts on from it
     books: Bookkeeping
     report: Callable[[EnvFailure], None]
     # Waits this many seconds; False = stop trying. None: waiting is not possible here, so that an
@@ -53,8 +51,8 @@ class Group(ABC):
         self._spec = spec
         self._books = spec.books
         self._group = spec.group
-        self._columns = slice(spec.group * spec.envs, (spec.group + 1) * spec.envs)
-        self._first = spec.group * spec.envs  # column of the first environment
+        self._columns = frame.columns(spec.group)
+        self._first = self._columns.start  # column of the first environment
         # Read again after every call into an environment: a group that hung and was given up gets
         # another frame, so that it cannot write into the live one when it wakes up.
         self.frame = frame
@@ -142,10 +140,10 @@ class Group(ABC):
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _next_seed(self, part: int) -> int:
-        return self._books.next_seed(self._spec.seed, self._first + part)
+        return self._books.next_seed(self._spec.made.seed, self._first + part)
 
     def _report(self, part: int, where: str, error: BaseException) -> None:
-        text = traceback_of(error)
+        text = full_traceback(error)
         self._spec.report(self._books.failure(self._first + part, where, text))
 
     def _fatal(self, part: int, where: str, error: BaseException) -> EnvError:
@@ -153,7 +151,7 @@ class Group(ABC):
             return error
         column = self._first + part
         return EnvError(
-            f"{self._spec.config.id} failed in {where} (environment {column}, seed"
+            f"{self._spec.made.config.id} failed in {where} (environment {column}, seed"
             f" {self._books.seed[column]}): {type(error).__name__}: {error}"
         )
 
@@ -177,16 +175,17 @@ class EnvGroup(Group):
 
     def __init__(self, spec: GroupSpec, frame: Frame) -> None:
         super().__init__(spec, frame)
-        self.parts = spec.envs
-        self._envs: list[Any] = [None] * spec.envs
-        self._spaces: list[tuple[Any, Any]] = [(None, None)] * spec.envs  # it had when made
-        self._over = [False] * spec.envs  # the episode ended: the next step only resets
+        envs, spaces = spec.made.envs, spec.made.spaces
+        self.parts = envs
+        self._envs: list[Any] = [None] * envs
+        self._spaces: list[tuple[Any, Any]] = [(None, None)] * envs  # it had when made
+        self._over = [False] * envs  # the episode ended: the next step only resets
         self._writer: Writer | None = None
         # What most observations are, one array of numbers: written in step(), without a call.
-        leaf = spec.spaces.observation[0]
-        plain = len(spec.spaces.observation) == 1 and not leaf.categories
+        leaf = spaces.observation[0]
+        plain = len(spaces.observation) == 1 and not leaf.categories
         self._dtype, self._shape = np.dtype(leaf.dtype) if plain else None, leaf.shape
-        self._actions = ActionConverter(spec.spaces.action)
+        self._actions = ActionConverter(spaces.action)
 
     @property
     def frame(self) -> Frame:
@@ -194,7 +193,7 @@ class EnvGroup(Group):
 
     @frame.setter
     def frame(self, frame: Frame) -> None:
-        leaf = self._spec.spaces.observation[0]
+        leaf = self._spec.made.spaces.observation[0]
         self._frame = frame
         # Our part of the arrays, looked up in step() after every call into an environment.
         self._rows = frame.obs[leaf.name][self._columns]
@@ -245,12 +244,12 @@ class EnvGroup(Group):
         self._writer.write(self._frame.obs, self._first + index, observation, last=last)
 
     def _make(self, part: int) -> None:
-        spec = self._spec
-        self._envs[part] = env = make_env(spec.config)
-        check_spaces(spec.config, spec.spaces, env)
+        made = self._spec.made
+        self._envs[part] = env = make_env(made.config)
+        check_spaces(made.config, made.spaces, env)
         self._spaces[part] = env.observation_space, env.action_space
         if self._writer is None:
-            self._writer = Writer(env.observation_space, spec.spaces)
+            self._writer = Writer(env.observation_space, made.spaces)
 
     def _reset(self, part: int, seed: int | None) -> None:
         env, writer = self._envs[part], self._writer

@@ -1,14 +1,12 @@
-"""Fast environments, stepped on the event loop at the moment their actions are sent."""
+"""Steps fast environments on the event loop, at the moment their actions are sent."""
 
 import asyncio
 
 from headrace.actors.action_converter import Rows
-from headrace.actors.config import EnvConfig
 from headrace.actors.stepping.bookkeeping import Bookkeeping
 from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec
-from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
+from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame, ThreadReply
 from headrace.actors.stepping.vector import VectorGroup
-from headrace.learner.spaces import Spaces
 
 
 class InlineStepper:
@@ -16,29 +14,17 @@ class InlineStepper:
 
     beside = 0
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        spaces: Spaces,
-        *,
-        groups: int,
-        envs: int,
-        seed: int,
-        vector: bool = False,
-    ) -> None:
-        self.spaces = spaces
-        self.frame = Frame.empty(spaces, groups=groups, envs=envs)
+    def __init__(self, made: EnvsSpec) -> None:
+        self.spaces = made.spaces
+        self.frame = Frame.empty(made.spaces, groups=made.groups, envs=made.envs)
         self._failures: list[EnvFailure] = []  # since the last failures()
         self._sent: list[int] = []  # groups stepped since the last ready()
         self._news = asyncio.Event()  # the caller's, from start() on
-        books = Bookkeeping.unshared(groups=groups, envs=envs)
-        kind: type[Group] = VectorGroup if vector else EnvGroup
+        books = Bookkeeping.unshared(groups=made.groups, envs=made.envs)
+        kind: type[Group] = VectorGroup if made.vector else EnvGroup
         self._groups = [
-            kind(
-                GroupSpec(config, spaces, group, envs, seed, books, self._failures.append),
-                self.frame,
-            )
-            for group in range(groups)
+            kind(GroupSpec(made, group, books, self._failures.append), self.frame)
+            for group in range(made.groups)
         ]
 
     def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:

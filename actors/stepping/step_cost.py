@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs.convert import EnvError, mask_of
+from headrace.actors.envs.convert import blamed, mask_of
 from headrace.learner.spaces import Spaces
 
 _STEPS, _LONGEST_S = 64, 0.3
@@ -25,7 +24,8 @@ class StepCost(NamedTuple):
     computes: float  # share of it: 1 = all the time, 0 = it only waits
 
     def __str__(self) -> str:
-        took = f"{self.seconds * 1e3:.3g} ms" if self.seconds >= 1e-3 else _microseconds(self)
+        slow = self.seconds >= 1e-3
+        took = f"{self.seconds * 1e3:.3g} ms" if slow else f"{self.seconds * 1e6:.0f} us"
         if self.seconds < _TELLING_S:
             return f"a step takes {took}"
         return f"a step takes {took} of which {self.computes:.0%} computes"
@@ -43,7 +43,7 @@ def cost_of(
 ) -> StepCost:
     """Measures `steps` random actions, at most `longest_s`; width = environments of a vector, 0 = a
     single one."""
-    with _blamed(config):
+    with blamed(f"{config.id} failed when its step was timed"):
         step = _stepping(env, spaces, seed, width)
         step()  # what is only built at the first one
         taken, stepped, began, busy = 0, 0.0, time.perf_counter(), _busy()
@@ -58,7 +58,7 @@ def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> fl
     """Returns how many cores two environments in two threads keep busy: up to 2 when they compute
     without holding Python's lock, 1 when they hold it. Steps of uneven length do not change
     that."""
-    with _blamed(config):
+    with blamed(f"{config.id} failed when its step was timed"):
         gate = threading.Barrier(3)
         computed: list[float] = []
         errors: list[BaseException] = []
@@ -114,19 +114,3 @@ def _busy() -> float:
     except OSError:  # the kernel does not say
         queued = 0.0
     return ran + queued
-
-
-@contextmanager
-def _blamed(config: EnvConfig) -> Iterator[None]:
-    try:
-        yield
-    except EnvError:
-        raise
-    except Exception as error:
-        raise EnvError(
-            f"{config.id} failed when its step was timed: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _microseconds(cost: StepCost) -> str:
-    return f"{cost.seconds * 1e6:.0f} us"

@@ -1,4 +1,4 @@
-"""The interface of every way to step, and the arrays that it fills.
+"""The interface of all steppers, and the arrays that they fill.
 
     start -> ready() -> [the policy acts on whichever groups are ready] -> send(group, actions)
                 ^                                                                    |
@@ -8,6 +8,9 @@ Once ready() has named a group, its rows of `frame` hold the newest observation,
 flags of the step that led to it; they stay until the group is sent again. An episode's last
 observation is delivered as such; the step after it is DEAD: its action is ignored, it only resets.
 An environment that had to be restarted shows the same way: a DEAD step without an end before it.
+
+A stream is what the broker sees: one unroll after another. `parts` groups fill each unroll of a
+stream side by side, each at its own speed.
 """
 
 import asyncio
@@ -20,7 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.actors.action_converter import Rows
+from headrace.actors.config import EnvConfig
 from headrace.learner.spaces import Spaces
+
+
+@dataclass(frozen=True, slots=True)
+class EnvsSpec:
+    """Says which environments a stepper makes, and how many."""
+
+    config: EnvConfig
+    spaces: Spaces
+    groups: int
+    envs: int  # in a group
+    seed: int  # of column 0; every other column counts on from it
+    vector: bool = False  # each group is one of the environment's own vector class
 
 
 @dataclass(slots=True)
@@ -33,7 +49,8 @@ class Frame:
     reward: NDArray[np.float32]
     flags: NDArray[np.uint8]
     action: Rows  # what was sent: [groups * envs, *action.shape] of action.dtype
-    spent: NDArray[np.float64]  # by what is stepped at a time: seconds inside it since the start
+    spent: NDArray[np.float64]  # by group: seconds inside it since the start
+    parts: int = 1  # groups of a stream
 
     @classmethod
     def empty(cls, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
@@ -67,6 +84,13 @@ class Frame:
     def columns(self, group: int) -> slice:
         return slice(group * self.envs, (group + 1) * self.envs)
 
+    def groups_of(self, stream: int) -> range:
+        return range(stream * self.parts, (stream + 1) * self.parts)
+
+    def columns_of(self, stream: int) -> slice:
+        width = self.parts * self.envs
+        return slice(stream * width, (stream + 1) * width)
+
 
 class EnvFailure(NamedTuple):
     """Describes one environment that had to be restarted."""
@@ -87,8 +111,6 @@ class ThreadReply(NamedTuple):
 
     lock: threading.Lock  # held by the thread that runs the network
     actions: Callable[[int], Rows | None]  # of a group; None = ask the event loop
-    # Asked first, once a step: False = another group goes on for this one too, when it is done.
-    turn: Callable[[int], bool] = lambda _group: True
 
 
 class Stepper(Protocol):

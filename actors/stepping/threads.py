@@ -1,4 +1,4 @@
-"""One thread a group: for simulators that wait, or compute without holding Python's lock."""
+"""Steps each group in a thread: for simulators that wait, or compute without Python's lock."""
 
 import asyncio
 import sys
@@ -10,14 +10,12 @@ from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
 from headrace.actors.action_converter import Rows
-from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.bookkeeping import Bookkeeping
 from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec, StepperClosed
 from headrace.actors.stepping.linux import minimise_timer_slack
-from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
+from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame, ThreadReply
 from headrace.actors.stepping.vector import VectorGroup
-from headrace.learner.spaces import Spaces
 
 # close() waits this long for all threads together; one inside a long step is left behind.
 _CLOSE_S = 1.0
@@ -29,18 +27,10 @@ class _GroupRunner:
     group."""
 
     def __init__(self, stepper: "ThreadStepper", number: int, *, follows: bool) -> None:
-        spec = GroupSpec(
-            stepper.config,
-            stepper.spaces,
-            number,
-            stepper.frame.envs,
-            stepper.seed,
-            stepper.books,
-            self._report,
-            self._pause,
-        )
+        spec = GroupSpec(stepper.made, number, stepper.books, self._report, self._pause)
+        kind: type[Group] = VectorGroup if stepper.made.vector else EnvGroup
         self.number = number
-        self.group: Group = stepper.kind(spec, stepper.frame)
+        self.group = kind(spec, stepper.frame)
         self.orders: SimpleQueue[Order] = SimpleQueue()
         self.since = time.monotonic()  # when its step began, or it last reported; 0 = idle
         self.error: BaseException | None = None  # it ended with this
@@ -90,23 +80,11 @@ class _GroupRunner:
 class ThreadStepper:
     """Steps each group in its thread; results come by a queue, with one wake-up for many."""
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        spaces: Spaces,
-        *,
-        groups: int,
-        envs: int,
-        seed: int,
-        timeout_s: float = 60.0,
-        vector: bool = False,
-    ) -> None:
-        self.spaces = spaces
-        self.frame = Frame.empty(spaces, groups=groups, envs=envs)
-        self.beside = groups
-        self.config, self.seed = config, seed
-        self.books = Bookkeeping.unshared(groups=groups, envs=envs)
-        self.kind: type[Group] = VectorGroup if vector else EnvGroup
+    def __init__(self, made: EnvsSpec, *, timeout_s: float = 60.0) -> None:
+        self.made, self.spaces = made, made.spaces
+        self.frame = Frame.empty(made.spaces, groups=made.groups, envs=made.envs)
+        self.beside = made.groups
+        self.books = Bookkeeping.unshared(groups=made.groups, envs=made.envs)
         self._timeout_s = timeout_s
         self._told: deque[tuple[_GroupRunner, EnvFailure | None]] = deque()  # by the threads
         self._ringing = False  # the loop has been woken and has not looked yet
@@ -163,7 +141,7 @@ class ThreadStepper:
         if reply is not None:
             with reply.lock:
                 # One that was given up finds another in its place, and must not touch its unroll.
-                if self._runners[runner.number] is not runner or not reply.turn(runner.number):
+                if self._runners[runner.number] is not runner:
                     return None
                 actions = reply.actions(runner.number)
                 if actions is not None:

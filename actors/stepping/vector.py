@@ -1,4 +1,4 @@
-"""The environment's own vector class: one call steps a whole group."""
+"""Steps a group by one call of the environment's own vector class."""
 
 import contextlib
 import time
@@ -25,12 +25,12 @@ class VectorGroup(Group):
         super().__init__(spec, frame)
         self._vector: Any = None
         self._writer: Writer | None = None
-        self._actions = ActionConverter(spec.spaces.action)
-        self._over = np.zeros(spec.envs, np.bool_)  # ended at the step before
+        self._actions = ActionConverter(spec.made.spaces.action)
+        self._over = np.zeros(spec.made.envs, np.bool_)  # ended at the step before
 
     def step(self, actions: Rows) -> None:
         began = time.perf_counter()
-        books, group, columns = self._spec.books, self._group, self._columns
+        columns = self._columns
         assert self._writer is not None
         over = self._over
         try:
@@ -49,9 +49,9 @@ class VectorGroup(Group):
             self._mend(0, "step", error)
             frame = self.frame
             frame.reward[columns], frame.flags[columns] = 0.0, DEAD
-            books.missed[columns.start] += 1
-        books.steps[group] += 1
-        frame.spent[group] += time.perf_counter() - began
+            self._books.missed[columns.start] += 1
+        self._books.steps[self._group] += 1
+        frame.spent[self._group] += time.perf_counter() - began
 
     def _each(self, numbers: Any) -> NDArray[Any]:
         """Returns the numbers as an array; raises ValueError unless there is one for every
@@ -63,11 +63,11 @@ class VectorGroup(Group):
 
     def _make(self, part: int) -> None:
         del part
-        spec = self._spec
-        self._vector = make_vector(spec.config, spec.envs)
-        check_spaces(spec.config, spec.spaces, self._vector)
+        made = self._spec.made
+        self._vector = make_vector(made.config, made.envs)
+        check_spaces(made.config, made.spaces, self._vector)
         if self._writer is None:
-            self._writer = Writer(self._vector.single_observation_space, spec.spaces)
+            self._writer = Writer(self._vector.single_observation_space, made.spaces)
 
     def _reset(self, part: int, seed: int | None) -> None:
         del part

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from headrace.broker.journal import reader as journals
 from headrace.broker.journal.compaction import Spans
-from headrace.broker.journal.fates import IN_FLIGHT, OUTCOMES, Marks
+from headrace.broker.journal.fates import IN_FLIGHT, OUTCOMES, TRAINED, Marks
 from headrace.broker.journal.reader import Journal, Role, Stream
 
 # Most unrolls of one stream: a thousand a second for fifty days. A damaged number must not ask for
 # all the memory there is.
 _MOST = 1 << 32
+_MOST_STREAMS = 1 << 16  # of one sampler, for the same reason
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Account:
     too_many: int = 0  # in flight beyond what their sampler can have left open
     window: int = 0  # most that one sampler can have open; 0 = no broker's journal says it
     samplers: list[Sampler] = field(default_factory=list)
+    trained_by_stream: list[int] = field(default_factory=list)  # unrolls of each that joined
     journals: Counter[Role] = field(default_factory=Counter)  # how many were read
     damage: list[str] = field(default_factory=list)  # one line each, with file and line
 
@@ -86,13 +88,6 @@ def read(folder: Path, *, copies: int = 0) -> Account:
     return account
 
 
-def trained(folder: Path) -> int:
-    """Counts the trainings in the learners' journals, as of now."""
-    if not folder.is_dir():
-        return 0
-    return journals.trained(folder)
-
-
 class _Join:
     """Joins the journals of a folder, read once."""
 
@@ -102,6 +97,8 @@ class _Join:
         self._ended: dict[int, bool] = {}  # by incarnation, when we read what it heard
         self._steps: dict[str, int] = {}  # of the environments, by journal
         self._marks: dict[Stream, Marks] = {}
+        # Trained unrolls by sampler's name and stream: one that is started again is the same.
+        self._supplied: Counter[tuple[str, int]] = Counter()
         self._ghosts: dict[Stream, Spans] = defaultdict(list)
         read = list(journals.read(folder, *Role))
         for journal in read:
@@ -122,13 +119,16 @@ class _Join:
     def account(self) -> Account:
         result = self._result
         fates = {inc: [0] * (IN_FLIGHT + 1) for inc in self._ended}
-        for (inc, _), marks in self._marks.items():
-            fates[inc] = [a + b for a, b in zip(fates[inc], marks.fates(), strict=True)]
+        for (inc, number), marks in self._marks.items():
+            own = marks.fates()
+            fates[inc] = [a + b for a, b in zip(fates[inc], own, strict=True)]
+            self._supplied[self._names[inc], number] += own[TRAINED]
             result.twice += marks.twice()
             result.untrue += marks.untrue()
             result.contradictions += marks.contradictions
             if result.journals[Role.BROKER]:
                 result.unfounded += marks.unfounded()
+        result.trained_by_stream = list(self._supplied.values())
         result.ghosts = sum(map(_distinct, self._ghosts.values()))
         result.samplers = sorted(
             (Sampler(self._names[inc], inc, self._ended[inc], of) for inc, of in fates.items()),
@@ -157,6 +157,13 @@ class _Join:
             if role == "actor":
                 self._names[int(word)] = " ".join(words)
                 self._ended.setdefault(int(word), ended)
+        for inc, streams in (map(int, words) for words in journal.said("S")):
+            if streams > _MOST_STREAMS:
+                self._result.damage.append(f"{journal.stem}: {streams:,} streams cannot be")
+                continue
+            name = self._names.setdefault(inc, journal.stem)
+            for number in range(streams):
+                self._supplied[name, number] += 0
         for stream, _, spans in journal.spans("g"):
             inc, number = stream
             self._names.setdefault(inc, journal.stem)

@@ -4,7 +4,7 @@ an audit asks for is lost.
     G inc stream seq steps     ->  g inc stream lo hi steps
     T inc stream seq version   ->  t inc stream lo hi     and    v lo hi unrolls
     A, B, R, X                 ->  the same, with longer ranges
-    P, V, W, E                 ->  as they were
+    P, S, V, W, E              ->  as they were
 
 `v` says how many unrolls each version from lo to hi - 1 trained: enough to tell how much a return
 to an older checkpoint undid.
@@ -25,7 +25,7 @@ class Compaction:
     """Sums up journal lines."""
 
     def __init__(self) -> None:
-        self.said: list[list[str]] = []  # P, V, W and E, word by word
+        self.said: list[list[str]] = []  # P, S, V, W and E, word by word
         self.spans: dict[Key, Spans] = {}
         self.steps: dict[tuple[str, str], int] = {}  # by (incarnation, stream)
         self.versions: Spans = []  # lo, hi, unrolls each; in the order of training
@@ -41,6 +41,7 @@ class Compaction:
             "R": self._range,
             "X": self._range,
             "P": self._said,
+            "S": self._said,
             "V": self._said,
             "W": self._said,
             "E": self._said,
@@ -122,7 +123,7 @@ class Compaction:
     def _said(self, words: list[str]) -> None:
         letter, *rest = words
         numbers = rest[1:2] if letter == "P" else rest
-        expected = {"P": 1, "V": 2, "W": 1, "E": 0}[letter]
+        expected = {"P": 1, "S": 2, "V": 2, "W": 1, "E": 0}[letter]
         if len([int(number) for number in numbers]) != expected:
             raise ValueError(rest)
         self.said.append(words)

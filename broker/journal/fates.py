@@ -1,4 +1,4 @@
-"""How the unrolls of one stream ended: a few bytes each, whole ranges at a time."""
+"""Counts how the unrolls of a stream ended: a few bytes each, whole ranges at a time."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,14 @@ from headrace.broker.protocol.messages import Outcome
 # The final outcomes, and what they mean, for the user.
 OUTCOMES = {
     "trained": "an optimiser step used them",
-    "stale": "too old when their turn came (pacing.max_lag_hard)",
+    "stale": "waited too long for their turn (pacing.max_lag_hard)",
     "shed": "the broker had no room for what came back after a pause",
     "rejected": "the learner could not use them; its lines say why",
     "poison": "learners ended with them again and again",
     "abandoned": "left unused when their sampler ended, as some are at every end of a run",
 }
 IN_FLIGHT = len(OUTCOMES)
+TRAINED = 0  # its place in OUTCOMES
 _FATE = {name: at for at, name in enumerate(OUTCOMES)}
 _TRAINED, _TWICE, _GIVEN_UP, _REFUSED = 1, 2, 4, 8
 

@@ -1,6 +1,7 @@
-"""What one process generated, heard, settled and trained, line by line, for the audit of a run.
+"""Writes what a process generated, heard, settled and trained, line by line, for the audit.
 
     P role inc name            whose events stand here
+    S inc streams              a sampler joins with the streams 0 .. streams - 1
     G inc stream seq steps     generated          A inc stream lo hi outcome    acknowledged
     X inc stream lo hi         given up at the end
     T inc stream seq version   trained            R inc stream lo hi            rejected
@@ -44,6 +45,10 @@ class Journal:
 
     def joins(self, role: str, inc: int, name: str) -> None:
         self._write(f"P {role} {inc} {' '.join(name.split())}\n")
+
+    def plays(self, inc: int, streams: int) -> None:
+        """Writes which streams there are: one that never ends an unroll stands nowhere else."""
+        self._write(f"S {inc} {streams}\n")
 
     def generated(self, inc: int, stream: int, seq: int, steps: int) -> None:
         if self._fd >= 0:

@@ -105,25 +105,3 @@ def _steady(folder: Path, stem: str) -> Journal:
         except FileNotFoundError:
             continue
     return Journal(journal_files.journals(folder)[stem])
-
-
-def trained(folder: Path) -> int:
-    """Counts the trainings in all learners' journals. Quick: callers poll it."""
-    for _ in range(_TRIES):
-        try:
-            return sum(
-                _trained(part.path.read_bytes(), folded=part.folded)
-                for files in journal_files.journals(folder).values()
-                if role(files.stem) is Role.LEARNER
-                for part in files.segments
-            )
-        except FileNotFoundError:
-            continue
-    raise FileNotFoundError(f"{folder}: its journals are folded faster than they can be read")
-
-
-def _trained(lines: bytes, *, folded: bool) -> int:
-    if not folded:
-        return lines.count(b"\nT ") + lines.startswith(b"T ")
-    runs = (line.split() for line in lines.splitlines() if line.startswith(b"v "))
-    return sum(int(each) * (int(hi) - int(lo)) for _, lo, hi, each in runs)

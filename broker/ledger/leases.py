@@ -16,7 +16,8 @@ class Leases:
     """Sessions by rank; a lease belongs to one session and ends with it."""
 
     def __init__(self, *, first_tag: int) -> None:
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, Session] = {}  # by rank
+        self._by_inc: dict[int, Session] = {}
         # Another start for every broker incarnation: a late DONE for a lease of the one before
         # must not settle one of ours.
         self._next_tag = first_tag
@@ -25,10 +26,16 @@ class Leases:
         return sum(len(session.leases) for session in list(self.sessions.values()))
 
     def session(self, inc: int) -> Session | None:
-        return next((s for s in self.sessions.values() if s.inc == inc), None)
+        return self._by_inc.get(inc)
+
+    def join(self, session: Session) -> None:
+        self.sessions[session.rank] = self._by_inc[session.inc] = session
+
+    def leave(self, session: Session) -> None:
+        del self.sessions[session.rank], self._by_inc[session.inc]
 
     def rivals(self, inc: int, *, group: int, rank: int) -> list[Session]:
-        """Returns the ranks of another learner, and the session that has this rank already."""
+        """Returns the ranks of another learner, and another session that has this rank."""
         others = [s for s in self.sessions.values() if s.inc != inc]
         return [s for s in others if s.group != group or s.rank == rank]
 

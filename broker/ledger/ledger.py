@@ -1,7 +1,7 @@
 """The broker's decisions as a pure state machine: callers say what came, it says what to send.
 
 No sockets, no clock, no torch. Callers pass `now` in seconds of any monotonic clock, tell the
-ledger what arrived, and then send what `pump` returns. Its state is in state.py.
+ledger what arrived, and then send what `decide` returns. Its state is in state.py.
 
     an unroll     ABSENT -> QUEUED -> LEASED -> settled with one Outcome
                               ^         |
@@ -25,7 +25,8 @@ from headrace.broker.ledger.peer_claims import (
 from headrace.broker.ledger.records import Actor, Effects, Entry, Session
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.ledger.versions import Versions
-from headrace.broker.protocol.messages import Outcome, Payload, Range, Unroll
+from headrace.broker.protocol.hello_payload import HelloPayload
+from headrace.broker.protocol.messages import Hello, Outcome, Payload, Range, Unroll
 
 _FORGET_EVERY_S = 1.0
 # Open unrolls that samplers bring from another broker count as running, if they come within this
@@ -44,7 +45,7 @@ class Ledger:
         self.state = state
         self.lease_s = lease_s
         self.versions = Versions(state.credit)
-        self.over = False  # the learner said the run is complete
+        self.run_complete = False  # the learner said the run is complete
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
         self._dispatch_from: float | None = None
@@ -63,22 +64,22 @@ class Ledger:
         acting: int = 0,
     ) -> None:
         """Lets a sampler join, or join again, and adopts what it says about its streams."""
-        self.state.now = now
+        self.state.credit.now = now
         actor = self.state.actors.pop(inc, None) or Actor(inc=inc, name=name)
         self.state.actors[inc] = actor
         if actor.user is None:
             actor.user = user
-        actor.seen, actor.alive, actor.name = now, True, name
+        actor.heard_at, actor.alive, actor.name = now, True, name
         adopt_streams(self.state, actor, streams, acting=acting)
         self.state.touched[inc] = actor
 
     def heard(self, inc: int, now: float) -> bool:
         """Notes any message of a sampler; False = unknown or thought dead, it must say HELLO."""
-        self.state.now = now
+        self.state.credit.now = now
         actor = self.state.actors.get(inc)
         if actor is None or not actor.alive:
             return False
-        actor.seen = now
+        actor.heard_at = now
         return True
 
     def unroll(self, unroll: Unroll, buffers: Sequence[Payload], nbytes: int) -> bool:
@@ -107,17 +108,17 @@ class Ledger:
         self.state.queue.append(entry)
         return True
 
-    def missing(self, inc: int, unacked: Sequence[Range], acting: int = -1) -> tuple[Range, ...]:
+    def ping(self, inc: int, unacked: Sequence[Range], acting: int = -1) -> tuple[Range, ...]:
         """Answers a sampler's PING: acknowledges settled seqs again, returns those not here."""
         actor = self.state.actors[inc]
         if acting >= 0:
-            self.acts(inc, acting)
+            self.acts_with(inc, acting)
         lost = find_lost(self.state, actor, unacked)
         actor.granted.update(actor.streams)
         self.state.touched[inc] = actor
         return lost
 
-    def acts(self, inc: int, version: int) -> None:
+    def acts_with(self, inc: int, version: int) -> None:
         """Notes that a sampler has these weights now."""
         actor = self.state.actors.get(inc)
         for stream in actor.streams.values() if actor is not None else ():
@@ -144,41 +145,36 @@ class Ledger:
 
     def learner_hello(
         self,
-        inc: int,
+        hello: Hello,
+        payload: HelloPayload,
         *,
-        rank: int,
-        world: int,
-        version: int,
-        want: int,
-        trained: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]],
-        held: Sequence[tuple[int, int, int, int]],
         now: float,
-        group: int = 0,
         acted: int = -1,
         published: int = -1,
     ) -> int:
         """Lets a rank join and returns the version it must continue at; versions never go
         backwards. Sessions of another group are dropped: who may take whose place is decided
         before."""
-        for old in list(self.state.leases.sessions.values()):
-            if (old.inc, old.rank) != (inc, rank) and (
-                old.inc == inc or old.rank == rank or old.rank >= world or old.group != group
-            ):
+        inc, rank, leases = hello.inc, hello.rank, self.state.leases
+        rivals = leases.rivals(inc, group=hello.group, rank=rank)
+        for old in list(leases.sessions.values()):
+            moved = old.inc == inc and old.rank != rank
+            if moved or old in rivals or old.rank >= hello.world:
                 self.state.forget_session(old)
-        session = self.state.leases.session(inc)
+        session = leases.session(inc)
         if session is None:
-            session = self.state.leases.sessions[rank] = Session(
-                inc, rank, world, want, group=group, since=now
-            )
-        session.seen, session.world, session.want, session.given = now, world, want, 0
-        self.over = False
-        for actor_inc, number, done in trained:
+            session = Session(inc, rank, hello.world, payload.want, group=hello.group, since=now)
+            leases.join(session)
+        session.heard_at, session.world = now, hello.world
+        session.want, session.given = payload.want, 0
+        self.run_complete = False
+        for actor_inc, number, done in payload.trained:
             mark_trained(self.state, actor_inc, number, done)
-        adopt_held(self.state, session, held)
+        adopt_held(self.state, session, payload.held)
         told = self.versions.hello(
-            session, version, self.state.leases.sessions.values(), acted=acted, published=published
+            session, hello.version, leases.sessions.values(), acted=acted, published=published
         )
-        if len(self.state.leases.sessions) >= world:
+        if len(leases.sessions) >= hello.world:
             self._dispatch_from = now
         elif self._dispatch_from is None:
             self._dispatch_from = now + self.lease_s
@@ -187,11 +183,11 @@ class Ledger:
 
     def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
         """Notes any message of a learner; False = it must say HELLO."""
-        self.state.now = now
+        self.state.credit.now = now
         session = self.state.leases.session(inc)
         if session is None:
             return False
-        session.seen = now
+        session.heard_at = now
         session.want = max(session.want, want)
         self.versions.heard(session, version)
         return True
@@ -234,7 +230,7 @@ class Ledger:
         if session is not None:
             session.trained += count
 
-    def held(self, inc: int, tags: Sequence[tuple[int, int]], max_tag: int) -> None:
+    def redeliver_lost(self, inc: int, tags: Sequence[tuple[int, int]], max_tag: int) -> None:
         """Delivers again what a learner should hold and, by its beat, does not."""
         lost = self.state.leases.lost(inc, tags, max_tag)
         session = self.state.leases.session(inc)
@@ -259,24 +255,26 @@ class Ledger:
         for entry in session.leases.values():
             entry.attempt -= 1  # a clean end: nothing went wrong with these
         self.state.forget_session(session)
-        self.over = self.over or final
+        self.run_complete = self.run_complete or final
         return True
 
     # ---- time, and what to send -----------------------------------------------------------------
 
     def tick(self, now: float) -> list[Actor]:
         """Expires peers that were silent for a lease; returns the samplers declared dead."""
-        self.state.now = now
-        dead = [a for a in self.state.actors.values() if a.alive and now - a.seen > self.lease_s]
+        self.state.credit.now = now
+        dead = [
+            a for a in self.state.actors.values() if a.alive and now - a.heard_at > self.lease_s
+        ]
         for actor in dead:
             self.state.mark_dead(actor)
         for session in list(self.state.leases.sessions.values()):
-            if now - session.seen > self.lease_s:
+            if now - session.heard_at > self.lease_s:
                 self.state.forget_session(session)
         began = self._dispatch_from
         if began is not None and now > began + _CLAIMS_LEASES * self.lease_s:
             self.state.credit.claims_left = 0
-        if self.versions.first_rank and not self.over:
+        if self.versions.first_rank and not self.run_complete:
             self.state.reclaim(self.lease_s)
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
@@ -284,13 +282,13 @@ class Ledger:
             self.state.credit.tidy()
         return dead
 
-    def pump(self, now: float) -> Effects:
+    def decide(self, now: float) -> Effects:
         """Returns all that became possible: deliveries, credit, replies. Call once a turn."""
-        self.state.now = now
+        self.state.credit.now = now
         effects = Effects()
         if self._dispatch_from is not None and now >= self._dispatch_from:
             self.state.dispatch(effects)
-        if self.versions.first_rank and not self.over:
+        if self.versions.first_rank and not self.run_complete:
             self.state.grant()
         self.state.add_replies(effects)
         return effects

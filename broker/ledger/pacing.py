@@ -16,7 +16,9 @@ it gets what no other wants, and a small share of the window that cannot stop a 
 """
 
 from collections import deque
+from itertools import chain
 
+from headrace.broker.ledger.balance import Balance
 from headrace.broker.ledger.records import Stream
 from headrace.broker.ledger.unroll_durations import UnrollDurations
 
@@ -34,7 +36,8 @@ _LATE_PAUSE = 8
 class Credit:
     """Applies the pacing rule and shares the credit fairly between the streams."""
 
-    def __init__(self, *, batch: int, max_lag: int) -> None:
+    def __init__(self, *, batch: int, max_lag: int, balanced: bool = False) -> None:
+        self.balance = Balance(on=balanced)
         self.batch = batch
         self.max_lag = max_lag
         self.version = 0  # the newest that any rank trained; never falls
@@ -71,8 +74,7 @@ class Credit:
         return (self.present + self.running) / self.batch
 
     def budget(self) -> int:
-        """Counts the grants possible now; negative after a revived sampler brought what it
-        began."""
+        """Counts the grants possible now; negative after a revived sampler brought its own."""
         return (self.max_lag + self.version + 1) * self.batch - self.accepted - self.running
 
     def join(self, stream: Stream, *, arrived: int, started: int) -> None:
@@ -84,7 +86,7 @@ class Credit:
         if stream.joined:
             self._out(stream)
         else:
-            stream.since = self.now
+            stream.since, stream.began = self.now, arrived
             self.streams += 1
         stream.arrived, stream.limit, stream.joined = arrived, started, True
         unknown = max(0, started - arrived - owed)
@@ -98,6 +100,7 @@ class Credit:
         if stream.joined:
             self._ends(stream)
             self._out(stream)
+            self.balance.leave(stream)
             self.streams -= 1
             stream.owed = stream.outstanding
             stream.joined = stream.asked = stream.overdue = False
@@ -110,7 +113,7 @@ class Credit:
             if stream.joined:
                 self._offer(stream, stream.running)
 
-    def arrive(self, stream: Stream) -> None:
+    def arrived(self, stream: Stream) -> None:
         """Counts a seq that is here for the first time: from running to accepted."""
         self.present += 1
         if stream.joined:
@@ -120,12 +123,12 @@ class Credit:
             stream.since = self.now
         self._move(stream, 1, prompt=True)
 
-    def unarrive(self, stream: Stream) -> None:
+    def must_come_again(self, stream: Stream) -> None:
         """Counts a seq that must come again: from present back to running."""
         self.present -= 1
         self._move(stream, -1)
 
-    def end(self) -> None:
+    def settled(self) -> None:
         """Counts a settled unroll as gone; a trained one goes on to count by the version."""
         self.present -= 1
 
@@ -136,8 +139,10 @@ class Credit:
     def grant(self, most: int) -> list[Stream]:
         """Gives up to `most` credits: the emptiest stream first, of equals the longest waiting."""
         granted: dict[int, Stream] = {}
-        for _ in range(min(self.budget(), most)):
-            place = self.accepted + self.running
+        for rested in self.balance.rested():
+            self._offer(rested, rested.running)
+        first = self.accepted + self.running
+        for place in range(first, first + min(self.budget(), most)):
             needed = place // self.batch - self.max_lag
             stream = self._next()
             if stream is None:
@@ -170,19 +175,15 @@ class Credit:
     def wanted(self) -> bool:
         """Tells whether a stream without credit could start at once in a place that came free."""
         needed = (self.accepted + self.running - 1) // self.batch - self.max_lag
-        return any(
-            self._waits(stream, 0) and stream.acting >= needed
-            for waiting in (self._prompt[0], self._late[0])
-            for stream in waiting
-        )
+        waiting = chain(self._prompt[0], self._late[0])
+        return any(self._waits(stream, 0) and stream.acting >= needed for stream in waiting)
 
     def held_too_long(self, stream: Stream, *, unused_s: float, late_s: float) -> bool:
         """Tells whether the stream's sampler must give back the credit it has not started on. A
         late stream is given longer while the late ones keep to their share: it may be fetching
         weights over a slow line."""
         within = stream.late and self._late_running <= max(1, self.late_share)
-        longest = late_s if within else unused_s
-        return self.now - stream.since > longest
+        return self.now - stream.since > (late_s if within else unused_s)
 
     def no_longer_counts(self, stream: Stream) -> None:
         """Stops counting a stream whose unrolls take longer than any other's: its place goes to
@@ -190,6 +191,7 @@ class Credit:
         self._ends(stream)
         self._out(stream)
         stream.late = stream.overdue = True
+        self.balance.leave(stream)
         self.overdue += 1
         self.durations.gave_up()
 
@@ -203,7 +205,8 @@ class Credit:
         if unused:
             stream.limit -= unused
             stream.unbacked = min(stream.unbacked, max(0, stream.limit - stream.arrived))
-            stream.late = True
+            # Where the fast wait for the slow, one that plays is waited for.
+            stream.late |= not (self.balance.on and started > stream.arrived)
             self.withdrawn += unused
             stream.overdue &= stream.outstanding > 0
         self._in(stream)
@@ -220,6 +223,7 @@ class Credit:
         stream.unbacked = min(stream.unbacked, max(0, stream.limit - stream.arrived))
         if prompt:
             stream.late = stream.overdue = False
+            stream.supplied += arrived
         self._in(stream)
 
     def _ends(self, stream: Stream) -> None:
@@ -234,6 +238,7 @@ class Credit:
         self.running -= running
         if stream.late:
             self._late_running -= running
+        self.balance.take_out(stream)
         return running
 
     def _in(self, stream: Stream) -> None:
@@ -242,6 +247,7 @@ class Credit:
         self.running += running
         if stream.late:
             self._late_running += running
+        self.balance.put_back(stream)
         self._offer(stream, running)
 
     def _offer(self, stream: Stream, count: int, *, late: bool = False) -> None:
@@ -278,9 +284,10 @@ class Credit:
                 stream.offered &= ~(1 << count)
                 if not self._waits(stream, count) or stream.acting < 0:
                     continue  # it is queued again with its first weights
-                if not stream.late and not self._is_behind(stream):
+                if stream.late or self._is_behind(stream):
+                    self._offer(stream, count, late=True)
+                elif not self.balance.must_rest(stream):
                     return stream
-                self._offer(stream, count, late=True)
         return None
 
     def _next_late(self) -> Stream | None:

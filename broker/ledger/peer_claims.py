@@ -75,7 +75,7 @@ def adopt_held(
             continue  # it was not even started
         entry = stream.present.get(seq)
         if entry is None:
-            entry = Entry(stream, Unroll(inc, number, seq, 0, 0, 0, 0, 0), None, 0)
+            entry = _without_body(stream, seq)
             state.add(entry)
         if entry.tag < 0:
             state.leases.lease(session, entry, tag)
@@ -111,7 +111,7 @@ def abandon(state: LedgerState, actor: Actor, abandoned: Sequence[Range]) -> Non
         for seq in range(lo, min(hi, lo + _MOST_SEQS, stream.limit)):  # others never started
             entry = stream.present.get(seq)
             if entry is None and not stream.known(seq):
-                entry = Entry(stream, Unroll(actor.inc, number, seq, 0, 0, 0, 0, 0), None, 0)
+                entry = _without_body(stream, seq)
                 state.add(entry)
             if entry is not None and entry.tag < 0:
                 state.settle(entry, Outcome.ABANDONED)
@@ -131,3 +131,8 @@ def add_copy(
         # Adopted because a learner holds it; now there is a body to deliver again.
         entry.unroll, entry.buffers, entry.nbytes = unroll, buffers, nbytes
         state.nbytes += nbytes
+
+
+def _without_body(stream: Stream, seq: int) -> Entry:
+    """Returns an unroll that came here only by the word of a peer."""
+    return Entry(stream, Unroll(stream.actor, stream.number, seq, 0, 0, 0, 0, 0), None, 0)

@@ -1,4 +1,4 @@
-"""What the ledger remembers: unrolls, streams, samplers, learner sessions. Plain records."""
+"""Plain records of the ledger: unrolls, streams, samplers, learner sessions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +31,16 @@ class Entry:
     since: float = 0.0  # when it arrived
     gone: bool = False  # settled or forgotten; the queue skips it
 
+    def waited(self, version: int) -> int:
+        """Counts the versions between its newest step and this one; 0 = fewer than it took to play.
+
+        A slow environment's newest step may be old on arrival already: never by more than the
+        steps before it took.
+        """
+        newest = self.unroll.version_max
+        waited = version - newest
+        return waited if waited > newest - self.unroll.version_min else 0
+
     def deliver(self, actor: str) -> Deliver:
         """Returns the DELIVER message with which its learner hears of the lease."""
         unroll = self.unroll
@@ -58,6 +68,7 @@ class Stream:
     actor: int
     number: int
     floor: int = 0  # every seq below is settled for the sampler
+    began: int = 0  # what `arrived` was when it joined
     arrived: int = 0  # distinct seqs below the limit that arrived or ended
     limit: int = 0  # absolute credit: seqs below may start
     floor_version: int = 0  # the newest grant asks to act with at least this version
@@ -70,6 +81,9 @@ class Stream:
     overdue: bool = False  # what it runs is not counted any more
     asked: bool = False  # it must say what it started: it gets no credit until then
     asks: int = 0  # how often it was asked; the answer names the number
+    balanced: bool = False  # compared with the others, so that none gets far ahead
+    supplied: int = 0  # unrolls since then, from what the slowest had supplied on
+    trained_steps: int = 0  # live steps of its unrolls that were trained
     # Bit n, or AHEAD + n: it waits among the prompt, or the late ones, with n unused credits.
     offered: int = 0
     present: dict[int, Entry] = field(default_factory=dict)  # seq -> queued or leased
@@ -78,7 +92,8 @@ class Stream:
     @property
     def outstanding(self) -> int:
         """Counts the granted seqs that have not arrived."""
-        return max(0, self.limit - self.arrived - self.unbacked)
+        count = self.limit - self.arrived - self.unbacked
+        return count if count > 0 else 0
 
     @property
     def running(self) -> int:
@@ -113,7 +128,7 @@ class Actor:
     name: str
     user: str | None = None  # whose key said it first; None = only a learner spoke of it
     alive: bool = True
-    seen: float = 0.0
+    heard_at: float = 0.0
     streams: dict[int, Stream] = field(default_factory=dict)
     acks: dict[tuple[int, Outcome], list[int]] = field(default_factory=dict)  # not sent yet
     granted: set[int] = field(default_factory=set)  # streams whose LIMIT or RECALL is not sent yet
@@ -139,15 +154,16 @@ class Session:
     trained: int = 0  # leases that it said DONE for since
     group: int = 0  # all ranks of one learner say the same
     since: float = 0.0  # when its first HELLO came
-    seen: float = 0.0
+    heard_at: float = 0.0
     leases: dict[int, Entry] = field(default_factory=dict)  # by tag
 
 
 @dataclass(slots=True)
 class Effects:
-    """Lists what the server must send."""
+    """Lists what the server must send, and what it must say of unrolls that were dropped."""
 
     deliver: list[Entry] = field(default_factory=list)
+    stale: list[tuple[Entry, int]] = field(default_factory=list)  # settled; versions it waited
     acks: list[tuple[int, Outcome, tuple[Range, ...]]] = field(default_factory=list)
     limits: list[tuple[int, tuple[tuple[int, int, int], ...]]] = field(default_factory=list)
     expelled: list[Actor] = field(default_factory=list)  # to be refused

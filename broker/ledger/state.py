@@ -4,13 +4,14 @@ Every unroll enters by `add` and ends by `settle`; nothing else counts.
 """
 
 from collections import Counter, deque
+from collections.abc import Iterator
 
 from headrace.broker.histograms import Buckets
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.leases import Leases
 from headrace.broker.ledger.pacing import Credit
 from headrace.broker.ledger.records import Actor, Effects, Entry, Session, Stream
-from headrace.broker.protocol.messages import MAX_ENTRIES, Outcome, Range, ranges
+from headrace.broker.protocol.messages import Outcome, Range, parts, ranges
 
 # Dead incarnations remembered for dedup, their streams and seqs; the oldest are forgotten first.
 _MOST_DEAD = 4096
@@ -28,13 +29,14 @@ class LedgerState:
         *,
         batch: int,
         max_lag: int,
+        balanced: bool = False,
         max_lag_hard: int,
         queue_bytes: int,
         attempts: int,
         first_tag: int,
         journal: Journal | None = None,
     ) -> None:
-        self.credit = Credit(batch=batch, max_lag=max_lag)
+        self.credit = Credit(batch=batch, max_lag=max_lag, balanced=balanced)
         self.leases = Leases(first_tag=first_tag)
         self.max_lag_hard = max_lag_hard
         self.queue_bytes = queue_bytes
@@ -60,14 +62,10 @@ class LedgerState:
         if journal is not None:
             journal.window((max_lag + 1) * batch)
 
-    @property
-    def now(self) -> float:
-        """Returns the latest moment that a caller told the ledger."""
-        return self.credit.now
-
-    @now.setter
-    def now(self, now: float) -> None:
-        self.credit.now = now
+    def streams(self) -> Iterator[Stream]:
+        """Yields every stream that is remembered."""
+        for actor in self.actors.values():
+            yield from actor.streams.values()
 
     def stream(self, actor: Actor, number: int) -> Stream:
         stream = actor.streams.get(number)
@@ -84,12 +82,12 @@ class LedgerState:
 
     def add(self, entry: Entry) -> None:
         """Enters an unroll that is here for the first time."""
-        entry.since = self.now
+        entry.since = self.credit.now
         entry.stream.present[entry.unroll.seq] = entry
         self.received += 1
         self.entries += 1
         self.nbytes += entry.nbytes
-        self.credit.arrive(entry.stream)
+        self.credit.arrived(entry.stream)
 
     def _remove(self, entry: Entry) -> None:
         del entry.stream.present[entry.unroll.seq]
@@ -102,8 +100,8 @@ class LedgerState:
     def settle(self, entry: Entry, outcome: Outcome, blame: str = "") -> None:
         """Ends an unroll; the only place where one ends. `blame`: why its sampler is at fault."""
         self._remove(entry)
-        self.ages.add(self.now - entry.since)
-        self.credit.end()
+        self.ages.add(self.credit.now - entry.since)
+        self.credit.settled()
         self.outcomes[outcome] += 1
         if entry.unroll.seq >= entry.stream.floor:  # else it would never be asked for nor forgotten
             entry.stream.settled[entry.unroll.seq] = outcome
@@ -111,6 +109,8 @@ class LedgerState:
             unroll = entry.unroll
             self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
         self.ack(entry.stream, entry.unroll.seq, outcome)
+        if outcome is Outcome.TRAINED:
+            entry.stream.trained_steps += entry.unroll.steps
         if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
             self._expel_if_bad(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
 
@@ -140,7 +140,7 @@ class LedgerState:
             # Only the sampler has it: forget it here, its next PING names it and PONG asks for it.
             self._remove(entry)
             self.received -= 1
-            self.credit.unarrive(entry.stream)
+            self.credit.must_come_again(entry.stream)
         elif entry.attempt >= self.attempts:
             self.settle(entry, Outcome.POISON)
         else:
@@ -159,7 +159,7 @@ class LedgerState:
 
     def forget_session(self, session: Session) -> None:
         """Ends a learner session; its leases go back to the queue in their order."""
-        del self.leases.sessions[session.rank]
+        self.leases.leave(session)
         for _, entry in sorted(session.leases.items(), reverse=True):
             self.requeue(entry)
 
@@ -190,7 +190,7 @@ class LedgerState:
         heads = [queue[0]] if queue else []
         for session in list(self.leases.sessions.values()):
             heads += list(session.leases.values())[:1]
-        return max((self.now - entry.since for entry in heads), default=0.0)
+        return max((self.credit.now - entry.since for entry in heads), default=0.0)
 
     def dispatch(self, effects: Effects) -> None:
         """Leases the queue's unrolls in order to the ranks that have room."""
@@ -200,8 +200,9 @@ class LedgerState:
             session = home or self.leases.most_room((self.credit.max_lag + 1) * self.credit.batch)
             if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
                 self.queue.popleft()
-            elif home is None and self._stale(entry):
+            elif home is None and entry.waited(self.credit.version) > self.max_lag_hard:
                 self.queue.popleft()
+                effects.stale.append((entry, entry.waited(self.credit.version)))
                 self.settle(entry, Outcome.STALE)
             elif session is not None:
                 self.queue.popleft()
@@ -209,9 +210,6 @@ class LedgerState:
                 effects.deliver.append(entry)
             else:
                 return
-
-    def _stale(self, entry: Entry) -> bool:
-        return self.credit.version - entry.unroll.version_min > self.max_lag_hard
 
     def grant(self) -> None:
         """Grants the credit that pacing and memory allow."""
@@ -234,20 +232,23 @@ class LedgerState:
 
     def reclaim(self, lease_s: float) -> None:
         """Frees places when none is left and a stream could use one: samplers that hold unused
-        credit are asked for it, and an overdue stream is no longer counted."""
+        credit are asked for it, and an overdue stream is no longer counted nor waited for."""
         credit = self.credit
-        if self._room() > 0 or not credit.wanted():
+        full = self._room() <= 0 and credit.wanted()
+        if not full and not credit.balance.resting:
             return
         overdue_s = credit.durations.overdue_s(lease_s)
         unused_s, late_s = _UNUSED_LEASES * lease_s, _LATE_LEASES * lease_s
-        holding = [s for a in self.actors.values() for s in a.streams.values() if s.running]
+        holding = [stream for stream in self.streams() if stream.running]
         for stream in holding:
             if not stream.joined:
                 continue
-            if self.now - stream.since > overdue_s:
+            if self.credit.now - stream.since > overdue_s:
                 credit.no_longer_counts(stream)
-            elif not stream.asked and credit.held_too_long(
-                stream, unused_s=unused_s, late_s=late_s
+            elif (
+                full
+                and not stream.asked
+                and credit.held_too_long(stream, unused_s=unused_s, late_s=late_s)
             ):
                 stream.asked, stream.asks = True, stream.asks + 1
                 self._tell(stream)
@@ -274,10 +275,7 @@ class LedgerState:
         recalls = [(s.number, s.asks) for s in streams if s.asked]
         actor.acks.clear()
         actor.granted.clear()
-        for outcome, listed in by_outcome.items():
-            for at in range(0, len(listed), MAX_ENTRIES):
-                effects.acks.append((actor.inc, outcome, tuple(listed[at : at + MAX_ENTRIES])))
-        for at in range(0, len(limits), MAX_ENTRIES):
-            effects.limits.append((actor.inc, tuple(limits[at : at + MAX_ENTRIES])))
-        for at in range(0, len(recalls), MAX_ENTRIES):
-            effects.recalls.append((actor.inc, tuple(recalls[at : at + MAX_ENTRIES])))
+        for outcome, acked in by_outcome.items():
+            effects.acks += [(actor.inc, outcome, part) for part in parts(acked)]
+        effects.limits += [(actor.inc, part) for part in parts(limits)]
+        effects.recalls += [(actor.inc, part) for part in parts(recalls)]

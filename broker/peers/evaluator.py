@@ -63,27 +63,15 @@ class EvaluatorEnd:
         self._spaces = spaces
         self.link.greet()
 
-    @property
-    def run(self) -> dict[str, Any] | None:
-        """Returns the shared run, once a broker welcomed us."""
-        return self.weights.run
-
-    @property
-    def blob(self) -> Blob | None:
-        """Returns the newest weights that arrived and were not taken yet."""
-        return self.weights.blob
-
-    @property
-    def fetching(self) -> bool:
-        """Tells whether newer weights are on their way."""
-        return self.weights.fetching
+    def ask_for_blob(self) -> None:
+        """Fetches the newest weights, and those after them until some are taken."""
+        self.weights.want(True)
 
     def take_blob(self) -> Blob | None:
+        """Returns the newest weights. No others are fetched before they are asked for, or the run
+        is over: a run makes hundreds of versions for each that is evaluated."""
+        self.weights.want(bool(self.over))
         return self.weights.take()
-
-    def acts_with(self, version: int, digest: str) -> None:
-        """Confirms a version: the broker repeats newer announcements until they are confirmed."""
-        self.weights.acts_with(version, digest)
 
     def clock(self) -> float | None:
         """Returns the seconds of the run, by the learner's clock; None = it has reported nothing
@@ -124,6 +112,7 @@ class EvaluatorEnd:
                 return
             case Bye():
                 self.over = message.text or "the learner is done"
+                self.ask_for_blob()
         self.news.set()
 
     def beat_frames(self) -> list[list[Payload]]:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
-from headrace.broker.protocol.messages import MAX_ENTRIES, Deliver, Done, LearnerPing, ranges
+from headrace.broker.protocol.messages import MAX_ENTRIES, Deliver, Done, LearnerPing, parts, ranges
 
 Key = tuple[int, int, int]  # incarnation, stream, seq
 # Streams remembered, least recently used forgotten first: a dead sampler never sends again.
@@ -67,9 +67,6 @@ class Inbox:
         """Counts the unrolls held."""
         return len(self._held)
 
-    def tag_of(self, key: Key) -> int:
-        return self._tags[key]
-
     def trained(self, keys: Iterable[Key], *, version: int, free: int) -> list[Done]:
         """Remembers unrolls that an optimiser step used; returns what to send. One message when
         they lie together; with several ranks they do not, and a header holds only so many
@@ -79,11 +76,12 @@ class Inbox:
             self._window(key[0], key[1]).add(key[2])
             tags.append(self._release(key))
         want = self.received + free
-        return [Done(self.inc, version, want, part) for part in _headers(ranges(sorted(tags)))]
+        # At least one message, so that `want` and version are always sent.
+        return [Done(self.inc, version, want, part) for part in parts(ranges(sorted(tags))) or [()]]
 
     def give_up(self, keys: Iterable[Key]) -> list[tuple[tuple[int, int], ...]]:
         """Ends leases without a step; returns their tags, for one NACK each."""
-        return _headers(ranges(sorted(self._release(key) for key in keys)))
+        return parts(ranges(sorted(self._release(key) for key in keys)))
 
     def held(self) -> tuple[tuple[int, int, int, int], ...]:
         """Lists, for HELLO, the leases held: (tag, incarnation, stream, seq)."""
@@ -133,9 +131,3 @@ class Inbox:
                 del self._trained[next(iter(self._trained))]
         self._trained[inc, stream] = window  # last in order: the least recently used comes first
         return window
-
-
-def _headers(tags: tuple[tuple[int, int], ...]) -> list[tuple[tuple[int, int], ...]]:
-    """Splits tags into as many as fit one header each; at least one part, so that `want` and
-    version are always sent."""
-    return [tags[at : at + MAX_ENTRIES] for at in range(0, max(1, len(tags)), MAX_ENTRIES)]

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import zmq
+from msgspec.structs import replace
 
 from headrace.broker.journal.journal import Journal
 from headrace.broker.peer_errors import UnreportedErrors
+from headrace.broker.peers.evaluations import HeardEvaluations
 from headrace.broker.peers.inbox import Inbox, Key, Verdict
 from headrace.broker.protocol import hello_payload
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import (
     Announce,
     Buffer,
@@ -24,6 +27,8 @@ from headrace.broker.protocol.messages import (
     Nack,
     Outcome,
     Payload,
+    Status,
+    Watch,
     Welcome,
     encode,
 )
@@ -66,34 +71,24 @@ class LearnerEnd:
     def __init__(
         self,
         endpoint: str,
+        hello: Hello,
+        payload: HelloPayload,
         *,
-        name: str,
-        inc: int,
-        rank: int,
-        world: int,
-        run: str,
-        shared: dict[str, object],
-        spaces: tuple[str, str],
-        unroll_bytes: int,
         accept: Accept,
         free: Callable[[], int],
         journal: Journal,
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
-        port: int = 0,
         reports: UnreportedErrors | None = None,
-        group: int = 0,
-        take_over: bool = False,
-        fresh: bool = False,
+        evaluations: HeardEvaluations | None = None,
     ) -> None:
-        self.inc = inc
+        self.inc = hello.inc
         self.link = Link(endpoint, self, context, key=key)
         self.link.reports = reports
-        self.inbox = Inbox(inc=inc)
+        self.inbox = Inbox(inc=hello.inc)
         self.version = 0  # trained up to
         self.welcome_version: int | None = None  # where the broker says we continue
         self.stats: dict[str, float] = {}  # sent along with every beat
-        self.port = port  # where its metrics are served; 0 = nowhere
         # Unrolls, each counted once however often its Deliver came. What was delivered is trained,
         # nacked or held, at every moment.
         self.delivered = 0
@@ -101,15 +96,8 @@ class LearnerEnd:
         self.objections: Counter[str] = Counter(dict.fromkeys(OBJECTIONS, 0))  # to rejected ones
         self.given_back = 0  # there was no room
         self.duplicates = 0  # delivered again after they had been trained on
-        self._hello = (name, rank, world)
-        self._group = group  # all ranks of one learner say the same
-        # Both change at the first WELCOME: a later HELLO is not that of a new learner.
-        self._takes_over = take_over  # a learner that trains this run must end
-        self._fresh = fresh  # new weights may replace what the run has trained
-        self._run = run
-        self._shared = shared
-        self._spaces = spaces
-        self._unroll_bytes = unroll_bytes
+        self._hello, self._payload = hello, payload  # without what changes; see hello_frames
+        self._evaluations = evaluations  # asked for with every beat; None = nobody wants them
         self._accept = accept
         self._free = free  # unrolls that fit into batches now, beyond those held
         self._journal = journal
@@ -118,7 +106,7 @@ class LearnerEnd:
         self._fetched = -1  # version that the broker asked for last; -1 = none yet
         self._quiet_until = 0.0  # no further line about refused unrolls before then
         self._known = -1  # newest weights that the broker says it has whole
-        journal.joins("learner", inc, name)
+        journal.joins("learner", hello.inc, hello.name)
 
     @property
     def heard(self) -> bool:
@@ -166,34 +154,19 @@ class LearnerEnd:
     # ---- Peer -----------------------------------------------------------------------------------
 
     def hello_frames(self) -> list[Payload]:
-        name, rank, world = self._hello
-        hello = Hello(
-            "learner",
-            name,
-            self.inc,
-            run=self._run,
-            spaces=self._spaces[0],
-            rank=rank,
-            world=world,
-            version=self.version,
-            group=self._group,
-            take_over=self._takes_over,
-            fresh=self._fresh,
+        payload = replace(
+            self._payload, trained=self.inbox.windows(), held=self.inbox.held(), want=self._free()
         )
-        body = hello_payload.HelloPayload(
-            shared=self._shared,
-            spaces=self._spaces[1],
-            unroll_bytes=self._unroll_bytes,
-            trained=self.inbox.windows(),
-            held=self.inbox.held(),
-            want=self._free(),
-            port=self.port,
-        )
-        return encode(hello, hello_payload.encode(body))
+        hello = replace(self._hello, version=self.version)
+        return encode(hello, hello_payload.encode(payload))
 
     def on_welcome(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
         self._known = -1  # it may be another broker
-        self._takes_over, self._fresh = False, True
+        # A later HELLO is not that of a new learner.
+        self._hello = replace(self._hello, take_over=False, fresh=True)
+        if self._evaluations is not None and not self.version:
+            # Those of versions before were of another learner's weights.
+            self._evaluations.since = welcome.version + 1 if welcome.version else 0
         if welcome.version > self.version and self._blob is not None:
             # Samplers act with what an older learner called newer. Ours are the newest there are,
             # and must be called so: credit may ask for that version before our next step.
@@ -222,11 +195,15 @@ class LearnerEnd:
                 self._fetched = message.version
                 for chunk, body in self._kept.chunks(message):
                     self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
+            case Status() if buffers and self._evaluations is not None:
+                status = hello_payload.unpack(buffers[0])
+                if line := self._evaluations.hear(status, time.monotonic()):
+                    log.warning("%s", line)
 
     def beat_frames(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
         ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
-        return [encode(ping)]
+        return [encode(ping), encode(Watch())] if self._evaluations is not None else [encode(ping)]
 
     def _delivered(self, message: Deliver, buffers: Sequence[Buffer]) -> None:
         verdict = self.inbox.deliver(message)

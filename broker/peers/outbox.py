@@ -12,7 +12,6 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from headrace.broker.protocol.messages import (
-    MAX_ENTRIES,
     Ack,
     Buffer,
     Episodes,
@@ -25,8 +24,21 @@ from headrace.broker.protocol.messages import (
     Returned,
     Unroll,
     encode,
+    parts,
     ranges,
 )
+
+
+@dataclass(slots=True)
+class FinishedUnroll:
+    """Holds one unroll that is ready to be sent."""
+
+    buffers: Sequence[Buffer]  # ours until it is acknowledged
+    versions: tuple[int, int]
+    steps: int
+    digest: int
+    ended: int = 0
+    episodes: Episodes = ()
 
 
 @dataclass(slots=True)
@@ -86,36 +98,25 @@ class Outbox:
         own.started += 1
         return own.next
 
-    def put(
-        self,
-        stream: int,
-        *,
-        versions: tuple[int, int],
-        steps: int,
-        digest: int,
-        ended: int,
-        episodes: Episodes,
-        buffers: Sequence[Buffer],
-    ) -> list[Payload]:
-        """Keeps a finished unroll; returns the frames to send. Buffers are ours until
-        acknowledged."""
+    def put(self, stream: int, finished: FinishedUnroll) -> list[Payload]:
+        """Keeps a finished unroll; returns the frames to send."""
         own = self._streams[stream]
         unroll = Unroll(
             inc=self.inc,
             stream=stream,
             seq=own.next,
             floor=own.floor,
-            version_min=versions[0],
-            version_max=versions[1],
-            steps=steps,
-            digest=digest,
-            ended=ended,
-            episodes=episodes,
+            version_min=finished.versions[0],
+            version_max=finished.versions[1],
+            steps=finished.steps,
+            digest=finished.digest,
+            ended=finished.ended,
+            episodes=finished.episodes,
         )
-        own.unacked[own.next] = (unroll, buffers)
+        own.unacked[own.next] = (unroll, finished.buffers)
         own.next += 1
         self.generated += 1
-        return encode(unroll, *buffers)
+        return encode(unroll, *finished.buffers)
 
     def last(self, stream: int) -> int:
         """Returns the seq of the unroll put last."""
@@ -186,9 +187,8 @@ class Outbox:
     ) -> list[Ping]:
         """Returns one beat; more than one message when much is open. A ping overtakes what waits to
         be sent, so it must not name that: it would look lost."""
-        open_ranges = self.unacked(waiting=waiting)
-        cut = range(0, max(1, len(open_ranges)), MAX_ENTRIES)
-        return [Ping(tuple(open_ranges[at : at + MAX_ENTRIES]), stats, version) for at in cut]
+        open_ranges = parts(self.unacked(waiting=waiting)) or [()]
+        return [Ping(part, stats, version) for part in open_ranges]
 
     def abandon(self) -> list[Range]:
         """Settles everything open as abandoned: it never will be acknowledged. Returns its

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import zmq
 
 from headrace.broker.histograms import ACK_S, Buckets
 from headrace.broker.journal.journal import Journal
-from headrace.broker.peers.outbox import Outbox
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.protocol import hello_payload
 from headrace.broker.protocol.messages import (
     MAX_ENTRIES,
@@ -19,7 +20,6 @@ from headrace.broker.protocol.messages import (
     Buffer,
     Bye,
     Chunk,
-    Episodes,
     Hello,
     Limit,
     Message,
@@ -35,8 +35,11 @@ from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
 
+# Unrolls over which it is measured how long they wait to be trained.
+_WAITS = 4
 
-class ActorEnd:
+
+class SamplerEnd:
     """Speaks with the broker for the sampler, which waits on `news` and then looks at what it
     needs."""
 
@@ -62,7 +65,9 @@ class ActorEnd:
         self.bytes_sent = 0
         self.acks = Buckets(ACK_S)  # from sending to the acknowledgement
         self.last_ack = 0.0  # when one came, seconds since 1970; 0 = none yet
-        self._sent: dict[tuple[int, int], float] = {}  # (stream, seq) -> when; not acknowledged
+        # (stream, seq) -> when, and acting with what; not acknowledged
+        self._sent: dict[tuple[int, int], tuple[float, int]] = {}
+        self._waits = deque([0], maxlen=_WAITS)  # versions; of the latest that were acknowledged
         self._spaces = ("", "")  # digest, words
         self.weights = Subscriber(self.link, shelf)
         self._journal = journal
@@ -88,6 +93,12 @@ class ActorEnd:
         """Returns the version that the sampler acts with."""
         return self.weights.acting
 
+    @property
+    def waited(self) -> int:
+        """Returns the versions that passed between an unroll's end and its training: the fewest of
+        the latest, so that a single late one does not count."""
+        return min(self._waits)
+
     async def serve(self) -> None:
         """Runs the link and the poll of the machine's shelf. Ends as the link does."""
         async with asyncio.TaskGroup() as group:
@@ -98,32 +109,15 @@ class ActorEnd:
         """Asks for credit, once the environments are made."""
         self.outbox = Outbox(inc=self.inc, streams=streams)
         self._spaces = spaces
+        self._journal.plays(self.inc, streams)
         self.link.greet()
 
-    def put(
-        self,
-        stream: int,
-        *,
-        versions: tuple[int, int],
-        steps: int,
-        digest: int,
-        ended: int,
-        episodes: Episodes,
-        buffers: Sequence[Buffer],
-    ) -> None:
+    def put(self, stream: int, finished: FinishedUnroll) -> None:
         """Sends a finished unroll; it stays in the outbox until it is acknowledged."""
-        frames = self.outbox.put(
-            stream,
-            versions=versions,
-            steps=steps,
-            digest=digest,
-            ended=ended,
-            episodes=episodes,
-            buffers=buffers,
-        )
+        frames = self.outbox.put(stream, finished)
         seq = self.outbox.last(stream)
-        self._sent[stream, seq] = time.monotonic()
-        self._journal.generated(self.inc, stream, seq, steps)
+        self._sent[stream, seq] = time.monotonic(), self.acting
+        self._journal.generated(self.inc, stream, seq, finished.steps)
         self.bytes_sent += sum(len(frame) for frame in frames)
         self.link.send_bulk((stream, seq), frames)
 
@@ -204,4 +198,7 @@ class ActorEnd:
         now, self.last_ack = time.monotonic(), time.time()
         for stream, lo, hi in settled:
             for seq in range(lo, hi):
-                self.acks.add(now - self._sent.pop((stream, seq), now))
+                sent, acting = self._sent.pop((stream, seq), (now, self.acting))
+                self.acks.add(now - sent)
+                # The step that trained it made one version more.
+                self._waits.append(max(0, self.acting - acting - 1))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -54,7 +54,7 @@ class Outcome(IntEnum):
     told."""
 
     TRAINED = 0  # an optimiser step used it
-    STALE = 1  # older than max_lag_hard versions
+    STALE = 1  # waited for more than max_lag_hard versions
     SHED = 2  # the broker had no room and said so
     DUPLICATE = 3  # this copy; the unroll itself has another outcome
     REJECTED = 4  # the learner could not use it: shape, digest, numbers
@@ -74,6 +74,14 @@ class Refusal(IntEnum):
     TAKEN = 6  # another learner trains this run, or took it over
     WAIT = 7  # not yet: another learner may live; say HELLO again
     FORGETS = 8  # a learner with new weights, where others are trained
+
+
+_Entry = TypeVar("_Entry")
+
+
+def parts(entries: Sequence[_Entry]) -> list[tuple[_Entry, ...]]:
+    """Splits a list into as many entries as fit one header each."""
+    return [tuple(entries[at : at + MAX_ENTRIES]) for at in range(0, len(entries), MAX_ENTRIES)]
 
 
 def ranges(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -1,4 +1,4 @@
-"""What a HELLO carries beside its header: too long for one, and decoded once per session."""
+"""The payload of a HELLO: too long for a header, and decoded once per session."""
 
 from itertools import pairwise
 from typing import Annotated, TypeAlias
@@ -23,8 +23,7 @@ _MOST_DEEP = 16
 
 
 class HelloPayload(Struct, frozen=True):
-    """Holds what a HELLO carries beside its header; a field is empty for a role that does not use
-    it."""
+    """Holds the payload; a field is empty for a role that does not use it."""
 
     shared: dict[str, object] | None = None  # learner: the sections all must agree on
     spaces: str = ""  # in words, for the text of a refusal

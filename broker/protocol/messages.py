@@ -18,13 +18,11 @@ import xxhash
 import zmq
 
 from headrace.broker.protocol.bulk_messages import Mark, Message, Open, Piece, Reached
-from headrace.broker.protocol.credit_messages import Limit, Recall, Returned
 from headrace.broker.protocol.fields import (
     MAX_BUFFER_BYTES,
     MAX_BUFFERS,
     MAX_ENTRIES,
     MAX_EPISODES,
-    ActedWith,
     Count,
     Episodes,
     Inc,
@@ -37,15 +35,26 @@ from headrace.broker.protocol.fields import (
     Role,
     Text,
     Version,
+    parts,
     ranges,
 )
 from headrace.broker.protocol.lease_messages import Deliver, Done, LearnerPing, LearnerPong, Nack
+from headrace.broker.protocol.sampler_messages import (
+    Ack,
+    Limit,
+    Ping,
+    Pong,
+    Recall,
+    Returned,
+    Unroll,
+)
 
 __all__ = [
     "MAX_BUFFERS",
     "MAX_BUFFER_BYTES",
     "MAX_ENTRIES",
     "MAX_EPISODES",
+    "Ack",
     "Deliver",
     "Done",
     "Episodes",
@@ -58,11 +67,15 @@ __all__ = [
     "Open",
     "Outcome",
     "Piece",
+    "Ping",
+    "Pong",
     "Range",
     "Reached",
     "Recall",
     "Refusal",
     "Returned",
+    "Unroll",
+    "parts",
     "ranges",
 ]
 
@@ -128,44 +141,6 @@ class Refuse(Message, frozen=True):
 
     code: int
     text: str
-
-
-class Unroll(Message, frozen=True):
-    """Carries a finished unroll, actor -> broker. Buffers: the unroll's fields."""
-
-    inc: Inc
-    stream: Count
-    seq: Count
-    floor: Count  # every seq below is settled for the sampler and need not be remembered
-    version_min: ActedWith
-    version_max: ActedWith
-    steps: Count  # live steps, dead ones left out
-    digest: int  # xxh3-64 over the buffers
-    ended: Count = 0  # episodes that ended in here
-    episodes: Episodes = ()  # (column, return, length), those not told with the ones before too
-
-
-class Ack(Message, frozen=True):
-    """Acknowledges, broker -> actor, ranges with the outcome they share."""
-
-    outcome: Outcome
-    ranges: tuple[Range, ...]
-
-
-class Ping(Message, frozen=True):
-    """Lists, actor or evaluator -> broker, every beat, what is not acknowledged."""
-
-    unacked: Ranges
-    stats: dict[str, float]
-    version: Version = -1  # acting with
-
-
-class Pong(Message, frozen=True):
-    """Names, broker -> actor, unacknowledged ranges that are not here; send them again."""
-
-    broker_inc: int
-    version: int
-    missing: tuple[Range, ...]
 
 
 class Announce(Message, frozen=True):
@@ -272,17 +247,9 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 def encode(message: Message, *buffers: Payload) -> list[Payload]:
     """Returns the frames of a message."""
-    header = _ENCODER.encode(message)
+    header, tag, count = _ENCODER.encode(message), _TAG[type(message)], len(buffers)
     assert len(header) <= MAX_HEADER, f"{type(message).__name__} header of {len(header)} bytes"
-    prefix = _PREFIX.pack(
-        MAGIC,
-        PROTOCOL,
-        _TAG[type(message)],
-        len(buffers),
-        0,
-        len(header),
-        _check(header, _TAG[type(message)], len(buffers)),
-    )
+    prefix = _PREFIX.pack(MAGIC, PROTOCOL, tag, count, 0, len(header), _check(header, tag, count))
     return [prefix, header, *buffers]
 
 

@@ -1,6 +1,6 @@
 """CURVE options of both ends of a socket, and the monitor that reports failed handshakes.
 
-The Gate (gate.py) decides who may connect.
+The Gate (transport/key_gate.py) decides who may connect.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from headrace.broker.security.keys import Key
 
 # A named domain: only sockets that set it are asked about here, and "*" would not match it.
 DOMAIN: Final = b"headrace"
+# Value of a failed handshake where one side has keys and the other has not.
+MECHANISM_MISMATCH: Final = 0x11000002
 # Handshakes that failed, also those that failed before the Gate was asked about a key.
 FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

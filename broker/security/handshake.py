@@ -17,14 +17,13 @@ from typing import Final
 
 import zmq
 
+from headrace.broker.line_limiter import LineLimiter
+from headrace.broker.security.curve import MECHANISM_MISMATCH
 from headrace.broker.security.keys import Key, stem
 
 _REFUSED: Final = 400
-_MECHANISM_MISMATCH: Final = 0x11000002
 # This many broken handshakes in a row are not an accident.
 _PATIENCE: Final = 3
-# Seconds until the same line is logged again.
-_AGAIN_S: Final = 60.0
 _LONGEST_S: Final = {"refused": 30.0, "later": 5.0, "mismatch": 30.0, "hung up": 5.0}
 _SHORTEST_S: Final = 0.5
 
@@ -40,7 +39,7 @@ def failure(event: int, value: int) -> Failure:
     """Classifies a monitor's event."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return Failure.REFUSED if value == _REFUSED else Failure.LATER
-    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
         return Failure.MISMATCH
     return Failure.HUNG_UP
 
@@ -54,13 +53,13 @@ class Handshakes:
         self._let_in = False  # ever
         self._failures = 0  # in a row
         self._last = Failure.HUNG_UP
-        self._last_logged: dict[Failure, float] = {}  # when logged, since we were last let in
+        self._lines = LineLimiter()  # since we were last let in
 
     def succeeded(self) -> None:
         """Notes that the broker spoke with us."""
         self._let_in = True
         self._failures = 0
-        self._last_logged.clear()
+        self._lines.clear()
 
     def failed(self, what: Failure) -> bool:
         """Counts a failure; True = close this socket, and back off."""
@@ -79,10 +78,8 @@ class Handshakes:
         quiet = self._last is Failure.HUNG_UP and self._failures < _PATIENCE
         if not self._failures or quiet:
             return ""
-        if now - self._last_logged.get(self._last, -_AGAIN_S) < _AGAIN_S:
-            return ""
-        self._last_logged[self._last] = now
-        return f"{self._words()}; still trying"
+        line = f"{self._words()}; still trying"
+        return line if self._lines.allows(line, now) else ""
 
     def pause_s(self) -> float:
         """Returns the back-off in seconds; 0 = no handshake failed."""

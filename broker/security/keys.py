@@ -23,6 +23,8 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
+from headrace.broker.errors import UserError
+
 ROLES: Final = ("learner", "actor", "evaluator", "watcher")  # of peers
 BROKER: Final = "broker"
 AUTHORISED: Final = "authorised"
@@ -33,7 +35,7 @@ _MOST_BYTES: Final = 4096  # far more than any key file
 _FIELDS: Final = ("role", "name", "public", "secret", "broker")
 
 
-class KeyFileError(ValueError):
+class KeyFileError(UserError, ValueError):
     """Says, in one line for the user, why a key file cannot be used."""
 
 

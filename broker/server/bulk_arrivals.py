@@ -47,7 +47,7 @@ class BulkArrivals:
         self._limits = limits
         self._peer_log = weight_messages.peer_log
         self._replies = weight_messages.replies
-        self._newest = weight_messages.newest
+        self._weight_messages = weight_messages
         self._take = take  # a message that is whole now
         self._of: dict[int, Reassembly] = {}  # by incarnation: they outlive a connection
 
@@ -97,7 +97,7 @@ class BulkArrivals:
     def sweep(self, roster: Roster) -> None:
         """Drops, at every tick, what its peer cannot finish or what is no longer needed."""
         for inc, own in list(self._of.items()):
-            if not roster.route(inc):
+            if not roster.route_of(inc):
                 del self._of[inc]
             elif own.message is not None and not self._wanted(inc, own.message):
                 own.forget()
@@ -129,7 +129,7 @@ class BulkArrivals:
     def _wanted(self, inc: int, inner: Message) -> bool:
         """Tells whether it is not here yet and that incarnation may still bring it."""
         if not isinstance(inner, Unroll):
-            return self._newest.came_from(inc)
+            return self._weight_messages.is_publisher(inc)
         if not self._granted(inner):
             return False
         stream = self._ledger.state.actors[inner.inc].streams[inner.stream]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from headrace.broker.errors import ExpectedError
 from headrace.broker.ledger.records import Actor
 
 _MIB: Final = 1 << 20
@@ -27,7 +28,7 @@ _STREAM: Final = 512
 _SEQ: Final = 128
 
 
-class MemoryExceededError(RuntimeError):
+class MemoryExceededError(ExpectedError):
     """Says that more is in memory than anything we hold; the text is for the log."""
 
 

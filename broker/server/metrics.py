@@ -1,4 +1,4 @@
-"""Every broker metric, declared once. Read from the ledger at a scrape: counting is free."""
+"""Declares every broker metric, once. They are read at a scrape, so counting is free."""
 
 import time
 from collections import Counter
@@ -29,7 +29,7 @@ class BrokerMetrics(Collector):
         yield from self._ledger(server)
         yield from self._peers(server)
         yield from self._weights(server)
-        yield from summed(server.sampler_totals, server.roster.of("actor"))
+        yield from summed(server.run_status.sampler_totals, server.roster.with_role("actor"))
 
     def _traffic(self, counters: Counters) -> Iterator[Metric]:
         messages = CounterMetricFamily(
@@ -42,7 +42,9 @@ class BrokerMetrics(Collector):
         yield messages
         yield _counter("headrace_broker_bytes", "Bytes by direction", "dir", counters.bytes)
         yield CounterMetricFamily(
-            "headrace_broker_unsaid_lines", "Lines that the log was spared", value=counters.unsaid
+            "headrace_broker_unsaid_lines",
+            "Lines that the log was spared",
+            value=counters.spared_lines,
         )
         yield CounterMetricFamily(
             "headrace_broker_fragment_bytes",
@@ -50,12 +52,12 @@ class BrokerMetrics(Collector):
             value=counters.unroll_bytes,
         )
         yield _counter(
-            "headrace_broker_protocol_errors", "Messages not taken", "reason", counters.errors
+            "headrace_broker_protocol_errors", "Messages not taken", "reason", counters.dropped
         )
         yield _counter("headrace_broker_refusals", "Peers refused", "reason", counters.refused)
         yield histogram(
             "headrace_broker_fragment_lag_versions",
-            "Age: versions between acting and dispatch, by unroll; max_lag does not bound it",
+            "Age: versions between an unroll's first step and its dispatch",
             counters.lags,
         )
         yield CounterMetricFamily(
@@ -108,7 +110,7 @@ class BrokerMetrics(Collector):
             ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", state.credit.ahead),
             ("max_lag_versions", "pacing.max_lag, by the run", state.credit.max_lag),
             ("version", "The learner's version", state.credit.version),
-            ("over", "1 = the learner said that the run is complete", int(ledger.over)),
+            ("over", "1 = the learner said that the run is complete", int(ledger.run_complete)),
             (
                 "ledger_unaccounted",
                 "Unrolls lost by our own counting",
@@ -116,6 +118,14 @@ class BrokerMetrics(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"headrace_broker_{name}", words, value=float(number))
+        shares = GaugeMetricFamily(
+            "headrace_broker_trained_share",
+            "Of the steps trained in up to a minute, by quarter of the streams; 1 supplied least",
+            labels=["quarter"],
+        )
+        for at, share in enumerate(server.trained_shares.quarters):
+            shares.add_metric([str(at + 1)], share)
+        yield shares
         yield histogram(
             "headrace_broker_fragment_age_seconds", "From arriving to how it ended", state.ages
         )
@@ -127,13 +137,12 @@ class BrokerMetrics(Collector):
             "headrace_broker_late_peers", "Peers that missed two beats", labels=["role"]
         )
         for role in ROLES:
-            peers = server.roster.of(role)
+            peers = server.roster.with_role(role)
             sessions.add_metric([role], len(peers))
             late.add_metric([role], sum(1 for peer in peers if peer.is_late(beat_s, now)))
         yield from (sessions, late)
-        told = Counter(
-            {role: server.peer_errors.totals[role] for role in ROLES if role != "watcher"}
-        )
+        totals = server.run_status.peer_errors.totals
+        told = Counter({role: totals[role] for role in ROLES if role != "watcher"})
         yield _counter("headrace_broker_troubles", "Errors that peers reported", "role", told)
         skews = [peer.skew_s for peer in server.roster.everybody()]
         yield GaugeMetricFamily(
@@ -146,7 +155,7 @@ class BrokerMetrics(Collector):
             yield _counter("headrace_broker_handshakes", "By outcome", "outcome", shaken)
 
     def _weights(self, server: Server) -> Iterator[Metric]:
-        spread, weights, roster = server.weights.propagation, server.fetch, server.roster
+        spread, weights, roster = server.weights.propagation, server.weights.fetch, server.roster
         yield CounterMetricFamily(
             "headrace_broker_weights_published",
             "Versions whole and verified here",
@@ -162,7 +171,7 @@ class BrokerMetrics(Collector):
             ("lagging_actors", "Samplers not acting with them", roster.behind(weights.version)),
             (
                 "behind_versions",
-                "NewestWeights, less the oldest acted with",
+                "Newest weights, less the oldest acted with",
                 roster.versions_behind(weights.version),
             ),
             ("refused_chunks", "Chunks with a wrong hash", weights.refused),

@@ -1,4 +1,4 @@
-"""How long new weights take from the broker to the samplers that act with them."""
+"""Measures how long new weights take from the broker to the samplers that act with them."""
 
 from collections import OrderedDict
 from typing import Final

@@ -1,4 +1,4 @@
-"""What all samplers together did, from the figures that each sends with every beat. Pure.
+"""Sums the figures that samplers send with every beat. Pure.
 
 A sampler sends totals since it began; the broker adds up what they grew by. So its own totals never
 fall when a sampler leaves, and one that comes back is not counted twice. Names are a closed set:
@@ -37,7 +37,3 @@ class SamplerTotals:
         self._last[inc] = stats
         while len(self._last) > here + _MOST_GONE:
             self._last.popitem(last=False)
-
-    def counts(self, name: str, edges: tuple[float, ...]) -> list[float]:
-        """Returns the counts of a histogram as `Buckets` has them, of all samplers."""
-        return [self.totals[f"{name}_{at}"] for at in range(len(edges) + 1)]

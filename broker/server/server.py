@@ -19,13 +19,12 @@ import zmq
 from headrace.broker import sanitise
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
-from headrace.broker.peer_errors import PeerErrors
+from headrace.broker.ledger.trained_shares import TrainedShares
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Buffer, Hello, Message, Refusal
 from headrace.broker.server import send_decisions
 from headrace.broker.server.bulk_arrivals import CARRIAGE, BulkArrivals
-from headrace.broker.server.connections import rate_limits
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.joining import Joining, address_of, user_of
 from headrace.broker.server.connections.peer_log import PeerLog
@@ -34,7 +33,7 @@ from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import ROLES, Peer, Roster
 from headrace.broker.server.connections.takeover import Takeover
 from headrace.broker.server.memory_guard import MemoryGuard
-from headrace.broker.server.sampler_totals import SamplerTotals
+from headrace.broker.server.peer_messages import PeerMessages
 from headrace.broker.server.status import RunStatus
 from headrace.broker.server.unroll_messages import UnrollMessages
 from headrace.broker.server.weight_messages import WeightMessages
@@ -81,34 +80,32 @@ class Server:
         )
         self.takeover = Takeover(ledger, roster, replies, config.beat_s, self.weights.pong)
         self.joining = Joining(ledger, roster, limits, gate, self.takeover)
-        self.fetch = self.weights.newest.fetch
         self.bulk_arrivals = BulkArrivals(ledger, limits, self.weights, self._take)
-        totals = self.sampler_totals = SamplerTotals()
-        errors = self.peer_errors = PeerErrors()
-        self._began = time.monotonic()
-        self.run_status = RunStatus(
-            config, ledger, roster, self.weights, totals, errors, inc=inc, began=self._began
-        )
+        self.trained_shares = TrainedShares()
+        self.run_status = RunStatus(ledger, roster, self.weights, inc=inc, beat_s=config.beat_s)
         self.status = self.run_status.status
-        told = UnrollMessages(ledger, counters, self.peer_log)
+        unrolls = UnrollMessages(ledger, counters, self.peer_log)
+        own = PeerMessages(
+            ledger, roster, limits, self.weights, self.run_status, self.takeover, inc=inc
+        )
         # By message: the roles that may send it, and its handler.
         samplers, players, learners = {"actor"}, {"actor", "evaluator", "node"}, {"learner"}
         anyone = set(ROLES)
         self._handlers: dict[type[Message], tuple[Set[str], Callable[[Peer, Any, Any], None]]] = {
-            messages.Unroll: (samplers, told.unroll),
-            messages.Ping: (players, self._ping),
-            messages.Returned: (samplers, told.returned),
+            messages.Unroll: (samplers, unrolls.unroll),
+            messages.Ping: (players, own.ping),
+            messages.Returned: (samplers, unrolls.returned),
             messages.Acting: (players, self.weights.acting),
-            messages.Bye: (anyone, self._bye),
-            messages.Done: (learners, told.done),
-            messages.Nack: (learners, told.nack),
-            messages.LearnerPing: (learners, self._learner_ping),
+            messages.Bye: (anyone, own.bye),
+            messages.Done: (learners, unrolls.done),
+            messages.Nack: (learners, unrolls.nack),
+            messages.LearnerPing: (learners, own.learner_ping),
             messages.Announce: (learners, self.weights.announced),
             messages.Chunk: (learners, self.weights.chunk),
             messages.Get: (players, self.weights.get),  # a watcher reads numbers
             **dict.fromkeys(CARRIAGE, (anyone, self.bulk_arrivals.carry)),
-            messages.Watch: (anyone, self._watch),
-            messages.Trouble: (anyone - {"watcher"}, self._trouble),
+            messages.Watch: (anyone, own.watch),
+            messages.Trouble: (anyone - {"watcher"}, own.trouble),
         }
 
     async def run(self) -> None:
@@ -137,7 +134,7 @@ class Server:
             joined = False
             for frames in await self._xpub.receive(3600.0):
                 joined |= bytes(frames[0].buffer[:1]) == b"\x01"
-            blob = self.weights.newest.blob
+            blob = self.weights.blob
             if joined and blob is not None:
                 self._publish(blob.announce)
 
@@ -162,6 +159,7 @@ class Server:
         for peer in self.roster.silent(now - 3 * self.config.lease_s):
             self.roster.forget(peer.inc)
         self.bulk_arrivals.sweep(self.roster)
+        self.trained_shares.update(self.ledger.state.streams(), now)
         for peer in self.joining.remove_withdrawn():
             log.warning("the key of %s was withdrawn; %s is out", peer.user, peer.name)
         if crowd := self.joining.streams_warning():
@@ -176,13 +174,13 @@ class Server:
         peer = self.roster.get(route)
         budget = peer.budget if peer is not None else self.limits.unknown_budget(route)
         if not self.limits.takes_message(budget, size, now):
-            self.counters.errors["rate"] += 1
+            self.counters.dropped["rate"] += 1
             return
         try:
             message, views = messages.decode([frame.buffer for frame in frames[1:]])
         except messages.WireError as error:
             other = isinstance(error, messages.OtherProtocol)
-            self.counters.errors["protocol" if other else "malformed"] += 1
+            self.counters.dropped["protocol" if other else "malformed"] += 1
             if other and self.limits.may_answer(budget, now):
                 self._replies.refuse(route, Refusal.PROTOCOL, str(error))
             return
@@ -193,7 +191,7 @@ class Server:
         elif isinstance(message, Hello):
             self._hello(frames[1], route, budget, message, views[0] if views else b"")
         elif peer is None or not (self.joining.heard(peer, now) or kind is messages.Bye):
-            self.counters.errors["unknown"] += 1
+            self.counters.dropped["unknown"] += 1
             if self.limits.may_answer(budget, now):
                 self._replies.send(route, messages.Resync(self.inc))
         else:
@@ -204,7 +202,7 @@ class Server:
         """Handles a whole message of a peer that is here."""
         roles, handler = self._handlers.get(type(message), (set(), None))
         if handler is None or peer.role not in roles:
-            self.counters.errors["unexpected"] += 1
+            self.counters.dropped["unexpected"] += 1
         elif getattr(message, "inc", peer.inc) != peer.inc:
             self.peer_log.dropped("identity", "%s speaks as another", peer.name)
         else:
@@ -215,15 +213,15 @@ class Server:
     ) -> None:
         now = time.monotonic()
         if not self.limits.takes_hello(budget, now):
-            self.counters.errors["hello"] += 1
+            self.counters.dropped["hello"] += 1
             return
         try:
             intro = hello_payload.decode(body) if body else HelloPayload()
         except messages.Malformed:
-            self.counters.errors["malformed"] += 1
+            self.counters.dropped["malformed"] += 1
             return
         user = user_of(frame) if self.gate is not None else ""
-        published = self.fetch.version
+        published = self.weights.fetch.version
         objection = self.joining.refusal(hello, intro, user, published=published, now=now)
         if objection is not None:
             who = sanitise.words(f"{hello.role} {hello.name}")
@@ -236,82 +234,14 @@ class Server:
         )
         if news:
             self.peer_log.log("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
-        if self.weights.newest.came_from(peer.inc):
-            self.fetch.reconnected()
+        if self.weights.is_publisher(peer.inc):
+            self.weights.fetch.reconnected()
         version, out = self.joining.enter(peer, hello, intro, published=published)
         for other, code, text in out:
             if code is Refusal.TAKEN:
                 self.peer_log.log("%s is out: %s", other.name, text)
             self._replies.refuse(other.route, code, text)
         self._welcome(peer, version)
-
-    # ---- one method a message -------------------------------------------------------------------
-
-    def _ping(self, peer: Peer, message: messages.Ping, _: Sequence[Buffer]) -> None:
-        if not peer.spaces and peer.role != "node":
-            return
-        self._says(peer, message.stats)
-        actor = peer.role == "actor"
-        lost = self.ledger.missing(peer.inc, message.unacked, message.version) if actor else ()
-        self.limits.charge(peer.budget, messages=rate_limits.cost_in_messages(message.unacked))
-        missing = lost[: messages.MAX_ENTRIES]
-        self._replies.send(
-            peer.route, messages.Pong(self.inc, self.ledger.state.credit.version, missing)
-        )
-        blob = self.weights.newest.blob
-        if peer.acting != self.fetch.version and blob is not None:
-            self._replies.send(peer.route, blob.announce)  # an announcement got lost
-        if self.ledger.over:
-            self._replies.send(
-                peer.route, messages.Bye(self.inc, True, "the learner reached its goal")
-            )
-
-    def _says(self, peer: Peer, stats: dict[str, float]) -> None:
-        """Takes in the figures that a peer sends with every beat."""
-        self._replies.beat(peer)
-        peer.stats = sanitise.numbers(stats)
-        peer.skew_s = abs(time.time() - peer.stats.get("clock", time.time()))
-        if peer.role == "actor":
-            age_s = peer.seen - self._began
-            self.sampler_totals.add(peer.inc, peer.stats, here=len(self.roster), age_s=age_s)
-        elif peer.role == "learner":
-            self.run_status.learnt(peer.stats)
-            self.takeover.trained_steps = int(peer.stats.get("trained_steps", 0))
-
-    def _bye(self, peer: Peer, message: messages.Bye, _: Sequence[Buffer]) -> None:
-        last = peer.role != "actor" or len(message.abandoned) < messages.MAX_ENTRIES
-        self.limits.charge(peer.budget, messages=rate_limits.cost_in_messages(message.abandoned))
-        if peer.role == "actor":
-            self.ledger.actor_bye(peer.inc, message.abandoned, last=last)
-        elif peer.role == "learner" and self.ledger.learner_bye(peer.inc, final=message.final):
-            self._farewell(message)
-        if last:  # else the next BYE names the rest
-            text = sanitise.words(message.text)
-            self.peer_log.log("%s %s leaves: %s", peer.role, peer.name, text, level=logging.INFO)
-            self.roster.forget(peer.inc)
-
-    def _farewell(self, bye: messages.Bye) -> None:
-        text, blob = sanitise.words(bye.text), self.weights.newest.blob
-        for player in self.roster.players() if bye.final else ():
-            if player.role == "evaluator" and blob is not None:
-                self._replies.send(player.route, blob.announce)  # they evaluate the last ones
-            self._replies.send(player.route, messages.Bye(self.inc, True, text))
-
-    def _learner_ping(self, peer: Peer, message: messages.LearnerPing, _: Sequence[Buffer]) -> None:
-        self._says(peer, message.stats)
-        self.ledger.held(peer.inc, message.held, message.max_tag)
-        self.ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
-        self._replies.send_all(peer.route, self.weights.newest.again(peer.inc))
-        self._replies.send(peer.route, self.weights.pong())
-
-    def _trouble(self, peer: Peer, message: messages.Trouble, _: Sequence[Buffer]) -> None:
-        """Keeps an error that a peer reports; at INFO, so `headrace train` does not repeat it."""
-        if self.peer_errors.add(peer.role, peer.name, message.text, message.count, peer.seen):
-            text = sanitise.words(message.text, 2000)
-            self.peer_log.log("%s %s: %s", peer.role, peer.name, text, level=logging.INFO)
-
-    def _watch(self, peer: Peer, _message: messages.Watch, _: Sequence[Buffer]) -> None:
-        self._replies.send(peer.route, messages.Status(), self.run_status.packed(time.monotonic()))
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -321,7 +251,7 @@ class Server:
 
     def _pump(self) -> None:
         send_decisions.send(
-            self.ledger.pump(time.monotonic()),
+            self.ledger.decide(time.monotonic()),
             ledger=self.ledger,
             roster=self.roster,
             replies=self._replies,
@@ -330,13 +260,9 @@ class Server:
         )
 
     def _welcome(self, peer: Peer, version: int) -> None:
+        run, config = self.roster.run, self.config
         welcome = messages.Welcome(
-            self.inc,
-            self.roster.run,
-            self.config.beat_s,
-            self.config.lease_s,
-            self.announce,
-            version,
+            self.inc, run, config.beat_s, config.lease_s, self.announce, version
         )
         if not self._replies.send(peer.route, welcome, self._shared):
             self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC

@@ -1,9 +1,9 @@
-"""The status of the run for those who watch it, made at most ten times a second."""
+"""The status of the run for those who watch it: what peers report, and what the broker counts."""
 
 import time
 from typing import Any, Final
 
-from headrace.broker.config import BrokerConfig
+from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.protocol import hello_payload
@@ -45,31 +45,38 @@ class DecimatedCurve:
 
 
 class RunStatus:
-    """Puts the status together from the broker's parts."""
+    """Takes in what peers report, and puts the status together from that and the broker's parts."""
 
     def __init__(
         self,
-        config: BrokerConfig,
         ledger: Ledger,
         roster: Roster,
         weight_messages: WeightMessages,
-        sampler_totals: SamplerTotals,
-        peer_errors: PeerErrors,
         *,
         inc: int,
-        began: float,
+        beat_s: float,
     ) -> None:
+        self.sampler_totals = SamplerTotals()
+        self.peer_errors = PeerErrors()
         self._inc = inc  # the broker's incarnation
-        self._began = began  # when the broker did
-        self._beat_s = config.beat_s
+        self._began = time.monotonic()  # when the broker did
+        self._beat_s = beat_s
         self._ledger = ledger
         self._roster = roster
         self._weight_messages = weight_messages
-        self._sampler_totals = sampler_totals
-        self._peer_errors = peer_errors
         self._curve = DecimatedCurve()  # (steps trained on, mean return)
         self._packed = b""
         self._until = float("-inf")  # the packed one is fresh before
+
+    def add_figures(self, peer: Peer, stats: dict[str, float]) -> None:
+        """Takes in the figures that a peer sends with every beat."""
+        stats = peer.stats = sanitise.numbers(stats)
+        peer.skew_s = abs(time.time() - stats.get("clock", time.time()))
+        if peer.role == "actor":
+            age_s = peer.heard_at - self._began
+            self.sampler_totals.add(peer.inc, stats, here=len(self._roster), age_s=age_s)
+        elif peer.role == "learner" and "mean_return" in stats and "trained_steps" in stats:
+            self._curve.add(stats["trained_steps"], stats["mean_return"])
 
     def packed(self, now: float) -> bytes:
         """Returns the status packed for the wire, at most 0.1 s old."""
@@ -77,15 +84,10 @@ class RunStatus:
             self._packed, self._until = hello_payload.pack(self.status()), now + _EVERY_S
         return self._packed
 
-    def learnt(self, stats: dict[str, float]) -> None:
-        """Adds the figures of a learner's beat to the learning curve."""
-        if "mean_return" in stats and "trained_steps" in stats:
-            self._curve.add(stats["trained_steps"], stats["mean_return"])
-
     def status(self) -> dict[str, Any]:
         """Returns the status. Another thread may ask: every table is copied before it is walked."""
         ledger, roster, weight_messages = self._ledger, self._roster, self._weight_messages
-        now, state, weights = time.monotonic(), ledger.state, weight_messages.newest.fetch
+        now, state, weights = time.monotonic(), ledger.state, weight_messages.fetch
         leased = len(state.leases)
         return {
             "run": roster.run,
@@ -116,24 +118,26 @@ class RunStatus:
             "unaccounted": ledger.unaccounted(),
             "actors": {"behind": roster.behind(weights.version), **roster.sums()},
             "samplers": {
-                name: self._sampler_totals.totals[name]
+                name: self.sampler_totals.totals[name]
                 for name in ("env_steps", "episodes", "generated")
             },
-            "learners": [_said(peer, now) for peer in roster.of("learner")[:_MOST_SHOWN]],
-            "evaluators": [_said(peer, now) for peer in roster.of("evaluator")[:_MOST_SHOWN]],
+            "learners": self._figures_of("learner", now),
+            "evaluators": self._figures_of("evaluator", now),
             "late": self._late(now),
-            "troubles": self._peer_errors.shown(now),
+            "troubles": self.peer_errors.shown(now),
             "curve": self._curve.points(),
-            "over": ledger.over,
+            "over": ledger.run_complete,
         }
 
     def _late(self, now: float) -> list[dict[str, Any]]:
         late = [peer for peer in self._roster.everybody() if peer.is_late(self._beat_s, now)]
         return [
-            {"role": peer.role, "name": peer.name, "silent_s": round(now - peer.seen, 3)}
+            {"role": peer.role, "name": peer.name, "silent_s": round(now - peer.heard_at, 3)}
             for peer in late[:_MOST_LATE]
         ]
 
-
-def _said(peer: Peer, now: float) -> dict[str, Any]:
-    return {"name": peer.name, "silent_s": round(now - peer.seen, 3), **peer.stats}
+    def _figures_of(self, role: str, now: float) -> list[dict[str, Any]]:
+        return [
+            {"name": peer.name, "silent_s": round(now - peer.heard_at, 3), **peer.stats}
+            for peer in self._roster.with_role(role)[:_MOST_SHOWN]
+        ]

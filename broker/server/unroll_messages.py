@@ -38,7 +38,9 @@ class UnrollMessages:
 
     def done(self, peer: Peer, message: Done, _: Sequence[Buffer]) -> None:
         self._ledger.done(peer.inc, message.tags)
-        self._ledger.learner_heard(peer.inc, peer.seen, version=message.version, want=message.want)
+        self._ledger.learner_heard(
+            peer.inc, peer.heard_at, version=message.version, want=message.want
+        )
 
     def nack(self, peer: Peer, message: Nack, _: Sequence[Buffer]) -> None:
         if message.outcome in (Outcome.REJECTED, Outcome.DUPLICATE, Outcome.ABANDONED):

@@ -1,11 +1,13 @@
 """Addresses, and sockets with every option that MUST be set, in one place."""
 
+import errno
 import ipaddress
 import re
 import socket as unix
 
 import zmq
 
+from headrace.broker.errors import UserError
 from headrace.broker.protocol.messages import MAX_BUFFER_BYTES
 from headrace.broker.security import curve
 from headrace.broker.security.keys import Key
@@ -29,7 +31,7 @@ _UNHEARD_MS = 1000 * (_KEEPALIVE_IDLE_S + _KEEPALIVE_INTERVAL_S * _KEEPALIVE_COU
 _CONNECT_MS = 2000
 
 
-class EndpointError(ValueError):
+class EndpointError(UserError, ValueError):
     """Says which address cannot be used, and why."""
 
 
@@ -179,6 +181,22 @@ def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket
     socket.set(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
     socket.set(zmq.TCP_MAXRT, _UNHEARD_MS)
     return socket
+
+
+def is_here(endpoint: str) -> bool:
+    """Tells whether this machine has the address of an endpoint, as it may not while it starts; a
+    name or an interface is left to ZeroMQ."""
+    host = endpoint.partition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        family = unix.AF_INET6 if ipaddress.ip_address(host).version == 6 else unix.AF_INET
+    except ValueError:
+        return True
+    with unix.socket(family) as trial:
+        try:
+            trial.bind((host, 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
+from headrace.broker.line_limiter import LineLimiter
 from headrace.broker.security import curve
 from headrace.broker.security.authorised import Authorised
 from headrace.broker.transport.mailbox import Mailbox
@@ -27,9 +28,6 @@ _ADDRESS: Final = "inproc://zeromq.zap.01"
 _VERSION: Final = b"1.0"
 # The peer hears it: 400 = your key is refused, 500 = the broker cannot tell now, come again.
 YES, NO, LATER = b"200", b"400", b"500"
-_MECHANISM_MISMATCH: Final = 0x11000002
-# Seconds until the same line is logged again, and how many different lines are remembered.
-_AGAIN_S, _MOST_LINES = 60.0, 256
 
 REASONS: Final = ("unknown", "mechanism", "failed")
 
@@ -66,7 +64,7 @@ class Gate:
         self.authorised = Authorised(authorised, clock)
         self.authorised.refresh()
         self._clock = clock
-        self._last_logged: dict[str, float] = {}  # complaint -> when
+        self._lines = LineLimiter()  # the counters tell what the log is spared
         self._monitors: list[zmq.Socket[bytes]] = []
         self._socket = context.socket(zmq.ROUTER)
         self._socket.set(zmq.LINGER, 0)
@@ -166,7 +164,7 @@ class Gate:
         already."""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MECHANISM_MISMATCH:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == curve.MECHANISM_MISMATCH:
             self._refuse("mechanism", "refused a peer that came without a key")
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             self._refuse("failed", "refused a peer that takes us for a broker with another key")
@@ -176,17 +174,8 @@ class Gate:
     def _refuse(self, reason: str, line: str, *, trace: bool = False) -> None:
         """Counts a refusal, and logs it at most once a minute."""
         self.refused[reason] += 1
-        now = self._clock()
-        if now - self._last_logged.get(line, -_AGAIN_S) < _AGAIN_S:
-            return
-        self._last_logged.pop(line, None)
-        if len(self._last_logged) >= _MOST_LINES:
-            oldest = next(iter(self._last_logged))
-            if now - self._last_logged[oldest] < _AGAIN_S:
-                return  # too many different lines within a minute: the counter tells enough
-            del self._last_logged[oldest]
-        self._last_logged[line] = now
-        log.warning("%s", line, exc_info=trace)
+        if self._lines.allows(line, self._clock()):
+            log.warning("%s", line, exc_info=trace)
 
 
 def _opened(frames: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:

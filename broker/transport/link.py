@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import zmq
 
+from headrace.broker.errors import UserError
 from headrace.broker.peer_errors import UnreportedErrors
 from headrace.broker.protocol.fields import MOST_TEXT_BYTES, Refusal
 from headrace.broker.protocol.messages import (
@@ -43,6 +44,7 @@ from headrace.broker.security import curve
 from headrace.broker.security.handshake import Handshakes, failure
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
+from headrace.broker.transport.announcements import AnnouncementListener
 from headrace.broker.transport.bulk import reassembly
 from headrace.broker.transport.bulk.reassembly import Reassembly
 from headrace.broker.transport.bulk.sender import BulkSender
@@ -56,10 +58,9 @@ _PATIENCE_S: Final = 5.0
 _GREET_EVERY_S: Final = 0.2
 _GREET_MOST_S: Final = 2.0
 _BACKOFF_S: Final = (0.05, 5.0)
-_SUBSCRIBE_AGAIN_S: Final = 5.0
 
 
-class RefusedError(Exception):
+class RefusedError(UserError):
     """Says, for the user, why the broker refused us."""
 
 
@@ -80,7 +81,8 @@ class Peer(Protocol):
 
 
 class Link:
-    """Owns one DEALER and one SUB; both belong to the loop that runs `run`."""
+    """Owns one DEALER at a time, and the subscription beside it; both belong to the loop that runs
+    `run`."""
 
     def __init__(
         self,
@@ -91,7 +93,6 @@ class Link:
         subscribe: bool = False,
         key: Key | None = None,
     ) -> None:
-        self.subscribe = subscribe  # listen to weight announcements too
         self.endpoint = endpoints.check(endpoint)
         self.peer = peer
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
@@ -110,10 +111,10 @@ class Link:
         self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
         self._complained = False  # the user was told that the broker does not answer
         self._pieces = Reassembly()  # what comes in pieces, also over several connections
-        self._announce = asyncio.Event()  # set when there is an address to subscribe to
-        # Its address, and which of our sockets was welcomed last: a broker that fell silent may be
-        # gone with its host, and a subscriber, which sends nothing, would be late to notice.
-        self._announcer = ("", 0)
+        # Hears of weights; None = this peer needs none.
+        self._announcements = (
+            AnnouncementListener(context, key, self._announced) if subscribe else None
+        )
 
     def send(self, frames: Sequence[Payload]) -> bool:
         """Sends now; False = there was no room. A message that must not be lost is sent again at a
@@ -136,8 +137,8 @@ class Link:
         """Ends only by cancellation, or by RefusedError."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._connect_loop(), name="link-connect")
-            if self.subscribe:
-                group.create_task(self._announce_loop(), name="link-announce")
+            if self._announcements is not None:
+                group.create_task(self._announcements.run(), name="link-announce")
 
     async def _connect_loop(self) -> None:
         """Opens one socket after another; each lives until the broker is silent for a lease."""
@@ -251,9 +252,9 @@ class Link:
                 self._unanswered = 0
                 self.welcome = message
                 self.bulk = BulkSender(message.lease_s)
-                announce = endpoints.seen_from(self.endpoint, message.announce)
-                self._announcer = (announce, self.reconnects)
-                self._announce.set()
+                if self._announcements is not None:
+                    address = endpoints.seen_from(self.endpoint, message.announce)
+                    self._announcements.listen_to(address, self.reconnects)
                 self.peer.on_welcome(message, buffers)
             case Refuse() if message.code == Refusal.WAIT:
                 if not self._complained:
@@ -290,32 +291,6 @@ class Link:
                 self.bulk.reached(message, now)
                 self.bulk.flush(self.send, now)
 
-    async def _announce_loop(self) -> None:
-        """Opens one SUB after another: libzmq gives up where a handshake is refused. Announcements
-        missed meanwhile come with the beat."""
-        await self._announce.wait()
-        while True:
-            with Mailbox(endpoints.subscriber(self._context, self._key)) as mail:
-                monitor = curve.monitor_handshakes(mail.socket)
-                announcer = self._announcer
-                mail.socket.connect(announcer[0])
-                try:
-                    while self._announcer == announcer and not any(curve.failures(monitor)):
-                        await self._hear(mail)
-                finally:
-                    curve.stop_monitor(mail.socket, monitor)
-            if self._announcer == announcer:  # a handshake failed
-                await asyncio.sleep(_SUBSCRIBE_AGAIN_S * random.uniform(0.5, 1.0))
-
-    async def _hear(self, mail: Mailbox) -> None:
-        """Receives weight announcements; of several that wait only the newest is handed on."""
-        newest: Announce | None = None
-        for frames in await mail.receive(1.0):
-            try:
-                message, _ = decode([frame.buffer for frame in frames])
-            except WireError:
-                continue
-            if isinstance(message, Announce):
-                newest = message
-        if newest is not None and self.welcome is not None:
-            self.peer.handle(newest, ())
+    def _announced(self, announce: Announce) -> None:
+        if self.welcome is not None:
+            self.peer.handle(announce, ())

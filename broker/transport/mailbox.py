@@ -1,4 +1,4 @@
-"""One ZeroMQ socket on the event loop: send without waiting, receive in small batches.
+"""A ZeroMQ socket on the event loop: send without waiting, receive in small batches.
 
 The socket's descriptor is edge-triggered: any send or receive may swallow the edge of a message
 that came in meanwhile. So the socket's own state is checked before every wait and after every send.

@@ -20,7 +20,7 @@ from headrace.broker.protocol.messages import (
     encode,
 )
 from headrace.broker.transport.link import Link
-from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.blobs import Blob, newest
 from headrace.broker.weights.fetch import WeightFetch
 from headrace.broker.weights.shelf_reader import POLL_EVERY_S, ShelfReader
 
@@ -37,6 +37,8 @@ class Subscriber:
         self.run: dict[str, Any] | None = None  # the shared run, once a broker welcomed us
         self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
         self.acting = -1  # version that the peer acts with
+        self._wanted = True  # else what is announced is not fetched, only noted
+        self._noted: Announce | None = None  # the newest of these
         self._link = link
         self._fetch = WeightFetch()
         self._shelf_reader = ShelfReader(shelf) if shelf is not None else None
@@ -50,6 +52,15 @@ class Subscriber:
     def take(self) -> Blob | None:
         blob, self.blob = self.blob, None
         return blob
+
+    def want(self, wanted: bool) -> None:
+        """Says whether what is announced is to be fetched; the newest that was not is fetched now,
+        in the place of an older one that nobody took."""
+        self._wanted = wanted
+        if wanted and self._noted is not None:
+            noted, self._noted = self._noted, None
+            self.blob = self.blob if noted.version <= self._fetch.version else None
+            self.handle(noted, ())
 
     def acts_with(self, version: int, digest: str) -> None:
         """Proves that the weights arrived: sends the digest of what the module holds now."""
@@ -71,12 +82,15 @@ class Subscriber:
     def starts_from(self, version: int) -> None:
         """Begins with another broker: its weights count, though they may be older than ours."""
         self._fetch.reset(version)
+        self._noted = None
         if self._shelf_reader is not None:
             self._shelf_reader.reset()
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         """Handles announcements and chunks, and ignores all else."""
         match message:
+            case Announce() if not self._wanted:
+                self._noted = newest([message, *filter(None, [self._noted])])
             case Announce():
                 if not self._waits_for_shelf(message):
                     self._ask(self._fetch.on_announce(message))

@@ -5,8 +5,9 @@
     bytes 4096.. the two bodies
 
 The writer fills the slot that is not current and then makes it current. A slot is a seqlock: its
-sequence is odd while it is written. A reader also checks the digest of the body, so half of one
-version and half of another is never handed out, whatever the processor reorders.
+sequence is odd while anything of it is written, and a reader takes only what it read between two
+looks at the same even one. It also checks the digest of the body, so half of one version and half
+of another is never handed out, whatever the processor reorders.
 
 The writer holds a lock on its file. The kernel releases it when the writer dies, however it died,
 so readers know at once that the shelf has no writer any more.
@@ -32,6 +33,7 @@ _CURRENT_AT: Final = 16
 _RETIRED_AT: Final = 20
 _MOVED_AT: Final = 24
 _SLOT: Final = struct.Struct("<QqQ32s64s")
+_SEQUENCE: Final = struct.Struct("<Q")
 _SLOT_AT: Final = (64, 256)
 _BODY_AT: Final = 4096
 
@@ -68,11 +70,12 @@ class WeightShelf:
         shared = self._map
         assert shared is not None
         slot = 1 - _current(shared)
-        sequence = _SLOT.unpack_from(shared, _SLOT_AT[slot])[0]
-        self._describe(shared, slot, sequence + 1, blob)
+        sequence = _sequence(shared, slot) | 1
+        _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence)
+        self._describe(shared, slot, sequence, blob)
         at = _BODY_AT + slot * self._room
         shared[at : at + len(blob.body)] = bytes(blob.body)
-        self._describe(shared, slot, sequence + 2, blob)
+        _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence + 1)
         struct.pack_into("<I", shared, _CURRENT_AT, slot)
         self.version = blob.announce.version
 
@@ -161,9 +164,10 @@ class SegmentReader:
         shared = self._opened()
         if shared is None:
             return None
-        sequence, version, _, digest, _ = _SLOT.unpack_from(shared, _SLOT_AT[_current(shared)])
+        slot = _current(shared)
+        sequence, version, _, digest, _ = _SLOT.unpack_from(shared, _SLOT_AT[slot])
         moved_s = _HEADER.unpack_from(shared, 0)[4] / 1e9
-        written = bool(sequence) and not sequence % 2
+        written = bool(sequence) and not sequence % 2 and sequence == _sequence(shared, slot)
         return Snapshot(
             version if written else -1, digest.decode(errors="replace"), moved_s, self._attended()
         )
@@ -175,8 +179,7 @@ class SegmentReader:
         if shared is None:
             return None
         slot, room = _current(shared), _HEADER.unpack_from(shared, 0)[1]
-        before = _SLOT.unpack_from(shared, _SLOT_AT[slot])
-        sequence, version, size, digest, layout = before
+        sequence, version, size, digest, layout = _SLOT.unpack_from(shared, _SLOT_AT[slot])
         if not sequence or version <= newer_than:
             return None
         if sequence % 2 or not 0 < size <= room or size > MAX_BYTES:
@@ -186,7 +189,7 @@ class SegmentReader:
         blob = Blob.of(
             version, layout.rstrip(b"\0").decode(errors="replace"), shared[at : at + size]
         )
-        if blob.announce.digest.encode() != digest:
+        if sequence != _sequence(shared, slot) or blob.announce.digest.encode() != digest:
             self.torn += 1
             return None
         return blob
@@ -235,3 +238,8 @@ def _mapped(fd: int) -> mmap.mmap | None:
 
 def _current(shared: mmap.mmap) -> int:
     return 1 if _HEADER.unpack_from(shared, 0)[2] else 0
+
+
+def _sequence(shared: mmap.mmap, slot: int) -> int:
+    sequence: int = _SEQUENCE.unpack_from(shared, _SLOT_AT[slot])[0]
+    return sequence

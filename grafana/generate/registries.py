@@ -14,12 +14,14 @@ import zmq
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from headrace.actors.metrics import ActorMetrics
+from headrace.actors.metrics import SamplerMetrics
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.learner import LearnerEnd
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.hello_payload import HelloPayload
+from headrace.broker.protocol.messages import Hello
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import Roster
 from headrace.broker.server.metrics import BrokerMetrics
@@ -135,14 +137,8 @@ def _learner() -> Iterator[CollectorRegistry]:
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
         end = LearnerEnd(
             _NOBODY,
-            name="",
-            inc=1,
-            rank=0,
-            world=1,
-            run="",
-            shared={},
-            spaces=("", ""),
-            unroll_bytes=1,
+            Hello("learner", "", inc=1),
+            HelloPayload(),
             accept=lambda *_: None,
             free=lambda: 0,
             journal=Journal(None, ""),
@@ -157,9 +153,11 @@ def _learner() -> Iterator[CollectorRegistry]:
 @contextmanager
 def _actor() -> Iterator[CollectorRegistry]:
     registry = http.registry("actor")
-    metrics = ActorMetrics(registry)
+    metrics = SamplerMetrics(registry)
     with zmq.Context() as context:
-        metrics.watch(ActorEnd(_NOBODY, name="", inc=1, context=context, journal=Journal(None, "")))
+        metrics.watch(
+            SamplerEnd(_NOBODY, name="", inc=1, context=context, journal=Journal(None, ""))
+        )
         yield registry
         context.destroy(linger=0)
 

@@ -44,15 +44,12 @@ def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[
             ours=f"{ours[-1]:.0f}/s",
             ratio=f"{ours[-1] / bare[-1]:.2f}",
         )
-    ratios = [a / b for a, b in zip(ours, bare, strict=True)]
     figures = {
         "bytes": size,
         "ours_per_s": round(statistics.median(ours)),
         "bare_per_s": round(statistics.median(bare)),
         "ours_mb_per_s": round(statistics.median(ours) * size / 1e6),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_min": round(min(ratios), 3),
-        "ratio_max": round(max(ratios), 3),
+        **output.paired_ratios(ours, bare),
     }
     output.result("broker", figures)
     return figures

@@ -73,7 +73,7 @@ def measure(
                     weights=weights > 0,
                     gate=str(gate),
                     ledger=cluster.ledger,
-                    drain_s=30.0,
+                    drain_s=10.0,
                     every_s=0.5,
                 )
             )

@@ -33,14 +33,11 @@ def _compare(size: int, seconds: float, pairs: int) -> dict[str, Any]:
             curve=f"{curve[-1].per_s:.0f}/s",
             ratio=f"{curve[-1].per_s / plain[-1].per_s:.2f}",
         )
-    ratios = [with_.per_s / without.per_s for with_, without in zip(curve, plain, strict=True)]
     figures = {
         "bytes": size,
         **_figures("plain", plain, size),
         **_figures("curve", curve, size),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_min": round(min(ratios), 3),
-        "ratio_max": round(max(ratios), 3),
+        **output.paired_ratios([one.per_s for one in curve], [one.per_s for one in plain]),
     }
     output.result("curve", figures)
     return figures

@@ -1,8 +1,19 @@
-"""Environments of uneven speed: ours while learning, gymnasium's vector environment, the ideal."""
+"""Environments of uneven speed: ours while learning, gymnasium's vector environment, the ideal.
 
+And what it costs that all of them supply alike, and whether a policy learns what is slow to sample.
+"""
+
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from headrace.actors.envs import gymnasium_async
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv
+
+from headrace.actors.action_converter import ActionConverter, random_rows
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import mask_of, spaces_of
+from headrace.actors.envs.make import make_env
 from headrace.launch.bench import ideal as ideals
 from headrace.launch.bench import output
 from headrace.launch.bench.train_command import train
@@ -11,6 +22,14 @@ from headrace.launch.local import child_plans
 from headrace.launch.process import runtime
 
 RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
+# Of 16 environments every fourth takes 100 ms for a step, the others 1 ms.
+_QUICK_S, _SLOW_S, _ENVS = 0.001, 0.1, 16
+_BALANCES = {"speed": 12 / _QUICK_S + 4 / _SLOW_S, "environments": _ENVS / _SLOW_S}  # and the ideal
+_WAYS: dict[str, tuple[str, ...]] = {
+    "speed": (),
+    "environments": ("pacing.balance=environments",),
+    "synchronous": ("pacing.max_lag=0",),
+}
 
 
 def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
@@ -36,7 +55,7 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
         ideal_per_s=round(ideal, 1),
         seconds=seconds,
     )
-    theirs = gymnasium_async.steps_per_second(loaded.env, count, seconds=seconds / 4)
+    theirs = _gymnasium_per_s(loaded.env, count, seconds=seconds / 4)
     output.parameters(gymnasium_async_per_s=round(theirs, 1), fraction=round(theirs / ideal, 4))
     bare = 0.0
     if not cost.computes:
@@ -65,3 +84,49 @@ def bench(run: str, *, seconds: float = 40.0) -> dict[str, Any]:
     }
     output.result("lockstep", figures)
     return figures
+
+
+def balance(*, seconds: float = 60.0, seeds: Sequence[int] = (1, 2, 3, 4, 5)) -> dict[str, Any]:
+    """Measures steps a second and the shares of the quarters of the environments by both balances;
+    then the steps until run slow-branch is solved, by both and by synchronous sampling."""
+    output.parameters(quick_ms=1000 * _QUICK_S, slow_ms=1000 * _SLOW_S, environments=_ENVS)
+    output.parameters(seconds=seconds, seeds=list(seeds))
+    figures: dict[str, Any] = {"seconds": seconds, "seeds": list(seeds)}
+    kwargs = f"env.kwargs={{step_s = {_QUICK_S}, slow_step_s = {_SLOW_S}}}"
+    for name, ideal in _BALANCES.items():
+        sets = (kwargs, f"actor.groups={_ENVS}", "unroll.length=5", f"pacing.balance={name}")
+        summary = train("lockstep-tail", ["--stop-seconds", str(seconds)], sets)
+        price = {"ideal_per_s": ideal, "sampled_per_s": summary["steps_per_s"]}
+        figures[name] = price | {"trained_quarters": summary["trained_quarters"]}
+        output.parameters(balance=name, **figures[name])
+    for way, changed in _WAYS.items():
+        found = [train("slow-branch", ["--seed", str(seed)], changed) for seed in seeds]
+        told = ("solved_at_steps", "mean_return", "wall_s")
+        figures[f"learnt_{way}"] = {name: [one[name] for one in found] for name in told}
+        output.parameters(way=way, **figures[f"learnt_{way}"])
+    output.result("balance", figures)
+    return figures
+
+
+def _gymnasium_per_s(config: EnvConfig, envs: int, *, seconds: float) -> float:
+    """Returns agent steps a second of AsyncVectorEnv by random actions, after a fifth of
+    warm-up."""
+    vector = AsyncVectorEnv([lambda: make_env(config)] * envs)
+    try:
+        newest = vector.reset(seed=1)[0]
+        rng = np.random.default_rng(0)
+        spaces = spaces_of(vector, config)
+        actions = ActionConverter(spaces.action)
+        count, began, counted = 0, time.perf_counter(), 0.0
+        while True:
+            mask = mask_of(vector, newest, spaces)
+            newest = vector.step(actions.many(random_rows(spaces.action, rng, envs, mask)))[0]
+            passed = time.perf_counter() - began
+            if not counted and passed > seconds / 5:
+                counted = passed
+            elif counted:
+                count += envs
+            if passed >= seconds:
+                return count / (passed - counted)
+    finally:
+        vector.close(terminate=True)

@@ -2,14 +2,11 @@
 machine."""
 
 import json
-import os
-import platform
-from collections.abc import Mapping
-from importlib.metadata import version
-from pathlib import Path
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-_PACKAGES = ("torch", "pyzmq", "gymnasium", "numpy")
+from headrace.launch.results import hardware
 
 
 def parameters(**values: Any) -> None:
@@ -17,20 +14,16 @@ def parameters(**values: Any) -> None:
 
 
 def result(bench: str, figures: Mapping[str, Any]) -> None:
-    print(json.dumps({"bench": bench, **figures, "machine": machine()}), flush=True)  # noqa: T201
+    line = {"bench": bench, **figures, "machine": hardware.describe()}
+    print(json.dumps(line), flush=True)  # noqa: T201
 
 
-def machine() -> dict[str, Any]:
+def paired_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Returns the figures of two sides that were measured in turn: the median of the ratios, pair
+    by pair, and the extremes."""
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     return {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in _PACKAGES},
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_min": round(min(ratios), 3),
+        "ratio_max": round(max(ratios), 3),
     }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

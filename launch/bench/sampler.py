@@ -1,4 +1,4 @@
-"""One sampler of a run, alone: where its time goes, step by step.
+"""The time of a single sampler of a run, step by step.
 
 The network has its initial weights, and the broker is replaced by one that always gives credit and
 acknowledges at once: this measures everything that a sampler does except the sockets.
@@ -12,13 +12,12 @@ from typing import Any, cast
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from headrace.actors.metrics import ActorMetrics
+from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.split import SplitStepper
 from headrace.actors.stepping.step_cost import StepCost
-from headrace.broker.peers.outbox import Outbox
-from headrace.broker.peers.sampler import ActorEnd
-from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.messages import Ack, Limit, Outcome
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.bench import ideal, output
 from headrace.launch.config import run_file
@@ -54,10 +53,10 @@ class LocalBroker:
         self.outbox = Outbox(inc=1, streams=streams)
         self.outbox.on_limit(Limit(tuple((n, _FOREVER, 0) for n in range(streams))))
 
-    def put(self, stream: int, *, steps: int, buffers: Sequence[Buffer], **header: Any) -> None:
-        frames = self.outbox.put(stream, steps=steps, buffers=buffers, **header)
+    def put(self, stream: int, finished: FinishedUnroll) -> None:
+        frames = self.outbox.put(stream, finished)
         self.bytes_sent += sum(len(frame) for frame in frames)
-        self.steps += steps
+        self.steps += finished.steps
         seq = self.outbox.last(stream)
         self.outbox.on_ack(Ack(Outcome.TRAINED, ((stream, seq, seq + 1),)))
 
@@ -91,8 +90,8 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict
 
 async def _measure(run: run_file.Run, seconds: float, cost: StepCost | None) -> dict[str, Any]:
     local = LocalBroker()
-    metrics = ActorMetrics(CollectorRegistry())
-    sampler = actor.build(cast(ActorEnd, local), run, seed=run.run.seed, metrics=metrics)
+    metrics = SamplerMetrics(CollectorRegistry())
+    sampler = actor.build(cast(SamplerEnd, local), run, seed=run.run.seed, metrics=metrics)
     model = build(run.model, sampler.stepper.spaces, seed=run.run.seed)
     local.blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
     marks: list[dict[str, float]] = []
@@ -138,9 +137,8 @@ def figures(
     known = sum(waits.values()) + own + (0.0 if beside else spent["env_s"])
     handover = spent["wall_s"] - known
     busy = spent["env_s"] + spent["inference_s"]
-    inner = stepper.inner if isinstance(stepper, SplitStepper) else stepper
     return {
-        "stepping": _STEPPINGS[type(inner).__name__],
+        "stepping": _STEPPINGS[type(stepper).__name__],
         "at_a_time": max(1, stepper.beside),
         "steps_per_s": round(per_s, 1),
         "ideal_per_s": round(most, 1),
@@ -156,7 +154,7 @@ def figures(
     }
 
 
-def _mark(local: LocalBroker, metrics: ActorMetrics) -> dict[str, float]:
+def _mark(local: LocalBroker, metrics: SamplerMetrics) -> dict[str, float]:
     return {
         **metrics.costs(),
         "wall_s": time.monotonic(),

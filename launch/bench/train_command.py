@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def train(run: str, options: Sequence[str]) -> dict[str, Any]:
+def train(run: str, options: Sequence[str], sets: Sequence[str] = ()) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         out = Path(folder) / "run"
         command = [
@@ -19,9 +19,11 @@ def train(run: str, options: Sequence[str]) -> dict[str, Any]:
             "train",
             run,
             "--quiet",
+            "--no-evaluate",
             "--out",
             str(out),
         ]
-        subprocess.run([*command, *options], check=False)
+        settings = [word for setting in sets for word in ("--set", setting)]
+        subprocess.run([*command, *options, *settings], check=False)
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
         return summary

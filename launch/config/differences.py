@@ -1,4 +1,4 @@
-"""Where two runs differ, in words. Pure."""
+"""The differences between two runs, in words. Pure."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +24,8 @@ _FIXED: Mapping[str, tuple[str, ...] | None] = {  # section -> its keys; None = 
     "algorithm": ("name",),
     "learner": ("optimiser",),
 }
+# Of the first weights only: what was trained has weights of its own.
+_FIRST_WEIGHTS = {"model.core_bias"}
 _MISSING = "absent"
 
 
@@ -74,6 +76,7 @@ def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
                 for side in (before, now)
             )
         )
+        if difference.place not in _FIRST_WEIGHTS
     ]
     return "; ".join(found) or None
 

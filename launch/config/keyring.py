@@ -1,11 +1,9 @@
-"""Opens what a role of a run works with, its key and its journal; a fault in one is a
-ConfigError."""
+"""Finds and reads the keys of a run's roles."""
 
 from pathlib import Path
 
-from headrace.broker.journal.journal import Journal
 from headrace.broker.security import keys
-from headrace.broker.security.keys import Key, KeyFileError
+from headrace.broker.security.keys import Key
 from headrace.launch.config import run_file
 
 
@@ -29,19 +27,4 @@ def authorised(run: run_file.Run) -> Path:
 def from_file(given: Path | None, role: str) -> Key | None:
     """Returns the key in `given`, None without one: a role that gets its run from the broker knows
     of no other key."""
-    if given is None:
-        return None
-    try:
-        return keys.read(given, role)
-    except KeyFileError as error:
-        raise run_file.ConfigError(str(error)) from error
-
-
-def open_journal(folder: Path | None, role: str, inc: int) -> Journal:
-    """Opens a process's journal in the folder that the user named; None = it writes nothing."""
-    try:
-        return Journal(folder, f"{role}-{inc}.log")
-    except OSError as error:
-        raise run_file.ConfigError(
-            f"cannot write a ledger into {folder}: {error.strerror}; choose another with --ledger"
-        ) from error
+    return None if given is None else keys.read(given, role)

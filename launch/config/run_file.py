@@ -1,7 +1,7 @@
-"""A run: one TOML section, one typed struct; each struct lives beside the code that obeys it.
+"""Run files: one TOML section for each typed struct of a run.
 
     runs/*.toml, --set  ->  load  ->  Run  ->  shared     what every peer must agree on
-                                           ->  effective  TOML again, every default spelt out
+       algorithm_defaults  ---^            ->  effective  TOML again, every default spelt out
 
 Whatever the user got wrong is a ConfigError: one line that says where, what, and what is allowed.
 """
@@ -9,86 +9,23 @@ Whatever the user got wrong is a ConfigError: one line that says where, what, an
 import contextlib
 import difflib
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta, Struct, field
 
-from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig
 from headrace.actors.envs.toys.registered import registered_id
-from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
-from headrace.launch.config import toml_text
-from headrace.learner.algorithms.schedule import schedule_fault
-from headrace.learner.config import (
-    AlgorithmConfig,
-    CheckpointConfig,
-    LearnerConfig,
-    ModelConfig,
-    UnrollConfig,
-)
+from headrace.launch.config import algorithm_defaults, toml_text
+
+# Who loads a run from here needs both, by this name.
+from headrace.launch.config.run_sections import ConfigError as ConfigError
+from headrace.launch.config.run_sections import Run as Run
+from headrace.launch.config.run_sections import check
 
 # --set stop.steps=none
 NOT_SET = "none"
 RUNS = Path(__file__).parents[1] / "runs"
-
-
-class ConfigError(ValueError):
-    """Says that the run is wrong; the message is one line, fit to be the last one a user reads."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(" ".join(sentence.split()))
-
-
-class RunSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds the run's name, and the seed of its randomness."""
-
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
-            max_length=64,
-            description="names the run's folder, and the run on the wire",
-        ),
-    ] = "run"
-    seed: Annotated[
-        int, Meta(ge=0, lt=2**31, description="networks, environments and actions start from it")
-    ] = 1
-
-
-class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
-    """Ends the run: by success, or by whichever limit comes first."""
-
-    return_: Annotated[
-        float | None,
-        Meta(description="solved: mean return of the latest training episodes, 100 or more"),
-    ] = field(default=None, name="return")
-    steps: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps trained on")
-    ] = None
-    seconds: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Meta(description="limit on seconds at work, over all starts"),
-    ] = None
-
-
-class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Holds the whole run. A process hands each of its parts only that part's own section."""
-
-    run: RunSection = field(default_factory=RunSection)
-    env: EnvConfig = field(default_factory=EnvConfig)
-    unroll: UnrollConfig = field(default_factory=UnrollConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    pacing: PacingConfig = field(default_factory=PacingConfig)
-    broker: BrokerConfig = field(default_factory=BrokerConfig)
-    security: SecurityConfig = field(default_factory=SecurityConfig)
-    actor: ActorConfig = field(default_factory=ActorConfig)
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    stop: StopSection = field(default_factory=StopSection)
 
 
 # section -> key -> what msgspec knows of it
@@ -96,6 +33,7 @@ SECTIONS = {
     section.name: {key.encode_name: key for key in msgspec.structs.fields(section.type)}
     for section in msgspec.structs.fields(Run)
 }
+_NOWHERE: Final[Mapping[str, str]] = {}
 _WHOLE = "# The whole run, defaults included. This file is itself a run file."
 
 
@@ -122,70 +60,35 @@ def read(name_or_path: str) -> tuple[Path, dict[str, Any]]:
 
 
 def build(tables: dict[str, Any], sets: Sequence[str], *, source: str) -> Run:
-    """Returns the run of what a run file holds, changed by `section.key=value` settings."""
+    """Returns the run of what a run file holds, changed by `section.key=value` settings; what
+    neither says has the default of the run's algorithm."""
     for setting in sets:
         _override(tables, setting)
     _name_as_registered(tables)
-    return _build(tables, source=source)
+    _check_tables(tables, source=source)
+    try:
+        run = msgspec.convert(algorithm_defaults.filled(tables), Run)
+        check(run)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return run
 
 
-def check(run: Run) -> None:
-    """Refuses what each section allows on its own but can never work together."""
-    if run.pacing.max_lag_hard <= run.pacing.max_lag:
-        raise ConfigError(
-            f"pacing.max_lag_hard is {run.pacing.max_lag_hard}; it must be above pacing.max_lag,"
-            f" {run.pacing.max_lag}, or ordinary unrolls would be settled as stale"
-        )
-    if run.broker.lease_s <= run.broker.beat_s:
-        raise ConfigError(
-            f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"
-            f" {run.broker.beat_s}, or a healthy peer would be taken for dead between two beats"
-        )
-    schedules = {
-        "learner.lr": run.learner.lr,
-        "algorithm.entropy_coef": run.algorithm.entropy_coef,
-        "algorithm.clip": run.algorithm.clip,
-    }
-    for place, held in schedules.items():
-        if schedule_fault(held):
-            raise ConfigError(f"{place}: {schedule_fault(held)}")
-    if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
-        raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
-    if run.algorithm.kl_target and not run.algorithm.kl_coef:
-        raise ConfigError(
-            "algorithm.kl_target adapts algorithm.kl_coef, which is 0; set it to 1.0 to begin with"
-        )
-    copied = run.algorithm.target_interval == 1 and run.algorithm.target_rate == 1
-    if run.algorithm.name == "appo" and run.algorithm.kl_target and copied:
-        raise ConfigError(
-            "algorithm.kl_target: KL to a target network that was just copied is 0; raise"
-            " algorithm.target_interval"
-        )
-    steps = run.unroll.length * run.unroll.envs * run.pacing.batch_unrolls
-    columns = run.unroll.envs * run.pacing.batch_unrolls
-    parts, unit = (columns, "columns") if run.model.memory else (steps, "steps")
-    if run.algorithm.name == "ppo" and run.algorithm.minibatches > parts:
-        raise ConfigError(
-            f"algorithm.minibatches is {run.algorithm.minibatches}, a batch has {parts} {unit};"
-            " lower it, or raise pacing.batch_unrolls"
-        )
+def effective(run: Run, *, head: str = _WHOLE, origins: Mapping[str, str] = _NOWHERE) -> str:
+    """Returns the run as TOML: every key, its value, meaning and range, and where it comes from,
+    for those in `origins`. It loads to an equal run."""
+    return text(to_dict(run), head=head, origins=origins)
 
 
-def effective(run: Run, *, head: str = _WHOLE) -> str:
-    """Returns the run as TOML: every key, its value, meaning and range. It loads to an equal
-    run."""
-    return text(to_dict(run), head=head)
-
-
-def text(tables: dict[str, Any], *, head: str) -> str:
+def text(tables: dict[str, Any], *, head: str, origins: Mapping[str, str] = _NOWHERE) -> str:
     """Returns sections as a run file, with the meaning and range of each key. `head`: the comment
-    above them."""
+    above them; `origins`: "section.key" -> where its value comes from."""
     blocks = [f"{head}\n"]
     for section in msgspec.structs.fields(Run):
         if held := tables.get(section.name):
             lines = [f"[{section.name}]", f"# {toml_text.comment(section.type.__doc__)}"]
             lines += [
-                toml_text.line(name, held[name], key.type)
+                toml_text.line(name, held[name], key.type, origins.get(f"{section.name}.{name}"))
                 for name, key in SECTIONS[section.name].items()
                 if name in held
             ]
@@ -266,16 +169,6 @@ def _parse(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text.strip()
     return parsed["value"] if len(parsed) == 1 else text
-
-
-def _build(tables: dict[str, Any], *, source: str) -> Run:
-    _check_tables(tables, source=source)
-    try:
-        run = msgspec.convert(tables, Run)
-        check(run)
-    except (msgspec.ValidationError, ConfigError) as error:
-        raise ConfigError(f"{source}: {error}") from None
-    return run
 
 
 def _check_tables(tables: dict[str, Any], *, source: str) -> None:

@@ -19,13 +19,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo
 
 from headrace.broker import durable
-from headrace.launch.config import differences, run_file, shared_run, toml_text
+from headrace.launch.config import algorithm_defaults, differences, run_file, shared_run, toml_text
+from headrace.launch.config.algorithm_defaults import Tables
+from headrace.launch.config.run_sections import StopSection
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +37,6 @@ _FOLDER, _FILE = "starts", "file.toml"
 _TOLD = """\
 # What an evaluator was told of this run. The rest (run.seed and the sections learner, checkpoint,
 # broker, security and stop) is other processes' affair: the learner's folder has the whole run."""
-
-Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,16 @@ def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
     return next(folder for folder in folders if not (folder / "checkpoints").exists())
 
 
+def load_kept(out: Path, sets: Sequence[str] = ()) -> run_file.Run:
+    """Returns the run that a run's folder holds; ConfigError when there is none."""
+    held = out / RUN
+    if not held.is_file():
+        raise run_file.ConfigError(
+            f"{out} holds no run: it has no {RUN}; name the folder that headrace train wrote"
+        )
+    return run_file.load(str(held), sets)
+
+
 def begin(name: str, sets: Sequence[str], out: Path, *, resume: bool) -> Start:
     """Returns what a start trains by; ConfigError when it cannot go on from what lies in `out`.
 
@@ -102,7 +112,8 @@ def begin(name: str, sets: Sequence[str], out: Path, *, resume: bool) -> Start:
     if not (held.is_file() and _of_a_learner(out)):
         log.warning("%s has no %s of its own: its run is taken from %s", out, RUN, name)
         return Start(run_file.load(name, sets), out, path, tuple(sets), resume=resume)
-    before, (_, own) = run_file.load(str(held)), run_file.read(str(held))
+    own = _of_its_release(run_file.read(str(held))[1])
+    before = run_file.build(own, (), source=RUN)
     if not _same_file(path, held):
         _edit(own, out / _FOLDER / _FILE, tables)
     now = run_file.build(own, sets, source=path.name)
@@ -143,17 +154,32 @@ def has_checkpoints(out: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def finished(stop: run_file.StopSection, out: Path) -> str:
+def diverged(start: Start) -> str:
+    """Returns, in a line, why this start would be in vain: the latest one diverged, and nothing was
+    changed since. "" = it may help."""
+    try:
+        report = json.loads((start.out / "learner.json").read_text())
+        diagnosis = report["diagnosis"] if report["stop_reason"] == "diverged" else ""
+        if not diagnosis or load_kept(start.out) != start.run:
+            return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"not started, nothing was changed since: {diagnosis}"
+
+
+def finished(stop: StopSection, out: Path) -> str:
     """Returns, in a line, why there is nothing to continue: the latest start ended by itself, and
     under these settings it would again. "" = that is not known without its checkpoint."""
     try:
         report = json.loads((out / "learner.json").read_text())
         reason, steps = report["stop_reason"], int(report["trained_steps"])
-        mean, seconds = report["mean_return"], float(report["seconds"])
+        by_evaluation = stop.metric == "evaluation"
+        mean = report.get("evaluated") if by_evaluation else report["mean_return"]
+        seconds = float(report["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     met = {
-        "return": reason == "return" and stop.return_ is not None and mean >= stop.return_,
+        "return": reason == "return" and None not in (mean, stop.return_) and mean >= stop.return_,
         "steps": stop.steps is not None and steps >= stop.steps,
         "seconds": stop.seconds is not None and seconds >= stop.seconds and steps > 0,
     }
@@ -164,15 +190,26 @@ def finished(stop: run_file.StopSection, out: Path) -> str:
 
 
 def complete(
-    reason: str, stop: run_file.StopSection, *, steps: int, mean: float | None, seconds: float
+    reason: str, stop: StopSection, *, steps: int, mean: float | None, seconds: float
 ) -> str:
     """Returns the line that says that the run is complete, and how to go on."""
     done = {
-        "return": f"its mean return is {mean}, stop.return {stop.return_}",
+        "return": f"its mean return{' in an evaluation' * (stop.metric == 'evaluation')} is"
+        f" {mean}, stop.return {stop.return_}",
         "steps": f"{steps} steps are trained, stop.steps is {stop.steps}",
         "seconds": f"it has run for {seconds:.1f} s, stop.seconds is {stop.seconds}",
     }
     return f"run is complete: {done[reason]}; to go on, raise it: --set stop.{reason}=..."
+
+
+def _of_its_release(own: Tables) -> Tables:
+    """Returns a folder's run with the keys that its release did not know: as they leave things,
+    not as the algorithm's table has them for runs that begin today."""
+    for place in algorithm_defaults.of(own):
+        section, _, key = place.partition(".")
+        default = _default(run_file.SECTIONS[section][key])
+        own.setdefault(section, {}).setdefault(key, default)
+    return own
 
 
 def _edit(own: Tables, file: Path, named: Tables) -> None:
@@ -181,9 +218,11 @@ def _edit(own: Tables, file: Path, named: Tables) -> None:
         log.warning("%s is missing: what was changed in the named run is not known", file)
         return
     _, before = run_file.read(str(file))
+    defaults = algorithm_defaults.of(own)
     for section, keys in run_file.SECTIONS.items():
         for key, kind in keys.items():
-            was, now = (side.get(section, {}).get(key, _default(kind)) for side in (before, named))
+            default = defaults.get(f"{section}.{key}", _default(kind))
+            was, now = (side.get(section, {}).get(key, default) for side in (before, named))
             if toml_text.value(was) == toml_text.value(now):
                 continue
             if key in named.get(section, {}):

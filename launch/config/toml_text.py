@@ -57,15 +57,15 @@ def shown(held: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def line(name: str, held: Any, kind: Any) -> str:
-    """Returns one key with its meaning and range; TOML has no null, so an unset key is a
+def line(name: str, held: Any, kind: Any, origin: str | None = None) -> str:
+    """Returns one key with its origin, meaning and range; TOML has no null, so an unset key is a
     comment."""
     told = inspect.type_info(kind)
-    meaning = ""
+    words = [] if origin is None else [comment(origin)]
     if isinstance(told, inspect.Metadata) and told.extra_json_schema:
-        meaning = f"{comment(told.extra_json_schema.get('description'))}; "
+        words.append(comment(told.extra_json_schema.get("description")))
     setting = f"# {name} is not set" if held is None else f"{name} = {value(held)}"
-    return f"{setting}  # {meaning}{allowed(kind)}"
+    return f"{setting}  # {'; '.join([*words, allowed(kind)])}"
 
 
 def comment(text: str | None) -> str:

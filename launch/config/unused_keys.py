@@ -1,5 +1,5 @@
-"""Keys that were set and do nothing: each belongs to a choice that the run has not made. Pure, save
-that `warn` logs it."""
+"""Keys that were set and do nothing, each because of a choice that the run has not made, and keys
+that work against each other. Pure, save that `warn` logs it."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.launch.config.run_file import Run
+from headrace.launch.config import algorithm_defaults
+from headrace.launch.config.run_file import Run, to_dict
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _RULES = (
         'algorithm.name = "ppo"',
         lambda run: run.algorithm.name == "ppo",
         "algorithm",
-        (*_RING, *_TARGET, *_RHO, *_REPLAY),
+        ("drift_limit", *_RING, *_TARGET, *_RHO, *_REPLAY),
     ),
     _Rule(
         'algorithm.name = "impala"',
@@ -64,10 +65,15 @@ _RULES = (
         "learner",
         ("decay", "momentum"),
     ),
-    _Rule('model.core = "none"', lambda run: run.model.core == "none", "model", ("core_units",)),
     _Rule(
-        "model.kind is not mlp",
-        lambda run: run.model.kind != "mlp",
+        'model.core = "none"',
+        lambda run: run.model.core == "none",
+        "model",
+        ("core_units", "core_bias"),
+    ),
+    _Rule(
+        "model.kind is neither auto nor mlp",
+        lambda run: run.model.kind not in ("auto", "mlp"),
         "model",
         ("hidden", "activation"),
     ),
@@ -76,19 +82,55 @@ _RULES = (
 
 def unused(run: Run) -> Iterator[str]:
     """Yields one sentence for each key that differs from its default and changes nothing."""
+    chosen = algorithm_defaults.of(to_dict(run))
     for rule in _RULES:
         if not rule.here(run):
             continue
         given = getattr(run, rule.section)
         plain = _defaults(type(given))
         for key in rule.keys:
-            if getattr(given, key) != plain[key]:
+            if getattr(given, key) != chosen.get(f"{rule.section}.{key}", plain[key]):
                 yield f"{rule.section}.{key} is set, and does nothing: {rule.why}"
 
 
+class _Fight(NamedTuple):
+    """Says that where `here` holds, two settings work against each other."""
+
+    here: Callable[[Run], bool]
+    words: str
+
+
+_FIGHTS = (
+    _Fight(
+        lambda run: run.algorithm.name == "ppo" and run.pacing.max_lag > 1,
+        "pacing.max_lag is above 1, and PPO does not correct for what older weights played: lower"
+        " it, or take algorithm.name=appo",
+    ),
+    _Fight(
+        lambda run: run.model.normalise_obs and bool(run.model.obs_scale),
+        "model.obs_scale scales what model.normalise_obs has scaled already: leave one of them out",
+    ),
+    _Fight(
+        lambda run: run.model.normalise_returns and run.algorithm.reward_scale != 1,
+        "algorithm.reward_scale is undone by model.normalise_returns: leave one of them out",
+    ),
+)
+
+
+def fights(run: Run) -> Iterator[str]:
+    """Yields one sentence for each pair of settings that work against each other."""
+    return (fight.words for fight in _FIGHTS if fight.here(run))
+
+
+def doubts(run: Run) -> Iterator[str]:
+    """Yields one sentence for each unused key, and for each fight."""
+    yield from unused(run)
+    yield from fights(run)
+
+
 def warn(run: Run) -> None:
-    """Logs the unused keys at the start of a run."""
-    for sentence in unused(run):
+    """Logs the doubts at the start of a run."""
+    for sentence in doubts(run):
         log.warning("%s", sentence)
 
 

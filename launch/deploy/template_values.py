@@ -41,7 +41,7 @@ def parse_nodes(given: str) -> list[str]:
 
 
 def headrace_bin() -> Path:
-    """Returns the folder that holds `headrace` and `torchrun` on this machine."""
+    """Returns the folder that holds `headrace` and `python` on this machine."""
     return Path(sys.executable).parent
 
 
@@ -56,16 +56,13 @@ class TemplateValues:
     learners: int  # machines
     broker: str | None  # its address; None = the kind's, or the run's
     keys: Path | None  # the folder on those machines; None = the kind's, or the run's
-    bin: Path  # of headrace and torchrun on those machines
+    bin: Path  # of headrace and python on those machines
 
     def __post_init__(self) -> None:
         if self.broker is None:
             kubernetes = self.kind == "kubernetes"
             self.broker = "tcp://headrace-broker:5755" if kubernetes else self.run.broker.bind
-        try:
-            endpoints.check(self.broker)
-        except endpoints.EndpointError as error:
-            raise run_file.ConfigError(str(error)) from error
+        endpoints.check(self.broker)
         for option, folder in (("--key-folder", self.keys), ("--bin", self.bin)):
             if folder is not None and not _PLAIN.fullmatch(str(folder)):
                 raise run_file.ConfigError(
@@ -160,7 +157,7 @@ class TemplateValues:
             )
         # torchrun on Python 3.11 takes --run as an option of its own.
         ranks = f"--nproc-per-node {self.ranks} -m headrace.launch.learner {run}"
-        return f"{self.bin}/torchrun {rendezvous} {ranks}"
+        return f"{self.bin}/python -m headrace.launch.torchrun {rendezvous} {ranks}"
 
     def _run_file(self) -> str:
         folder = "%(here)s" if self.kind == "supervisor" else "/etc/headrace"

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.broker import durable
-from headrace.broker.security.keys import KeyFileError
 from headrace.launch.config import run_file
 from headrace.launch.deploy.template_values import TemplateValues, headrace_bin, parse_nodes
 from headrace.launch.process import runtime
@@ -40,20 +39,17 @@ def units(
             f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by"
             f" {ranks * learners} ranks; make it a multiple of {ranks * learners}"
         )
-    try:
-        values = TemplateValues(
-            run,
-            nodes=parse_nodes(nodes),
-            ranks=ranks,
-            learners=learners,
-            kind=kind,
-            broker=broker,
-            keys=key_folder,
-            bin=(bin_folder or headrace_bin()).absolute(),
-        )
-    except KeyFileError as error:
-        raise run_file.ConfigError(str(error)) from error
-    files = _KINDS[kind](values)
+    values = TemplateValues(
+        run,
+        nodes=parse_nodes(nodes),
+        ranks=ranks,
+        learners=learners,
+        kind=kind,
+        broker=broker,
+        keys=key_folder,
+        bin=(bin_folder or headrace_bin()).absolute(),
+    )
+    files = KINDS[kind](values)
     if out is None:
         for name, text in files.items():
             print(f"# ---- {name}\n{text}")  # noqa: T201
@@ -123,10 +119,9 @@ def _run_file(values: TemplateValues) -> dict[str, str]:
     return {f"{values.run.run.name}.toml": run_file.effective(values.run)}
 
 
-_KINDS: dict[str, Callable[[TemplateValues], dict[str, str]]] = {
+KINDS: dict[str, Callable[[TemplateValues], dict[str, str]]] = {
     "systemd": _systemd,
     "supervisor": _supervisor,
     "slurm": _slurm,
     "kubernetes": _kubernetes,
 }
-KINDS = tuple(_KINDS)

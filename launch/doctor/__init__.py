@@ -1,1 +1,1 @@
-"""What `headrace doctor` looks at: one small function for each question."""
+"""The checks of `headrace doctor`: a small function for each question."""

@@ -1,12 +1,11 @@
-"""The machine: packages, cores, memory, descriptors, clock, disk. Nothing is left behind."""
+"""The machine: packages, cores, memory, descriptors, disk. Nothing is left behind."""
 
 import importlib.metadata
 import os
+import platform
 import re
 import resource
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,20 +21,11 @@ _MB = 2**20
 _PROCESS_MB = 300
 _SHM_MB = 64
 _ROOM_MB, _LITTLE_ROOM_MB = 100, 1024
-_OLDEST = (3, 11)
 _SHOWN = ("torch", "numpy", "gymnasium", "pyzmq", "uvloop")
 
 
-def python(_: Subject) -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < _OLDEST:
-        yield Finding(BAD, "python", f"{version}; install 3.11 or newer")
-    else:
-        yield Finding(OK, "python", version)
-
-
 def packages(_: Subject) -> Iterator[Finding]:
-    """Compares the installed packages with pyproject.toml, extras left out."""
+    """Compares the installed packages with what this release requires, extras left out."""
     wrong = []
     for wanted in importlib.metadata.requires("headrace") or []:
         if "extra ==" in wanted:
@@ -50,8 +40,8 @@ def packages(_: Subject) -> Iterator[Finding]:
         yield Finding(BAD, "packages", f"{'; '.join(wrong)}: pip install -U headrace")
         return
     shown = ", ".join(f"{name} {_installed(name)}" for name in _SHOWN if _installed(name))
-    release = _installed("headrace")
-    yield Finding(OK, "packages", f"headrace {release}, {shown}, libzmq {zmq.zmq_version()}")
+    ours = f"headrace {_installed('headrace')}, Python {platform.python_version()}"
+    yield Finding(OK, "packages", f"{ours}, {shown}, libzmq {zmq.zmq_version()}")
 
 
 def curve(subject: Subject) -> Iterator[Finding]:
@@ -130,24 +120,6 @@ def descriptors(subject: Subject) -> Iterator[Finding]:
         yield Finding(WARN, "descriptors", f"{words}; {mend}")
     else:
         yield Finding(OK, "descriptors", words)
-
-
-def clock(_: Subject) -> Iterator[Finding]:
-    """Checks the clocks. No decision of ours uses the wall clock; logs and metrics show it."""
-    before, wall = time.monotonic(), time.time()
-    time.sleep(0.05)
-    passed, ticked = time.monotonic() - before, time.time() - wall
-    if passed <= 0:
-        words = f"the monotonic clock went {passed:g} s in 0.05 s; this machine cannot be used"
-        yield Finding(BAD, "clock", words)
-    elif abs(ticked - passed) > 0.5:
-        yield Finding(WARN, "clock", f"the wall clock jumped by {ticked - passed:.1f} s just now")
-    elif wall < Path(__file__).stat().st_mtime - 86400:
-        when = time.strftime("%Y-%m-%d", time.gmtime(wall))
-        words = f"it is {when} by the wall clock, before this program was installed: set the clock"
-        yield Finding(WARN, "clock", words)
-    else:
-        yield Finding(OK, "clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall)))
 
 
 def disk(subject: Subject) -> Iterator[Finding]:
@@ -239,4 +211,4 @@ def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".") if part) if found else ()
 
 
-CHECKS = (python, packages, curve, cores, memory, shared_memory, descriptors, clock, disk)
+CHECKS = (packages, curve, cores, memory, shared_memory, descriptors, disk)

@@ -33,10 +33,10 @@ except (EnvError, run_file.ConfigError) as error:
 def keys_that_do_nothing(subject: Subject) -> Iterator[Finding]:
     if subject.run is None:
         return
-    idle = list(unused_keys.unused(subject.run))
-    for words in idle:
+    doubts = list(unused_keys.doubts(subject.run))
+    for words in doubts:
         yield Finding(WARN, "run", words)
-    if not idle:
+    if not doubts:
         yield Finding(OK, "run", f"{subject.run.run.name} is sound")
 
 

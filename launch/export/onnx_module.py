@@ -14,12 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from headrace.learner.models.model import Model
-from headrace.learner.spaces import Action, Leaf, Part, Spaces, previous_leaves
+from headrace.learner.spaces import (
+    SHOWN_REWARD,
+    SHOWN_UNBOUNDED,
+    Action,
+    Leaf,
+    Part,
+    Spaces,
+    previous_leaves,
+)
 
 _MEMORY = "memory"
 _REWARD = "previous.reward"
-# Bounds of the previous reward and numbers that the network is shown.
-_LARGEST_REWARD, _LARGEST_NUMBER = 1.0, 10.0
 
 
 class TensorPort(NamedTuple):
@@ -60,7 +66,7 @@ class OnnxModule(nn.Module):
             for leaf, x in zip(self._leaves, inputs, strict=False)
         }
         if _REWARD in self._previous:
-            obs[_REWARD] = obs[_REWARD].clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
+            obs[_REWARD] = obs[_REWARD].clamp(-SHOWN_REWARD, SHOWN_REWARD)
         if self.model.memory:
             memory = inputs[-1]
             params, after = self.model.policy(obs, memory)
@@ -126,7 +132,7 @@ class _GreedyAction(nn.Module):
         boxes = [part for part in action.parts if not part.categories]
         low = np.array([bound for part in boxes for bound in part.low], np.float64)
         high = np.array([bound for part in boxes for bound in part.high], np.float64)
-        bounded = np.isfinite(low) & np.isfinite(high)
+        bounded = np.array([end for part in boxes for end in part.bounded], np.bool_)
         halves = {
             "low": low,
             "high": high,
@@ -150,7 +156,7 @@ class _GreedyAction(nn.Module):
         inside = drawn.tanh() if self._action.squash else drawn.clamp(-1.0, 1.0)
         kept = torch.where(self.bounded, inside, drawn)
         scaled = (self.middle + self.halfway * kept).maximum(self.low).minimum(self.high)
-        shown = torch.where(self.bounded, inside, drawn.clamp(-_LARGEST_NUMBER, _LARGEST_NUMBER))
+        shown = torch.where(self.bounded, inside, drawn.clamp(-SHOWN_UNBOUNDED, SHOWN_UNBOUNDED))
         return self._parts(choices, scaled), choices, shown
 
     def _parts(self, choices: Tensor, scaled: Tensor) -> list[Tensor]:

@@ -1,61 +1,48 @@
 """The processes that `headrace train` starts: each role's work in a fork, and the arguments that
 start it again."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.launch.config import allowed_code, keyring, run_file
+from headrace.launch.config.starts import Start
 from headrace.launch.local.children import Plan
 from headrace.launch.roles import broker
-from headrace.launch.roles.learner_options import Options
+from headrace.launch.roles.options import LearnerOptions, PeerOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ChildPlans:
     """Plans the processes of one run, with its broker at one address."""
 
-    run: run_file.Run
-    out: Path
+    start: Start
     endpoint: str
-    resume: bool
     record: bool
     started: float  # when headrace train did, by time.monotonic
     began: float  # the run's clock at 0, by time.monotonic
 
+    @property
+    def run(self) -> run_file.Run:
+        return self.start.run
+
+    @property
+    def out(self) -> Path:
+        return self.start.out
+
     def broker(self) -> Plan:
-        report, ledger = self.out / "broker.json", self.out / "ledger"
-
-        def role() -> int:
-            return broker.serve(
-                self.run,
-                bind=self.endpoint,
-                metrics_host="127.0.0.1",
-                metrics_port=None,
-                report=report,
-                ledger=ledger,
-            )
-
-        again = [
-            "broker",
-            "--run",
-            self._toml,
-            "--bind",
-            self.endpoint,
-            "--report",
-            str(report),
-            "--ledger",
-            str(ledger),
-        ]
-        return Plan("broker", role, again)
+        options = broker.Options(
+            self.endpoint, report=self.out / "broker.json", ledger=self._ledger
+        )
+        again = ["broker", "--run", self._toml, "--bind", self.endpoint]
+        again += ["--report", str(options.report), "--ledger", str(self._ledger)]
+        return Plan("broker", lambda: broker.serve(self.run, options), again)
 
     def learner(self) -> Plan:
-        ledger = self.out / "ledger"
-        options = Options(
+        options = LearnerOptions(
             broker=self.endpoint,
             out=self.out,
-            resume=self.resume,
-            ledger=ledger,
+            resume=self.start.resume,
+            ledger=self._ledger,
             started=self.started,
             began=self.began,
             final=True,
@@ -65,102 +52,67 @@ class ChildPlans:
         def role() -> int:
             from headrace.launch.roles import learner
 
-            return learner.guarded(self.run, options)
+            return learner.learn(self.run, options)
 
-        again = [
-            "learner",
-            "--run",
-            self._toml,
-            "--broker",
-            self.endpoint,
-            "--out",
-            str(self.out),
-            "--resume",
-            "--ledger",
-            str(ledger),
-            "--started",
-            str(self.started),
-            "--began",
-            str(self.began),
-            "--final",
-            *(["--record"] if self.record else []),
-        ]
-        return Plan("learner", role, again)
+        again = ["learner", "--run", self._toml, "--broker", self.endpoint]
+        again += ["--out", str(self.out), "--resume", "--ledger", str(self._ledger)]
+        again += ["--started", str(self.started), "--began", str(self.began), "--final"]
+        return Plan("learner", role, [*again, *["--record"] * self.record])
 
     def actor(self, index: int) -> Plan:
-        name, ledger = f"actor-{index}", self.out / "ledger"
+        options = replace(self._peer("actor", f"actor-{index}"), ledger=self._ledger)
         seed = actor_seed(self.run.run.seed, index)
 
         def role() -> int:
-            from headrace.launch.roles import sampler as actor
+            from headrace.launch.roles import sampler
 
-            return actor.guarded(
-                self.endpoint,
-                name=name,
-                seed=seed,
-                sets={},
-                ledger=ledger,
-                metrics_host="127.0.0.1",
-                metrics_port=None,
-                key=self._key("actor"),
-                allow=allowed_code.names(self.run),
-            )
+            return sampler.sample(options, seed=seed)
 
-        again = [
-            "actor",
-            "--broker",
-            self.endpoint,
-            "--name",
-            name,
-            "--seed",
-            str(seed + 1000),
-            "--ledger",
-            str(ledger),
-            *self._key_words("actor"),
-            *allowed_code.allow_options(self.run),
-        ]
-        return Plan(name, role, again)
+        again = ["actor", "--seed", str(seed + 1000), "--ledger", str(self._ledger)]
+        return Plan(options.name, role, [*again, *self._again(options)])
 
     def evaluator(self) -> Plan:
+        options = self._peer("evaluator", "evaluator")
+
         def role() -> int:
             from headrace.launch.roles import evaluator
 
-            return evaluator.guarded(
-                self.endpoint,
-                name="evaluator",
-                out=self.out,
-                sets={},
-                metrics_host="127.0.0.1",
-                metrics_port=None,
-                key=self._key("evaluator"),
-                allow=allowed_code.names(self.run),
-            )
+            return evaluator.evaluate(options, out=self.out)
 
-        again = [
-            "evaluate",
-            "--broker",
-            self.endpoint,
-            "--name",
-            "evaluator",
-            "--out",
-            str(self.out),
-            *self._key_words("evaluator"),
-            *allowed_code.allow_options(self.run),
-        ]
-        return Plan("evaluator", role, again)
+        again = ["evaluate", "--out", str(self.out), *self._again(options)]
+        return Plan(options.name, role, again)
+
+    def _peer(self, role: str, name: str) -> PeerOptions:
+        """Returns the options of a peer. It does not read the run file, which names the keys of the
+        others."""
+        key = keyring.path(self.run, role) if self.run.security.curve else None
+        return PeerOptions(self.endpoint, name, key=key, allow=allowed_code.names(self.run))
+
+    def _again(self, options: PeerOptions) -> list[str]:
+        words = ["--broker", options.broker, "--name", options.name]
+        words += [] if options.key is None else ["--key", str(options.key)]
+        return [*words, *allowed_code.allow_options(self.run)]
 
     @property
     def _toml(self) -> str:
         return str(self.out / "run.toml")
 
-    def _key(self, role: str) -> Path | None:
-        """Returns the key of a role that does not read the run file, which names the keys of the
-        others."""
-        return keyring.path(self.run, role) if self.run.security.curve else None
+    @property
+    def _ledger(self) -> Path:
+        return self.out / "ledger"
 
-    def _key_words(self, role: str) -> Sequence[str]:
-        key = self._key(role)
-        return [] if key is None else ["--key", str(key)]
+
+def evaluates(run: run_file.Run, asked: bool | None) -> bool:
+    """Tells whether an evaluator plays beside the run. `asked`: whether the user wants one; None =
+    nothing was said, so one plays unless it lacks a key."""
+    if run.stop.metric == "evaluation" and asked is False:
+        raise run_file.ConfigError(
+            'stop.metric is "evaluation", and without an evaluator nobody could say that the goal'
+            " is reached; leave out --no-evaluate"
+        )
+    if asked is None and run.stop.metric != "evaluation":
+        return not run.security.curve or keyring.path(run, "evaluator").exists()
+    return asked is not False
 
 
 def actor_seed(seed: int, index: int) -> int:

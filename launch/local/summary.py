@@ -9,7 +9,10 @@ from typing import Any
 
 from headrace.broker import durable
 from headrace.broker.journal import audit, fates
+from headrace.broker.quarter_shares import quarter_shares
 from headrace.launch.config import run_file
+from headrace.launch.config.run_sections import StopSection
+from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 
@@ -33,6 +36,7 @@ def write(
         "algorithm": run.algorithm.name,
         "seed": run.run.seed,
         "stop_reason": learner.get("stop_reason", "stopped"),
+        "diagnosis": learner.get("diagnosis"),
         "wall_s": round(time.monotonic() - began, 3),
         "first_train_s": _rounded(learner.get("first_train_s")),
         "env_steps": account.env_steps,
@@ -52,6 +56,9 @@ def write(
             **account.outcomes,
             "in_flight": account.in_flight,
         },
+        "trained_quarters": [
+            round(share, 4) for share in quarter_shares(account.trained_by_stream)
+        ],
         "trained_twice": account.twice,
         "unaccounted": account.unaccounted(),
         "rolled_back": account.rolled_back,
@@ -76,6 +83,14 @@ def write(
     return result
 
 
+def status(result: dict[str, Any], stop: StopSection) -> int:
+    """Returns the exit status of `headrace train`. A limit is a goal where there is no other."""
+    known = {"return": runtime.OK, "diverged": runtime.DIVERGED}
+    if done_at_limit(stop, result):
+        known |= {"steps": runtime.OK, "seconds": runtime.OK}
+    return known.get(result["stop_reason"], runtime.LIMIT)
+
+
 def words(result: dict[str, Any], out: Path) -> str:
     """Returns the last lines that a user sees."""
     reasons = {
@@ -84,6 +99,7 @@ def words(result: dict[str, Any], out: Path) -> str:
         "seconds": "time limit reached",
         "stopped": "stopped",
         "failed": "failed",
+        "diverged": "diverged",
     }
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
     # Only whole ones: one that was being written when its process was killed has a suffix.
@@ -104,6 +120,15 @@ def words(result: dict[str, Any], out: Path) -> str:
     )
 
 
+def done_at_limit(stop: StopSection, result: dict[str, Any]) -> bool:
+    """Tells whether a run that ended by a limit did what it was for: to train so long, or to reach
+    the goal in an evaluation, of the last weights perhaps."""
+    if stop.return_ is None:
+        return bool(result["trained_steps"])
+    evaluation = result["evaluation"] if stop.metric == "evaluation" else None
+    return evaluation is not None and bool(evaluation["best"]["mean"] >= stop.return_)
+
+
 def _evaluation(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the last one, and the best: of equal means the newer, as its weights are the ones
     kept."""
@@ -118,11 +143,18 @@ def _best_words(evaluation: dict[str, Any] | None, out: Path) -> list[str]:
     best = evaluation["best"]
     spread = "" if best["low"] is None else f" ({best['low']:.1f} to {best['high']:.1f})"
     kept = out / "best" / f"{best['version']:012d}"
-    return [
+    lines = [
         f"evaluation: best return {best['mean']:.1f}{spread},"
         f" {best['episodes']} episodes of version {best['version']}",
         f"best        {kept if kept.exists() else 'not kept'}",
     ]
+    last = evaluation["last"]
+    if None not in (best["low"], last["high"]) and last["high"] < best["low"]:  # no overlap
+        lines.append(
+            f"            the last evaluation is well below it: return {last['mean']:.1f}"
+            f" ({last['low']:.1f} to {last['high']:.1f}), version {last['version']}"
+        )
+    return lines
 
 
 def _rate(sampled: Sequence[tuple[float, float]]) -> float:

@@ -8,16 +8,16 @@ weights  ->  end the broker  ->  summary
 import importlib
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.broker.peers.evaluator import LAST_S
-from headrace.launch.config import keyring, starts, unused_keys
-from headrace.launch.local.child_plans import ChildPlans
+from headrace.launch.config import keyring, starts
+from headrace.launch.local import run_folder
+from headrace.launch.local.child_plans import ChildPlans, evaluates
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.monitor.rates import totals
 from headrace.launch.monitor.terminal import CapturedTerminal
@@ -27,6 +27,8 @@ from headrace.launch.results import learning_curve
 
 log = logging.getLogger(__name__)
 
+# What they chose where a run says auto is worth a line beside the view.
+_CHOOSERS = ("headrace.actors.stepping.choose", "headrace.launch.roles.learner_report")
 _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
 # The learner: from its goodbye, which ends the samplers, to the end of its process.
@@ -35,22 +37,32 @@ _LEARNER_ENDS_WITHIN_S = 3.0
 _EVALUATOR_ENDS_WITHIN_S = 3.0
 
 
-def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: bool = False) -> int:
-    """Trains a run on this machine; returns the exit status. `evaluate`: an evaluator plays beside
-    it. `record`: every batch is kept."""
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Holds what the command line says beside the run."""
+
+    quiet: bool = False
+    evaluate: bool | None = None  # an evaluator plays beside it; None = if it can
+    record: bool = False  # every batch is kept
+
+
+def train(start: starts.Start, options: Options) -> int:
+    """Trains a run on this machine; returns the exit status."""
     started, asked = runtime.started_at(), runtime.StopRequested()
     run, out = start.run, start.out
     logs.start("train", quiet=True)
-    if not quiet:  # what a sampler measured and chose is worth a line beside the view
-        logging.getLogger("headrace.actors.stepping.choose").setLevel(logging.INFO)
+    if not options.quiet:
+        for chooser in _CHOOSERS:
+            logging.getLogger(chooser).setLevel(logging.INFO)
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    problem = _folder_problem(start)
-    if problem:
+    if problem := run_folder.problem(start):
         log.error("%s", problem)
         return runtime.YOUR_INPUT
-    for role in ("broker", "learner", "actor", "watcher", *(["evaluator"] if evaluate else [])):
+    options = replace(options, evaluate=evaluates(run, options.evaluate))
+    evaluators = ["evaluator"] * bool(options.evaluate)
+    for role in ("broker", "learner", "actor", "watcher", *evaluators):
         keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
     with folder_lock.lock_folder(out, "train", patience_s=0.0):
         with folder_lock.lock_folder(out, "learner-0"):
@@ -58,61 +70,18 @@ def train(start: starts.Start, *, quiet: bool, evaluate: bool = False, record: b
         if start.resume and (complete := starts.finished(run.stop, out)):
             log.warning("%s", complete)
             return runtime.OK
-        return _begin(start, quiet, started, asked, evaluate=evaluate, record=record)
-
-
-def _begin(
-    start: starts.Start,
-    quiet: bool,
-    started: float,
-    asked: runtime.StopRequested,
-    *,
-    evaluate: bool,
-    record: bool,
-) -> int:
-    """Starts in a folder that is locked for us."""
-    out = start.out
-    try:
-        start.keep()
-    except OSError as error:
-        log.error("cannot write the run's folder: %s; choose another with --out", error)
-        return runtime.YOUR_INPUT
-    start.log_changes()
-    unused_keys.warn(start.run)
-    # Reports of processes that are gone; a resumed run continues its history and its ledger.
-    for name in ("learner.json", "broker.json", "summary.json"):
-        (out / name).unlink(missing_ok=True)
-    if not start.resume:
-        for name in ("history.jsonl", "evaluations.jsonl", "curve.png"):
-            (out / name).unlink(missing_ok=True)
-        for name in ("ledger", "best", "record"):
-            shutil.rmtree(out / name, ignore_errors=True)
-    # A socket's path must be short, so it does not lie in the run's folder.
-    sockets = Path(tempfile.mkdtemp(prefix="headrace-"))
-    try:
-        return _Local(
-            start,
-            quiet,
-            started,
-            asked,
-            f"ipc://{sockets}/broker",
-            evaluate=evaluate,
-            record=record,
-        ).run()
-    finally:
-        shutil.rmtree(sockets, ignore_errors=True)
-
-
-def _folder_problem(start: starts.Start) -> str:
-    there = starts.has_checkpoints(start.out)
-    if there and not start.resume:
-        return (
-            f"{start.out} holds a run already: continue it with --resume, or choose another with"
-            " --out"
-        )
-    if start.resume and not there:
-        return f"nothing to resume in {start.out}: it has no checkpoints; leave out --resume"
-    return ""
+        if start.resume and (diverged := starts.diverged(start)):
+            log.error("%s", diverged)
+            return runtime.DIVERGED
+        try:
+            run_folder.prepare(start)
+        except OSError as error:
+            log.error("cannot write the run's folder: %s; choose another with --out", error)
+            return runtime.YOUR_INPUT
+        # A socket's path must be short, so it does not lie in the run's folder.
+        with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as sockets:
+            endpoint = f"ipc://{sockets}/broker"
+            return _Local(start, options, endpoint, started=started, asked=asked).run()
 
 
 class _Local:
@@ -121,17 +90,16 @@ class _Local:
     def __init__(
         self,
         start: starts.Start,
-        quiet: bool,
-        started: float,
-        asked: runtime.StopRequested,
+        options: Options,
         endpoint: str,
         *,
-        evaluate: bool,
-        record: bool,
+        started: float,
+        asked: runtime.StopRequested,
     ) -> None:
         self.given = start.run
         self.out = start.out
-        self.quiet = quiet
+        self.quiet = options.quiet
+        self.evaluate = options.evaluate
         # When the run began, by its clock: earlier starts count, the time between does not.
         self.began = started - learning_curve.ended_at(start.out / "history.jsonl")
         self.asked = asked  # the user wants us to end
@@ -141,15 +109,8 @@ class _Local:
         self.learner: Child
         self.broker: Child
         self.actors: list[Child] = []
-        self.evaluate = evaluate
         self.plans = ChildPlans(
-            start.run,
-            start.out,
-            endpoint,
-            resume=start.resume,
-            record=record,
-            started=started,
-            began=self.began,
+            start, endpoint, record=options.record, started=started, began=self.began
         )
         self.evaluators: list[Child] = []  # one or none
         self.left: list[tuple[float, Child]] = []  # these that ended well, and when
@@ -201,7 +162,7 @@ class _Local:
         watcher = StatusClient(self.endpoint, keyring.key(self.given, "watcher", None))
         view = LiveView(
             run=self.given.run.name,
-            goal=self.given.stop.return_,
+            stop=self.given.stop,
             began=self.began,
             quiet=self.quiet,
             terminal=terminal,
@@ -234,7 +195,7 @@ class _Local:
         if child.status == runtime.YOUR_INPUT:
             raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
         if child is self.learner:
-            return child.status in (runtime.OK, runtime.LIMIT)
+            return child.status in (runtime.OK, runtime.LIMIT, runtime.DIVERGED)
         if child in (*self.actors, *self.evaluators) and child.status == runtime.OK:
             # As it should, if the learner said that the run is over; it ends a moment later then.
             self.left.append((time.monotonic(), child))
@@ -251,6 +212,8 @@ class _Local:
             log.warning("evaluator cannot work with this run; its line above says why")
         except GaveUpError as error:
             log.warning("%s", error)
+        if self.given.stop.metric == "evaluation":
+            raise GaveUpError("evaluator is needed by stop.metric; see its line above")
         log.warning("the run goes on without evaluations")
 
     def _bring_back(self) -> None:
@@ -310,18 +273,15 @@ class _Local:
             print(summary.words(result, self.out), file=sys.stderr)  # noqa: T201
         if not (self.out / "learner.json").is_file():
             return self._unreported()
-        goal = self.given.stop
-        if result["stop_reason"] == "return":
-            return runtime.OK
-        limited = result["stop_reason"] in ("steps", "seconds") and goal.return_ is None
-        limited = limited and result["trained_steps"] > 0
-        return runtime.OK if limited else runtime.LIMIT
+        return summary.status(result, self.given.stop)
 
     def _unreported(self) -> int:
         """Returns the exit status by how the learner ended, where its report cannot say."""
         learner = getattr(self, "learner", None)
-        good = learner is not None and learner.status == runtime.OK and not self.asked
-        return runtime.OK if good else runtime.LIMIT
+        if learner is None or self.asked:
+            return runtime.LIMIT
+        known = learner.status in (runtime.OK, runtime.DIVERGED)
+        return learner.status if known else runtime.LIMIT
 
 
 def _import_roles() -> None:

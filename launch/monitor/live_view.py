@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.launch.config.run_sections import StopSection
 from headrace.launch.monitor.rates import Rates
 from headrace.launch.monitor.terminal import CapturedTerminal
 
@@ -21,14 +22,15 @@ class LiveView:
         self,
         *,
         run: str,
-        goal: float | None,
+        stop: StopSection,
         began: float,
         quiet: bool,
         terminal: CapturedTerminal | None = None,
     ) -> None:
         """Starts the view on `terminal`; None = there is none, and lines are printed instead."""
         self._run = run
-        self._goal = goal
+        goal = "" if stop.return_ is None else f" of {stop.return_:g}"
+        self._goals = {stop.metric: goal}  # by what must reach it
         self._began = began  # the run's clock at 0, by time.monotonic
         self._rates = Rates()
         self._quiet = quiet
@@ -53,7 +55,7 @@ class LiveView:
         if self._quiet:
             return
         if status:
-            self._rates.update(status, time.monotonic())
+            self._rates.update(status)
         if self._live is not None:
             with self._writing:
                 self._live.update(self._table(status), refresh=True)
@@ -75,8 +77,8 @@ class LiveView:
         mean, steps = learner.get("mean_return"), status["actors"].get("env_steps", 0.0)
         return (
             f"{seconds}  {steps:10.0f} steps  {self._rate():8.0f}/s"
-            f"  return {mean if mean is None else round(mean, 1)}"
-            f"{''.join(f'  {name} {words}' for name, words in _evaluation_rows(status))}"
+            f"  return {mean if mean is None else round(mean, 1)}{self._goals.get('training', '')}"
+            f"{''.join(f'  {name} {words}' for name, words in self._evaluation_rows(status))}"
             f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
         )
 
@@ -93,13 +95,13 @@ class LiveView:
             return table
         learner = (status.get("learners") or [{}])[0]
         rate = self._rate()
-        goal = f" of {self._goal:g}" if self._goal is not None else ""
+        goal = self._goals.get("training", "")
         mean = learner.get("mean_return")
         outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
         rows = (
             ("time", f"{time.monotonic() - self._began:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
-            *_evaluation_rows(status),
+            *self._evaluation_rows(status),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
             ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
             ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
@@ -111,20 +113,24 @@ class LiveView:
             table.add_row(name, value)
         return table
 
-
-def _evaluation_rows(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns the last evaluation as one row of the table; empty = there is none yet."""
-    for said in status.get("evaluators", ()):
-        if "mean" in said:
-            spread = f" ({said['low']:.1f} to {said['high']:.1f})" if "low" in said else ""
-            return [("evaluation", f"{said['mean']:.1f}{spread} of version {said['version']:.0f}")]
-    return []
+    def _evaluation_rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
+        """Returns the last evaluation as one row of the table; empty = there is none yet, and no
+        goal for it."""
+        goal = self._goals.get("evaluation", "")
+        for said in status.get("evaluators", ()):
+            if "mean" in said:
+                spread = f" ({said['low']:.1f} to {said['high']:.1f})" if "low" in said else ""
+                mean, version = f"{said['mean']:.1f}{goal}{spread}", said["version"]
+                return [("evaluation", f"{mean}, version {version:.0f}")]
+        return [("evaluation", f"none yet{goal}")] if goal else []
 
 
 def _waiting_for(status: dict[str, Any]) -> str:
-    """Says what must start before anything is trained; "" = nothing is missing."""
+    """Says what must start before anything is trained, or why nothing is any more; "" = neither."""
     if not status:
         return "the broker is starting"
+    if status.get("over"):
+        return "the run is over" + "; its last weights are evaluated" * bool(status["evaluators"])
     if not status.get("learners"):
         return "the learner is starting"
     actors = status["actors"]

@@ -14,8 +14,8 @@ def targets(roster: Roster) -> tuple[str, bytes]:
     """Returns the content type and the body."""
     by_role: dict[str, list[str]] = {}
     for peer in roster.everybody():
-        if peer.target:
-            by_role.setdefault(peer.role, []).append(peer.target)
+        if peer.metrics_address:
+            by_role.setdefault(peer.role, []).append(peer.metrics_address)
     found = [
         {"targets": sorted(set(where)), "labels": {"role": role}}
         for role, where in sorted(by_role.items())

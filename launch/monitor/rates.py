@@ -34,20 +34,15 @@ class Rates:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, float]]] = deque(maxlen=_MOST)
-        self._inc: Any = None  # the broker's incarnation; None = it does not say
+        self._inc: Any = None  # the broker's incarnation
 
-    def update(self, status: Mapping[str, Any], at: float) -> bool:
-        """Adds the newest totals; returns True if the broker was restarted since the last ones.
-        `at`: when they came, used where the broker does not report its uptime."""
-        now, values = float(status.get("uptime_s", at)), totals(status)
-        other = False
-        if self._seen:
-            then, before = self._seen[-1]
-            fell = now < then or values.get("received", 0.0) < before.get("received", 0.0)
-            other = fell or self._inc != status.get("inc")
+    def update(self, status: Mapping[str, Any]) -> bool:
+        """Adds the newest totals; returns True if the broker was restarted since the last ones."""
+        now = float(status.get("uptime_s", 0.0))
+        other = bool(self._seen) and status.get("inc") != self._inc
         if other:
             self._seen.clear()
-        self._seen.append((now, values))
+        self._seen.append((now, totals(status)))
         self._inc = status.get("inc")
         while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_S:
             self._seen.popleft()

@@ -77,18 +77,6 @@ def state(status: Status, rates: Rates) -> tuple[str, str]:
     return ("training", _ACCENT) if speed > 0 else ("nothing is being trained", _ALARM)
 
 
-def unaccounted(status: Status) -> int | None:
-    """Returns received minus settled minus held unrolls; the broker's own count goes first. None =
-    not known."""
-    if "unaccounted" in status:
-        return int(status["unaccounted"])
-    try:
-        here = status["queued"] + status["leased"]
-        return int(status["received"] - sum(status["outcomes"].values()) - here)
-    except (KeyError, TypeError):
-        return None
-
-
 def _header(status: Status, rates: Rates, *, news: str, wrong: str) -> RenderableType:
     words, colour = (wrong, _ALARM) if wrong else state(status, rates)
     mark = "▲" if colour == _ALARM else "●"
@@ -160,7 +148,7 @@ def _figures(status: Status) -> Iterable[tuple[str, str, bool]]:
         {},
     )
     lag, most = learner.get("lag"), status.get("max_lag")
-    missing = unaccounted(status)
+    missing = status.get("unaccounted")
     evaluated = f", evaluation {score['mean']:,.1f}" if score else ""
     ahead = status.get("ahead")
     bound = "" if most is None else f" of at most {most + 1:,}"

@@ -34,10 +34,7 @@ def top(
     address: str, *, key: Path | None, port: int | None, host: str, names: Sequence[str] = ()
 ) -> int:
     """Shows the run until q or a signal; `port`: serve the page there instead."""
-    try:
-        client = StatusClient(endpoints.check(address), keyring.from_file(key, ""))
-    except endpoints.EndpointError as error:
-        raise run_file.ConfigError(str(error)) from error
+    client = StatusClient(endpoints.check(address), keyring.from_file(key, ""))
     with contextlib.closing(client):
         if port is not None:
             return _serve(client, address, host=host, port=port, names=names)
@@ -73,10 +70,10 @@ def _wait_for_first_status(
 def _once(client: StatusClient, asked: runtime.StopRequested) -> int:
     """Prints one status with rates over 2 seconds, for a file or a pipe."""
     rates, until = Rates(), time.monotonic() + _ONCE_S
-    rates.update(client.status, client.last_status_at or 0.0)
+    rates.update(client.status)
     _wait(client, asked, None, until=until)
     _ask_and_wait(client, asked, None)
-    rates.update(client.status, client.last_status_at or 0.0)
+    rates.update(client.status)
     print("\n".join(screens.plain_lines(client.status, rates)))  # noqa: T201
     return runtime.OK
 
@@ -90,7 +87,7 @@ def _live(client: StatusClient, asked: runtime.StopRequested, keys: int | None) 
             began = time.monotonic()
             if _ask_and_wait(client, asked, keys):
                 break
-            if rates.update(client.status, client.last_status_at or 0.0):
+            if rates.update(client.status):
                 news = f"the broker restarted at {time.strftime('%H:%M:%S')}"
             drawn = screens.screen(
                 client.status, rates, size=console.size, news=news, wrong=_wrong(client)
@@ -179,7 +176,5 @@ def _serve(
         print(f"http://{shown}:{found}/", flush=True)  # noqa: T201
         signal.sigwait(stops)
         return runtime.OK
-    except http.PortError as error:
-        raise run_file.ConfigError(str(error)) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,7 +10,6 @@ what kills the forker harms no sampler. It ends with the node.
 """
 
 import contextlib
-import functools
 import gc
 import importlib
 import os
@@ -18,15 +17,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from headrace.launch.process import runtime
+from headrace.launch.process import forking, runtime
+from headrace.launch.roles.options import PeerOptions
 
 MOST_BYTES: Final = 1 << 16
 READY: Final = b"ready"
@@ -40,17 +39,12 @@ class Settings(Struct, frozen=True):
     """Holds what all processes of a node share."""
 
     node: int  # its process
-    broker: str
-    name: str
-    shelf: str  # where the relay puts weights
-    tell: str  # the node's socket: figures and lines go there
-    sets: dict[str, Any]
-    ledger: str | None
-    key: str | None
+    peer: PeerOptions  # of each, with the node's own name
+    shelf: Path  # where the relay puts weights
+    tell: Path  # the node's socket: figures and lines go there
     quiet: bool
     form: str  # of log lines
     port: int = 0  # where the node serves metrics; 0 = nowhere
-    allow: tuple[str, ...] = ()  # code that the broker's run may name
 
 
 class ForkOrder(Struct, frozen=True):
@@ -58,6 +52,17 @@ class ForkOrder(Struct, frozen=True):
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere it may
+
+
+Message = TypeVar("Message", Settings, ForkOrder)
+
+
+def encode(message: Settings | ForkOrder) -> bytes:
+    return msgspec.json.encode(message, enc_hook=str)  # str: of paths
+
+
+def decode(line: bytes, kind: type[Message]) -> Message:
+    return msgspec.json.decode(line, type=kind, dec_hook=lambda _, word: Path(word))
 
 
 class Forker:
@@ -137,7 +142,7 @@ class Forker:
         if self._socket is None:
             return False
         try:
-            self._socket.send(msgspec.json.encode(message))
+            self._socket.send(encode(message))
         except OSError:
             return False
         return True
@@ -150,7 +155,7 @@ def main(fd: int) -> int:
     for name in _NODE_ONLY:
         os.environ.pop(name, None)
     with socket.socket(fileno=fd) as orders:
-        settings = msgspec.json.decode(orders.recv(MOST_BYTES), type=Settings)
+        settings = decode(orders.recv(MOST_BYTES), Settings)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the node decides who ends
         runtime.die_with_parent(settings.node)
         runtime.show_as("forker")
@@ -158,63 +163,28 @@ def main(fd: int) -> int:
         for module in ("gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"):
             importlib.import_module(module)
         gc.collect()
-        gc.freeze()  # shared pages stay shared: the collector must not write into them
         orders.send(READY)
         while line := orders.recv(MOST_BYTES):
-            order = msgspec.json.decode(line, type=ForkOrder)
-            pid = _fork(orders, functools.partial(_run_role, settings, order), settings.node)
-            orders.send(f"{order.index} {pid}".encode())
+            order = decode(line, ForkOrder)
+            orders.send(f"{order.index} {_fork(settings, order, orders)}".encode())
     return runtime.OK
 
 
-def _fork(orders: socket.socket, work: Callable[[], int], node: int) -> int:
-    """Forks a grandchild that the node adopts; returns its pid, 0 = that failed."""
-    read_end, write_end = os.pipe()
-    # Between the fork and the child's own answer to a signal it would give ours.
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    between = os.fork()
-    if between == 0:
-        own = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:
-            os._exit(runtime.OUR_FAULT)
-        if pid:
-            os.write(write_end, str(pid).encode())
-            os._exit(runtime.OK)
-        for fd in (read_end, write_end, orders.detach()):
-            os.close(fd)
-        _run_child(work, between=own, node=node, signals=held)
-    os.close(write_end)
-    signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    with os.fdopen(read_end) as line:
-        pid = int(line.read() or 0)
-    os.waitpid(between, 0)
-    return pid
+def _fork(settings: Settings, order: ForkOrder, orders: socket.socket) -> int:
+    """Forks a process that the node adopts; returns its pid, 0 = that failed."""
 
+    def run() -> int:
+        orders.close()
+        return _run_role(settings, order)
 
-def _run_child(work: Callable[[], int], *, between: int, node: int, signals: Any) -> NoReturn:
-    """Runs the child from start to end."""
-    status = runtime.OUR_FAULT
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # PR_SET_PDEATHSIG binds to the current parent, so wait until the node has adopted us.
-        while os.getppid() == between:
-            time.sleep(0.001)
-        runtime.die_with_parent(node)
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        status = work()
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else runtime.OUR_FAULT
-    except BaseException:  # nothing may unwind into the forker's code
-        import logging
+        return forking.fork_for(settings.node, [forking.Work(_name(order), run)])[0]
+    except ChildProcessError:
+        return 0
 
-        logging.getLogger(__name__).exception("a process of the node failed")
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+
+def _name(order: ForkOrder) -> str:
+    return "relay" if order.index < 0 else f"sampler-{order.index}"
 
 
 def _run_role(settings: Settings, order: ForkOrder) -> int:
@@ -222,37 +192,20 @@ def _run_role(settings: Settings, order: ForkOrder) -> int:
     from headrace.launch.process import logs, node_reports
     from headrace.launch.roles import relay, sampler
 
-    name = settings.name if order.index < 0 else f"{settings.name}-{order.index}"
-    runtime.show_as("relay" if order.index < 0 else f"sampler-{order.index}")
-    logs.start("relay" if order.index < 0 else name, quiet=settings.quiet, form=settings.form)
-    sender = node_reports.ReportSender(Path(settings.tell))
+    peer, name = settings.peer, _name(order)
+    if order.index >= 0:
+        peer = replace(peer, name=f"{peer.name}-{order.index}")
+    runtime.show_as(name)
+    logs.start("relay" if order.index < 0 else peer.name, quiet=settings.quiet, form=settings.form)
+    sender = node_reports.ReportSender(settings.tell)
     node_reports.log_to_node(sender)
-    key = Path(settings.key) if settings.key else None
     if order.index < 0:
-        return relay.guarded(
-            settings.broker,
-            name=name,
-            shelf=Path(settings.shelf),
-            key=key,
-            sender=sender,
-            port=settings.port,
-        )
+        return relay.relay(peer, shelf=settings.shelf, sender=sender, port=settings.port)
     if order.core >= 0:
         with contextlib.suppress(OSError):  # a service manager may forbid it: little is lost
             os.sched_setaffinity(0, {order.core})
-    return sampler.guarded(
-        settings.broker,
-        name=name,
-        seed=runtime.incarnation() % 2**31,
-        sets=settings.sets,
-        ledger=Path(settings.ledger) if settings.ledger else None,
-        metrics_host="127.0.0.1",
-        metrics_port=None,
-        key=key,
-        shelf=Path(settings.shelf),
-        sender=sender,
-        allow=settings.allow,
-    )
+    seed = runtime.incarnation() % 2**31
+    return sampler.sample(peer, seed=seed, shelf=settings.shelf, sender=sender)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every metric of a node, declared once; what its samplers say is summed."""
+"""The metrics of a node; the figures of its samplers are summed."""
 
 import math
 import time
@@ -10,15 +10,19 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from headrace.broker.sampler_figures import COUNTERS
 from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.process.memory_use import pss_bytes
 from headrace.launch.process.node_reports import ProcessFigures
 
 RELAY: Final = -1
-_PHASES: Final = ("credit", "weights", "env", "gather")
-# Totals, which count ended processes, too; all other figures are of those that live.
+_OF_SAMPLERS: Final = [
+    counter for counter in COUNTERS if counter.metric in ("env_steps", "episodes", "wait_seconds")
+]
+# Totals, which count ended processes, too; all other figures are of those that live. Those of the
+# relay are bytes and fetches.
 _COUNTED: Final = frozenset(
-    {"env_steps", "episodes", "bytes", "fetches", *(f"wait_{phase}_s" for phase in _PHASES)}
+    {"bytes", "fetches", *(name for counter in _OF_SAMPLERS for name in counter.names())}
 )
 _NOW: Final = frozenset({"unacked", "version"})
 _MEMORY_EVERY_S: Final = 5.0
@@ -91,16 +95,11 @@ class NodeMetrics(Collector):
             ("restarts", "Samplers started again", sum(slot.restarts for slot in samplers)),
             ("weights_bytes", "Weights fetched", self.total("bytes", relay=True)),
             ("weights_fetches", "Versions fetched", self.total("fetches", relay=True)),
-            ("samplers_env_steps", "Agent steps, dead ones left out", self.total("env_steps")),
-            ("samplers_episodes", "Episodes that ended", self.total("episodes")),
         ):
             yield CounterMetricFamily(f"headrace_node_{counter}", words, value=value)
-        waits = CounterMetricFamily(
-            "headrace_node_samplers_wait_seconds", "Waiting, by what for", labels=["phase"]
-        )
-        for phase in _PHASES:
-            waits.add_metric([phase], self.total(f"wait_{phase}_s"))
-        yield waits
+        totals = {name: self.total(name) for name in _COUNTED}
+        for shown in _OF_SAMPLERS:
+            yield shown.family("headrace_node_samplers", totals)
 
     def _each(self) -> list[tuple[int, ProcessFigures]]:
         """Returns a copy of the last reports, as they are at this moment."""

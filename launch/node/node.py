@@ -14,11 +14,11 @@ import logging
 import os
 import select
 import signal
-import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -30,8 +30,9 @@ from headrace.launch.node.metrics import RELAY, NodeMetrics
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.node.shared_folder import shared_folder
-from headrace.launch.process import http, logs, runtime, sd_notify
+from headrace.launch.process import forking, http, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import LogLine, ReportReceiver
+from headrace.launch.roles.options import NOWHERE, PeerOptions
 
 log = logging.getLogger(__name__)
 
@@ -43,54 +44,35 @@ _DRAIN_S: Final = 5.0
 _RELAY_ENDS_WITHIN_S: Final = 3.0
 
 
-def node(
-    broker: str,
-    *,
-    samplers: int | None,
-    name: str | None,
-    sets: dict[str, Any],
-    ledger: Path | None,
-    metrics_host: str,
-    metrics_port: int | None,
-    key: Path | None = None,
-    allow: Sequence[str] = (),
-) -> int:
-    """Runs the node; returns the exit status."""
+@logs.one_line_errors()
+def node(options: PeerOptions, *, samplers: int | None) -> int:
+    """Runs the node; returns the exit status. `samplers`: None = one for each core."""
     asked = runtime.StopRequested()
-    try:
-        endpoints.check(broker)
-        # Each process reads these; what is wrong is said once, now.
-        keyring.from_file(key, "actor")
-        allowing.allowed(allow)
-        if not runtime.adopt_orphans():
-            raise run_file.ConfigError("headrace node needs Linux; start samplers: headrace actor")
-        with (
-            shared_folder() as folder,
-            contextlib.closing(_bind_receiver(folder / "told")) as receiver,
-        ):
-            settings = Settings(
-                node=os.getpid(),
-                broker=broker,
-                name=name or socket.gethostname(),
-                shelf=str(folder / "weights"),
-                tell=str(folder / "told"),
-                sets=sets,
-                ledger=str(ledger.absolute()) if ledger else None,
-                key=str(key.absolute()) if key else None,
-                form=logs.form(),
-                quiet=log.getEffectiveLevel() >= logging.WARNING,
-                allow=tuple(allow),
-            )
-            made = _Node(settings, process_slots(samplers), receiver, asked)
-            port = http.serve(
-                made.registry, host=metrics_host, port=metrics_port, healthy=made.healthy
-            )
-            if port is not None:
-                log.info("metrics at port %d", port)
-            return made.run(http.advertised_port(metrics_host, port, broker))
-    except (run_file.ConfigError, endpoints.EndpointError, http.PortError) as error:
-        log.error("%s", error)
-        return runtime.YOUR_INPUT
+    endpoints.check(options.broker)
+    # Each process reads these; what is wrong is said once, now.
+    keyring.from_file(options.key, "actor")
+    allowing.allowed(options.allow)
+    if not runtime.adopt_orphans():
+        raise run_file.ConfigError("headrace node needs Linux; start samplers: headrace actor")
+    with shared_folder() as folder, contextlib.closing(_bind_receiver(folder / "told")) as receiver:
+        settings = Settings(
+            node=os.getpid(),
+            peer=replace(
+                options,
+                ledger=options.ledger and options.ledger.absolute(),
+                key=options.key and options.key.absolute(),
+                metrics=NOWHERE,
+            ),
+            shelf=folder / "weights",
+            tell=folder / "told",
+            form=logs.form(),
+            quiet=log.getEffectiveLevel() >= logging.WARNING,
+        )
+        made = _Node(settings, process_slots(samplers), receiver, asked)
+        port = http.serve_metrics(
+            made.registry, *options.metrics, broker=options.broker, healthy=made.healthy
+        )
+        return made.run(port)
 
 
 def process_slots(samplers: int | None) -> dict[int, ProcessSlot]:
@@ -152,7 +134,8 @@ class _Node:
         """Runs until the run is over, somebody asks us to stop, or nothing can be done. `port`:
         where the broker may say that the metrics are; 0 = nowhere."""
         self._forker = Forker(msgspec.structs.replace(self._settings, port=port))
-        log.info("%d samplers for the broker at %s", len(self._samplers), self._settings.broker)
+        broker = self._settings.peer.broker
+        log.info("%d samplers for the broker at %s", len(self._samplers), broker)
         try:
             while not self._asked and not self._ending:
                 self._look(_LOOK_EVERY_S)
@@ -172,7 +155,7 @@ class _Node:
         now = time.monotonic()
         self._record_forked(now)
         # Before their reports are read: so their last ones are among them.
-        ended = [(slot, _ended(slot.pid)) for slot in self._slots.values() if slot.pid]
+        ended = [(slot, forking.exit_status(slot.pid)) for slot in self._slots.values() if slot.pid]
         names = {slot.pid: self._name(slot) for slot in self._slots.values() if slot.pid}
         indices = {slot.pid: slot.index for slot in self._slots.values() if slot.pid}
         for said in self._receiver.receive():
@@ -223,14 +206,14 @@ class _Node:
         if self._ending or well or wrong:
             slot.pid, slot.done = 0, True
         else:
-            pause, words = slot.ended(now), _words(status)
+            pause, words = slot.ended(now), forking.exit_words(status)
             log.warning("%s %s; started again in %.1f s", self._name(slot), words, pause)
         if wrong and not self._status:
             log.error("%s cannot work so; its line above says why", self._name(slot))
             self._status, self._ending = runtime.YOUR_INPUT, True
 
     def _name(self, slot: ProcessSlot) -> str:
-        own = self._settings.name
+        own = self._settings.peer.name
         return f"{own}'s relay" if slot.index == RELAY else f"{own}-{slot.index}"
 
     # ---- the end --------------------------------------------------------------------------------
@@ -275,15 +258,3 @@ class _Node:
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # it is waited for in a moment
         os.kill(pid, number)
-
-
-def _ended(pid: int) -> int | None:
-    """Returns its exit status; None while it runs."""
-    gone, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if gone else None
-
-
-def _words(status: int) -> str:
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"ended with status {status}"

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from headrace.broker.errors import UserError
 from headrace.broker.release import release
 from headrace.broker.transport.endpoints import is_loopback
 from headrace.launch.process.http_server import Answer, Request, WebServer
@@ -23,7 +24,7 @@ _FOR_MACHINES: Final = ("/metrics", "/healthz", "/sd")
 Page = Callable[[], tuple[str, bytes]]
 
 
-class PortError(ValueError):
+class PortError(UserError, ValueError):
     """Says, in one line, that the metrics port cannot be used."""
 
 
@@ -43,9 +44,19 @@ def set_run_info(metrics: CollectorRegistry, *, run: str, algorithm: str, env: s
     known.info({"run": run, "algorithm": algorithm, "env": env})
 
 
-def advertised_port(host: str, port: int | None, broker: str) -> int:
-    """Returns the port that the broker may give to Prometheus; 0 = no other machine could reach
-    it."""
+def serve_metrics(
+    metrics: CollectorRegistry,
+    host: str,
+    port: int | None,
+    *,
+    broker: str,
+    healthy: Callable[[], str],
+) -> int:
+    """Serves the metrics of a process that works for a broker; returns the port that this one may
+    give to Prometheus, 0 = none, or no other machine could reach it."""
+    port = serve(metrics, host=host, port=port, healthy=healthy)
+    if port is not None:
+        log.info("metrics at port %d", port)
     local = broker.startswith("ipc:") or is_loopback(urlsplit(broker).hostname or "")
     return port or 0 if local or not is_loopback(host) else 0
 

@@ -45,10 +45,10 @@ def refused(error: Exception) -> None:
 
 def reason(folder: Path) -> str:
     """Returns why `headrace train` ended badly; "" = it did not say. Where it names another
-    process, whose line says why, that line."""
+    process, or only the learner said something, that process's line."""
     said = {path.name: _read(path) for path in folder.iterdir()}
     own = said.get(_OWN, "")
-    return said.get(own.partition(" ")[0]) or own
+    return said.get(own.partition(" ")[0]) or own or said.get("learner", "")
 
 
 def _write(path: Path, text: str) -> None:

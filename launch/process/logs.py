@@ -17,19 +17,23 @@ that is possible.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 from headrace.actors.users_code import traceback_of
+from headrace.broker.errors import ExpectedError, UserError
 from headrace.broker.peer_errors import UnreportedErrors
 from headrace.launch.config.run_file import ConfigError
-from headrace.launch.process import last_errors, log_lines, runtime
+from headrace.launch.process import last_errors, log_lines
 from headrace.launch.process.log_lines import Identity
 
 log = logging.getLogger(__name__)
+P = ParamSpec("P")
 
 AUTO, HUMAN, JSON = "auto", "human", "json"
 FORMS = (AUTO, HUMAN, JSON)
@@ -40,6 +44,9 @@ _NOT_SENT_TO_BROKER = (
     "headrace.broker.security.handshake",
     "headrace.broker.transport.mailbox",
 )
+
+# As syslog counts them.
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 _identity = Identity()  # this process
 _form = HUMAN
@@ -87,7 +94,7 @@ def set_identity(
         _identity.name = name
 
 
-def refuse(error: ConfigError) -> None:
+def refuse(error: UserError) -> None:
     """Prints what is wrong with the user's input: one line, in the form of all others."""
     if _form == JSON:
         log_end(log, error)
@@ -97,10 +104,37 @@ def refuse(error: ConfigError) -> None:
     last_errors.refused(error)
 
 
-def log_end(log: logging.Logger, error: BaseException) -> None:
-    """Logs the error that ends a process by somebody else's fault, in one line; below it, if it was
-    in code of the user's own, the place."""
-    log.error("%s", runtime.exit_line(error), extra={"traceback": traceback_of(error)})
+def one_line_errors(*refusals: type[Exception]) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Makes a process's main log an expected error in one line, and return its exit status.
+    `refusals`: further errors that say, from one of its tasks, what is wrong with the run."""
+    kinds: tuple[type[BaseException], ...] = (ExpectedError, *refusals)
+
+    def decorate(main: Callable[P, int]) -> Callable[P, int]:
+        @functools.wraps(main)
+        def guarded(*args: P.args, **options: P.kwargs) -> int:
+            try:
+                return main(*args, **options)
+            except ExpectedError as error:
+                return log_end(logging.getLogger(main.__module__), error)
+            except BaseExceptionGroup as group:
+                expected, other = group.split(kinds)
+                if expected is None or other is not None:
+                    raise
+                return log_end(logging.getLogger(main.__module__), expected)
+
+        return guarded
+
+    return decorate
+
+
+def log_end(log: logging.Logger, error: BaseException) -> int:
+    """Logs, in one line, an expected error that ends a process; below it, if it was in code of the
+    user's own, the place. Returns the exit status."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    line = " ".join(str(error).split()) or type(error).__name__
+    log.error("%s", line, extra={"traceback": traceback_of(error)})
+    return error.status if isinstance(error, ExpectedError) else UserError.status
 
 
 def reports() -> UnreportedErrors:
@@ -113,6 +147,13 @@ def reports() -> UnreportedErrors:
     collected = UnreportedErrors()
     root.addHandler(_ToReports(collected))
     return collected
+
+
+def _is_journal(fd: int) -> bool:
+    """Tells whether systemd's journal reads a descriptor: it takes a line's priority from its
+    beginning."""
+    stat = os.fstat(fd)
+    return os.environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
 
 
 class ToStderr(logging.Handler):
@@ -133,6 +174,7 @@ class ToStderr(logging.Handler):
         self._fd: int | None = None
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._fd = self._stream.fileno()
+        self._to_journal = self._fd is not None and _is_journal(self._fd)
         self._missing = 0  # lines lost since the last line that told of it
         self._why = ""  # the error of the last lost line
         self._cut = False  # the last line was written in part only
@@ -140,13 +182,17 @@ class ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if self._missing:
-                self._write(self._line(self._gap(), self._identity))
+                self._write(self._told(self._gap()))
                 self._missing = 0
-            self._write(self._line(record, self._identity))
+            self._write(self._told(record))
         except Exception as error:  # noqa: BLE001 - nobody is left to be told
             self.lost += 1
             self._missing += 1
             self._why = str(error)
+
+    def _told(self, record: logging.LogRecord) -> str:
+        line = self._line(record, self._identity)
+        return f"<{_PRIORITIES[record.levelname]}>{line}" if self._to_journal else line
 
     def _gap(self) -> logging.LogRecord:
         told = f"{self._missing} lines of this log could not be written: {self._why}"

@@ -18,9 +18,10 @@ from headrace.launch.process import sd_notify
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# A parent of several threads that is killed tells its death by each of them: that is one signal.
+# From the first to the last of the death signals that a killed parent sends.
 _ECHO_S = 1.0
-OK, OUR_FAULT, YOUR_INPUT, LIMIT = 0, 1, 2, 3
+OK, OUR_FAULT, YOUR_INPUT, LIMIT, DIVERGED = 0, 1, 2, 3, 4
+_dies_with_parent = False  # this process asked for a signal when its parent dies
 
 
 def started_at() -> float:
@@ -58,7 +59,9 @@ class StopRequested:
 
 def die_with_parent(parent: int | None = None) -> None:
     """Asks Linux for SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
+    global _dies_with_parent
     if sys.platform == "linux":
+        _dies_with_parent = True
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if parent is not None and os.getppid() != parent:  # it died before we could ask
             os.kill(os.getpid(), signal.SIGTERM)
@@ -114,20 +117,10 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-
-        parent, asked_at = os.getppid(), 0.0
-
-        def stop() -> None:
-            nonlocal asked_at
-            echo = os.getppid() != parent and time.monotonic() - asked_at < _ECHO_S
-            asked_at = asked_at or time.monotonic()
-            if not echo:
-                sd_notify.stopping()
-                task.cancel()
-
+        cancel = _CancelOnSignal(task, loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, stop)
+                loop.add_signal_handler(number, cancel)
         return await main()
 
     try:
@@ -137,17 +130,46 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return OK
 
 
+class _CancelOnSignal:
+    """Cancels a role when it is asked to stop, and once more when it is asked again.
+
+    A killed parent of several threads sends its death signal as each of them dies, which takes a
+    while on a busy machine: all of these are one request. Before the last of them the parent looks
+    alive, so a second request of a parent is believed only if it still lives a second later.
+    """
+
+    def __init__(self, task: "asyncio.Task[Any]", loop: asyncio.AbstractEventLoop) -> None:
+        self._task = task
+        self._loop = loop
+        self._parent = os.getppid()
+        self._asked = False
+        self._orphaned_at: float | None = None  # when a signal first found the parent dead
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if self._orphaned_at is None and os.getppid() != self._parent:
+            self._orphaned_at = now
+        if not self._asked:
+            self._asked = True
+            sd_notify.stopping()
+            self._task.cancel()
+        elif self._orphaned_at is not None:
+            if now - self._orphaned_at > _ECHO_S:
+                self._task.cancel()
+        elif _dies_with_parent:
+            self._loop.call_later(_ECHO_S, self._cancel_unless_orphaned)
+        else:
+            self._task.cancel()
+
+    def _cancel_unless_orphaned(self) -> None:
+        if os.getppid() == self._parent:
+            self._task.cancel()
+
+
 def discard(path: Path) -> None:
     """Removes a file that a full disk cut off, if that is possible."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def exit_line(error: BaseException) -> str:
-    """Returns the innermost error of nested groups, in one line."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def make_room(path: Path) -> None:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 # Often enough for a person who reads the status line.
 _NOTIFY_EVERY_S = 5.0
-# The start timeout that a role asks for each time, while it waits for its broker.
-_PATIENCE_S = 60
+# The start timeout that a role asks for each time, while it waits for its broker: a minute.
+_PATIENCE = "EXTEND_TIMEOUT_USEC=60000000"
 
 
 def send(*lines: str) -> None:
@@ -38,6 +38,12 @@ def send(*lines: str) -> None:
 def stopping() -> None:
     """Tells the service manager that we end in order; what is open is settled first."""
     send("STOPPING=1", _status("stopping: what is open is settled first"))
+
+
+def waiting(text: str) -> None:
+    """Tells the service manager what a role that has not begun waits for, and that it goes on
+    waiting."""
+    send(_status(f"waits {text}"), _PATIENCE)
 
 
 def _status(text: str) -> str:
@@ -84,8 +90,7 @@ class Watchdog:
             self._ready = True
             lines.append("READY=1")
         elif self._got_on(reading):
-            patience = f"EXTEND_TIMEOUT_USEC={_PATIENCE_S * 1_000_000}"
-            lines.append("WATCHDOG=1" if self._ready else patience)
+            lines.append("WATCHDOG=1" if self._ready else _PATIENCE)
         send(*lines)
         self._seen, self._at = reading, now
 

@@ -1,1 +1,1 @@
-"""What is done with a run that has ended: play, replay, report, audit."""
+"""Commands for a run that has ended: play, replay, report, audit."""

@@ -1,4 +1,4 @@
-"""A run's folder, read back: what was trained, without its environment and without a broker.
+"""A run's folder, read back: the trained network, without its environment and without a broker.
 
 run.toml             the run
 best/                the checkpoint that an evaluator found best, where there was one
@@ -6,6 +6,7 @@ checkpoints/         the learner's
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,19 @@ import msgspec
 
 from headrace.actors.acting.policy import Policy
 from headrace.broker.weights.blobs import Blob
-from headrace.launch.config import differences, run_file, shared_run
+from headrace.launch.config import differences, run_file, shared_run, starts
+from headrace.launch.config.run_file import ConfigError
 from headrace.learner import checkpoint
+from headrace.learner.checkpoint import Checkpoint, CheckpointError
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import Spaces
-from headrace.learner.weights import WeightsError, dump, layout_digest
+from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
 
 log = logging.getLogger(__name__)
 
 _FOLDERS = {"best": "best", "newest": "checkpoints"}
 _NOTHING_LEFT = "put back a copy of the folder, or train again"
-
-
-class LoadError(run_file.ConfigError):
-    """Signals that the folder holds no usable checkpoint; its text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +42,17 @@ class LoadedRun:
 
 
 def load(run_dir: Path, which: str | None = None) -> LoadedRun:
-    """Loads the best checkpoint or the newest whole one; None = the best where there is one."""
-    run = _run(run_dir)
-    found = _checkpoint(run_dir, which)
+    """Loads the best checkpoint or the newest whole one; None = the best where there is one.
+    ConfigError where the folder holds none that can be used."""
+    run = starts.load_kept(run_dir)
+    found = find_checkpoint(run_dir, which)
     _check_identity(found, run)
     spaces = _spaces(found)
     try:
         model = build(run.model, spaces, seed=0)
         model.load_state_dict(found.tensors["model"])
     except (KeyError, ValueError, RuntimeError) as error:
-        raise LoadError(
+        raise ConfigError(
             f"{found.path} does not fit the network of {run_dir / 'run.toml'}:"
             f" {_first_difference(error)}"
         ) from error
@@ -60,64 +60,58 @@ def load(run_dir: Path, which: str | None = None) -> LoadedRun:
     return LoadedRun(run, spaces, model, found.path, found.version)
 
 
-def _run(run_dir: Path) -> run_file.Run:
-    file = run_dir / "run.toml"
-    if not file.is_file():
-        raise LoadError(
-            f"{run_dir} holds no run: it has no run.toml; name the folder that headrace train wrote"
-        )
-    return run_file.load(str(file))
-
-
-def _checkpoint(run_dir: Path, which: str | None) -> checkpoint.Checkpoint:
+def find_checkpoint(
+    run_dir: Path, which: str | None, usable: Callable[[Checkpoint], object] = lambda _: None
+) -> Checkpoint:
+    """Reads the checkpoint; one for which `usable` raises CheckpointError is damaged, too."""
     if which is not None and which not in _FOLDERS:
-        raise LoadError(f"checkpoint {which!r}: it is {' or '.join(_FOLDERS)}")
+        raise ConfigError(f"checkpoint {which!r}: it is {' or '.join(_FOLDERS)}")
     for name in (which,) if which else _FOLDERS:
         folder = run_dir / _FOLDERS[name]
         try:
-            found = checkpoint.load_latest(folder)
-        except checkpoint.CheckpointError as error:
+            found = checkpoint.load_latest(folder, usable)
+        except CheckpointError as error:
             # Its text advises how to go on training, which does not apply here.
             if which is None and name == "best":
                 log.warning("every checkpoint in %s is damaged; the newest is taken", folder)
                 continue
             hint = "take the newest, --checkpoint newest" if name == "best" else _NOTHING_LEFT
-            raise LoadError(f"every checkpoint in {folder} is damaged; {hint}") from error
+            raise ConfigError(f"every checkpoint in {folder} is damaged; {hint}") from error
         if found is not None:
             return found
     if which == "best":
-        raise LoadError(
+        raise ConfigError(
             f"{run_dir / 'best'} has no checkpoint: only an evaluator writes one"
             " (headrace train --evaluate); take the newest, --checkpoint newest"
         )
-    raise LoadError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
+    raise ConfigError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
 
 
-def _check_identity(found: checkpoint.Checkpoint, run: run_file.Run) -> None:
-    """Raises LoadError unless the checkpoint was trained by this very run."""
+def _check_identity(found: Checkpoint, run: run_file.Run) -> None:
+    """Raises ConfigError unless the checkpoint was trained by this very run."""
     try:
         there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
         found.entry(str, "identity", "spaces")
-    except checkpoint.CheckpointError as error:
-        raise LoadError(f"{found.path} does not say which run it is of") from error
+    except CheckpointError as error:
+        raise ConfigError(f"{found.path} does not say which run it is of") from error
     difference = differences.no_continuation(there, shared_run.shared(run))
     if difference is not None:
-        raise LoadError(
+        raise ConfigError(
             f"{found.path} is of another model or run: {difference} (there = in the checkpoint,"
             " here = in run.toml)"
         )
 
 
-def _spaces(found: checkpoint.Checkpoint) -> Spaces:
+def _spaces(found: Checkpoint) -> Spaces:
     try:
         spaces = msgspec.convert(found.state["spaces"], Spaces)
     except (KeyError, msgspec.ValidationError) as error:
-        raise LoadError(
+        raise ConfigError(
             f"{found.path} does not say what its environment gives and takes: it was written by an"
             " older release; continue the run for a moment with --resume"
         ) from error
     if spaces.digest() != found.state["identity"]["spaces"]:
-        raise LoadError(f"{found.path} contradicts itself: its spaces are not those of its run")
+        raise ConfigError(f"{found.path} contradicts itself: its spaces are not those of its run")
     return spaces
 
 
@@ -131,10 +125,11 @@ def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
     """Returns a policy that acts as samplers and evaluators do, in float32 (no precision is
     lost)."""
     if seed < 0:
-        raise LoadError(f"seed {seed}: it must be 0 or above")
+        raise ConfigError(f"seed {seed}: it must be 0 or above")
     made = Policy(trained.run.model, trained.spaces, seed=seed, precision="float32")
     try:
-        made.load(Blob.of(trained.version, layout_digest(trained.model), dump(trained.model)))
+        weights = FlatWeights(trained.model).dump()
+        made.load(Blob.of(trained.version, layout_digest(trained.model), weights))
     except WeightsError as error:
-        raise LoadError(f"{trained.path}: {error}") from error
+        raise ConfigError(f"{trained.path}: {error}") from error
     return made

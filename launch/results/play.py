@@ -10,7 +10,7 @@ import torch
 from headrace.actors import evaluator
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.launch.config import run_file
+from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import confidence, loaded_run
 from headrace.launch.results.video import Video, VideoError
@@ -41,40 +41,34 @@ def play(
     torch.set_num_threads(1)
     first = evaluate.seed if seed is None else seed
     film = None if video is None else Video(video, env.id)
+    how = msgspec.structs.replace(
+        evaluate, episodes=episodes, envs=1 if film else evaluate.envs, seed=first, greedy=greedy
+    )
     with film or contextlib.nullcontext():
-        scores = _play(found, env, evaluate, episodes, first, greedy, film)
-    how = "greedy" if greedy else "sampled"
-    print(result_text(found, scores, f"{how}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
+        scores = _play(found, env, how, film)
+    choice = "greedy" if greedy else "sampled"
+    print(result_text(found, scores, f"{choice}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
     if video is not None:
         print(f"video       {video}")  # noqa: T201
     return runtime.OK
 
 
 def _play(
-    found: loaded_run.LoadedRun,
-    env: EnvConfig,
-    evaluate: EvaluateConfig,
-    episodes: int,
-    seed: int,
-    greedy: bool,
-    film: Video | None,
+    found: loaded_run.LoadedRun, env: EnvConfig, how: EvaluateConfig, film: Video | None
 ) -> evaluator.Scores:
-    policy = loaded_run.policy_of(found, seed=seed)
+    policy = loaded_run.policy_of(found, seed=how.seed)
     try:
         return evaluator.play(
             policy,
             env if film is None else _with_render_mode(env),
             found.spaces,
-            episodes,
-            1 if film else evaluate.envs,
-            seed,
-            greedy,
+            how,
             watch=film.add_frame if film else None,
         )
     except EnvError as error:
         if film is not None and "render_mode" in str(error):
             raise VideoError(f"{env.id} cannot be rendered: it takes no render_mode") from error
-        raise run_file.ConfigError(str(error)) from error
+        raise
 
 
 def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str) -> str:
@@ -103,7 +97,7 @@ def _sections(run_dir: Path, sets: Sequence[str]) -> tuple[EnvConfig, EvaluateCo
                 f"--set {setting}: to play, only {' and '.join(_SETTABLE)} may be changed; the rest"
                 " is what was trained"
             )
-    run = run_file.load(str(run_dir / "run.toml"), sets)
+    run = starts.load_kept(run_dir, sets)
     return run.env, run.evaluate
 
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from headrace.actors.envs.make import probe
 from headrace.launch.config import run_file
 from headrace.launch.process import http, runtime
+from headrace.launch.results import loaded_run
 from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.recording import Opened, RecordedSource, RecordError, opening, path_of
+from headrace.learner.batches.recording import Opened, RecordedSource, opening, path_of
 from headrace.learner.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
@@ -39,7 +40,7 @@ _COMPARED = ("model", "target", "optimiser")
 def replay(run_dir: Path) -> int:
     """Returns 0 if the weights are the same, 1 if not; ConfigError if there is nothing to
     replay."""
-    final = _last_checkpoint(run_dir)
+    final = loaded_run.find_checkpoint(run_dir, "newest", _steps)
     newer = _newest_version(run_dir) > final.version
     log.info(
         "goes to optimiser step %d and compares with %s, %s",
@@ -47,11 +48,8 @@ def replay(run_dir: Path) -> int:
         final.path,
         "not the end of the run: a newer checkpoint is damaged" if newer else "where the run ended",
     )
-    try:
-        with tempfile.TemporaryDirectory(prefix="headrace-replay-") as folder:
-            return _replay(run_dir, Path(folder), final)
-    except RecordError as error:
-        raise run_file.ConfigError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="headrace-replay-") as folder:
+        return _replay(run_dir, Path(folder), final)
 
 
 def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
@@ -167,20 +165,6 @@ def _pieces(
         started=time.monotonic(),
     )
     return pieces, feed
-
-
-def _last_checkpoint(run_dir: Path) -> Checkpoint:
-    try:
-        final = checkpoint.load_latest(run_dir / "checkpoints", _steps)
-    except checkpoint.CheckpointError as error:
-        # Its text advises how to go on training, which does not apply here.
-        raise run_file.ConfigError(
-            f"every checkpoint in {run_dir / 'checkpoints'} is damaged: there is none to compare"
-            " with"
-        ) from error
-    if final is None:
-        raise run_file.ConfigError(f"{run_dir} has no checkpoint to compare with")
-    return final
 
 
 def _newest_version(run_dir: Path) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.broker import durable
 from headrace.broker.journal.fates import OUTCOMES
-from headrace.launch.config import run_file
+from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve, plots
 
@@ -19,7 +19,10 @@ _ENDS = {
     "seconds": "ended at its time limit",
     "stopped": "stopped",
     "failed": "failed",
+    "diverged": "diverged",
 }
+
+_QUARTERS = ("the least", "the second quarter", "the third quarter", "the most")
 
 _STYLE = """
 :root { color-scheme: light dark; --soft: #80889033; --mark: #3b82c4; }
@@ -39,7 +42,7 @@ pre { background: var(--soft); padding: 1rem; overflow-x: auto; border-radius: .
 
 def report(run_dir: Path, *, to: Path | None) -> int:
     """Writes the page, and its pictures into a folder of the same name; returns the exit status."""
-    run, summary = _run(run_dir), _summary(run_dir)
+    run, summary = starts.load_kept(run_dir), _summary(run_dir)
     history = _thinned([e for e in learning_curve.read(run_dir / "history.jsonl") if "t" in e])
     if not history and not summary:
         raise run_file.ConfigError(
@@ -50,7 +53,7 @@ def report(run_dir: Path, *, to: Path | None) -> int:
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         plots.save(drawn, page.with_suffix(""))
-        durable.write(page, render(run, summary, drawn, (run_dir / "run.toml").read_text()))
+        durable.write(page, render(run, summary, drawn, (run_dir / starts.RUN).read_text()))
     except OSError as error:
         raise run_file.ConfigError(
             f"cannot write {page}: {error.strerror}; choose another place with --to"
@@ -64,12 +67,6 @@ def _thinned(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     entries."""
     every = max(1, len(history) // 1000)
     return history[::every]
-
-
-def _run(run_dir: Path) -> run_file.Run:
-    if not (run_dir / "run.toml").is_file():
-        raise run_file.ConfigError(f"{run_dir} is no run's folder: it has no run.toml")
-    return run_file.load(str(run_dir / "run.toml"))
 
 
 def _summary(run_dir: Path) -> dict[str, Any]:
@@ -111,6 +108,7 @@ def render(
         *(f"<h2>{html.escape(plot.title)}</h2><figure>{plot.svg}</figure>" for plot in large),
         _section("The learner's steps", "".join(map(_small, small)), "small"),
         _outcomes(summary),
+        _shares(summary),
         _phases(summary),
         _section("Machine", _table(summary.get("machine", {}))),
         _section("Settings", f"<pre>{html.escape(toml)}</pre>"),
@@ -163,6 +161,23 @@ def _outcomes(summary: Mapping[str, Any]) -> str:
     )
     words = f"<p>{made:,} unrolls were generated. Each stands in one row.</p>"
     return _section("What became of the unrolls", f"{words}<table>{rows}</table>")
+
+
+def _shares(summary: Mapping[str, Any]) -> str:
+    quarters = summary.get("trained_quarters")
+    if not quarters:
+        return ""
+    rows = "".join(
+        f'<tr><td>{name}</td><td class="n">{100 * share:.1f} %</td>'
+        f'<td style="width:20rem"><div class="bar" style="width:{100 * share:.2f}%">'
+        "</div></td></tr>"
+        for name, share in zip(_QUARTERS, quarters, strict=True)
+    )
+    words = (
+        "<p>Groups of environments in four equal parts, by how much of what was trained came from"
+        " them. Each would supply 25 % if all were as fast as each other.</p>"
+    )
+    return _section("Who supplied the experience", f"{words}<table>{rows}</table>")
 
 
 def _phases(summary: Mapping[str, Any]) -> str:

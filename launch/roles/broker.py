@@ -5,8 +5,9 @@ import functools
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -17,139 +18,135 @@ from headrace.broker.ledger.state import LedgerState
 from headrace.broker.security.keys import BROKER, Key
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import Roster
-from headrace.broker.server.memory_guard import MemoryExceededError
 from headrace.broker.server.metrics import BrokerMetrics
 from headrace.broker.server.server import Server
 from headrace.broker.transport import endpoints
-from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.key_gate import Gate
 from headrace.launch.config import differences, keyring, run_file, shared_run
-from headrace.launch.config.keyring import open_journal
 from headrace.launch.monitor import prometheus_targets
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
 from headrace.launch.process import descriptors, http, logs, runtime, sd_notify
+from headrace.launch.roles.options import NOWHERE, Address
+from headrace.launch.roles.role import Role
 
 log = logging.getLogger(__name__)
 
-
-def serve(
-    run: run_file.Run,
-    *,
-    bind: str,
-    metrics_host: str,
-    metrics_port: int | None,
-    report: Path | None,
-    key: Path | None = None,
-    insecure: bool = False,
-    ledger: Path | None = None,
-    page_names: Sequence[str] = (),
-) -> int:
-    """Serves until SIGTERM; returns the exit status. Every expected failure is logged in one
-    line."""
-    try:
-        run = descriptors.for_broker(run)
-        return runtime.run_async(
-            lambda: _serve(
-                run,
-                bind=bind,
-                metrics_host=metrics_host,
-                metrics_port=metrics_port,
-                report=report,
-                key=key,
-                insecure=insecure,
-                ledger=ledger,
-                page_names=page_names,
-            )
-        )
-    except (EndpointError, run_file.ConfigError, http.PortError) as error:
-        log.error("%s", error)
-        return runtime.YOUR_INPUT
-    except ExceptionGroup as group:
-        if group.subgroup(MemoryExceededError) is None:
-            raise
-        log.error("%s", runtime.exit_line(group))
-        return runtime.OUR_FAULT
+# Between two looks whether this machine has the address by now.
+_ADDRESS_S = 1.0
 
 
-async def _serve(
-    run: run_file.Run,
-    *,
-    bind: str,
-    metrics_host: str,
-    metrics_port: int | None,
-    report: Path | None,
-    key: Path | None = None,
-    insecure: bool = False,
-    ledger: Path | None = None,
-    page_names: Sequence[str] = (),
-) -> int:
-    inc = runtime.incarnation()
-    logs.set_identity(run=run.run.name, inc=inc)
-    shared = shared_run.shared(run)
-    registry = http.registry("broker")
-    http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
-    roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
-    own_key = _own_key(run, key)
-    journal = None if ledger is None else open_journal(ledger, "broker", inc)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        # Before the sockets: they ask it from their first connection on.
-        gate = None if own_key is None else _gate(run, context)
-        router, publisher = (
-            endpoints.router(context, own_key),
-            endpoints.publisher(context, own_key),
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Holds what the command line says beside the run."""
+
+    bind: str
+    metrics: Address = NOWHERE
+    report: Path | None = None  # its totals are written there at its end
+    ledger: Path | None = None  # the folder of its journal
+    key: Path | None = None  # None = the run's, if it works with keys
+    insecure: bool = False  # it may listen to other machines without keys
+    page_names: Sequence[str] = ()  # further names by which browsers reach the page
+
+
+@logs.one_line_errors()
+def serve(run: run_file.Run, options: Options) -> int:
+    """Serves until SIGTERM; returns the exit status."""
+    run = descriptors.for_broker(run)
+    return runtime.run_async(lambda: _serve(run, options))
+
+
+async def _serve(run: run_file.Run, options: Options) -> int:
+    with Role("broker", run=run.run.name) as role:
+        http.set_run_info(
+            role.registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id
         )
-        if gate is not None:
-            gate.watch(router)
-            gate.watch(publisher)
-        guarded = insecure or gate is not None
-        address = endpoints.bind(router, endpoints.check_bind(bind, guarded=guarded))
-        # Beside a port that was chosen for us the next one need not be free.
-        beside = endpoints.announce_endpoint(bind if bind.startswith("tcp:") else address)
-        announce = endpoints.bind(
-            publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
-        )
-        # Before the event loop watches the sockets: a taken port must still let go of them.
+        shared = shared_run.shared(run)
+        roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
+        key = _own_key(run, options.key)
+        journal = None if options.ledger is None else role.open_journal(options.ledger)
+        guarded = options.insecure or key is not None
+        await _wait_for_address(endpoints.check_bind(options.bind, guarded=guarded))
+        sockets = _bind(run, options, key, role.context)
         status = LoopStatus()
-        port = http.serve(
-            registry,
-            host=metrics_host,
-            port=metrics_port,
-            healthy=lambda: "",
-            pages={
-                **page.pages(status),
-                "/sd": functools.partial(prometheus_targets.targets, roster),
-            },
-            names=page_names,
-        )
+        # Before the event loop watches the sockets: a taken port must still let go of them.
+        port = _serve_pages(role, options, status, roster)
         server = Server(
             run.broker,
-            Ledger(_book(run, inc, journal), lease_s=run.broker.lease_s),
+            Ledger(_ledger_state(run, role.inc, journal), lease_s=run.broker.lease_s),
             Counters(),
-            inc=inc,
+            inc=role.inc,
             shared=shared_run.for_peers(run),
             roster=roster,
-            announce=announce,
-            router=router,
-            publisher=publisher,
-            gate=gate,
+            announce=sockets.announce,
+            router=sockets.router,
+            publisher=sockets.publisher,
+            gate=sockets.gate,
         )
-        BrokerMetrics(registry, server)
+        BrokerMetrics(role.registry, server)
         status.set_source(server.status)
-        log.info("run %s at %s%s%s", run.run.name, address, _where(port), _kept(gate))
+        where = f", metrics at port {port}" if port is not None else ""
+        log.info("run %s at %s%s%s", run.run.name, sockets.address, where, _kept(sockets.gate))
         try:
             async with asyncio.TaskGroup() as group:
                 watch = sd_notify.Watchdog(functools.partial(_watchdog_reading, server))
                 group.create_task(watch.loop(), name="notify")
                 await server.run()
         finally:
-            _report(server, report)
-    finally:
-        context.destroy(linger=500)
-        if journal is not None:
-            journal.close()
+            _report(server, options.report)
     return runtime.OK
+
+
+async def _wait_for_address(bind: str) -> None:
+    """Waits until this machine has the address: a broker may start before the network is up."""
+    if not endpoints.is_here(bind):
+        log.warning("waits for the address of %s: this machine does not have it", bind)
+    while not endpoints.is_here(bind):
+        sd_notify.waiting(f"for the address of {bind}")
+        await asyncio.sleep(_ADDRESS_S)
+
+
+class _Sockets(NamedTuple):
+    """Holds the broker's sockets, bound."""
+
+    router: zmq.Socket[bytes]
+    publisher: zmq.Socket[bytes]
+    gate: Gate | None  # None = this run works without keys
+    address: str  # of the router
+    announce: str  # of the publisher
+
+
+def _bind(
+    run: run_file.Run, options: Options, key: Key | None, context: "zmq.Context[zmq.Socket[bytes]]"
+) -> _Sockets:
+    bind = options.bind
+    # Before the sockets: they ask it from their first connection on.
+    gate = None if key is None else _gate(run, context)
+    router, publisher = endpoints.router(context, key), endpoints.publisher(context, key)
+    if gate is not None:
+        gate.watch(router)
+        gate.watch(publisher)
+    guarded = options.insecure or gate is not None
+    address = endpoints.bind(router, bind)
+    # Beside a port that was chosen for us the next one need not be free.
+    beside = endpoints.announce_endpoint(bind if bind.startswith("tcp:") else address)
+    announce = endpoints.bind(
+        publisher, endpoints.check_bind(run.broker.announce or beside, guarded=guarded)
+    )
+    return _Sockets(router, publisher, gate, address, announce)
+
+
+def _serve_pages(role: Role, options: Options, status: LoopStatus, roster: Roster) -> int | None:
+    """Serves metrics, the page of the run, and Prometheus' targets; returns the port."""
+    targets = functools.partial(prometheus_targets.targets, roster)
+    return http.serve(
+        role.registry,
+        host=options.metrics.host,
+        port=options.metrics.port,
+        healthy=lambda: "",
+        pages={**page.pages(status), "/sd": targets},
+        names=options.page_names,
+    )
 
 
 def _watchdog_reading(server: Server) -> sd_notify.WatchdogReading:
@@ -183,10 +180,11 @@ def _gate(run: run_file.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
     return gate
 
 
-def _book(run: run_file.Run, inc: int, journal: Journal | None) -> LedgerState:
+def _ledger_state(run: run_file.Run, inc: int, journal: Journal | None) -> LedgerState:
     return LedgerState(
         batch=run.pacing.batch_unrolls,
         max_lag=run.pacing.max_lag,
+        balanced=run.pacing.balance == "environments",
         max_lag_hard=run.pacing.max_lag_hard,
         queue_bytes=int(run.broker.queue_mb * 2**20),
         attempts=run.broker.attempts,
@@ -217,7 +215,3 @@ def _totals(server: Server) -> dict[str, Any]:
 
 def _kept(gate: Gate | None) -> str:
     return f", for {len(gate.authorised.users)} keys" if gate is not None else ""
-
-
-def _where(port: int | None) -> str:
-    return f", metrics at port {port}" if port is not None else ""

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from pathlib import Path
+from typing import Final
 
 from headrace.actors import evaluator, users_code
 from headrace.actors.acting.policy import Policy
@@ -16,11 +17,16 @@ from headrace.actors.evaluator import Scores
 from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
+from headrace.launch.process import runtime
 from headrace.launch.results import confidence
 from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
+
+# Processor seconds that evaluations have for nothing: in a run of a few seconds the goal is noticed
+# by every_s. After these each one is paid for by a pause, so that evaluate.share is kept.
+_FIRST_CPU_S: Final = 1.0
 
 
 class EvaluationLoop:
@@ -41,25 +47,31 @@ class EvaluationLoop:
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
         self._began = time.monotonic()
         self.game: EvaluationThread | None = None  # the evaluation that is being played
+        self._best: tuple[float, int] | None = None  # the highest mean, and of which version
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
         """Evaluates until the run is over and its last weights are evaluated, if there is time for
         that."""
-        due = 0.0
+        how, due, spare_s = self._run.evaluate, 0.0, _FIRST_CPU_S
         while (blob := await self._next_weights(due)) is not None:
-            due = time.monotonic() + self._run.evaluate.every_s
+            began, used = time.monotonic(), time.process_time()
             await self._evaluate(blob)
+            spare_s -= time.process_time() - used
+            owed_s, spare_s = max(0.0, -spare_s), max(0.0, spare_s)
+            due = began + max(how.every_s, owed_s / (how.share * runtime.cores()))
 
     async def _next_weights(self, due: float) -> Blob | None:
         """Returns the newest weights, once it is time; None = the run is over and these are
         known."""
-        end = self._end
+        end, weights = self._end, self._end.weights
         while self._seconds_left() > 0:
             wait = due - time.monotonic()
-            if end.blob is not None and (wait <= 0 or (end.over and not end.fetching)):
+            if wait <= 0:
+                end.ask_for_blob()
+            if weights.blob is not None and (wait <= 0 or (end.over and not weights.fetching)):
                 return end.take_blob()
-            if end.over and end.blob is None and not end.fetching:
+            if end.over and weights.blob is None and not weights.fetching:
                 return None
             # While they are fetched at the end, or it is not time yet.
             await self._wait_for_news(
@@ -70,7 +82,7 @@ class EvaluationLoop:
     async def _evaluate(self, blob: Blob) -> None:
         """Evaluates one version; a failure in an environment costs this evaluation only."""
         policy = self._policy
-        self._end.acts_with(blob.announce.version, policy.load(blob))
+        self._end.weights.acts_with(blob.announce.version, policy.load(blob))
         began = time.monotonic()
         try:
             scores = await self._play()
@@ -103,7 +115,9 @@ class EvaluationLoop:
         game.start()
         try:
             while not game.done:
-                if self._seconds_left() <= 0 or (self._end.over and self._end.blob is not None):
+                if self._seconds_left() <= 0 or (
+                    self._end.over and self._end.weights.blob is not None
+                ):
                     raise evaluator.StoppedError
                 game.check()
                 await self._wait_for_news(min(1.0, self._seconds_left()))
@@ -141,11 +155,15 @@ class EvaluationLoop:
             "seconds": round(seconds, 3),
         }
         self._metrics.show(line)
+        if self._best is None or known.mean >= self._best[0]:
+            self._best = known.mean, version
         self._end.stats = {
             name: float(value)
             for name, value in line.items()
-            if name in ("version", "mean", "low", "high") and value is not None
+            if name in ("version", "mean", "low", "high", "episodes") and value is not None
         }
+        # A beat may miss an evaluation; whoever waits for one that is good enough must not.
+        self._end.stats |= {"best": self._best[0], "best_version": float(self._best[1])}
         spread = "" if known.low is None else f" ({known.low:.2f} to {known.high:.2f})"
         log.info(
             "version %d: return %.2f%s, %d episodes in %.1f s",

@@ -17,13 +17,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.results import learning_curve
-from headrace.learner import checkpoint, weights
+from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
+from headrace.learner.weights import FlatWeights
 
 log = logging.getLogger(__name__)
 
 _KEPT = 2
+_LATE_S = 10.0
 
 
 class EvaluationResults:
@@ -49,10 +51,10 @@ class EvaluationResults:
 
     def moment(self, clock: float) -> float:
         """Returns the seconds of the run for the next line. A continued run counts from 0 again;
-        its lines go on from the last one."""
-        if clock + self._ahead < self._last:
+        its lines go on from the last one. A clock that falls a little was heard late."""
+        if self._last - clock - self._ahead > _LATE_S:
             self._ahead = self._last
-        self._last = clock + self._ahead
+        self._last = max(self._last, clock + self._ahead)
         return self._last
 
     def add(self, blob: Blob, line: dict[str, Any]) -> None:
@@ -71,7 +73,7 @@ class EvaluationResults:
 
     def _save(self, blob: Blob, line: dict[str, Any]) -> None:
         model = build(self._run.model, self._spaces, seed=0)
-        weights.load(model, blob.body)
+        FlatWeights(model).load(blob.body)
         state = {
             "identity": self._identity,
             "spaces": msgspec.to_builtins(self._spaces, str_keys=True),

@@ -8,17 +8,15 @@ It asks for no credit and nobody waits for it. It runs with low priority: sample
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-import zmq
 
 from headrace.actors import evaluator
 from headrace.actors.envs.make import probe
@@ -26,58 +24,50 @@ from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run, toml_text
-from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, sd_notify
-from headrace.launch.roles import expected_errors
+from headrace.launch.process import descriptors, folder_lock, logs, runtime, sd_notify
 from headrace.launch.roles.evaluation_loop import EvaluationLoop
 from headrace.launch.roles.evaluation_results import EvaluatorMetrics
+from headrace.launch.roles.options import PeerOptions
+from headrace.launch.roles.role import Role
 
 log = logging.getLogger(__name__)
 
-_NICE = 10
+# Half as much of a busy core as a sampler gets: what evaluations take in all is bounded by
+# evaluate.share, and the sooner one ends, the sooner the goal is known.
+_NICE = 3
 _PATIENCE_S = 2.0  # without an answer, before we say so
 
 
-def evaluate(
-    broker: str,
-    *,
-    name: str,
-    out: Path | None,
-    sets: dict[str, Any],
-    metrics_host: str,
-    metrics_port: int | None,
-    key: Path | None = None,
-    allow: Sequence[str] = (),  # code that the broker's run may name
-) -> int:
-    """Evaluates until SIGTERM, or until the last weights of the run are evaluated."""
-    endpoints.check(broker)
-    _check_given(sets)
+def evaluate(options: PeerOptions, *, out: Path | None) -> int:
+    """Evaluates until SIGTERM, or until the last weights of the run are evaluated; returns the exit
+    status, or ends the process."""
+    status = _evaluate_run(options, out)
+    if os.nice(0) >= _NICE:
+        # All is written and said. To take an interpreter down is work, which at this priority
+        # takes seconds on a busy machine.
+        logging.shutdown()
+        os._exit(status)
+    return status
+
+
+@logs.one_line_errors(ValueError)  # of a network that cannot be made
+def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
+    endpoints.check(options.broker)
+    _check_given(options.sets)
     descriptors.for_peer("an evaluator")
-    own_key = keyring.from_file(key, "evaluator")
-    prefixes = allowing.allowed(allow)
+    key = keyring.from_file(options.key, "evaluator")
+    prefixes = allowing.allowed(options.allow)
     os.nice(_NICE)
     torch.set_num_threads(1)
 
     async def main() -> int:
-        inc = runtime.incarnation()
-        logs.set_identity(inc=inc, name=name)
-        registry = http.registry("evaluator")
-        metrics = EvaluatorMetrics(registry)
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        try:
-            end = EvaluatorEnd(broker, name=name, inc=inc, context=context, key=own_key)
-            port = http.serve(
-                registry,
-                host=metrics_host,
-                port=metrics_port,
-                healthy=lambda: "" if end.link.welcome else "no broker has welcomed it",
+        with Role("evaluator", name=options.name) as role:
+            metrics = EvaluatorMetrics(role.registry)
+            end = EvaluatorEnd(
+                options.broker, name=options.name, inc=role.inc, context=role.context, key=key
             )
-            if port is not None:
-                log.info("metrics at port %d", port)
-            end.port = http.advertised_port(metrics_host, port, broker)
-            end.link.reports = logs.reports()
-            await _evaluate(end, out=out, sets=sets, metrics=metrics, prefixes=prefixes)
-        finally:
-            context.destroy(linger=500)
+            role.attach(end, options)
+            await _evaluate(end, out=out, sets=options.sets, metrics=metrics, prefixes=prefixes)
         return runtime.OK
 
     with contextlib.nullcontext() if out is None else folder_lock.lock_folder(out, "evaluator"):
@@ -88,7 +78,7 @@ async def _evaluate(
     end: EvaluatorEnd,
     *,
     out: Path | None,
-    sets: dict[str, Any],
+    sets: Mapping[str, Any],
     metrics: EvaluatorMetrics,
     prefixes: Sequence[str],
 ) -> None:
@@ -117,7 +107,7 @@ async def _evaluate(
 async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
     """Returns the run, once a broker answers."""
     patience: float | None = _PATIENCE_S
-    while end.run is None:
+    while end.weights.run is None:
         end.news.clear()
         try:
             async with asyncio.timeout(patience):
@@ -125,10 +115,10 @@ async def _shared(end: EvaluatorEnd) -> dict[str, Any]:
         except TimeoutError:
             log.info("no broker answers at %s yet", end.link.endpoint)
             patience = None
-    return end.run
+    return end.weights.run
 
 
-def _check_given(sets: dict[str, Any]) -> None:
+def _check_given(sets: Mapping[str, Any]) -> None:
     """Raises ConfigError for a wrong option before anything starts, not once a broker has
     answered."""
     for key, value in sets.items():
@@ -163,14 +153,3 @@ class _EvaluatorReading:
             idle=game is None,
             text=text + ("waits for weights" if game is None else "plays"),
         )
-
-
-def guarded(broker: str, **options: Any) -> int:
-    """Runs `evaluate`; returns its exit status, and logs every expected failure in one line."""
-    status = expected_errors.guarded(functools.partial(evaluate, broker, **options))
-    if os.nice(0) >= _NICE:
-        # All is written and said. To take an interpreter down is work, which at this priority
-        # takes seconds on a busy machine.
-        logging.shutdown()
-        os._exit(status)
-    return status

@@ -5,42 +5,36 @@ import contextlib
 import functools
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
-from headrace.broker.transport.endpoints import EndpointError
-from headrace.broker.transport.link import RefusedError
+from headrace.broker.errors import DivergedError
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
-from headrace.launch.config.keyring import open_journal
-from headrace.launch.process import descriptors, folder_lock, http, logs, runtime, sd_notify
+from headrace.launch.process import descriptors, folder_lock, logs, runtime, sd_notify
 from headrace.launch.roles import learner_parts, learner_report, learner_resume
-from headrace.launch.roles.learner_options import Options, arguments, options_of
+from headrace.launch.roles.learner_parts import LearnerParts
+from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
+from headrace.launch.roles.role import Role
 from headrace.launch.shared_options import log_form
-from headrace.learner import checkpoint
 from headrace.learner.batches.receiver import UnrollReceiver
-from headrace.learner.culprits import DivergedError
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.encoders import custom
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks, RanksError
-from headrace.learner.train import train
-from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.train import show, train
+from headrace.learner.train_parts import TrainParts
 from headrace.learner.weights import layout_digest
 
 log = logging.getLogger(__name__)
 
 
-def learn(run: run_file.Run, options: Options) -> int:
+@logs.one_line_errors()
+def learn(run: run_file.Run, options: LearnerOptions) -> int:
     """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
-    runtime.keep_memory()
-    descriptors.for_peer("a learner")
-    asked = runtime.StopRequested()
-    torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = _device(run.learner.device)
     log.info(
         "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
@@ -51,25 +45,37 @@ def learn(run: run_file.Run, options: Options) -> int:
         options.broker,
         options.out,
     )
+    # While they wait for each other in torch a handler would not run: a signal kills at once.
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
+    asked = runtime.StopRequested()
+    runtime.keep_memory()
+    descriptors.for_peer("a learner")
+    torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
-    with contextlib.closing(ranks), folder_lock.lock_folder(options.out, f"learner-{ranks.rank}"):
-        return _learn(run, options, ranks, device, asked.__bool__)
+    name = learner_parts.name_of(ranks)
+    with (
+        contextlib.closing(ranks),
+        folder_lock.lock_folder(options.out, name),
+        Role("learner", name=name, run=run.run.name) as role,
+    ):
+        _check_batch(run, ranks)
+        heard = learner_parts.heard_evaluations(run, ranks)
+        parts = LearnerParts(run, options, ranks, device, probe(run.env), role, heard)
+        return _learn(parts, asked.__bool__)
 
 
-def _learn(
-    run: run_file.Run, options: Options, ranks: Ranks, device: torch.device, stopping: Any
-) -> int:
-    _check_batch(run, ranks)
+def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
+    run, options, ranks, spaces = parts.run, parts.options, parts.ranks, parts.spaces
     started = options.started or runtime.started_at()
-    spaces = probe(run.env)
     identity = {"shared": shared_run.shared(run), "spaces": spaces.digest()}
     try:
-        model = build(run.model, spaces, seed=run.run.seed).to(device)
+        model = build(run.model, spaces, seed=run.run.seed).to(parts.device)
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
+    if ranks.rank == 0:
+        learner_report.log_network(run.model, spaces, model)
     resume = learner_resume.checkpoint_of(run, options, identity, model)
     began = learner_resume.clock_began_at(options, ranks, started)
     progress = Progress()
@@ -79,17 +85,15 @@ def _learn(
         log.info("continues from %s", resume.path)
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
-    if options.start is not None and ranks.rank == 0:
-        learner_resume.keep_start(options.start)
-    journal = open_journal(options.ledger, "learner", runtime.incarnation())
-    recorder = learner_parts.recorder(run, options, ranks, spaces, fresh=resume is None)
-    registry = http.registry("learner")
-    metrics = LearnerMetrics(registry)
+    if options.start is not None:
+        learner_resume.refuse_diverged(options.start, ranks)
+        if ranks.rank == 0:
+            learner_resume.keep_start(options.start)
+    journal = parts.role.open_journal(options.ledger)
+    recorder = parts.recorder(fresh=resume is None)
+    metrics = LearnerMetrics(parts.role.registry)
     metrics.set_constants(ranks.rank, ranks.world, run.checkpoint.every_s)
-    port = learner_parts.serve_metrics(registry, run, options, ranks)
-    feed = learner_parts.feed(
-        run, options, ranks, spaces, layout_digest(model), device, journal, recorder, port
-    )
+    feed = parts.feed(layout_digest(model), journal, recorder)
     windows = () if resume is None else resume.state["windows"]
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
@@ -105,15 +109,16 @@ def _learn(
             algorithm=run.algorithm,
             config=run.learner,
             saving=run.checkpoint,
-            goal=Goal(run.stop.return_, run.stop.steps, run.stop.seconds),
+            goal=learner_resume.goal_of(run.stop),
+            evaluated=lambda: None if parts.heard is None else parts.heard.best,
             ranks=ranks,
             feed=feed,
             model=model,
-            target=learner_parts.target(run, spaces, model, device),
-            gap=learner_parts.gap_check(run, spaces),
+            target=parts.target(model),
+            gap=parts.gap_check(),
             progress=progress,
             metrics=metrics,
-            device=device,
+            device=parts.device,
             folder=options.out,
             spaces=spaces,
             previous=run.model.previous,
@@ -124,17 +129,20 @@ def _learn(
             started=started,
             began=began,
         )
-        reason = ""
+        reason = diagnosis = ""
         try:
             reason = _trained(pieces, run.model.kind, feed)
+        except DivergedError as error:
+            show(pieces, {})
+            reason, diagnosis = "diverged", str(error)
+            raise
         finally:
-            _leave(feed, pieces, reason, last=options.final)
+            _leave(feed, pieces, reason, diagnosis=diagnosis, last=options.final)
         return learner_report.status(run, progress, reason)
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
         watch.stop()
-        journal.close()
 
 
 def _check_batch(run: run_file.Run, ranks: Ranks) -> None:
@@ -158,16 +166,21 @@ def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
         raise
 
 
-def _leave(feed: UnrollReceiver, pieces: TrainParts, reason: str, *, last: bool) -> None:
-    """Says goodbye, and writes learner.json. `last`: a request to stop ends the whole run."""
+def _leave(
+    feed: UnrollReceiver, pieces: TrainParts, reason: str, *, diagnosis: str, last: bool
+) -> None:
+    """Says goodbye, and writes learner.json. `last`: a request to stop ends the whole run, and so
+    does divergence: else samplers wait for a learner with other settings."""
     progress = pieces.progress
-    final = reason in ("return", "steps", "seconds") or (last and reason == "stopped")
+    final = reason in ("return", "steps", "seconds")
+    final = final or (last and reason in ("stopped", "diverged"))
     feed.leave(final=final, text=learner_report.leave_text(reason, progress))
     if pieces.ranks.rank == 0:
         learner_report.write(
             pieces.folder,
             progress,
             reason,
+            diagnosis=diagnosis,
             seconds=pieces.clock(),
             device=str(pieces.device),
             first_train_s=pieces.first_train_s,
@@ -188,48 +201,25 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def guarded(run: run_file.Run, options: Options) -> int:
-    """Runs `learn`; returns its exit status, and logs every expected failure in one line."""
-    try:
-        return learn(run, options)
-    except (
-        run_file.ConfigError,
-        EnvError,
-        EndpointError,
-        RefusedError,
-        http.PortError,
-        checkpoint.CheckpointError,
-    ) as error:
-        logs.log_end(log, error)
-        return runtime.YOUR_INPUT
-    except (RanksError, DivergedError) as error:
-        log.error("%s", runtime.exit_line(error))
-        return runtime.OUR_FAULT
-
-
+@logs.one_line_errors()
 def main(given: argparse.Namespace | None = None) -> int:
     """Runs as a role of `headrace`, or under torchrun."""
     if given is None:
         parser = argparse.ArgumentParser(prog="headrace.launch.learner")
-        arguments(parser)
+        learner_arguments(parser)
         log_form(parser)
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         runtime.die_with_parent()  # else they would train on beside the next torchrun's ranks
-    try:
-        form = logs.chosen(given.log)
-        logs.start("learner", quiet=given.log_level == "warning", form=form)
-        run = run_file.load(given.run, given.set)
-        options = options_of(given, run)
-        if not given.final:  # else it is part of `headrace train`, which has seen to the run
-            start = starts.begin(given.run, given.set, options.out, resume=given.resume)
-            run, options = start.run, replace(options, start=start)
-    except run_file.ConfigError as error:
-        log.error("%s", error)
-        return runtime.YOUR_INPUT
+    logs.start("learner", quiet=given.log_level == "warning", form=logs.chosen(given.log))
+    run = run_file.load(given.run, given.set)
+    options = learner_options(given, run)
+    if not given.final:  # else it is part of `headrace train`, which has seen to the run
+        start = starts.begin(given.run, given.set, options.out, resume=given.resume)
+        run, options = start.run, replace(options, start=start)
     logs.set_identity(run=run.run.name)
     # Of several ranks one says it.
     if not given.final and os.environ.get("RANK", "0") == "0":
         unused_keys.warn(run)
-    return guarded(run, options)
+    return learn(run, options)

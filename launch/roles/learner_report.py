@@ -8,15 +8,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from headrace.broker import durable
 from headrace.launch.config import run_file
-from headrace.launch.process import machine, runtime
+from headrace.launch.process import runtime
 from headrace.launch.process.sd_notify import WatchdogReading
+from headrace.launch.results import hardware
 from headrace.learner.batches.receiver import UnrollReceiver
+from headrace.learner.config import ModelConfig
 from headrace.learner.metrics import LearnerMetrics
+from headrace.learner.models.build import AUTO, chosen_kind
+from headrace.learner.models.model import Model
+from headrace.learner.models.normalise import is_number
 from headrace.learner.progress import Progress
+from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
+
+
+def log_network(config: ModelConfig, spaces: Spaces, model: Model) -> None:
+    """Logs what the observation's spaces have decided."""
+    if config.kind == AUTO:
+        log.info("model.kind = auto: the encoder is %s", chosen_kind(config, spaces))
+        for leaf in spaces.observation:
+            if is_number(leaf) and len(leaf.shape) >= 2:
+                log.warning(
+                    "%s %s%s is taken for numbers in a row: an image is uint8 with height, width"
+                    " and at most one axis more; if it is one, make it so with a wrapper",
+                    leaf.name,
+                    np.dtype(leaf.dtype).name,
+                    list(leaf.shape),
+                )
+    if config.normalise_obs and model.normaliser is None:
+        log.info("model.normalise_obs does nothing: the observation has no numbers")
 
 
 def write(
@@ -25,6 +50,7 @@ def write(
     reason: str,
     *,
     seconds: float,
+    diagnosis: str = "",
     first_train_s: float | None = None,
     device: str = "",
     world: int = 1,
@@ -33,6 +59,7 @@ def write(
     """Writes learner.json into the run's folder. `seconds`: the run's clock at its end."""
     report = {
         "stop_reason": reason or "failed",
+        "diagnosis": diagnosis or None,
         "seconds": round(seconds, 3),
         "first_train_s": first_train_s,
         "trained_steps": progress.trained_steps,
@@ -41,6 +68,7 @@ def write(
         "trained_steps_per_s": progress.rate(),
         "episodes": progress.episodes,
         "mean_return": progress.mean_return(),
+        "evaluated": progress.evaluated,
         "solved_at_s": progress.solved_at_s,
         "solved_at_steps": progress.solved_at_steps,
         "lag": progress.lag(),
@@ -49,7 +77,7 @@ def write(
         "device": device,
         "world": world,
         "phase_seconds": dict(phase_seconds),
-        "machine": machine.describe(),
+        "machine": hardware.describe(),
         "ended_at": time.time(),
     }
     try:
@@ -86,6 +114,7 @@ def leave_text(reason: str, progress: Progress) -> str:
         "steps": "the step limit was reached",
         "seconds": "the time limit was reached",
         "stopped": "stopped by request",
+        "diverged": "training has diverged",
     }
     return f"{words.get(reason, 'the learner failed')} after {progress.trained_steps} steps"
 
@@ -102,4 +131,11 @@ def status(run: run_file.Run, progress: Progress, reason: str) -> int:
             run.pacing.batch_unrolls,
         )
         return runtime.LIMIT
-    return runtime.OK if run.stop.return_ is None else runtime.LIMIT
+    if run.stop.return_ is None:
+        return runtime.OK
+    if run.stop.metric == "evaluation" and progress.evaluated is None:
+        log.warning(
+            'stop.metric is "evaluation", and no evaluation was heard of: nobody could say whether'
+            " stop.return is reached; run headrace evaluate beside the learner, for longer"
+        )
+    return runtime.LIMIT

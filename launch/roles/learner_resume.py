@@ -2,15 +2,18 @@
 broker knows; and whether anything is left to train."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace.broker.errors import DivergedError
 from headrace.launch.config import differences, run_file, starts
+from headrace.launch.config.run_sections import StopSection
 from headrace.launch.results import learning_curve
 from headrace.launch.roles import learner_report
-from headrace.launch.roles.learner_options import Options
+from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import checkpoint, train_state
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.models.model import Model
@@ -22,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def checkpoint_of(
-    run: run_file.Run, options: Options, identity: dict[str, Any], model: Model
+    run: run_file.Run, options: LearnerOptions, identity: dict[str, Any], model: Model
 ) -> checkpoint.Checkpoint | None:
     """Returns the newest good checkpoint, if it was asked for and fits."""
     folder = options.out / "checkpoints"
@@ -50,6 +53,15 @@ def checkpoint_of(
     return found
 
 
+def refuse_diverged(start: starts.Start, ranks: Ranks) -> None:
+    """Raises DivergedError where this start would repeat one that diverged, as rank 0 sees it.
+    torchrun starts its ranks again without asking."""
+    again = start.resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    line = starts.diverged(start) if again and ranks.rank == 0 else ""
+    if ranks.same([bool(line)])[0]:
+        raise DivergedError(line or "training has diverged; rank 0 says how")
+
+
 def keep_start(start: starts.Start) -> None:
     """Writes the run's files. A full disk does not end a run that goes on; one that begins needs
     its folder."""
@@ -65,11 +77,16 @@ def keep_start(start: starts.Start) -> None:
     start.log_changes()
 
 
+def goal_of(stop: StopSection) -> Goal:
+    by_evaluation = stop.metric == "evaluation"
+    return Goal(stop.return_, stop.steps, stop.seconds, by_evaluation=by_evaluation)
+
+
 def complete(
     run: run_file.Run, out: Path, ranks: Ranks, progress: Progress, *, began: float
 ) -> bool:
     """Returns True, and logs it, when there is nothing left to train, as rank 0 sees it."""
-    goal = Goal(run.stop.return_, run.stop.steps, run.stop.seconds)
+    goal = goal_of(run.stop)
     seconds = time.monotonic() - began
     # Where nothing was trained nothing is complete: the limit is told once more, as at first.
     reason = goal.met(progress, seconds) if progress.trained_steps else ""
@@ -83,14 +100,14 @@ def complete(
                 reason,
                 run.stop,
                 steps=progress.trained_steps,
-                mean=progress.mean_return(),
+                mean=progress.evaluated if goal.by_evaluation else progress.mean_return(),
                 seconds=seconds,
             ),
         )
     return True
 
 
-def clock_began_at(options: Options, ranks: Ranks, started: float) -> float:
+def clock_began_at(options: LearnerOptions, ranks: Ranks, started: float) -> float:
     """Returns the run's clock at 0, by time.monotonic: a continued run's clock goes on from its
     history."""
     if options.began is not None:

@@ -4,96 +4,72 @@ import asyncio
 import functools
 import logging
 import os
-import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import zmq
 
 from headrace.actors.acting.policy import Policy
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
-from headrace.actors.metrics import ActorMetrics
+from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
-from headrace.launch.config.keyring import open_journal
-from headrace.launch.process import descriptors, http, logs, runtime, sd_notify
+from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
-from headrace.launch.roles import expected_errors
+from headrace.launch.roles.options import PeerOptions
+from headrace.launch.roles.role import Role
 
 log = logging.getLogger(__name__)
 
 
+@logs.one_line_errors(ValueError)  # of a network that cannot be made, or makes no numbers
 def sample(
-    broker: str,
+    options: PeerOptions,
     *,
-    name: str,
     seed: int,
-    sets: dict[str, Any],
-    ledger: Path | None,
-    metrics_host: str,
-    metrics_port: int | None,
-    key: Path | None = None,
     shelf: Path | None = None,
     sender: ReportSender | None = None,
-    allow: Sequence[str] = (),
 ) -> int:
     """Samples until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts
-    weights; `sender`: the connection to its node; `allow`: code that the broker's run may name."""
+    weights; `sender`: the connection to its node."""
     descriptors.for_peer("a sampler")
-    own_key = keyring.from_file(key, "actor")
-    prefixes = allowing.allowed(allow)
+    key = keyring.from_file(options.key, "actor")
+    prefixes = allowing.allowed(options.allow)
 
     async def main() -> int:
-        inc = runtime.incarnation()
-        logs.set_identity(inc=inc, name=name)
-        journal = open_journal(ledger, "actor", inc)
-        registry = http.registry("actor")
-        metrics = ActorMetrics(registry)
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        try:
-            end = ActorEnd(
-                broker,
-                name=name,
-                inc=inc,
-                context=context,
-                journal=journal,
-                key=own_key,
+        with Role("actor", name=options.name) as role:
+            metrics = SamplerMetrics(role.registry)
+            end = SamplerEnd(
+                options.broker,
+                name=options.name,
+                inc=role.inc,
+                context=role.context,
+                journal=role.open_journal(options.ledger),
+                key=key,
                 shelf=shelf,
             )
-            port = http.serve(
-                registry,
-                host=metrics_host,
-                port=metrics_port,
-                healthy=lambda: "" if end.link.welcome else "no broker has welcomed it",
-            )
-            if port is not None:
-                log.info("metrics at port %d", port)
-            end.port = http.advertised_port(metrics_host, port, broker)
-            end.link.reports = logs.reports()
+            role.attach(end, options)
             await _sample(
-                end, seed=seed, sets=sets, metrics=metrics, prefixes=prefixes, sender=sender
+                end, seed=seed, sets=options.sets, metrics=metrics, prefixes=prefixes, sender=sender
             )
-        finally:
-            context.destroy(linger=500)
-            journal.close()
         return runtime.OK
 
     return runtime.run_async(main)
 
 
 async def _sample(
-    end: ActorEnd,
+    end: SamplerEnd,
     *,
     seed: int,
-    sets: dict[str, Any],
-    metrics: ActorMetrics,
+    sets: Mapping[str, Any],
+    metrics: SamplerMetrics,
     prefixes: Sequence[str],
     sender: ReportSender | None = None,
 ) -> None:
@@ -128,7 +104,7 @@ async def _sample(
                 sender.send(figures(), patience_s=0.5)
 
 
-def _figures(end: ActorEnd, drain_s: float) -> ProcessFigures:
+def _figures(end: SamplerEnd, drain_s: float) -> ProcessFigures:
     """Returns what it reports to its node."""
     welcome = end.link.welcome is not None
     return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
@@ -139,8 +115,8 @@ class _SamplerReading:
     """Reads how a sampler is. One that waits only for its environments is at work: if they never
     answer, it hangs."""
 
-    end: ActorEnd
-    metrics: ActorMetrics
+    end: SamplerEnd
+    metrics: SamplerMetrics
     sampler: Sampler | None = None  # None = its environments are not made yet
 
     def __call__(self) -> sd_notify.WatchdogReading:
@@ -158,11 +134,13 @@ class _SamplerReading:
         )
 
 
-def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics) -> Sampler:
+def build(end: SamplerEnd, run: run_file.Run, *, seed: int, metrics: SamplerMetrics) -> Sampler:
     """Makes environments and policy by the run, and asks the broker for credit."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
+    # One sampler of one group without lag is the same run again, in whatever order its parts come.
+    again = run.pacing.max_lag == 0 and run.actor.groups == 1
     return Sampler(
         end=end,
         stepper=stepper,
@@ -172,13 +150,7 @@ def build(end: ActorEnd, run: run_file.Run, *, seed: int, metrics: ActorMetrics)
         batching_wait=BatchingWait(limit_s=run.actor.wait_ms / 1000),
         crash_budget=CrashBudget(run.env.id, per_hour=run.actor.crashes_per_hour),
         metrics=metrics,
+        together=again and stepper.frame.parts > 1,
+        # Groups that supply alike supply whole unrolls.
+        max_lag=run.pacing.max_lag if run.pacing.balance == "speed" else MAX_VERSION,
     )
-
-
-def guarded(broker: str, **options: Any) -> int:
-    """Runs `sample`; returns its exit status, and logs every expected failure in one line."""
-    return expected_errors.guarded(functools.partial(sample, broker, **options))
-
-
-def default_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"

@@ -1,1 +1,1 @@
-"""V-trace, losses, how often a batch is used, schedules, the optimiser's step."""
+"""V-trace, GAE, losses, the uses of a batch, schedules, the optimiser's step."""

@@ -1,4 +1,4 @@
-"""How an algorithm uses its batches: one new batch in, the samples of some optimiser steps out.
+"""The uses of a batch: one new batch in, the samples of some optimiser steps out.
 
     impala   the batch, beside it unrolls from memory if replay_share says so
     appo     the newest `buffer_batches` batches in a ring, `uses` steps for each new one
@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 
 from headrace.learner.algorithms.loss_inputs import LossBatch, Targets
-from headrace.learner.algorithms.losses import live_steps
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.spaces import DEAD
-
-TargetsOf = Callable[["Sample"], Targets]
 
 
 class Sample(NamedTuple):
@@ -67,8 +64,8 @@ class Sample(NamedTuple):
 class BatchUses(Protocol):
     """Makes samples of batches; the train loop steps on each, and may leave before the last one."""
 
-    def samples(self, fresh: Sample, targets: TargetsOf) -> Iterator[Sample]:
-        """Yields the samples to train on; `targets` uses the network as it is when called."""
+    def samples(self, fresh: Sample) -> Iterator[Sample]:
+        """Yields the samples to train on."""
 
 
 def uses_of(config: AlgorithmConfig) -> BatchUses:
@@ -84,7 +81,7 @@ def uses_of(config: AlgorithmConfig) -> BatchUses:
 class UseOnce:
     """Uses every batch once, as it comes."""
 
-    def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
+    def samples(self, fresh: Sample) -> Iterator[Sample]:
         yield fresh
 
 
@@ -106,7 +103,7 @@ class ReplayRing:
         self._ages = [round(use * (count - 1) / (uses - 1)) for use in range(1, uses)]
         self._kept: deque[Sample] = deque(maxlen=count)
 
-    def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
+    def samples(self, fresh: Sample) -> Iterator[Sample]:
         newest = fresh.copy()
         yield newest
         self._kept.append(newest)  # not after a step that was not finite
@@ -132,7 +129,7 @@ class UseWithReplay:
         self._recent = config.replay_pick == "recent"
         self._kept: deque[_Kept] = deque(maxlen=config.replay_unrolls)
 
-    def samples(self, fresh: Sample, _targets: TargetsOf) -> Iterator[Sample]:
+    def samples(self, fresh: Sample) -> Iterator[Sample]:
         due = self._due + fresh.unrolls * self._each
         picked = self._pick(min(int(due), len(self._kept)))
         for kept in picked:
@@ -160,29 +157,28 @@ class UseWithReplay:
 
 
 class UseInEpochs:
-    """Goes through one batch several times in shuffled parts; its targets are made once."""
+    """Goes through one batch, which has its targets, several times in shuffled parts."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self._epochs, self._parts = config.epochs, config.minibatches
 
-    def samples(self, fresh: Sample, targets: TargetsOf) -> Iterator[Sample]:
-        whole = with_targets(fresh, targets)
+    def samples(self, fresh: Sample) -> Iterator[Sample]:
         cut = _by_step if fresh.memory is None else _by_column
         for _ in range(self._epochs):
-            yield from cut(whole, self._parts)
+            yield from cut(fresh, self._parts)
 
 
-def with_targets(fresh: Sample, targets: TargetsOf) -> Sample:
+def with_targets(fresh: Sample, targets: Targets) -> Sample:
     """Returns the sample with ppo's targets, without the last row, which was for its value only."""
     return fresh._replace(
         obs={name: rows[:-1] for name, rows in fresh.obs.items()},
         begins=None if fresh.begins is None else fresh.begins[:-1],
-        loss=fresh.loss._replace(targets=targets(fresh)),
+        loss=fresh.loss._replace(targets=targets),
     )
 
 
 def _by_step(whole: Sample, parts: int) -> Iterator[Sample]:
-    live = live_steps(whole.loss.flags).flatten().nonzero().squeeze(1)
+    live = whole.loss.live.flatten().nonzero().squeeze(1)
     order = live[torch.randperm(len(live)).to(live.device)]
     obs = {name: rows.flatten(0, 1) for name, rows in whole.obs.items()}
     loss = _each(whole.loss, lambda rows: rows.flatten(0, 1))

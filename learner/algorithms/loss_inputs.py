@@ -1,14 +1,16 @@
-"""What a loss takes and gives. Shapes as in losses.py: T steps, B columns, time first."""
+"""The inputs and results of a loss. Shapes as in losses.py: T steps, B columns, time first."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.distribution import Distribution
 from headrace.learner.models.model import Output
+from headrace.learner.spaces import DEAD
 
 
 class LossBatch(NamedTuple):
@@ -23,6 +25,11 @@ class LossBatch(NamedTuple):
     @property
     def recorded(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.action, self.logp, self.reward, self.flags
+
+    @property
+    def live(self) -> Tensor:
+        """Returns 1 for each step, and 0 for a dead one, which only resets."""
+        return ((self.flags & DEAD) == 0).float()
 
 
 class Targets(NamedTuple):
@@ -76,15 +83,22 @@ class LossNorm:
         return self.world / self.steps
 
 
-class LossFn(Protocol):
-    def __call__(
-        self,
-        config: AlgorithmConfig,
-        coefs: Coefficients,
-        *,
-        distribution: Distribution,
-        output: Output,
-        batch: LossBatch,
-        target: Output | None,
-        norm: LossNorm,
-    ) -> Loss: ...
+@dataclass(frozen=True, kw_only=True)
+class LossInputs:
+    """Holds all that a loss is computed from."""
+
+    config: AlgorithmConfig
+    coefs: Coefficients
+    distribution: Distribution  # reads the parameters of both outputs
+    output: Output
+    batch: LossBatch
+    target: Output | None = None  # appo: of its target network
+    norm: LossNorm
+
+    @functools.cached_property
+    def live(self) -> Tensor:
+        """Returns those of the batch; computed once, for every term asks for them."""
+        return self.batch.live
+
+
+LossFn = Callable[[LossInputs], Loss]

@@ -1,4 +1,4 @@
-"""Numbers that change in the course of a run."""
+"""Schedules: settings, such as the step size, that change in the course of a run."""
 
 from itertools import pairwise
 

@@ -45,12 +45,14 @@ def targets(
     assert log_rhos.dim() == 2 and values.shape == (steps + 1, log_rhos.shape[1]), values.shape
     rhos = log_rhos.exp()
     td = rewards + discounts * values[1:] - values[:-1]
-    # How much of the next step's correction reaches this one.
+    # Equation 1 of the paper, summed from the last step to the first: v_s - V(x_s) is this step's
+    # delta and, by this factor, what the next step's correction adds.
     carry = discounts * continues * live
     corrections = _accumulate(
         deltas=live * rhos.clamp(max=rho_clip) * td, factors=carry * rhos.clamp(max=c_clip) * trace
     )
-    # The next step is worth values[t+1] plus its correction, and td already holds the first half.
+    # Section 4.2, rho_s (r_s + gamma v_{s+1} - V(x_s)): the next step is worth values[t+1] plus its
+    # correction, and td already holds the first half.
     # The correction is weighted with lambda here too: on-policy the advantage is then GAE(lambda).
     advantages = live * rhos.clamp(max=pg_rho_clip) * (td + carry * trace * corrections[1:])
     return VTrace(values[:-1] + corrections[:-1], advantages)

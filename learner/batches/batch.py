@@ -16,8 +16,9 @@ from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Deliver, Payload
+from headrace.learner.batches.step_ages import UnrollAge
 from headrace.learner.config import UnrollConfig
-from headrace.learner.score import EpisodeEnds
+from headrace.learner.mean_return import EpisodeEnds
 from headrace.learner.spaces import (
     DEAD,
     TERMINATED,
@@ -86,15 +87,19 @@ class Batch:
         """Returns the least and greatest version that each unroll was acted with."""
         return [(one.version_min, one.version_max) for one in self.messages]
 
-    def lags(self, version: int) -> list[int]:
-        """Returns how many versions before this one each unroll was first acted with."""
-        return [version - one.version_min for one in self.messages]
+    def ages(self, version: int) -> tuple[UnrollAge, ...]:
+        """Returns how many versions before this one each unroll was played."""
+        return tuple(
+            UnrollAge(version - one.version_min, version - one.version_max, one.steps)
+            for one in self.messages
+        )
 
     @property
     def ends(self) -> list[EpisodeEnds]:
         """Returns the episodes that ended in each unroll, in the same order."""
+        envs = self._envs
         return [
-            EpisodeEnds(one.inc, one.stream, self._envs, self._length, one.episodes)
+            EpisodeEnds(one.inc, one.stream, envs, math.ceil(one.steps / envs), one.episodes)
             for one in self.messages
         ]
 

@@ -1,15 +1,11 @@
 """Builds what the network sees from rows that travelled once: stacked frames, the step before."""
 
 import functools
-import math
 
 import torch
 from torch import Tensor
 
-from headrace.learner.spaces import DEAD, Action, Spaces
-
-# A number without bounds is shown to the network within these.
-_UNBOUNDED = 10.0
+from headrace.learner.spaces import DEAD, SHOWN_REWARD, Action, Spaces
 
 
 def observed(
@@ -58,31 +54,22 @@ def _previous(tensors: dict[str, Tensor], action: Action) -> dict[str, Tensor]:
     if action.numbers:
         shown = _shown(numbers, action).masked_fill(first.unsqueeze(-1), 0.0)
         out["previous.numbers"] = shown
-    reward = torch.cat([tensors["before.reward"], tensors["reward"]]).clamp(-1.0, 1.0)
-    out["previous.reward"] = reward.masked_fill(first, 0.0)
+    reward = torch.cat([tensors["before.reward"], tensors["reward"]])
+    out["previous.reward"] = reward.clamp(-SHOWN_REWARD, SHOWN_REWARD).masked_fill(first, 0.0)
     return out
 
 
 def _shown(numbers: Tensor, action: Action) -> Tensor:
     """Converts numbers as the policy drew them to units of half the range, if there is one."""
-    bounded, limit = _limits(action, numbers.device)
+    squashed, limit = _limits(action, numbers.device)
     cut = torch.minimum(torch.maximum(numbers, -limit), limit)
-    return torch.where(bounded, numbers.tanh(), cut) if action.squash else cut
+    return torch.where(squashed, numbers.tanh(), cut) if action.squash else cut
 
 
 @functools.cache
 def _limits(action: Action, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns, by number, whether it has bounds on both sides, and at what size it is cut."""
-    bounded = torch.tensor(
-        [
-            math.isfinite(low) and math.isfinite(high)
-            for part in action.parts
-            for low, high in zip(part.low, part.high, strict=True)
-        ],
-        device=device,
-    )
-    limit = torch.ones(bounded.shape, device=device)
-    return bounded, limit.masked_fill_(~bounded, _UNBOUNDED)
+    """Returns, by number, whether it is squashed, and at what size it is cut: on the device."""
+    return torch.tensor(action.squashed, device=device), torch.tensor(action.shown, device=device)
 
 
 def _sources(flags: Tensor, stack: int) -> Tensor:

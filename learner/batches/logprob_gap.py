@@ -1,4 +1,4 @@
-"""The log-prob gap: what a sampler recorded against what the learner computes for the same weights.
+"""The log-prob gap: recorded log-probabilities against the learner's own, for the same weights.
 
 It is zero when samplers act with the weights that were published. A sampler that acts with stale,
 torn or foreign weights shows here, even if every digest on the way was right.

@@ -73,9 +73,8 @@ class UnrollReceiver:
         self._filling: Batch | None = batches[0]  # loop thread; None = all are with the train loop
         self._ready: queue.Queue[Batch | None] = queue.Queue(maxsize=len(batches) + 1)
         self._welcomed = threading.Event()
-        self._error: BaseException | None = (
-            None  # why the thread ended; None in the queue says look
-        )
+        # Why the thread ended; a None in the queue says that it is to be looked at.
+        self._error: BaseException | None = None
         self._latest: tuple[int, bytes] | None = None  # weights not published yet; newest wins
         self._lock = threading.Lock()  # guards _latest alone
         self._thread = threading.Thread(target=self._main, name="feed", daemon=True)

@@ -22,6 +22,7 @@ import xxhash
 import zmq
 from msgspec import Struct
 
+from headrace.broker.errors import UserError
 from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.messages import Deliver, Episodes, Payload
 from headrace.learner.batches.batch import Batch
@@ -33,7 +34,7 @@ _PREFIX = struct.Struct("<IQ")
 _BUFFER_BYTES = 1 << 20
 
 
-class RecordError(ValueError):
+class RecordError(UserError, ValueError):
     """Says in one line why a recording cannot be used."""
 
 

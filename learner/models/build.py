@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import msgspec
 import torch
 from torch import nn
 
@@ -10,6 +11,8 @@ from headrace.learner.config import ModelConfig
 from headrace.learner.models.cores import CORES, Core
 from headrace.learner.models.distribution import Distribution, distribution_of
 from headrace.learner.models.encoders.custom import custom_encoder
+from headrace.learner.models.encoders.grid import Grid
+from headrace.learner.models.encoders.images import geometry
 from headrace.learner.models.encoders.mlp import Mlp
 from headrace.learner.models.encoders.nature import Nature
 from headrace.learner.models.encoders.resnet import ResNet
@@ -18,9 +21,35 @@ from headrace.learner.models.model import Heads, Model, Output, Trunk
 from headrace.learner.models.normalise import Normaliser
 from headrace.learner.spaces import Action, Leaf, Spaces, previous_leaves
 
-__all__ = ["Model", "Output", "build"]
+__all__ = ["Model", "Output", "build", "chosen_kind"]
 
-_KINDS: dict[str, Callable[..., nn.Module]] = {"mlp": Mlp, "nature": Nature, "resnet": ResNet}
+AUTO = "auto"
+_KINDS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": Mlp,
+    "nature": Nature,
+    "resnet": ResNet,
+    "grid": Grid,
+}
+_CONVOLUTIONS = ("nature", "resnet", "grid")
+# The fewest pixels of a side that the convolutions of nature can take.
+_NATURE_FROM = 36
+
+
+def chosen_kind(config: ModelConfig, spaces: Spaces) -> str:
+    """Returns model.kind; for auto the one that fits the observation: convolutions where there are
+    images, by their smaller sides, and else mlp."""
+    if config.kind != AUTO:
+        return config.kind
+    images = [
+        leaf for leaf in spaces.observation if leaf.image and not (leaf.mask or leaf.categories)
+    ]
+    if not images or any(len(leaf.shape) > 3 for leaf in images):
+        return "mlp"
+    sides = [min(geometry(leaf)[1:]) for leaf in images]
+    if min(sides) >= _NATURE_FROM:
+        return "nature"
+    # Beside a large image the cells of a grid would be too many.
+    return "grid" if max(sides) < _NATURE_FROM else "resnet"
 
 
 def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
@@ -29,11 +58,15 @@ def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
     The global random state is left as it was: building a network must not change what the caller
     draws next.
     """
+    config = msgspec.structs.replace(config, kind=chosen_kind(config, spaces))
+    if config.separate == AUTO:
+        apart = config.kind not in _CONVOLUTIONS or config.core != "none"
+        config = msgspec.structs.replace(config, separate=apart)
     custom = ":" in config.kind
     if not custom and config.kind not in _KINDS:
         raise ValueError(
             f'model.kind = "{config.kind}" is not available; set it to one of:'
-            f" {', '.join(_KINDS)}, or to module:factory of your own"
+            f" {', '.join((AUTO, *_KINDS))}, or to module:factory of your own"
         )
     if not custom and config.kwargs:
         raise ValueError(
@@ -96,14 +129,11 @@ def _previous(spaces: Spaces) -> tuple[Leaf, ...]:
     return leaves
 
 
-def _normaliser(observed: tuple[Leaf, ...]) -> Normaliser:
+def _normaliser(observed: tuple[Leaf, ...]) -> Normaliser | None:
+    """Returns the normaliser of the observation's numbers; None = there are only images or
+    categories."""
     normaliser = Normaliser(observed)
-    if not normaliser.leaves:
-        raise ValueError(
-            "model.normalise_obs = true, but the observation has no numbers, only images or"
-            " categories; set it to false"
-        )
-    return normaliser
+    return normaliser if normaliser.leaves else None
 
 
 def _units(encoder: nn.Module) -> int:
@@ -113,7 +143,9 @@ def _units(encoder: nn.Module) -> int:
 
 
 def _core(config: ModelConfig, inputs: int, rng: torch.Generator) -> Core | None:
-    return None if config.core == "none" else CORES[config.core](inputs, config.core_units, rng)
+    if config.core == "none":
+        return None
+    return CORES[config.core](inputs, config.core_units, rng, bias=config.core_bias)
 
 
 def _heads(

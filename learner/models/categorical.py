@@ -25,15 +25,12 @@ def log_prob(logits: Tensor, action: Tensor) -> Tensor:
     return _pick(torch.log_softmax(logits, dim=-1), action)
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Returns the entropy [...] in nats."""
-    return _entropy(torch.log_softmax(logits, dim=-1))
-
-
 def log_prob_and_entropy(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both for the price of one normalisation."""
+    """Returns the same, and the entropy [...] in nats, for the price of one normalisation."""
     log_probs = torch.log_softmax(logits, dim=-1)
-    return _pick(log_probs, action), _entropy(log_probs)
+    # exp underflows to 0 long before the finite log-prob could make the product or its gradient
+    # undefined.
+    return _pick(log_probs, action), -(log_probs.exp() * log_probs).sum(-1)
 
 
 def kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
@@ -80,9 +77,3 @@ def _sample_few(logits: FloatArray, rng: np.random.Generator) -> tuple[IntArray,
 
 def _pick(log_probs: Tensor, action: Tensor) -> Tensor:
     return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-
-def _entropy(log_probs: Tensor) -> Tensor:
-    # exp underflows to 0 long before the finite log-prob could make the product or its gradient
-    # undefined.
-    return -(log_probs.exp() * log_probs).sum(-1)

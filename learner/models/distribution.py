@@ -35,22 +35,20 @@ class Distribution(ABC):
     """Defines the methods: torch ones take any leading dimensions, numpy ones take [N, params]."""
 
     params: int  # numbers per row
+    density: bool  # an action has numbers: what log_prob returns is no probability
 
     def __init__(self, action: Action) -> None:
         self._logits = sum(action.categories)
         self.params = self._logits + 2 * action.numbers
+        self.density = action.numbers > 0
 
     @abstractmethod
     def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
         """Returns the log-probability or log-density [...] of the actions."""
 
     @abstractmethod
-    def entropy(self, params: Tensor) -> Tensor:
-        """Returns the entropy [...] in nats, summed over choices and numbers."""
-
-    @abstractmethod
     def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns both for the price of one normalisation."""
+        """Returns the same, and the entropy [...] in nats, summed over choices and numbers."""
 
     @abstractmethod
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
@@ -77,9 +75,6 @@ class _Single(Distribution):
 
     def log_prob(self, params: Tensor, rows: Tensor) -> Tensor:
         return categorical.log_prob(params, rows)
-
-    def entropy(self, params: Tensor) -> Tensor:
-        return categorical.entropy(params)
 
     def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         return categorical.log_prob_and_entropy(params, rows)
@@ -114,20 +109,12 @@ class _Mixed(Distribution):
             terms.append(self._numbers.log_prob(mean, log_std, self._numbers.drawn(rows)))
         return _sum(terms)
 
-    def entropy(self, params: Tensor) -> Tensor:
-        terms = []
-        if self._choices:
-            terms.append(_choices_entropy(self._choices.log_probs(params[..., : self._logits])))
-        if self._numbers:
-            terms.append(self._numbers.entropy(*self._numbers.split(params)))
-        return _sum(terms)
-
     def log_prob_and_entropy(self, params: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         logps, entropies = [], []
         if self._choices:
             log_probs = self._choices.log_probs(params[..., : self._logits])
             logps.append(self._choices.pick(log_probs, rows))
-            entropies.append(_choices_entropy(log_probs))
+            entropies.append(-(log_probs.exp() * log_probs).sum((-2, -1)))
         if self._numbers:
             mean, log_std = self._numbers.split(params)
             logps.append(self._numbers.log_prob(mean, log_std, self._numbers.drawn(rows)))
@@ -216,10 +203,6 @@ class _ChoiceLogits:
         choices = (cumulated[..., :-1] <= passed[..., None]).sum(axis=2, dtype=np.int64)
         picked = np.take_along_axis(shifted, choices[..., None], axis=2)[..., 0]
         return choices, (picked - np.log(total)).sum(axis=1)
-
-
-def _choices_entropy(log_probs: Tensor) -> Tensor:
-    return -(log_probs.exp() * log_probs).sum((-2, -1))
 
 
 def _sum(terms: list[Tensor]) -> Tensor:

@@ -27,13 +27,7 @@ class Gaussians:
 
     def __init__(self, action: Action) -> None:
         self.count = action.numbers
-        bounded = [
-            math.isfinite(low) and math.isfinite(high)
-            for part in action.parts
-            if not part.categories
-            for low, high in zip(part.low, part.high, strict=True)
-        ]
-        self._squashed = [at for at in range(self.count) if action.squash and bounded[at]]
+        self._squashed = [at for at, squashed in enumerate(action.squashed) if squashed]
         self._all = len(self._squashed) == self.count
         self._columns = Constant(np.array(self._squashed, np.int64))
         nodes, weights = np.polynomial.hermite.hermgauss(_NODES)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.peers.outbox import FinishedUnroll
 from tests.actors.test_sampler import Scene
 
 
@@ -35,9 +36,7 @@ def after_two_unrolls() -> Scene:
     s = Scene()
     for _ in range(2):
         s.end.outbox.start(0)
-        s.end.outbox.put(
-            0, versions=(0, 0), steps=1, digest=0, ended=0, episodes=(), buffers=[b"u"]
-        )
+        s.end.outbox.put(0, FinishedUnroll([b"u"], (0, 0), steps=1, digest=0))
     return s
 
 

@@ -9,16 +9,17 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.actors.acting.policy import Policy
-from headrace.actors.config import EnvConfig
+from headrace.actors.acting.trained_policy import PolicyLike
+from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
-from headrace.actors.evaluator import Player, Scores, StoppedError, play
+from headrace.actors.evaluator import Scores, StoppedError, play
 from headrace.broker.weights.blobs import Blob
-from headrace.learner import weights
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import Spaces
+from headrace.learner.weights import FlatWeights, layout_digest
 
 WALK = EnvConfig(id=f"{__name__}:Walk")
 
@@ -77,6 +78,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 class Script:
     """A policy that notes what it is shown. Its memory counts the steps of an episode."""
 
+    version = 0
+
     def __init__(self, *, memory: int = 0, previous: bool = False) -> None:
         self.memory, self.previous = memory, previous
         self.rows: list[tuple[int, int]] = []  # (seed, step) of each row it was asked for
@@ -103,8 +106,12 @@ class Script:
         return seen.sum(axis=1) % 3, np.zeros(len(seen), np.float32), memory
 
 
-def walk(policy: Player, episodes: int, envs: int, *, seed: int = 100, **other: Any) -> Scores:
-    return play(policy, WALK, spaces(), episodes, envs, seed, True, **other)
+def walk(policy: PolicyLike, episodes: int, envs: int, *, seed: int = 100, **other: Any) -> Scores:
+    return play(policy, WALK, spaces(), of(episodes, envs, seed), **other)
+
+
+def of(episodes: int, envs: int, seed: int, *, greedy: bool = True) -> EvaluateConfig:
+    return EvaluateConfig(episodes=episodes, envs=envs, seed=seed, greedy=greedy)
 
 
 def spaces() -> Spaces:
@@ -142,7 +149,7 @@ def test_how_many_play_side_by_side_changes_no_score() -> None:
 @pytest.mark.parametrize("greedy", [True, False])
 def test_greedy_or_drawn_is_the_policys_affair(greedy: bool) -> None:
     policy = Script()
-    play(policy, WALK, spaces(), 3, 2, 0, greedy)
+    play(policy, WALK, spaces(), of(3, 2, 0, greedy=greedy))
     assert policy.greedy == {greedy}
 
 
@@ -217,7 +224,7 @@ def test_an_observation_that_is_no_number_is_no_score(
 
 def test_envpool_is_refused() -> None:
     with pytest.raises(EnvError, match="EnvPool"):
-        play(Script(), EnvConfig(id="envpool:CartPole-v1"), spaces(), 1, 1, 0, True)
+        play(Script(), EnvConfig(id="envpool:CartPole-v1"), spaces(), of(1, 1, 0))
 
 
 def test_stacked_images_begin_with_the_first_one_of_their_own_episode() -> None:
@@ -238,7 +245,7 @@ def test_stacked_images_begin_with_the_first_one_of_their_own_episode() -> None:
             return np.ones(count, np.int64), np.zeros(count, np.float32), None
 
     policy = Look()
-    scores = play(policy, config, probe(config), 6, 2, 0, True)
+    scores = play(policy, config, probe(config), of(6, 2, 0))
     assert scores.lengths == [11] * 6
     assert policy.firsts == 6
 
@@ -286,7 +293,7 @@ def opinionated(config: ModelConfig, found: Spaces) -> Model:
 
 def policy_of(model: Model, config: ModelConfig, found: Spaces, *, seed: int) -> Policy:
     policy = Policy(config, found, seed=seed, precision="float32")
-    policy.load(Blob.of(1, weights.layout_digest(model), weights.dump(model)))
+    policy.load(Blob.of(1, layout_digest(model), FlatWeights(model).dump()))
     return policy
 
 
@@ -311,7 +318,7 @@ def test_a_network_plays_here_as_it_does_alone(core: Any) -> None:
     expected = [by_hand(model, 40 + episode) for episode in range(9)]
     for dice, envs in ((1, 1), (2, 4)):
         policy = policy_of(model, config, found, seed=dice)
-        scores = play(policy, MAZE, found, 9, envs, 40, True)
+        scores = play(policy, MAZE, found, of(9, envs, 40))
         assert list(zip(*scores, strict=True)) == expected
 
 
@@ -319,7 +326,7 @@ def test_drawn_actions_are_others_and_allowed_all_the_same() -> None:
     config, found = ModelConfig(hidden=(8,)), probe(MAZE)
     model = opinionated(config, found)
     drawn = [
-        play(policy_of(model, config, found, seed=dice), MAZE, found, 9, 3, 40, False)
+        play(policy_of(model, config, found, seed=dice), MAZE, found, of(9, 3, 40, greedy=False))
         for dice in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1]  # the same dice

@@ -5,7 +5,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -24,17 +24,18 @@ from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.config import EnvConfig
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.envs.make import probe
-from headrace.actors.metrics import ActorMetrics
+from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.stepper import Frame, Stepper
+from headrace.actors.stepping.stepper import EnvsSpec, Frame, Stepper
 from headrace.actors.stepping.threads import ThreadStepper
-from headrace.broker.peers.sampler import ActorEnd
-from headrace.broker.protocol.messages import Buffer, Episodes
+from headrace.broker.peers.outbox import FinishedUnroll
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.messages import Episodes
 from headrace.broker.weights.blobs import Blob
-from headrace.learner import weights
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces, unroll_fields
+from headrace.learner.weights import FlatWeights, layout_digest
 from tests.actors import test_sampler
 
 SEED = 100
@@ -176,20 +177,20 @@ class End(test_sampler.End):
         super().weights(version)
         if self.models:
             model = self.models[version]
-            self.blob = Blob.of(version, weights.layout_digest(model), weights.dump(model))
+            self.blob = Blob.of(version, layout_digest(model), FlatWeights(model).dump())
 
-    def put(self, stream: int, *, buffers: Sequence[Buffer], **header: Any) -> None:
-        self.outbox.put(stream, buffers=buffers, **header)
+    def put(self, stream: int, finished: FinishedUnroll) -> None:
+        self.outbox.put(stream, finished)
         rows, action, logp, reward, flags = (
             np.frombuffer(buffer, field.dtype).reshape(field.shape)[:, 0].tolist()
-            for field, buffer in zip(self._fields, buffers, strict=True)
+            for field, buffer in zip(self._fields, finished.buffers, strict=True)
         )
         self.unrolls[stream].append(
             Unroll(
                 self.outbox.last(stream),
-                header["versions"],
-                header["steps"],
-                header["episodes"],
+                finished.versions,
+                finished.steps,
+                finished.episodes,
                 rows,
                 action,
                 logp,
@@ -220,13 +221,13 @@ class End(test_sampler.End):
 
 def sampler_of(end: End, stepper: Stepper, policy: object, length: int = LENGTH) -> Sampler:
     return Sampler(
-        end=cast(ActorEnd, end),
+        end=cast(SamplerEnd, end),
         stepper=stepper,
         policy=cast(Policy, policy),
         length=length,
         batching_wait=BatchingWait(limit_s=0.0),
         crash_budget=CrashBudget("Counting", per_hour=3),
-        metrics=ActorMetrics(CollectorRegistry()),
+        metrics=SamplerMetrics(CollectorRegistry()),
     )
 
 
@@ -237,9 +238,8 @@ class Scene:
         self, groups: int = 1, *, quick: bool = True, policy: object = None, timeout_s: float = 60.0
     ) -> None:
         env = EnvConfig(f"{__name__}:Counting")
-        self.stepper = ThreadStepper(
-            env, probe(env), groups=groups, envs=1, seed=SEED, timeout_s=timeout_s
-        )
+        made = EnvsSpec(env, probe(env), groups, envs=1, seed=SEED)
+        self.stepper = ThreadStepper(made, timeout_s=timeout_s)
         self.end = End(groups, self.stepper.spaces)
         self.policy = policy or Coder(quick=quick)
         self.sampler = sampler_of(self.end, self.stepper, self.policy)

@@ -1,5 +1,6 @@
 """Unrolls against the raw stream of steps they were cut from."""
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.actors.rollout import FinishedUnroll, Rollout
+from headrace.actors.rollout import Rollout
+from headrace.broker.peers.outbox import FinishedUnroll
 from headrace.broker.protocol.messages import MAX_EPISODES
 from headrace.learner.spaces import (
     DEAD,
@@ -53,28 +55,39 @@ class Stream:
         )
 
 
-def cut(stream: Stream, length: int) -> list[FinishedUnroll]:
-    """What a sampler does with one group, without a sampler."""
+def cut(
+    stream: Stream, length: int, *, parts: int = 1, dice: random.Random | None = None
+) -> list[FinishedUnroll]:
+    """Fills one stream as a sampler does, without a sampler. `dice` chooses the part that steps."""
     steps, envs = stream.reward.shape
-    rollout = Rollout(SPACES, length=length, envs=envs)
+    rollout = Rollout(SPACES, length=length, envs=envs, parts=parts)
     done = []
-    for t in range(steps):
-        if rollout.full:
-            rollout.open({})
-        act(rollout, stream, t)
-        if rollout.full:
-            done.append(rollout.finish())
+    for first in range(0, steps, length):
+        assert all(part.full for part in rollout.parts)
+        rollout.open({})
+        turns = [number for number in range(parts) for _ in range(length)]
+        if dice is not None:
+            dice.shuffle(turns)
+        at = [first] * parts
+        for number in turns:
+            act(rollout, stream, at[number], number)
+            at[number] += 1
+        rollout.count()
+        done.append(rollout.finish())
     return done
 
 
-def act(rollout: Rollout, stream: Stream, t: int) -> None:
-    """One step of all columns."""
-    rollout.acted({"obs": stream.obs[t]}, stream.action[t], stream.logp[t], stream.versions[t])
-    last = rollout.filling
-    rollout.stepped(stream.reward[t], stream.flags[t])
-    assert last == rollout.full
+def act(rollout: Rollout, stream: Stream, t: int, number: int = 0) -> None:
+    """Plays one step of one part."""
+    part = rollout.parts[number]
+    mine = part.columns
+    seen, version = {"obs": stream.obs[t, mine]}, stream.versions[t]
+    part.acted(seen, stream.action[t, mine], stream.logp[t, mine], version)
+    last = part.filling()
+    part.stepped(stream.reward[t, mine], stream.flags[t, mine])
+    assert last == part.full
     if last:
-        rollout.close({"obs": stream.obs[t + 1]})
+        part.close({"obs": stream.obs[t + 1, mine]})
 
 
 def arrays(done: FinishedUnroll, length: int, envs: int) -> list[NDArray[Any]]:
@@ -118,13 +131,18 @@ def streams(draw: st.DrawFn) -> tuple[Stream, int]:
 
 
 @pytest.mark.slow
-@given(streams())
+@given(streams(), st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
-def test_unrolls_are_the_stream_and_their_episodes_are_exact(case: tuple[Stream, int]) -> None:
+def test_unrolls_are_the_stream_and_their_episodes_are_exact(
+    case: tuple[Stream, int], dice: random.Random
+) -> None:
+    """Whatever the order in which the parts of an unroll step."""
     stream, length = case
     steps, envs = stream.reward.shape
     unrolls = cut(stream, length)
     assert len(unrolls) == steps // length
+    for parts in [parts for parts in (2, 3) if envs % parts == 0]:
+        assert cut(stream, length, parts=parts, dice=dice) == unrolls
     for index, done in enumerate(unrolls):
         lo, hi = index * length, (index + 1) * length
         obs, action, logp, reward, flags = arrays(done, length, envs)
@@ -186,6 +204,19 @@ def test_versions_are_those_of_the_actions_of_this_unroll() -> None:
     assert [done.versions for done in cut(stream, 3)] == [(3, 5), (6, 6)]
 
 
+def test_versions_are_those_of_all_parts() -> None:
+    """The second part steps later, when new weights have come."""
+    rollout = Rollout(SPACES, length=2, envs=2, parts=2)
+    stream = Stream.of(np.zeros((2, 2)), np.zeros((2, 2)), versions=[3, 4])
+    rollout.open({})
+    for t in range(2):
+        act(rollout, stream, t, 0)
+    stream.versions = [4, 6]
+    for t in range(2):
+        act(rollout, stream, t, 1)
+    assert rollout.finish().versions == (3, 6)
+
+
 def test_the_digest_is_of_the_buffers_in_their_order() -> None:
     (done,) = cut(Stream.of([[1, 2]], [[0, 0]]), 1)
     assert done.digest == xxhash.xxh3_64_intdigest(b"".join(done.buffers))
@@ -230,15 +261,16 @@ def test_every_environment_is_told_of_in_its_turn() -> None:
 def test_it_is_full_before_the_first_and_after_the_last_step() -> None:
     rollout = Rollout(SPACES, length=1, envs=1)
     stream = Stream.of([[1]], [[0]])
-    assert rollout.full
+    (part,) = rollout.parts
+    assert part.full
     assert not rollout.began
     # The observation after a reset answers no action.
-    rollout.stepped(stream.reward[0], stream.flags[0])
+    part.stepped(stream.reward[0], stream.flags[0])
     rollout.open({})
-    assert not rollout.full
+    assert not part.full
     assert rollout.began
     act(rollout, stream, 0)
-    assert rollout.full
+    assert part.full
     assert rollout.began
     rollout.finish()
     assert not rollout.began
@@ -329,14 +361,15 @@ def test_leaves_travel_side_by_side_and_images_packed_with_their_history() -> No
     eye = rng.integers(0, 4, (8, envs, 32, 32)).astype(np.uint8)
     clock = np.arange(8 * envs).reshape(8, envs)
     rollout = Rollout(EYES, length=length, envs=envs)
+    (part,) = rollout.parts
     rollout.open({"obs.eye": eye[:3]})
     for t in range(3, 6):
         rows = {"eye": eye[t], "clock": clock[t]}
         after = {"eye": eye[t + 1], "clock": clock[t + 1]}
         zero = np.zeros(envs)
-        rollout.acted(rows, zero.astype(np.int64), zero.astype(np.float32), 0)
-        rollout.stepped(zero.astype(np.float32), zero.astype(np.uint8))
-    rollout.close(after)
+        part.acted(rows, zero.astype(np.int64), zero.astype(np.float32), 0)
+        part.stepped(zero.astype(np.float32), zero.astype(np.uint8))
+    part.close(after)
     packed, ticks, *_ = rollout.finish().buffers
     fields = unroll_fields(EYES, length=length, envs=envs)
     assert (fields[0].shape, fields[0].packed) == ((7, 2, 32, 32), True)

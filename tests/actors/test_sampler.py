@@ -15,12 +15,12 @@ from headrace.actors.acting.policy import Policy
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.metrics import ActorMetrics
+from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
-from headrace.broker.peers.outbox import Outbox
-from headrace.broker.peers.sampler import ActorEnd
-from headrace.broker.protocol.messages import Ack, Buffer, Limit, Outcome
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.messages import Ack, Limit, Outcome
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.spaces import Leaf, Spaces, discrete, unroll_fields
 
@@ -67,15 +67,16 @@ class End:
         self.over = ""
         self.bytes_sent = 0
         self.stats: dict[str, float] = {}
+        self.waited = 0
         self.events = events
         self.puts: list[Put] = []
 
-    def put(self, stream: int, *, buffers: Sequence[Buffer], **header: Any) -> None:
-        self.outbox.put(stream, buffers=buffers, **header)
+    def put(self, stream: int, finished: FinishedUnroll) -> None:
+        self.outbox.put(stream, finished)
         field = unroll_fields(SPACES, length=LENGTH, envs=ENVS)[0]
-        obs = np.frombuffer(buffers[0], np.float32).reshape(field.shape)
+        obs = np.frombuffer(finished.buffers[0], np.float32).reshape(field.shape)
         seq = self.outbox.last(stream)
-        self.puts.append((stream, seq, header["versions"], obs))
+        self.puts.append((stream, seq, finished.versions, obs))
         self.events.append(("put", stream, seq))
 
     def take_blob(self) -> Blob | None:
@@ -193,10 +194,10 @@ class Scene:
         self.end = End(groups, self.events)
         self.stepper = Script(groups, self.events)
         self.policy = Echo(self.events)
-        self.metrics = ActorMetrics(CollectorRegistry())
+        self.metrics = SamplerMetrics(CollectorRegistry())
         self.batching_wait = BatchingWait(limit_s=0.0)
         self.sampler = Sampler(
-            end=cast(ActorEnd, self.end),
+            end=cast(SamplerEnd, self.end),
             stepper=self.stepper,
             policy=cast(Policy, self.policy),
             length=LENGTH,

@@ -117,7 +117,13 @@ def _is_one(name: str, metrics: set[str]) -> bool:
 def test_every_exit_status_is_explained() -> None:
     page = (REFERENCE / "exit-statuses.md").read_text()
     told = [int(number) for number in re.findall(r"^\| (\d) \|", page, re.MULTILINE)]
-    assert told == [runtime.OK, runtime.OUR_FAULT, runtime.YOUR_INPUT, runtime.LIMIT]
+    assert told == [
+        runtime.OK,
+        runtime.OUR_FAULT,
+        runtime.YOUR_INPUT,
+        runtime.LIMIT,
+        runtime.DIVERGED,
+    ]
 
 
 def _pattern(name: str) -> str:

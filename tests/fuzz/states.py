@@ -6,7 +6,7 @@ import msgspec
 import xxhash
 
 from headrace.broker.peers.inbox import Inbox, Verdict
-from headrace.broker.peers.outbox import Outbox
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import (
     Ack,
@@ -89,7 +89,7 @@ def inbox(data: bytes) -> None:
         if doing < 3:
             tag = number(reader)
             if own.deliver(_deliver(key, tag, floor=reader.byte() % 20)) is Verdict.NEW:
-                assert own.tag_of(key) == tag
+                assert own._tags[key] == tag
         elif doing == 3:
             keys = [key] if key in own._tags else []
             for done in own.trained(keys, version=1, free=3):
@@ -127,7 +127,7 @@ def outbox(data: bytes) -> None:
         stream = reader.byte() % 3
         if own.may_start(stream, 1 << 60):
             own.start(stream)
-            own.put(stream, versions=(0, 0), steps=1, digest=0, ended=0, episodes=(), buffers=[b""])
+            own.put(stream, FinishedUnroll([b""], (0, 0), steps=1, digest=0))
         try:
             message, _ = messages.decode(shaping.message(reader))
         except messages.WireError:

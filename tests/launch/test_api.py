@@ -102,7 +102,9 @@ def test_what_is_off_is_not_said(fake: Path) -> None:
     headrace.train(out=fake, resume=True, quiet=False)
     words = told(fake)[0]
     assert "--resume" in words
-    assert not {"--evaluate", "--record", "--quiet"} & set(words)
+    assert not {"--evaluate", "--no-evaluate", "--record", "--quiet"} & set(words)
+    headrace.train(out=fake, evaluate=False)
+    assert "--no-evaluate" in told(fake)[0]
 
 
 @pytest.mark.processes
@@ -183,7 +185,7 @@ def test_a_process_keeps_its_last_error_for_who_started_the_run(
     log.warning("no reason")
     log.error("no\nlicence for %s", "this")
     assert (tmp_path / "learner").read_text() == "no licence for this"
-    assert last_errors.reason(tmp_path) == ""
+    assert last_errors.reason(tmp_path) == "no licence for this"  # nobody else said anything
     identity.role = "train"
     log.error("learner cannot work so")
     assert last_errors.reason(tmp_path) == "no licence for this"

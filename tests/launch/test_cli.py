@@ -21,6 +21,7 @@ from headrace.launch.local import train
 from headrace.launch.process import logs, runtime
 from headrace.launch.results import play, replay
 from headrace.launch.roles import broker, evaluator, learner, sampler
+from headrace.launch.roles.options import PeerOptions
 
 
 def calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, result: int = 0) -> list[Any]:
@@ -90,12 +91,14 @@ def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["cartpole", "--out", str(tmp_path), "--seed", "5", "--stop-return", "20"]
     assert cli.main(["train", *words, "--evaluate", "--record", "--actors", "3"]) == 3
     assert cli.main(["train", *words, "--quiet"]) == 3
-    ((start,), both), (_, neither) = seen
+    assert cli.main(["train", *words, "--quiet", "--no-evaluate"]) == 3
+    ((start, both), _), ((_, neither), _), ((_, without), _) = seen
     run = start.run
     assert (run.run.seed, run.stop.return_, run.actor.count) == (5, 20.0, 3)
     assert (start.out, start.resume) == (tmp_path, False)
-    assert both == {"quiet": False, "evaluate": True, "record": True}
-    assert neither == {"quiet": True, "evaluate": False, "record": False}
+    assert both == train.Options(quiet=False, evaluate=True, record=True)
+    assert neither == train.Options(quiet=True, evaluate=None, record=False)
+    assert without == train.Options(quiet=True, evaluate=False, record=False)
 
 
 def test_play(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,32 +138,19 @@ def test_export_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = calls(monkeypatch, evaluator, "guarded")
+    seen = calls(monkeypatch, evaluator, "evaluate")
     cli.main(["evaluate", "--broker", "tcp://a:1", "--name", "eve", "--episodes", "4"])
-    assert seen == [
-        (
-            ("tcp://a:1",),
-            {
-                "name": "eve",
-                "out": None,
-                "sets": {"episodes": 4},
-                "metrics_host": "127.0.0.1",
-                "metrics_port": None,
-                "key": None,
-                "allow": [],
-            },
-        )
-    ]
+    assert seen == [((PeerOptions("tcp://a:1", "eve", {"episodes": 4}, allow=[]),), {"out": None})]
 
 
 @pytest.mark.parametrize("level", ["info", "warning"])
 def test_a_role_that_is_started_again_is_as_quiet(
     monkeypatch: pytest.MonkeyPatch, level: str, tmp_path: Path
 ) -> None:
-    calls(monkeypatch, evaluator, "guarded")
-    calls(monkeypatch, sampler, "guarded")
+    calls(monkeypatch, evaluator, "evaluate")
+    calls(monkeypatch, sampler, "sample")
     calls(monkeypatch, broker, "serve")
-    calls(monkeypatch, learner, "guarded")
+    calls(monkeypatch, learner, "learn")
     logged = calls(monkeypatch, logs, "start")
     for words in (
         ["broker", "--run", "cartpole"],
@@ -216,8 +206,8 @@ def test_resume_continues_what_was_trained_last(tmp_path: Path) -> None:
 def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = calls(monkeypatch, learning_gates, "bench")
     cli.main(["bench", "learn", "acrobot", "catch"])
-    cli.main(["bench", "learn"])
-    assert [words for words, _ in seen] == [(["acrobot", "catch"],), ([],)]
+    cli.main(["bench", "learn", "--runs", "20"])
+    assert [words for words, _ in seen] == [(["acrobot", "catch"], 0), ([], 20)]
 
 
 @pytest.mark.parametrize(

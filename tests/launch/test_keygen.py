@@ -133,8 +133,8 @@ def test_a_run_finds_the_key_of_each_role(tmp_path: Path) -> None:
     given = keyring.key(run, "actor", folder / "actor-node7.key")
     assert given is not None
     assert given.name == "node7"
-    with pytest.raises(run_file.ConfigError, match=rf"actor\.key: no such .* keygen {folder}"):
+    with pytest.raises(keys.KeyFileError, match=rf"actor\.key: no such .* keygen {folder}"):
         keyring.key(run, "actor", None)
-    with pytest.raises(run_file.ConfigError, match="the key of a watcher, and an actor needs"):
+    with pytest.raises(keys.KeyFileError, match="the key of a watcher, and an actor needs"):
         keyring.key(run, "actor", folder / "watcher.key")
     assert keyring.key(run_file.load("cartpole"), "learner", None) is None

@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
+from headrace.learner.batches.step_ages import UnrollAge
+from headrace.learner.mean_return import EpisodeEnds
 from headrace.learner.progress import Progress, ProgressLines
-from headrace.learner.score import EpisodeEnds
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -19,7 +20,7 @@ def test_a_line_when_it_is_time(caplog: pytest.LogCaptureFixture) -> None:
     progress = Progress()
     progress.trained_steps = 1000  # a run that is continued
     lines = ProgressLines(10.0, steps=4000, progress=progress, at=50.0)
-    progress.step(version=7, steps=600, lags={1: 1, 2: 1})
+    progress.step(version=7, steps=600, ages=[UnrollAge(1, 0, 300), UnrollAge(2, 2, 300)])
     lines.log_when_due(progress, 59.9)
     assert said(caplog) == []
     lines.log_when_due(progress, 60.0)
@@ -38,7 +39,7 @@ def test_without_a_limit_and_not_at_all(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.INFO)
     progress = Progress()
     lines = ProgressLines(10.0, steps=None, progress=progress, at=0.0)
-    progress.step(version=1, steps=600, lags={0: 1})
+    progress.step(version=1, steps=600, ages=[UnrollAge(0, 0, 600)])
     lines.log_when_due(progress, 20.0)
     assert said(caplog)[0].startswith("version 1: 600 steps, 30/s, ")
     silent = ProgressLines(0.0, steps=None, progress=progress, at=0.0)

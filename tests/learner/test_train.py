@@ -11,11 +11,11 @@ import torch
 from prometheus_client import CollectorRegistry
 from torch import nn
 
+from headrace.broker.errors import DivergedError
 from headrace.broker.peers.learner import Objection
 from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
-from headrace.learner.culprits import DivergedError
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.gaussians import LOG_STD

@@ -39,17 +39,17 @@ def same(first: nn.Module, second: nn.Module) -> bool:
 
 def test_round_trip() -> None:
     source, copy = mlp(1), mlp(2)
-    body = weights.dump(source)
+    body = FlatWeights(source).dump()
     assert len(body) == sum(p.nbytes for p in source.parameters())
     assert not same(source, copy)
-    weights.load(copy, body)
+    FlatWeights(copy).load(body)
     assert same(source, copy)
-    assert weights.module_digest(copy) == weights.digest(body)
+    assert FlatWeights(copy).digest() == weights.digest(body)
 
 
 def test_round_trip_of_every_kind_of_tensor() -> None:
     source, copy = Mixed(2.5), Mixed(1)
-    weights.load(copy, memoryview(weights.dump(source)))
+    FlatWeights(copy).load(memoryview(FlatWeights(source).dump()))
     assert same(source, copy)
     entries = weights.layout(source)
     assert [entry.name for entry in entries] == ["f64", "count", "f32", "nothing", "b16", "mask"]
@@ -62,7 +62,7 @@ def test_a_dump_is_a_copy() -> None:
     before = weights.digest(body)
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    assert weights.digest(body) == before != weights.module_digest(model)
+    assert weights.digest(body) == before != FlatWeights(model).digest()
 
 
 def test_flat_weights_follows_the_module_through_an_optimiser() -> None:
@@ -73,13 +73,13 @@ def test_flat_weights_follows_the_module_through_an_optimiser() -> None:
     model({"obs": torch.ones(4)}).value.backward()
     optimiser.step()
     assert flat.digest() != before
-    assert flat.digest() == weights.module_digest(model)
+    assert flat.digest() == FlatWeights(model).digest()
 
 
 def test_loading_keeps_the_parameters_themselves() -> None:
     model = mlp(1)
     parameters = list(model.parameters())
-    weights.load(model, weights.dump(mlp(2)))
+    FlatWeights(model).load(FlatWeights(mlp(2)).dump())
     assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
     assert all(p.requires_grad for p in parameters)
 
@@ -94,14 +94,14 @@ def test_layout_digest_tells_modules_apart() -> None:
 @pytest.mark.parametrize("change", [-1, 1, -36620])
 def test_a_wrong_size_is_refused(change: int) -> None:
     model = mlp(1)
-    body = weights.dump(mlp(2))
+    body = FlatWeights(mlp(2)).dump()
     wrong = body[:change] if change < 0 else body + bytes(change)
-    before = weights.module_digest(model)
+    before = FlatWeights(model).digest()
     with pytest.raises(
         WeightsError, match=rf"have {36620 + change} bytes, this module needs 36620"
     ):
-        weights.load(model, wrong)
-    assert weights.module_digest(model) == before
+        FlatWeights(model).load(wrong)
+    assert FlatWeights(model).digest() == before
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -109,14 +109,14 @@ def test_weights_that_are_not_finite_are_refused_whole(bad: float) -> None:
     source, model = Mixed(2.5), Mixed(1)
     with torch.no_grad():
         source.b16[1] = bad
-    before = weights.module_digest(model)
+    before = FlatWeights(model).digest()
     with pytest.raises(WeightsError, match="b16 holds a number that is not finite"):
-        weights.load(model, weights.dump(source))
-    assert weights.module_digest(model) == before
-    weights.load(model, weights.dump(source), check_finite=False)
+        FlatWeights(model).load(FlatWeights(source).dump())
+    assert FlatWeights(model).digest() == before
+    FlatWeights(model).load(FlatWeights(source).dump(), check_finite=False)
     assert not cast(torch.Tensor, model.b16).isfinite().all()
 
 
 def test_a_module_without_state() -> None:
-    assert weights.dump(nn.Identity()) == b""
-    weights.load(nn.Identity(), b"")
+    assert FlatWeights(nn.Identity()).dump() == b""
+    FlatWeights(nn.Identity()).load(b"")

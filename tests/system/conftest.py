@@ -24,6 +24,7 @@ import pytest
 from headrace.broker.journal import audit
 from tests import ports, warm
 from tests.nest import WORD
+from tests.trainings import trained
 
 # Far above what anything here takes on a busy machine; only a hang reaches it.
 LONG_S = 30.0
@@ -42,8 +43,11 @@ envs = 4
 
 [model]
 hidden = [16]
+normalise_obs = false
+normalise_returns = false
 
 [algorithm]
+trace = 1.0
 normalise_advantages = true
 
 [pacing]
@@ -192,23 +196,31 @@ class Place:
         namespace: str = "",
     ) -> Process:
         """The same for a `headrace` command, forked from a warmed parent where that is as good."""
+        module = "headrace.launch.cli"
+        return self.module(module, *arguments, env=env, cold=cold, namespace=namespace)
+
+    def module(
+        self,
+        module: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cold: bool = False,
+        namespace: str = "",
+    ) -> Process:
+        """The same for any module."""
         if cold or self.cold or not warm.possible(env or {}):
-            return self.python(
-                "-m", "headrace.launch.cli", *arguments, env=env, namespace=namespace
-            )
+            return self.python("-m", module, *arguments, env=env, namespace=namespace)
         log = self._log()
         forked = warm.nest_of_the_session().fork(
-            "headrace.launch.cli",
-            arguments,
-            folder=self.folder,
-            log=log,
-            env=self._env(env),
-            namespace=namespace,
+            module, arguments, folder=self.folder, log=log, env=self._env(env), namespace=namespace
         )
         return self._watched(forked, log)
 
     def train(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-        return self.headrace("train", self.run, "--out", str(self.out), *arguments, env=env)
+        # Tests of evaluations name them; beside others no evaluator takes time.
+        alone = [] if any("evaluat" in word for word in arguments) else ["--no-evaluate"]
+        words = ("train", self.run, "--out", str(self.out), *alone, *arguments)
+        return self.headrace(*words, env=env)
 
     def broker(self, *arguments: str, bind: str = "") -> Process:
         return self.headrace(
@@ -222,7 +234,9 @@ class Place:
             *arguments,
         )
 
-    def learner(self, *arguments: str, broker: str = "") -> Process:
+    def learner(
+        self, *arguments: str, broker: str = "", env: Mapping[str, str] | None = None
+    ) -> Process:
         return self.headrace(
             "learner",
             "--run",
@@ -234,7 +248,14 @@ class Place:
             "--ledger",
             str(self.ledger),
             *arguments,
+            env=env,
         )
+
+    def two_ranks(self, *arguments: str, start: str = "01") -> list[Process]:
+        """Of a learner, as torchrun would start them, but forked like everybody; or one of them."""
+        there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free())}
+        group = [{**there, "WORLD_SIZE": "2", "RANK": at, "LOCAL_RANK": at} for at in start]
+        return [self.learner(*arguments, env=env) for env in group]
 
     def actor(
         self, *arguments: str, broker: str = "", env: Mapping[str, str] | None = None
@@ -281,7 +302,7 @@ class Place:
 
     def trained(self) -> int:
         """Unrolls in the learners' journals."""
-        return audit.trained(self.ledger)
+        return trained(self.ledger)
 
     def trains(self, more: int = 20) -> None:
         """Waits until so many further unrolls were trained."""
@@ -311,7 +332,7 @@ class Place:
         until(lambda: not self.alive(), f"still there: {self.alive()}", timeout_s=timeout_s)
         assert list(self.temporary.glob("headrace-*")) == []
         # Waits: a node may just have made its folder, and not have taken it yet.
-        until(lambda: not self._forsaken(), f"left: {self._forsaken()}", timeout_s=2.0)
+        until(lambda: not self._forsaken(), f"left: {self._forsaken()}", timeout_s=LONG_S)
 
     def _forsaken(self) -> set[str]:
         news = shared_memory() - self._shared_memory

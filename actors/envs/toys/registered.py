@@ -10,6 +10,8 @@ _FACTORIES: Final = {
     "headrace/Masked-v0": "tasks:Masked",
     "headrace/Chance-v0": "tasks:Chance",
     "headrace/CartPolePositions-v0": "tasks:cartpole_positions",
+    "headrace/TMaze-v0": "tmaze:TMaze",
+    "headrace/SlowBranch-v0": "slow_branch:SlowBranch",
     "headrace/Sleeper-v0": "sleepers:Sleeper",
 }
 # What runs named before there were ids.

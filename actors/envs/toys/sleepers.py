@@ -1,4 +1,4 @@
-"""Environments that take time and do nothing else, to measure the machinery around them.
+"""An environment that takes time and does nothing else, to measure the machinery around it.
 
 `kind` says how long a step lasts: "tail" is 3 ms, or 100 ms once in a while, and resets at once;
 "normal" is spread around 10 ms and resets in 150 ms. Episodes are cut after 200 steps.
@@ -23,7 +23,8 @@ RESET_S = {"tail": 0.0, "normal": 0.150}
 
 class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
     """Spends time in every step. busy: burn the thread's own processor time instead of sleeping.
-    step_s: every step takes this many seconds. crash, stall, die: the probability that a step
+    step_s: every step takes this many seconds; slow_step_s: in one instance of four, by its first
+    seed, this many. crash, stall, die: the probability that a step
     raises, hangs, or ends the process."""
 
     def __init__(
@@ -31,6 +32,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         kind: str = "tail",
         busy: bool = False,
         step_s: float | None = None,
+        slow_step_s: float | None = None,
         crash: float = 0.0,
         stall: float = 0.0,
         die: float = 0.0,
@@ -40,6 +42,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         self.observation_space = Box(-1, 1, (4,), np.float32)
         self.action_space = Discrete(2)
         self._kind, self._busy, self._step_s = kind, busy, step_s
+        self._slow_step_s = slow_step_s
         self._crash, self._stall, self._die = crash, stall, die
         self._steps = 0
 
@@ -47,6 +50,8 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed, options=options)
+        if seed is not None and seed % 4 == 0 and self._slow_step_s is not None:
+            self._step_s = self._slow_step_s
         self._steps = 0
         self._spend(RESET_S[self._kind])
         return self._observation(), {}
@@ -87,9 +92,6 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     def _observation(self) -> NDArray[np.float32]:
         return self.np_random.random(4, np.float32) * 2 - 1
-
-
-make = Sleeper
 
 
 def mean_step_s(kwargs: Mapping[str, Any]) -> float:

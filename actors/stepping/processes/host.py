@@ -163,7 +163,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH", None)
     if task.pythonpath is not None:
         os.environ["PYTHONPATH"] = task.pythonpath
-    import_for(task.config)
+    import_for(task.made.config)
     Host(task, control).run()
 
 

@@ -1,4 +1,4 @@
-"""The sampler's connection to its host process: started, listened to, ended."""
+"""Starts the host process, listens to it, and ends it."""
 
 import asyncio
 import contextlib

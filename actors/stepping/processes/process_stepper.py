@@ -1,4 +1,4 @@
-"""Groups in processes of their own: for simulators that compute in Python, crash, or hang.
+"""Steps groups in processes of their own: for simulators that compute in Python, crash, or hang.
 
 A host process imports what they need and forks workers, which share its pages. Observations and
 actions lie in shared memory. A group is sent by raising its count there and waking its worker; the
@@ -14,7 +14,6 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.actors.action_converter import Rows
-from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.processes.host_connection import (
     HostConnection,
@@ -29,11 +28,9 @@ from headrace.actors.stepping.processes.shared_frame import (
     NeverWorked,
     SharedFrame,
     Task,
-    groups_of,
     reports,
 )
-from headrace.actors.stepping.stepper import EnvFailure, ThreadReply
-from headrace.learner.spaces import Spaces
+from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, ThreadReply
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -41,42 +38,21 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ProcessStepper:
     """Steps groups in worker processes; this is the sampler's side."""
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        spaces: Spaces,
-        *,
-        groups: int,
-        envs: int,
-        seed: int,
-        workers: int = 0,
-        timeout_s: float = 60.0,
-        vector: bool = False,
-    ) -> None:
-        self.spaces = spaces
-        self._workers = self.beside = workers = min(workers, groups) or groups
+    def __init__(self, made: EnvsSpec, *, workers: int = 0, timeout_s: float = 60.0) -> None:
+        self.spaces = made.spaces
+        self._workers = self.beside = workers = min(workers, made.groups) or made.groups
         check_descriptors(workers)
         memory = os.memfd_create("stepping")
-        self._shared = SharedFrame(memory, spaces, groups=groups, envs=envs, workers=workers)
+        self._shared = SharedFrame(memory, made, workers=workers)
         self.frame = self._shared.frame
         self._wakes = tuple(os.eventfd(0, os.EFD_CLOEXEC) for _ in range(workers))
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fds = (memory, self._bell, *self._wakes)
         self._task = Task(
-            config,
-            spaces,
-            groups,
-            envs,
-            workers,
-            seed,
-            vector,
-            memory,
-            self._bell,
-            self._wakes,
-            os.environ.get("PYTHONPATH"),
+            made, workers, memory, self._bell, self._wakes, os.environ.get("PYTHONPATH")
         )
         self._timeout_s = timeout_s
-        self._seen = np.zeros(groups, np.int64)  # by group: steps that ready() has named
+        self._seen = np.zeros(made.groups, np.int64)  # by group: steps that ready() has named
         self._failures: list[EnvFailure] = []
         self._wrong: EnvError | None = None  # for ready() to raise
         self._hung: set[int] = set()  # workers that are being killed
@@ -143,14 +119,14 @@ class ProcessStepper:
     def _start_host(self) -> None:
         assert self._loop is not None
         for worker in range(self._workers):
-            self._base[worker] = self._done_by(worker)
+            self._base[worker] = self._shared.done_by(worker)
             self._shared.busy[worker] = self._shared.beat[worker] = 0
         self._host = HostConnection(self._loop, self._task, self._fds, self._heard, self._host_gone)
         self._host.send(Fork(tuple(range(self._workers))))
 
     def _heard(self, message: bytes) -> None:
         match reports.decode(message):
-            case Failed(_, failure):
+            case Failed(failure):
                 self._failures.append(failure)
             case NeverWorked(sentence, traceback):
                 self._wrong = EnvError(sentence, traceback=traceback)
@@ -162,7 +138,7 @@ class ProcessStepper:
         """Restarts a worker that died; its groups show a dead step as soon as they are sent."""
         where = "time-out" if worker in self._hung else "death"
         self._hung.discard(worker)
-        progress = self._done_by(worker) > self._base[worker]
+        progress = self._shared.done_by(worker) > self._base[worker]
         if stack:
             how += f"\nIt was at\n{stack}"
         if not self._blame(worker, where, how):
@@ -172,7 +148,7 @@ class ProcessStepper:
         self._later(pause, lambda: self._fork(worker))
 
     def _fork(self, worker: int) -> None:
-        self._base[worker] = self._done_by(worker)
+        self._base[worker] = self._shared.done_by(worker)
         self._shared.beat[worker] = 0
         if self._host is not None:
             self._host.send(Fork((worker,)))
@@ -180,8 +156,7 @@ class ProcessStepper:
     def _blame(self, worker: int, where: str, how: str) -> bool:
         """Reports how the worker ended; False if sampling cannot go on."""
         shared = self._shared
-        mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
-        group = shared.busy[worker] - 1 if shared.busy[worker] else mine[0]
+        group = shared.busy[worker] - 1 if shared.busy[worker] else shared.groups_of(worker)[0]
         shared.busy[worker] = 0
         how = f"its {how}"
         if self._wrong is not None:
@@ -189,7 +164,7 @@ class ProcessStepper:
         if where == "time-out":
             how = f"no answer for more than {self._timeout_s:g} s; {how}"
         elif not shared.done[group]:
-            self._wrong = EnvError(f"{self._task.config.id} cannot be made: {how}")
+            self._wrong = EnvError(f"{self._task.made.config.id} cannot be made: {how}")
             return False
         self._failures.append(shared.books.failure_of_group(group, where, how))
         return True
@@ -201,7 +176,8 @@ class ProcessStepper:
         self._hung.clear()
         if not all(self._blame(worker, "death", how) for worker in range(self._workers)):
             return
-        progress = any(self._done_by(worker) > base for worker, base in enumerate(self._base))
+        done_by = self._shared.done_by
+        progress = any(done_by(worker) > base for worker, base in enumerate(self._base))
         pause = 0.0 if progress else self._host_pause
         self._host_pause = min(max(_PAUSE_S, 2 * pause), _LONGEST_PAUSE_S)
         self._later(pause, self._start_host)
@@ -210,7 +186,7 @@ class ProcessStepper:
         """Checks periodically for workers that have hung."""
         now, shared = time.monotonic_ns(), self._shared
         for worker, beat in enumerate(shared.beat):
-            if beat and self._waits_for(worker) and now - beat > self._timeout_s * 1e9:
+            if beat and shared.waits_for(worker) and now - beat > self._timeout_s * 1e9:
                 shared.alive(worker)
                 self._hung.add(worker)
                 if self._host is not None:
@@ -218,15 +194,6 @@ class ProcessStepper:
         if self._host is not None:
             self._host.check()
         self._later(min(1.0, self._timeout_s / 4), self._watch)
-
-    def _waits_for(self, worker: int) -> bool:
-        sent, done = self._shared.sent, self._shared.done
-        mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
-        return any(sent[group] != done[group] for group in mine)
-
-    def _done_by(self, worker: int) -> int:
-        mine = groups_of(worker, groups=self.frame.groups, workers=self._workers)
-        return sum(self._shared.done[group] for group in mine)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         assert self._loop is not None

@@ -1,4 +1,4 @@
-"""What a sampler and its workers share: memory with the frame and a few counters, and messages."""
+"""The shared memory of a sampler and its workers, and the messages between them."""
 
 import mmap
 import os
@@ -8,10 +8,8 @@ import numpy as np
 from msgspec import Struct, msgpack
 from numpy.typing import NDArray
 
-from headrace.actors.config import EnvConfig
 from headrace.actors.stepping.bookkeeping import Bookkeeping
-from headrace.actors.stepping.stepper import EnvFailure, Frame
-from headrace.learner.spaces import Spaces
+from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame
 
 MESSAGE_BYTES = 1 << 16  # the longest that travels
 
@@ -19,13 +17,8 @@ MESSAGE_BYTES = 1 << 16  # the longest that travels
 class Task(Struct, frozen=True):
     """Tells a host all it has to know, before anything else."""
 
-    config: EnvConfig
-    spaces: Spaces
-    groups: int
-    envs: int
+    made: EnvsSpec
     workers: int
-    seed: int
-    vector: bool
     memory: int  # descriptor of the shared memory
     news: int  # eventfd: a worker has something for the sampler
     wakes: tuple[int, ...]  # eventfds: the sampler has something for that worker
@@ -60,7 +53,6 @@ class Died(Struct, frozen=True, tag=True):
 class Failed(Struct, frozen=True, tag=True):
     """Reports, from a worker, an environment that it has restarted, or tries to restart."""
 
-    worker: int
     failure: EnvFailure
 
 
@@ -78,7 +70,8 @@ reports = msgpack.Decoder(Died | Failed | NeverWorked)
 class SharedFrame:
     """Maps the shared memory into one process: the frame and the counters."""
 
-    def __init__(self, fd: int, spaces: Spaces, *, groups: int, envs: int, workers: int) -> None:
+    def __init__(self, fd: int, made: EnvsSpec, *, workers: int) -> None:
+        spaces, groups, envs = made.spaces, made.groups, made.envs
         frame_bytes = Frame.nbytes(spaces, groups=groups, envs=envs)
         counters = 1 + 2 * groups + 2 * workers + Bookkeeping.size(groups, envs)
         os.ftruncate(fd, frame_bytes + 8 * counters)
@@ -106,7 +99,14 @@ class SharedFrame:
         """Notes that the worker works on something new: what was before did not hang."""
         self.beat[worker] = time.monotonic_ns()
 
+    def groups_of(self, worker: int) -> range:
+        """Returns the worker's groups: they are dealt like cards."""
+        return range(worker, self.frame.groups, len(self.busy))
 
-def groups_of(worker: int, *, groups: int, workers: int) -> range:
-    """Returns the worker's groups: they are dealt like cards."""
-    return range(worker, groups, workers)
+    def done_by(self, worker: int) -> int:
+        """Counts the steps that the worker has done."""
+        return sum(self.done[group] for group in self.groups_of(worker))
+
+    def waits_for(self, worker: int) -> bool:
+        """Says whether a group of the worker's was sent and is not done."""
+        return any(self.sent[group] != self.done[group] for group in self.groups_of(worker))

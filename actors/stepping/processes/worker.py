@@ -1,4 +1,4 @@
-"""A worker process: steps its groups whenever it is woken, one after another."""
+"""The worker process: steps its groups one after another whenever it is woken."""
 
 import faulthandler
 import os
@@ -13,16 +13,9 @@ from msgspec import msgpack
 
 from headrace.actors import users_code
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.bookkeeping import traceback_of
 from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec, StepperClosed
 from headrace.actors.stepping.linux import die_with_parent, minimise_timer_slack
-from headrace.actors.stepping.processes.shared_frame import (
-    Failed,
-    NeverWorked,
-    SharedFrame,
-    Task,
-    groups_of,
-)
+from headrace.actors.stepping.processes.shared_frame import Failed, NeverWorked, SharedFrame, Task
 from headrace.actors.stepping.stepper import EnvFailure
 from headrace.actors.stepping.vector import VectorGroup
 
@@ -49,7 +42,7 @@ def run(task: Task, worker: int, control: socket.socket, *, host: int, stacks: i
         wrong = NeverWorked(str(error)[:_SENTENCE], users_code.traceback_of(error))
         control.send(msgpack.encode(wrong))
     except BaseException as error:  # noqa: BLE001 - the process ends here in any case
-        sys.stderr.write(traceback_of(error))
+        sys.stderr.write(users_code.full_traceback(error))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -63,32 +56,20 @@ class Worker:
     def __init__(self, task: Task, number: int, control: socket.socket) -> None:
         self._number = number
         self._control = control
-        self._shared = shared = SharedFrame(
-            task.memory, task.spaces, groups=task.groups, envs=task.envs, workers=task.workers
-        )
+        self._shared = shared = SharedFrame(task.memory, task.made, workers=task.workers)
         self._wake, self._news = task.wakes[number], task.news
-        groups = groups_of(number, groups=task.groups, workers=task.workers)
-        kind: type[Group] = VectorGroup if task.vector else EnvGroup
+        groups = shared.groups_of(number)
+        kind: type[Group] = VectorGroup if task.made.vector else EnvGroup
         self._groups = {
             group: kind(
-                GroupSpec(
-                    task.config,
-                    task.spaces,
-                    group,
-                    task.envs,
-                    task.seed,
-                    shared.books,
-                    self._report,
-                    self._pause,
-                ),
-                shared.frame,
+                GroupSpec(task.made, group, shared.books, self._report, self._pause), shared.frame
             )
             for group in groups
         }
         # A fork has its parent's random numbers; environments that use the global ones must not
         # all play the same.
         first = groups[0]
-        seed = task.seed + first + 1_000_003 * shared.books.restarts[first]
+        seed = task.made.seed + first + 1_000_003 * shared.books.restarts[first]
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
 
@@ -122,7 +103,7 @@ class Worker:
 
     def _report(self, failure: EnvFailure) -> None:
         self._shared.alive(self._number)  # failing is not hanging
-        self._control.send(msgpack.encode(Failed(self._number, failure)))
+        self._control.send(msgpack.encode(Failed(failure)))
 
     def _pause(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

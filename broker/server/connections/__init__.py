@@ -1,1 +1,1 @@
-"""Who is connected: joining, rate limits, the roster, replies and their flow control."""
+"""The connected peers: joining, rate limits, the roster, replies and their flow control."""

@@ -18,15 +18,15 @@ class Counters:
         self.messages: Counter[tuple[str, type[Message]]] = Counter()  # (dir, type)
         self.bytes: Counter[str] = Counter({"in": 0, "out": 0})  # dir
         self.unroll_bytes = 0  # of unrolls that came in, each as often as it came
-        self.errors: Counter[str] = Counter(dict.fromkeys(REASONS, 0))  # messages not taken
+        self.dropped: Counter[str] = Counter(dict.fromkeys(REASONS, 0))  # messages not taken
         self.refused: Counter[str] = Counter({code.name.lower(): 0 for code in Refusal})
         self.peer_full = 0  # sends that a peer had no room for
         self.lags = Buckets(_LAGS)  # versions between acting and dispatch
         self.sizes = Buckets([1024 * 4**n for n in range(8)])  # bytes of messages that came in
         self.loop_lag = Buckets([0.0001 * 4**n for n in range(8)])  # seconds that a tick was late
-        self.unsaid = 0  # lines that the log was spared
+        self.spared_lines = 0  # lines that the log was spared
 
-    def lag(self, versions: int) -> None:
+    def add_lag(self, versions: int) -> None:
         """Counts one unroll at dispatch. A sampler may say anything: the sum stays a figure."""
         self.lags.add(min(max(versions, 0), _MOST_LAG))
 

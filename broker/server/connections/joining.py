@@ -66,8 +66,9 @@ class Joining:
         """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
+        known = bool(self._roster.route_of(hello.inc))
         crowded = self._limits.no_room_reason(
-            len(self._roster), known=bool(self._roster.route(hello.inc)), streams=len(intro.streams)
+            len(self._roster), known=known, streams=len(intro.streams)
         )
         if crowded:
             return Refusal.IDENTITY, crowded
@@ -93,7 +94,7 @@ class Joining:
     ) -> tuple[Peer, str]:
         """Adds the peer to the roster; returns it, and in words what is new about it."""
         self._limits.forget_unknown(route)
-        moved = self._roster.route(hello.inc) not in (b"", route)
+        moved = self._roster.route_of(hello.inc) not in (b"", route)
         self.moved += moved
         peer = Peer(
             route,
@@ -109,7 +110,7 @@ class Joining:
             address=address,
         )
         if intro.port:  # only at its own address: no peer may send Prometheus elsewhere
-            peer.target = f"{address}:{intro.port}"
+            peer.metrics_address = f"{address}:{intro.port}"
         new = self._roster.join(peer)
         return peer, "joins" if new else "goes on from another connection" if moved else ""
 
@@ -126,7 +127,7 @@ class Joining:
                 peer.inc,
                 peer.name,
                 intro.streams,
-                now=peer.seen,
+                now=peer.heard_at,
                 user=peer.user,
                 acting=peer.acting,
             )
@@ -142,29 +143,19 @@ class Joining:
         self._roster.spaces = (hello.spaces, intro.spaces)
         self._ledger.state.unroll_bytes = intro.unroll_bytes
         self._limits.set_unroll_size(intro.unroll_bytes)
-        foreign = self._roster.foreign()
+        foreign = self._roster.in_other_environment()
         for other in foreign:
             self._ledger.actor_bye(other.inc, ())
             self._roster.forget(other.inc)
-            out.append((other, Refusal.SPACES, self._roster.space_words(other.said)))
+            out.append((other, Refusal.SPACES, self._roster.space_words(other.space_text)))
         version = self._ledger.learner_hello(
-            peer.inc,
-            rank=hello.rank,
-            world=hello.world,
-            version=hello.version,
-            want=intro.want,
-            trained=intro.trained,
-            held=intro.held,
-            now=peer.seen,
-            acted=self._roster.acted(),
-            published=published,
-            group=hello.group,
+            hello, intro, now=peer.heard_at, acted=self._roster.acted(), published=published
         )
         return version, out
 
     def heard(self, peer: Peer, now: float) -> bool:
         """Notes that the peer was heard now; False = the ledger gave it up meanwhile."""
-        peer.seen = now
+        peer.heard_at = now
         if peer.role == "actor" and peer.spaces:
             return self._ledger.heard(peer.inc, now)
         if peer.role == "learner":

@@ -1,8 +1,9 @@
-"""Messages that were dropped: always counted, and logged at a limited rate."""
+"""Log lines about peers at a limited rate; dropped messages are always counted."""
 
 import logging
 import time
 
+from headrace.broker.line_limiter import LineLimiter
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.rate_limits import RateLimits
 
@@ -15,10 +16,11 @@ class PeerLog:
     def __init__(self, limits: RateLimits, counters: Counters) -> None:
         self._limits = limits
         self._counters = counters
+        self._repeated = LineLimiter()  # of lines that are logged once a minute
 
     def count(self, reason: str) -> None:
         """Counts a message dropped for that reason; no log, as many of the same may follow."""
-        self._counters.errors[reason] += 1
+        self._counters.dropped[reason] += 1
 
     def dropped(self, reason: str, words: str, *others: object) -> None:
         """Counts a message dropped for that reason, and logs why."""
@@ -30,4 +32,11 @@ class PeerLog:
         if self._limits.may_log(time.monotonic()):
             log.log(level, words, *others)
         else:
-            self._counters.unsaid += 1
+            self._counters.spared_lines += 1
+
+    def once_a_minute(self, about: str, words: str, *others: object) -> None:
+        """Logs one line a minute about this; the others are counted as suppressed."""
+        if self._repeated.allows(about, time.monotonic()):
+            self.log(words, *others)
+        else:
+            self._counters.spared_lines += 1

@@ -52,7 +52,7 @@ _LEARNER_BYTES: Final = 16 << 20
 # Looking at 8 seqs costs as much as a small message.
 _SEQS_A_MESSAGE: Final = 8
 _MOST_SEQS: Final = 4096
-# PeerLog in the log: a flood of bad messages must not become a flood of lines.
+# Lines about peers in the log: a flood of bad messages must not become a flood of lines.
 _LINES_S, _LINES_BURST_S = 20.0, 10.0
 # Buffers that a message may bring; one that is not named brings none. An unroll brings many.
 _BUFFERS: Final[dict[type[Message], int]] = {Hello: 1, Chunk: 1, Open: 2, Piece: MAX_BUFFERS}

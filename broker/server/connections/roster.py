@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
 
-from headrace.broker import sanitise as say
+from headrace.broker import sanitise
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
 from headrace.broker.server.connections.rate_limits import ConnectionBudget
@@ -25,23 +25,23 @@ class Peer:
     role: str
     name: str
     inc: int
-    seen: float
+    heard_at: float
     spaces: str = ""  # digest; "" = it has not made its environment yet
-    said: str = ""  # the same in words
+    space_text: str = ""  # the same in words
     acting: int = -1  # actor, evaluator: version it proved to act with
     fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
-    asked: dict[int, None] = field(default_factory=dict)  # chunks of it to be sent, in order
+    wanted_chunks: dict[int, None] = field(default_factory=dict)  # of it, to be sent in order
     user: str = ""  # "role:name" of its key; "" = there are no keys
     budget: ConnectionBudget = field(default_factory=ConnectionBudget)
     stats: dict[str, float] = field(default_factory=dict)
     skew_s: float = 0.0  # how far its clock is from ours
     bulk: BulkSender | None = None  # what waits to be sent to it; None = nothing ever did
     address: str = ""  # where it connects from
-    target: str = ""  # where its metrics are, host:port; "" = it serves none
+    metrics_address: str = ""  # host:port; "" = it serves none
 
     def is_late(self, beat_s: float, now: float) -> bool:
         """Tells whether it missed two beats. A watcher has none: it asks when it likes."""
-        return self.role != "watcher" and now - self.seen > _LATE_BEATS * beat_s
+        return self.role != "watcher" and now - self.heard_at > _LATE_BEATS * beat_s
 
 
 class Roster:
@@ -58,7 +58,7 @@ class Roster:
     def get(self, route: bytes) -> Peer | None:
         return self._peers.get(route)
 
-    def route(self, inc: int) -> bytes:
+    def route_of(self, inc: int) -> bytes:
         """Returns where that incarnation is; b"" when it is not here."""
         return self._routes.get(inc, b"")
 
@@ -84,7 +84,7 @@ class Roster:
         """Copies the list of peers in one step: the thread that serves metrics asks too."""
         return list(self._peers.values())
 
-    def of(self, role: str) -> list[Peer]:
+    def with_role(self, role: str) -> list[Peer]:
         return [peer for peer in self.everybody() if peer.role == role]
 
     def players(self) -> list[Peer]:
@@ -93,23 +93,26 @@ class Roster:
 
     def sums(self) -> dict[str, float]:
         """Counts the samplers and sums up what they say they did."""
-        actors = self.of("actor")
-        return {**say.total([peer.stats for peer in actors]), "count": len(actors)}
+        actors = self.with_role("actor")
+        return {**sanitise.total([peer.stats for peer in actors]), "count": len(actors)}
 
     def acted(self) -> int:
         """Returns the version that most samplers say they act with (the median); -1 = none acts.
 
         One that lies, or comes back from long ago, moves it no further than to its neighbour's.
         """
-        acting = [peer.acting for peer in self.of("actor") if peer.acting >= 0]
+        acting = self._acting()
         return median_low(acting) if acting else -1
 
+    def _acting(self) -> list[int]:
+        return [peer.acting for peer in self.with_role("actor") if peer.acting >= 0]
+
     def silent(self, since: float) -> list[Peer]:
-        return [peer for peer in self.everybody() if peer.seen < since]
+        return [peer for peer in self.everybody() if peer.heard_at < since]
 
     def oldest(self) -> int:
         """Returns the oldest version that a sampler acts with; -1 = none acts."""
-        return min((peer.acting for peer in self.of("actor") if peer.acting >= 0), default=-1)
+        return min(self._acting(), default=-1)
 
     def versions_behind(self, newest: int) -> int:
         """Counts the versions between the newest weights and the oldest a sampler acts with."""
@@ -118,16 +121,16 @@ class Roster:
 
     def behind(self, version: int) -> int:
         """Counts the samplers that have not proved to act with these weights."""
-        return sum(1 for peer in self.of("actor") if peer.acting < version)
+        return sum(1 for peer in self.with_role("actor") if peer.acting < version)
 
     def contradicts(self, hello: Hello) -> bool:
         """Tells whether a learner has another environment than the learners that are here: a rank
         that only says so would send all samplers home. Rank 0 may: it replaces those that were
         here."""
-        here = (peer for peer in self.of("learner") if peer.inc != hello.inc)
+        here = (peer for peer in self.with_role("learner") if peer.inc != hello.inc)
         return hello.rank > 0 and any(peer.spaces != hello.spaces for peer in here)
 
-    def foreign(self) -> list[Peer]:
+    def in_other_environment(self) -> list[Peer]:
         """Returns the samplers and evaluators of another environment than the learner's."""
         return [peer for peer in self.players() if self._other_spaces(peer.spaces)]
 
@@ -137,7 +140,7 @@ class Roster:
         """Returns why this peer may not join, in words for its user. `owner`: the user that said
         that incarnation before and is gone; a peer that is here is asked itself."""
         if hello.role not in ROLES:
-            return Refusal.IDENTITY, f"no role is called {say.words(hello.role)!r}"
+            return Refusal.IDENTITY, f"no role is called {sanitise.words(hello.role)!r}"
         stranger = self._impostor(hello, user, owner)
         if stranger:
             return Refusal.IDENTITY, stranger

@@ -1,4 +1,4 @@
-"""Which learner trains the run: a newcomer waits, is refused, or takes the place of a dead one.
+"""Decides which learner trains the run: a newcomer waits, is refused, or replaces a dead one.
 
     HELLO of another group ----> is the one that is here alive?
         no, its lease is over                            -> in
@@ -61,13 +61,13 @@ class Takeover:
         with them; else it is: what a learner died with may be why it died."""
         out = []
         for rival in self._rivals(hello):
-            peer = self._roster.get(self._roster.route(rival.inc))
+            peer = self._roster.get(self._roster.route_of(rival.inc))
             if hello.take_over:
                 self._ledger.learner_bye(rival.inc, final=False)
             self._roster.forget(rival.inc)
             if peer is not None:
                 out.append(peer)
-        newcomer = self._roster.get(self._roster.route(hello.inc))
+        newcomer = self._roster.get(self._roster.route_of(hello.inc))
         where = f" from {newcomer.address}" if newcomer is not None else ""
         words = (
             f"{sanitise.words(hello.name)}{where} trains this run now"
@@ -90,7 +90,7 @@ class Takeover:
         # A whole learner has rank 0; the rest of one is about to end.
         first = min(alive, key=lambda rival: rival.rank)
         # What was heard a beat later was not on its way already when it asked.
-        heard = first.seen - asked > self._beat_s and self._reaches(first.inc)
+        heard = first.heard_at - asked > self._beat_s and self._reaches(first.inc)
         if first.rank == 0 and heard:
             del self._asking[hello.inc]
             return Refusal.TAKEN, (
@@ -99,23 +99,23 @@ class Takeover:
             )
         return Refusal.WAIT, (
             f"{self._words(first, now)} is not known to be dead; it was heard"
-            f" {now - first.seen:.1f} s ago, and loses its place after {self._ledger.lease_s:g} s"
-            " of silence"
+            f" {now - first.heard_at:.1f} s ago, and loses its place after"
+            f" {self._ledger.lease_s:g} s of silence"
         )
 
     def _is_dead(self, session: Session, now: float) -> bool:
-        silent = now - session.seen
+        silent = now - session.heard_at
         if silent > self._ledger.lease_s:
             return True
         return silent > _MISSED * self._beat_s and not self._reaches(session.inc)
 
     def _reaches(self, inc: int) -> bool:
         """Tells whether its connection is open."""
-        return self._replies.is_reachable(self._roster.route(inc), self._pong())
+        return self._replies.is_reachable(self._roster.route_of(inc), self._pong())
 
     def _words(self, session: Session, now: float) -> str:
         """Describes a session: its name, where it is, and since when."""
-        peer = self._roster.get(self._roster.route(session.inc))
+        peer = self._roster.get(self._roster.route_of(session.inc))
         name = f"{peer.name} from {peer.address}" if peer is not None else f"rank {session.rank}"
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - session.since)))
         return f"{name} (rank {session.rank} of {session.world}, here since {since})"

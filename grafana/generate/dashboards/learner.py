@@ -73,8 +73,15 @@ _LEARNING = (
     heatmap(
         "Lag",
         "none",
-        "Versions between acting and training.",
+        "Versions between an unroll's first step and its training.",
         "headrace_learner_lag_versions_bucket",
+    ),
+    lines(
+        "Age of steps",
+        "none",
+        "Versions between acting and training, of the steps trained lately. A slow unroll's last"
+        " steps are younger than its first.",
+        {"{{stat}}": 'max by (stat) (headrace_learner_step_lag_versions{job="$job"})'},
     ),
     lines(
         "Use of experience",

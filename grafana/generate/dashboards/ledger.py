@@ -81,6 +81,13 @@ _OUTCOMES = (
         "Of all that was settled in five minutes: stale only.",
         {"stale": 'job:headrace_broker_stale:ratio_rate5m{job="$job"}'},
     ),
+    stack(
+        "Who supplies what is trained",
+        "percentunit",
+        "Shares of the steps trained in a minute, by quarter of the groups of environments; 1"
+        " supplied least. Equally fast ones supply a quarter each.",
+        {"{{quarter}}": 'headrace_broker_trained_share{job="$job"}'},
+    ),
     lines(
         "Delivered",
         "cps",

@@ -94,7 +94,7 @@ BOARD = Board(
                 lines(
                     "Lag",
                     "none",
-                    "Versions between acting and dispatch. Slow unrolls are older than max_lag.",
+                    "Versions from an unroll's first step to its dispatch: up to max_lag + 2.",
                     {
                         "median": 'job:headrace_broker_fragment_lag_versions:p50{job="$job"}',
                         "95th percentile": "job:headrace_broker_fragment_lag_versions:p95"

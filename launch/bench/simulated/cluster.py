@@ -1,6 +1,5 @@
 """A benchmark's processes: a real broker, simulated samplers and a simulated learner."""
 
-import json
 import os
 import re
 import signal
@@ -8,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ from typing import Any
 from headrace.broker.journal import audit
 from headrace.launch import keygen
 from headrace.launch.bench.simulated import processes
+from headrace.launch.config import run_file
 from headrace.launch.process import logs
 
 _PATIENCE_S = 300.0  # far above what anything here takes
@@ -57,7 +57,7 @@ class SimulatedCluster:
         if self._keys is not None:
             keygen.generate(self._keys, {})
             sections["security"] = {"curve": True, "keys": str(self._keys)}
-        Path(self.run).write_text(toml(sections))
+        Path(self.run).write_text(run_file.text(sections, head="# A simulated run."))
         self.ledger = str(self.folder / "ledger")
         self._bind = "tcp://127.0.0.1:0" if tcp else f"ipc://{self.folder}/b"
         self.address = ""  # where the broker listens
@@ -147,11 +147,3 @@ class SimulatedCluster:
             for said in self.folder.glob("*.log"):
                 sys.stderr.write(said.read_text()[-2000:])
         self._temporary.cleanup()
-
-
-def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Writes a run's sections as TOML; JSON writes numbers and strings as TOML does."""
-    return "".join(
-        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
-        for name, keys in sections.items()
-    )

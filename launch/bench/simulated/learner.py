@@ -11,7 +11,8 @@ import zmq
 from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import LearnerEnd, Objection
-from headrace.broker.protocol.messages import Buffer, Deliver, Payload, Welcome
+from headrace.broker.protocol.hello_payload import HelloPayload
+from headrace.broker.protocol.messages import Buffer, Deliver, Hello, Payload, Welcome
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.bench.simulated import processes
 from headrace.launch.config import run_file, shared_run
@@ -28,17 +29,11 @@ class SimulatedLearner(LearnerEnd):
         journal: Journal,
     ) -> None:
         run = run_file.load(spec.run)
-        pacing = run.pacing
+        pacing, (digest, words) = run.pacing, processes.SPACES
         super().__init__(
             spec.broker,
-            name="simulated",
-            inc=runtime.incarnation(),
-            rank=0,
-            world=1,
-            run=run.run.name,
-            shared=shared_run.shared(run),
-            spaces=processes.SPACES,
-            unroll_bytes=spec.bytes,
+            Hello("learner", "simulated", runtime.incarnation(), run=run.run.name, spaces=digest),
+            HelloPayload(shared=shared_run.shared(run), spaces=words, unroll_bytes=spec.bytes),
             accept=self._take,
             free=lambda: pacing.batch_unrolls * (pacing.max_lag + 1) - len(self._batch),
             journal=journal,

@@ -20,9 +20,7 @@ import msgspec
 from headrace.broker import durable
 from headrace.broker.journal.journal import Journal
 from headrace.broker.security.keys import Key
-from headrace.broker.transport.link import RefusedError
 from headrace.launch.config import keyring
-from headrace.launch.config.keyring import open_journal
 from headrace.launch.process import logs, runtime
 
 log = logging.getLogger(__name__)
@@ -89,15 +87,11 @@ def run(role: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Runs the process; logs one line if the broker refuses it."""
     runtime.die_with_parent()
     logs.start(role, quiet=True)
-    try:
-        return runtime.run_async(main)
-    except* RefusedError as refused:
-        log.error("%s", runtime.exit_line(refused))
-    return runtime.YOUR_INPUT
+    return logs.one_line_errors()(runtime.run_async)(main)
 
 
 def journal(folder: str, role: str) -> Journal:
-    return open_journal(Path(folder) if folder else None, role, os.getpid())
+    return Journal(Path(folder) if folder else None, f"{role}-{os.getpid()}.log")
 
 
 def key(file: str, role: str) -> Key | None:

@@ -12,7 +12,8 @@ import msgspec
 import zmq
 
 from headrace.broker.journal.journal import Journal
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.outbox import FinishedUnroll
+from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import (
     Ack,
     Buffer,
@@ -23,19 +24,24 @@ from headrace.broker.protocol.messages import (
     Pong,
     Welcome,
 )
-from headrace.broker.sampler_figures import GROWING
+from headrace.broker.sampler_figures import COUNTERS, HISTOGRAMS
 from headrace.launch.bench.simulated import processes
 from headrace.launch.bench.simulated.latency import Latencies
 from headrace.launch.bench.simulated.processes import SamplersSpec
 from headrace.launch.process import runtime
 
 _ANY_VERSION = 2**62  # without weights no version is waited for
-# A real sampler's usual figures. Failures and most buckets are 0, and zeros are not sent.
-_FIGURES = (*GROWING[:20], *GROWING[30:46])
+# About the figures of a real sampler: failures and most buckets are 0, and zeros are not sent.
+_FIGURES = [
+    name
+    for metric in (*COUNTERS, HISTOGRAMS[0])
+    if metric.metric != "env_failures"
+    for name in metric.names()
+]
 _MOST_LIVES = 4096  # broker incarnations that one sampler records
 
 
-class SimulatedSampler(ActorEnd):
+class SimulatedSampler(SamplerEnd):
     """Wraps a real end and records times of events, by the clock that all processes share."""
 
     def __init__(
@@ -98,7 +104,7 @@ class SimulatedSampler(ActorEnd):
             for stream, lo, hi in message.ranges:
                 for seq in range(lo, hi):
                     if (sent := self._sent.get((stream, seq))) is not None:
-                        self._latencies.add(now - sent)
+                        self._latencies.add(now - sent[0])
         elif isinstance(message, Pong) and self._pings:
             self.pong_s = max(self.pong_s, time.monotonic() - self._pings.popleft())
         super().handle(message, buffers)
@@ -157,15 +163,7 @@ class SimulatedSampler(ActorEnd):
     def _put(self, stream: int, version: int, body: bytes) -> None:
         self.outbox.start(stream)
         acted = version if self.spec.weights else self._newest_version
-        self.put(
-            stream,
-            versions=(acted, acted),
-            steps=1,
-            digest=0,
-            ended=0,
-            episodes=(),
-            buffers=(body,),
-        )
+        self.put(stream, FinishedUnroll((body,), (acted, acted), steps=1, digest=0))
 
     async def _rest(self, most_s: float) -> None:
         """Waits for news for at most this long; 0 = without a limit."""

@@ -107,7 +107,8 @@ function troubles(status) {
   )) : [html("li", { class: "quiet" }, "None.")]);
 }
 
-const PLAIN = new Set(["name", "silent_s", "version", "t", "trained_steps", "episodes", "mean_return", "lag"]);
+// Shown above, or of no use to people: "clock" is the time of day at which a rank sent its figures.
+const PLAIN = new Set(["name", "silent_s", "clock", "version", "t", "trained_steps", "episodes", "mean_return", "lag"]);
 
 function ranks(status) {
   const all = list(status.learners);

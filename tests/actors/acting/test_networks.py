@@ -260,7 +260,7 @@ ARM = Spaces((Leaf("b", "<f8", (2,)), Leaf("camera", "|u1", (3, 3)), Leaf("a", "
 @pytest.mark.parametrize("std", ["free", "network"])
 @pytest.mark.parametrize("scale", [(), (1.0,) * 5 + (2.0,) * 7])
 def test_few_rows_normalised_and_with_deviations(std: Any, scale: tuple[float, ...]) -> None:
-    config = ModelConfig(normalise_obs=True, std=std, previous=True, obs_scale=scale)
+    config = ModelConfig(kind="mlp", normalise_obs=True, std=std, previous=True, obs_scale=scale)
     model, other = build(config, ARM, seed=0), build(config, ARM, seed=1)
     moved(other, numbers(50, seed=3))
     with torch.no_grad():
@@ -355,7 +355,7 @@ TWO = Spaces((*SPACES.observation, Leaf("map", "uint8", (40, 40))), discrete(ACT
 @pytest.mark.parametrize(
     ("config", "spaces", "words"),
     [
-        (ModelConfig(), SPACES, r'"int8" needs model\.kind = "nature"; set it to "auto"'),
+        (ModelConfig(kind="mlp"), SPACES, r'"int8" needs model\.kind = "nature"; set it to "auto"'),
         (ModelConfig(kind="resnet"), SPACES, r'"int8" needs model\.kind = "nature"'),
         (ModelConfig(kind="nature"), TWO, r'"int8" needs an observation with one image; set it'),
         (ModelConfig(kind="nature", core="gru"), SPACES, r'"int8" needs model\.core = "none"; set'),

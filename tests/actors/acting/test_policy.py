@@ -9,11 +9,10 @@ from torch import nn
 
 from headrace.actors.acting.policy import Policy
 from headrace.broker.weights.blobs import Blob
-from headrace.learner import weights
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
 from headrace.learner.spaces import Leaf, Spaces, discrete
-from headrace.learner.weights import WeightsError
+from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
 
 SPACES = Spaces((Leaf("obs", "<f4", (4,)),), discrete(3))
 CONFIG = ModelConfig(hidden=(8,))
@@ -29,7 +28,7 @@ def trained(seed: int, config: ModelConfig = CONFIG) -> Model:
 
 
 def blob(model: Model, version: int = 1) -> Blob:
-    return Blob.of(version, weights.layout_digest(model), weights.dump(model))
+    return Blob.of(version, layout_digest(model), FlatWeights(model).dump())
 
 
 def log_probs(

@@ -5,7 +5,6 @@ batch, and the network over whole unrolls: the log-probabilities must be the rec
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,9 +16,9 @@ from torch import Tensor
 
 from headrace.actors.acting.policy import Policy
 from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
-from headrace.broker.protocol.messages import Buffer, Deliver
+from headrace.broker.peers.outbox import FinishedUnroll
+from headrace.broker.protocol.messages import Deliver
 from headrace.broker.weights.blobs import Blob
-from headrace.learner import weights
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.frames import begins, observed
 from headrace.learner.batches.logprob_gap import LogProbGap
@@ -35,6 +34,7 @@ from headrace.learner.spaces import (
     Spaces,
     discrete,
 )
+from headrace.learner.weights import FlatWeights, layout_digest
 from tests.actors import test_sampler
 from tests.actors.test_reply import sampler_of
 
@@ -137,27 +137,22 @@ class Play:
             self.frame.obs["allowed"][columns] = allowed
 
 
-class Put(NamedTuple):
-    header: dict[str, Any]
-    buffers: list[bytes]
-
-
 class End(test_sampler.End):
     """Keeps the unrolls of each group."""
 
     def __init__(self, models: list[Model]) -> None:
         super().__init__(GROUPS, [])
         self.models = models
-        self.kept: list[list[Put]] = [[] for _ in range(GROUPS)]
+        self.kept: list[list[FinishedUnroll]] = [[] for _ in range(GROUPS)]
 
     def weights(self, version: int) -> None:
         model = self.models[version]
-        self.blob = Blob.of(version, weights.layout_digest(model), weights.dump(model))
+        self.blob = Blob.of(version, layout_digest(model), FlatWeights(model).dump())
         self.news.set()
 
-    def put(self, stream: int, *, buffers: Sequence[Buffer], **header: Any) -> None:
-        self.outbox.put(stream, buffers=buffers, **header)
-        self.kept[stream].append(Put(header, [bytes(buffer) for buffer in buffers]))
+    def put(self, stream: int, finished: FinishedUnroll) -> None:
+        self.outbox.put(stream, finished)
+        self.kept[stream].append(finished)
         if all(len(puts) == UNROLLS for puts in self.kept):
             self.end()
         elif all(len(puts) == UNROLLS // 2 for puts in self.kept):
@@ -207,12 +202,10 @@ def played(
     return Played(end, stepper, dict(sampler.crash_budget.count))
 
 
-def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]:
+def batches(config: ModelConfig, spaces: Spaces, puts: list[FinishedUnroll]) -> list[Batch]:
     """One unroll each, as they reach the learner."""
     out = []
-    for seq, (header, buffers) in enumerate(puts):
-        fields = {name: header[name] for name in ("steps", "digest", "ended", "episodes")}
-        low, high = header["versions"]
+    for seq, put in enumerate(puts):
         message = Deliver(
             tag=1,
             attempt=1,
@@ -221,11 +214,14 @@ def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]
             stream=1,
             seq=seq,
             floor=0,
-            version_min=low,
-            version_max=high,
-            **fields,
+            version_min=put.versions[0],
+            version_max=put.versions[1],
+            steps=put.steps,
+            digest=put.digest,
+            ended=put.ended,
+            episodes=put.episodes,
         )
-        assert fields["digest"] == xxhash.xxh3_64_intdigest(b"".join(buffers))
+        assert put.digest == xxhash.xxh3_64_intdigest(b"".join(put.buffers))
         batch = Batch(
             spaces,
             length=LENGTH,
@@ -235,7 +231,7 @@ def batches(config: ModelConfig, spaces: Spaces, puts: list[Put]) -> list[Batch]
             memory=config.memory,
             previous=config.previous,
         )
-        assert batch.place(message, buffers) is None
+        assert batch.place(message, put.buffers) is None
         out.append(batch)
     return out
 
@@ -325,8 +321,8 @@ def test_the_gap_is_nothing_for_the_weights_that_acted_and_something_for_others(
     gap = LogProbGap(scratch, spaces, keep=2, envs=ENVS, previous=config.previous)
     foreign = LogProbGap(scratch, spaces, keep=2, envs=ENVS, previous=config.previous)
     for version, model in enumerate(end.models):
-        gap.published(version, weights.dump(model))
-        foreign.published(1 - version, weights.dump(model))
+        gap.published(version, FlatWeights(model).dump())
+        foreign.published(1 - version, FlatWeights(model).dump())
     for batch in batches(config, spaces, end.kept[0]):
         own = gap.measure(batch.tensors, batch.versions)
         other = foreign.measure(batch.tensors, batch.versions)

@@ -11,10 +11,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.actors import evaluator
 from headrace.actors.acting.policy import Policy
-from headrace.actors.config import EnvConfig
+from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.atari import whole_games
-from headrace.actors.envs.convert import spaces_of
-from headrace.actors.envs.make import EnvError, make_env, make_vector, probe
+from headrace.actors.envs.convert import EnvError, spaces_of
+from headrace.actors.envs.make import make_env, make_vector, probe
 from headrace.learner.config import ModelConfig
 from headrace.learner.spaces import Leaf, discrete
 from tests.needs import missing
@@ -152,7 +152,7 @@ def test_a_score_is_that_of_a_whole_game(monkeypatch: pytest.MonkeyPatch) -> Non
     spaces = probe(given)
     policy = Policy(ModelConfig(kind="nature"), spaces, seed=0)
     with pytest.raises(evaluator.StoppedError):
-        evaluator.play(policy, given, spaces, 1, 1, 1, True, stopped=lambda: True)
+        evaluator.play(policy, given, spaces, EvaluateConfig(episodes=1), stopped=lambda: True)
     assert made == [EnvConfig("ALE/Breakout-v5", {"noop_max": 1})]
 
 

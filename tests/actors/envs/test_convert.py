@@ -131,7 +131,6 @@ def test_a_batch_is_what_its_environments_returned(space: Any, seed: int) -> Non
 
 def test_a_plain_space_is_one_leaf() -> None:
     assert leaves(Box(-1, 1, (3,), np.float64)) == (Leaf("obs", "<f8", (3,)),)
-    assert leaves(Box(0, 1, (4, 4), np.bool_)) == (Leaf("obs", "|i1", (4, 4)),)  # no image
     assert leaves(Box(-1, 1, (2,), np.dtype(">f4"))) == (Leaf("obs", "<f4", (2,)),)
     assert leaves(Discrete(5, start=-2)) == (Leaf("obs", "<i8", (), (5,), (-2,)),)
     assert leaves(MultiBinary([2, 3])) == (Leaf("obs", "|i1", (2, 3)),)
@@ -143,6 +142,27 @@ def test_a_plain_space_is_one_leaf() -> None:
 def test_parts_are_named_by_their_path() -> None:
     space = Dict(arm=Dict(joints=Box(-1, 1, (7,))), eyes=Tuple([Discrete(3), Dict(camera=IMAGE)]))
     assert [leaf.name for leaf in leaves(space)] == ["arm.joints", "eyes.0", "eyes.1.camera"]
+
+
+def test_truth_values_with_height_and_width_are_an_image() -> None:
+    space = Box(0, 1, (3, 2, 2), np.bool_)  # type: ignore[arg-type]
+    assert leaves(space) == (Leaf("obs", "|u1", (3, 2, 2)),)
+    assert leaves(Box(0, 1, (3,), np.bool_)) == (Leaf("obs", "|i1", (3,)),)
+    to, rows = writer(space)
+    board = np.array([True, False] * 6).reshape(3, 2, 2)
+    to.check(board)
+    to.write(rows, 1, board)
+    np.testing.assert_array_equal(rows["obs"][1], board.astype(np.uint8))
+
+
+def test_texts_inside_a_dict_are_not_seen() -> None:
+    space = Dict(board=IMAGE, mission=Text(9), more=Tuple([Text(3), TWO]))
+    assert [leaf.name for leaf in leaves(space)] == ["board", "more.1"]
+    to, rows = writer(space)
+    seen = {"board": np.ones((8, 9), np.uint8), "mission": "go", "more": ("no", 1)}
+    to.check(seen)
+    to.write(rows, 2, seen)
+    assert rows["board"][2].all() and rows["more.1"][2] == 1
 
 
 def test_only_images_are_stacked() -> None:
@@ -162,6 +182,7 @@ WRONG_SPACES = [
     (Dict({"a.b": TWO, "a": Dict(b=TWO)}), 1, "2 parts of the observation are called a.b"),
     (Tuple([TWO] * 26), 1, "has 26 parts, 1 to 25 can travel"),
     (Dict({}), 1, "has 0 parts, 1 to 25 can travel"),
+    (Dict(mission=Text(3)), 1, "has 0 parts, 1 to 25 can travel"),
     (Box(0, 255, (9,), np.uint8), 2, "no part of the observation is an image.*env.stack = 1"),
 ]
 

@@ -1,22 +1,23 @@
 """Environments by name, and everything that can be wrong with the name or the environment."""
 
+import importlib.metadata
 import importlib.util
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from gymnasium.vector import AutoresetMode
 
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs.convert import spaces_of
-from headrace.actors.envs.make import EnvError, make_env, make_pool, make_vector, probe
+from headrace.actors.envs.convert import EnvError, spaces_of
+from headrace.actors.envs.make import make_env, make_pool, make_vector, probe
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from tests.needs import missing
 
@@ -83,6 +84,40 @@ def test_a_gymnasium_id_may_name_the_module_that_registers_it(
     monkeypatch.setitem(gymnasium.registry, "late/Pole-v0", gymnasium.spec("CartPole-v1"))
     del gymnasium.registry["late/Pole-v0"]  # and it is taken out again after the test
     assert probe(EnvConfig("registers:late/Pole-v0")) == probe(EnvConfig("CartPole-v1"))
+
+
+def test_an_installed_package_registers_the_ids_of_its_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gymnasium 1 no longer loads what a package declares."""
+    called: list[str] = []
+
+    def register() -> None:
+        called.append("once")
+        gymnasium.register("late/Pole-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+
+    def entry_points(*, group: str, name: str) -> list[Any]:
+        declared = {("gymnasium.envs", "late"): [SimpleNamespace(load=lambda: register)]}
+        return declared.get((group, name), [])
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setitem(gymnasium.registry, "late/Pole-v0", gymnasium.spec("CartPole-v1"))
+    del gymnasium.registry["late/Pole-v0"]
+    assert probe(EnvConfig("late/Pole-v0")) == probe(EnvConfig("CartPole-v1"))
+    probe(EnvConfig("late/Pole-v0"))
+    assert called == ["once"]
+    assert "Namespace early not found" in refusal(EnvConfig("early/Pole-v0"))
+
+
+def test_a_probe_says_which_texts_the_network_does_not_see(
+    module: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = Dict(board=Box(0, 1, (3,)), mission=Text(9), more=Tuple([Text(3), Discrete(2)]))
+    module.__dict__["make"] = lambda: Plain(space)
+    found = probe(EnvConfig("mine:make"))
+    assert [leaf.name for leaf in found.observation] == ["board", "more.1"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("mine:make: the network does not see mission, more.0, which is text")
 
 
 def test_a_probe_closes_what_it_made(module: ModuleType) -> None:
@@ -171,8 +206,8 @@ def test_wrong_wrappers(module: ModuleType, table: dict[str, Any], words: str) -
 @pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", "envpool:CartPole-v1"])
 def test_many_at_once_take_no_wrappers(name: str) -> None:
     config = EnvConfig(name, wrappers=({"id": "mine:wrap"},))
-    for make in (make_vector, make_pool):
-        line = refusal(config, lambda config, make=make: make(config, 2))  # type: ignore[misc]
+    for make in (lambda config: make_vector(config, 2), lambda config: make_pool(config, 2, 1)):
+        line = refusal(config, make)
         assert "takes no env.wrappers" in line
 
 
@@ -213,15 +248,14 @@ def envpool() -> None:
         missing("not installed: pip install 'headrace[envpool]'")
 
 
-POLE = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 5, "batch_size": 3})
+POLE = EnvConfig("envpool:CartPole-v1", {"max_episode_steps": 5})
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("envpool")
 def test_a_pool_brings_back_whoever_is_done() -> None:
     """The step after an end is the one that resets: it has taken no step yet."""
-    pool = make_pool(POLE, 4)
-    assert (pool.envs, pool.batch) == (4, 3)
+    pool = make_pool(POLE, 4, 3)
     assert spaces_of(pool, POLE) == probe(POLE) == probe(EnvConfig("CartPole-v1"))
     pool.async_reset()
     ended: dict[int, bool] = {}
@@ -241,7 +275,7 @@ def test_a_pool_brings_back_whoever_is_done() -> None:
 @pytest.mark.usefixtures("envpool")
 def test_a_pool_plays_by_its_seed() -> None:
     def first(seed: int | None) -> Any:
-        pool = make_pool(EnvConfig(POLE.id, {"batch_size": 4}), 4, seed)
+        pool = make_pool(EnvConfig(POLE.id), 4, 4, seed)
         pool.async_reset()
         observations, *_, info = pool.recv()
         pool.close()
@@ -256,10 +290,9 @@ def test_a_pool_plays_by_its_seed() -> None:
 @pytest.mark.usefixtures("envpool")
 def test_a_pool_of_games_sends_single_frames() -> None:
     config = EnvConfig("envpool:Breakout-v5", stack=4)
-    pool = make_pool(config, 1)
+    pool = make_pool(config, 1, 1)
     pool.async_reset()
     assert pool.recv()[0].shape == (1, 84, 84)
-    assert pool.batch == 1
     leaf = Leaf("obs", "|u1", (84, 84), stack=4)
     assert spaces_of(pool, config) == probe(config) == Spaces((leaf,), discrete(4))
     pool.close()
@@ -272,13 +305,12 @@ def test_a_pool_of_games_sends_single_frames() -> None:
         ("envpool:CartPoll-v1", {}, "EnvPool has no such task"),
         ("envpool:CartPole-v1", {"seed": 1}, "leave seed out; the run's seed decides it"),
         ("envpool:CartPole-v1", {"stack_num": 4}, "leave stack_num out; set env.stack"),
-        ("envpool:CartPole-v1", {"batch_size": 5}, "batch_size must be 1 to 4"),
         ("envpool:CartPole-v1", {"no_such_word": 1}, "'no_such_word'; correct env.kwargs"),
         ("CartPole-v1", {}, "is not EnvPool's; those begin with envpool:"),
     ],
 )
 def test_wrong_pools(name: str, kwargs: dict[str, Any], words: str) -> None:
-    assert words in refusal(EnvConfig(name, kwargs), lambda config: make_pool(config, 4))
+    assert words in refusal(EnvConfig(name, kwargs), lambda config: make_pool(config, 4, 2))
 
 
 def test_a_pool_is_made_as_one() -> None:
@@ -288,6 +320,6 @@ def test_a_pool_is_made_as_one() -> None:
 
 def test_envpool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    line = refusal(POLE, lambda config: make_pool(config, 4))
+    line = refusal(POLE, lambda config: make_pool(config, 4, 2))
     assert line.endswith("install envpool: pip install 'headrace[envpool]'")
     assert line == refusal(POLE)

@@ -18,7 +18,7 @@ from headrace.actors.envs.make import make_env, probe
 from headrace.actors.envs.toys.tasks import Masked
 from headrace.actors.stepping.choose import make_stepper
 from headrace.actors.stepping.inline import InlineStepper
-from headrace.actors.stepping.stepper import Frame, Stepper
+from headrace.actors.stepping.stepper import EnvsSpec, Frame, Stepper
 from headrace.learner.spaces import TERMINATED, TRUNCATED, Leaf
 
 SEEN = Box(-1, 1, (2,), np.float32)
@@ -233,13 +233,13 @@ def test_masks_of_a_vector_class() -> None:
         vector_entry_point=f"{__name__}:Rows",
     )
     config = EnvConfig("Rows-v0", mask="allowed")
-    stepper = InlineStepper(config, probe(config), groups=2, envs=2, seed=5, vector=True)
+    stepper = InlineStepper(EnvsSpec(config, probe(config), 2, envs=2, seed=5, vector=True))
     assert played(stepper, 100, collect) >= 8
 
 
 def test_a_mask_that_is_missing_ends_the_start_with_one_line() -> None:
     config = EnvConfig("CartPole-v1", mask="legal")
-    stepper = InlineStepper(config, probe(config), groups=1, envs=1, seed=0)
+    stepper = InlineStepper(EnvsSpec(config, probe(config), 1, envs=1, seed=0))
     with pytest.raises(EnvError, match=r"CartPole-v1 failed in reset .*env.mask names 'legal'"):
         stepper.start(asyncio.Event())
     stepper.close()

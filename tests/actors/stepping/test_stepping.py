@@ -18,9 +18,8 @@ from headrace.actors.stepping.choose import make_stepper, stepping_by_cost
 from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
-from headrace.actors.stepping.split import SplitStepper
 from headrace.actors.stepping.step_cost import StepCost, speedup
-from headrace.actors.stepping.stepper import Stepper
+from headrace.actors.stepping.stepper import EnvsSpec, Stepper
 from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 
@@ -28,18 +27,10 @@ from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, d
 CARTPOLE = EnvConfig("CartPole-v1", {"max_episode_steps": 20})
 
 
-def split(
-    config: EnvConfig, spaces: Spaces, *, groups: int, envs: int, seed: int, vector: bool = False
-) -> Stepper:
-    parts = ThreadStepper(config, spaces, groups=groups * envs, envs=1, seed=seed, vector=vector)
-    return SplitStepper(parts, parts=envs)
-
-
 WAYS: list[Any] = [
     InlineStepper,
     ThreadStepper,
     pytest.param(ProcessStepper, marks=pytest.mark.processes),
-    split,
 ]
 NO_ACTION = np.zeros(1, np.int64)
 
@@ -90,8 +81,18 @@ def rows(playing: Play) -> NDArray[Any]:
     return playing.frame.obs["obs"]
 
 
-def made(kind: Any, config: EnvConfig = CARTPOLE, **kwargs: Any) -> Stepper:
-    stepper: Stepper = kind(config, probe(config), **kwargs)
+def made(
+    kind: Any,
+    config: EnvConfig = CARTPOLE,
+    *,
+    groups: int,
+    envs: int,
+    seed: int,
+    vector: bool = False,
+    **options: Any,
+) -> Stepper:
+    spec = EnvsSpec(config, probe(config), groups, envs, seed, vector)
+    stepper: Stepper = kind(spec, **options)
     return stepper
 
 
@@ -238,6 +239,10 @@ def test_envpool_with_fewer_groups_under_way_than_a_batch() -> None:
     assert "envpool" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(EnvError, match=r"set unroll.envs = 1"):
         EnvPoolStepper(EnvConfig("envpool:CartPole-v1"), groups=8, envs=2, seed=1)
+    for batch in (0, 9, 1.5):
+        config = EnvConfig("envpool:CartPole-v1", {"batch_size": batch})
+        with pytest.raises(EnvError, match=r"batch_size must be 1 to 8"):
+            EnvPoolStepper(config, groups=8, envs=1, seed=1)
 
 
 @pytest.mark.parametrize("vector", [False, True])

@@ -17,7 +17,7 @@ from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
-from headrace.actors.stepping.stepper import Frame, Stepper
+from headrace.actors.stepping.stepper import EnvsSpec, Frame, Stepper
 from headrace.actors.stepping.threads import ThreadStepper
 
 SPACES: dict[str, Any] = {
@@ -146,4 +146,4 @@ def test_the_environment_gets_what_the_row_says(kind: str, way: Any, vector: boo
         expected = [flatten(space, actions.one(row)) for row in rows]
         np.testing.assert_array_equal(frame.obs["obs"], expected)
 
-    stepped(way(config, spaces, groups=2, envs=3, seed=1, vector=vector), check)
+    stepped(way(EnvsSpec(config, spaces, groups=2, envs=3, seed=1, vector=vector)), check)

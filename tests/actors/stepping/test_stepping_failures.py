@@ -22,7 +22,7 @@ from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
-from headrace.actors.stepping.stepper import EnvFailure, Stepper
+from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Stepper
 from headrace.actors.stepping.threads import ThreadStepper
 from headrace.learner.spaces import DEAD
 
@@ -124,8 +124,8 @@ def config(folder: Path, wait: float = 0.0) -> EnvConfig:
     return EnvConfig("troubled:Troubled", {"folder": str(folder), "wait": wait})
 
 
-def built(kind: Any, env: EnvConfig, **kwargs: Any) -> Stepper:
-    stepper: Stepper = kind(env, probe(env), seed=SEED, **kwargs)
+def built(kind: Any, env: EnvConfig, *, groups: int, envs: int, **options: Any) -> Stepper:
+    stepper: Stepper = kind(EnvsSpec(env, probe(env), groups, envs, SEED), **options)
     return stepper
 
 
@@ -552,9 +552,10 @@ sys.path.insert(0, {str(folder.parent)!r})
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
+from headrace.actors.stepping.stepper import EnvsSpec
 async def main():
     config = EnvConfig("troubled:Troubled", {{"folder": {str(folder)!r}}})
-    stepper = ProcessStepper(config, probe(config), groups=3, envs=1, seed=1)
+    stepper = ProcessStepper(EnvsSpec(config, probe(config), 3, envs=1, seed=1))
     news, up = asyncio.Event(), 0
     stepper.start(news)
     while up < 3:

@@ -63,6 +63,32 @@ def test_streams_and_incarnations_are_apart(write: Any) -> None:
     assert (account.generated, account.outcomes["trained"], account.in_flight) == (3, 1, 2)
 
 
+def test_groups_that_finished_nothing_supply_nothing(write: Any) -> None:
+    account = write(
+        one="P actor 1 node 1\nS 1 3\nG 1 0 0 4\nG 1 0 1 4\nE\n",
+        two="S 2 2\nG 2 1 0 4\n",
+        before="G 3 0 0 4\n",  # of a release that did not say how many there are
+        learner="T 1 0 0 1\nT 1 0 1 1\nT 2 1 0 1\nT 3 0 0 1\n",
+    )
+    assert sorted(account.trained_by_stream) == [0, 0, 0, 1, 1, 2]
+    assert account.exact()
+
+
+def test_a_sampler_that_was_started_again_is_no_slow_one(write: Any) -> None:
+    account = write(
+        one="P actor 1 node 1\nS 1 2\nG 1 0 0 4\nG 1 1 0 4\n",
+        again="P actor 2 node 1\nS 2 2\nG 2 0 0 4\n",
+        learner="T 1 0 0 1\nT 1 1 0 1\nT 2 0 0 1\n",
+    )
+    assert sorted(account.trained_by_stream) == [1, 2]
+
+
+def test_a_number_of_groups_that_cannot_be_takes_no_memory(write: Any) -> None:
+    account = write(one=f"S 1 {10**15}\nG 1 0 0 4\n")
+    assert len(account.damage) == 1
+    assert account.trained_by_stream == [0]
+
+
 def test_a_range_ends_before_its_second_number(write: Any) -> None:
     account = write(
         actor="G 1 0 0 1\nG 1 0 1 1\nG 1 0 2 1\nA 1 0 0 2 shed\nX 1 0 2 3\n", learner=""

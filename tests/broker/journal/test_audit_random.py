@@ -16,6 +16,7 @@ import pytest
 from headrace.broker.journal import audit, journal_files
 from headrace.broker.journal.journal import Journal
 from headrace.broker.protocol.messages import Outcome, ranges
+from tests.trainings import trained
 
 Key = tuple[int, int, int]
 
@@ -188,7 +189,7 @@ def test_a_random_run_adds_up(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
             story.leave(13)
     settle_folding(story)
     agrees(audit.read(tmp_path), story.truth)
-    assert audit.trained(tmp_path) == sum(story.truth.trained.values())
+    assert trained(tmp_path) == sum(story.truth.trained.values())
     for journal in story.journals.values():
         journal.close()
     if journal_files.LARGE < 2000:
@@ -272,7 +273,7 @@ def test_a_journal_that_is_folded_between_two_looks(
         journal_files.fold(folder, "learner-1", 1)
         return found
 
-    for read, expected in ((audit.trained, 3), (lambda folder: audit.read(folder).generated, 3)):
+    for read, expected in ((trained, 3), (lambda folder: audit.read(folder).generated, 3)):
         monkeypatch.setattr(journal_files, "journals", then_folded)
         assert read(tmp_path) == expected
     assert audit.read(tmp_path).env_steps == 24

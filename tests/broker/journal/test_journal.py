@@ -21,6 +21,7 @@ def lines(folder: Path) -> list[str]:
 def test_every_kind_of_line(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "actor-7.log")
     journal.joins("actor", 7, "node 3\nof\u2028rack 1")
+    journal.plays(7, 4)
     journal.generated(7, 2, 0, 32)
     journal.acknowledged(7, [(2, 0, 1), (3, 4, 9)], Outcome.STALE)
     journal.acknowledged(7, [], 0)
@@ -32,6 +33,7 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
     journal.close()
     assert lines(tmp_path) == [
         "P actor 7 node 3 of rack 1",
+        "S 7 4",
         "G 7 2 0 32",
         "A 7 2 0 1 stale",
         "A 7 3 4 9 stale",

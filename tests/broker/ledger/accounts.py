@@ -5,7 +5,8 @@ from typing import Any
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.records import Effects
 from headrace.broker.ledger.state import LedgerState
-from headrace.broker.protocol.messages import Outcome, Unroll, ranges
+from headrace.broker.protocol.hello_payload import HelloPayload
+from headrace.broker.protocol.messages import Hello, Outcome, Unroll, ranges
 
 LEASE = 10.0
 SIZE = 10
@@ -63,10 +64,12 @@ class Sampler:
             for s, n in enumerate(self.next)
         ]
 
-    def make(self, stream: int, version: int = 0) -> Unroll:
+    def make(self, stream: int, version: int = 0, newest: int | None = None) -> Unroll:
+        """`version`: acts in its first step; `newest`: in its last, None = the same."""
         seq = self.next[stream]
         self.next[stream] += 1
-        unroll = Unroll(self.inc, stream, seq, self.floor(stream), version, version, 1, 0)
+        last = version if newest is None else newest
+        unroll = Unroll(self.inc, stream, seq, self.floor(stream), version, last, 1, 0)
         self.open[stream, seq] = unroll
         return unroll
 
@@ -88,16 +91,24 @@ def join(one: Ledger, inc: int = 1, streams: int = 1, now: float = 0.0) -> Sampl
 
 
 def learn(one: Ledger, inc: int = 50, **other: Any) -> int:
-    said = {"rank": 0, "world": 1, "version": 0, "want": 9999, "trained": (), "held": ()}
-    return one.learner_hello(inc, **{**said, "now": 0.0, **other})
+    """Does with a learner's HELLO as the server does."""
+    payload = {key: other.pop(key) for key in ("want", "trained", "held") if key in other}
+    rest = {key: other.pop(key) for key in ("now", "acted", "published") if key in other}
+    return one.learner_hello(
+        Hello("learner", "", inc, **other),
+        HelloPayload(**{"want": 9999, **payload}),
+        **{"now": 0.0, **rest},
+    )
 
 
-def send(one: Ledger, sampler: Sampler, stream: int = 0, version: int = 0) -> bool:
-    return one.unroll(sampler.make(stream, version), BODY, SIZE)
+def send(
+    one: Ledger, sampler: Sampler, stream: int = 0, version: int = 0, newest: int | None = None
+) -> bool:
+    return one.unroll(sampler.make(stream, version, newest), BODY, SIZE)
 
 
 def step(one: Ledger, inc: int, tags: list[int], version: int) -> None:
-    """What the server does with DONE."""
+    """Does with DONE as the server does."""
     one.done(inc, ranges(sorted(tags)))
     one.learner_heard(inc, 0.0, version=version)
 
@@ -107,9 +118,9 @@ def ready(**other: int) -> tuple[Ledger, Sampler]:
     one = ledger(**other)
     sampler = join(one)
     learn(one)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     return one, sampler
 
 
 def tags(one: Ledger) -> list[int]:
-    return [entry.tag for entry in one.pump(0.0).deliver]
+    return [entry.tag for entry in one.decide(0.0).deliver]

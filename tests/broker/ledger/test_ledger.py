@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from headrace.broker.ledger.ledger import BeyondCreditError
+from headrace.broker.ledger.ledger import BeyondCreditError, Ledger
+from headrace.broker.ledger.records import Effects
 from headrace.broker.protocol.messages import Outcome, Unroll, ranges
 from tests.broker.ledger.accounts import (
     BODY,
@@ -29,7 +30,7 @@ def test_only_what_was_granted_is_taken() -> None:
         send(one, sampler)
     with pytest.raises(BeyondCreditError):
         one.unroll(Unroll(1, 9, 0, 0, 0, 0, 1, 0), BODY, SIZE)
-    assert one.missing(1, sampler.ranges()) == ()  # nor asked for before its time
+    assert one.ping(1, sampler.ranges()) == ()  # nor asked for before its time
     recount(one)
 
 
@@ -39,7 +40,7 @@ def test_poison_after_as_many_learners_as_attempts() -> None:
     for learner in (60, 61, 62):
         assert len(tags(one)) == 1
         learn(one, learner)  # the one before died with it
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     assert sampler.ends == {(0, 0): Outcome.POISON}
     recount(one)
 
@@ -49,14 +50,14 @@ def test_what_got_lost_on_the_way_is_no_attempt_and_goes_to_the_same_rank() -> N
     learn(one, 51, rank=1, world=2)
     learn(one, 50, rank=0, world=2)
     send(one, sampler)
-    (entry,) = one.pump(0.0).deliver
+    (entry,) = one.decide(0.0).deliver
     home = entry.session
     for _ in range(9):
-        one.held(home, (), entry.tag)
-        (entry,) = one.pump(0.0).deliver
+        one.redeliver_lost(home, (), entry.tag)
+        (entry,) = one.decide(0.0).deliver
         assert (entry.session, entry.attempt) == (home, 1)
     one.nack(home, ranges([entry.tag]), Outcome.ABANDONED)
-    assert len(one.pump(0.0).deliver) == 1
+    assert len(one.decide(0.0).deliver) == 1
     recount(one)
 
 
@@ -65,30 +66,52 @@ def test_hello_twice_gives_nobody_elses_rank_what_is_on_its_way() -> None:
     learn(one, 51, rank=1, world=2)
     learn(one, 50, rank=0, world=2)
     send(one, sampler)
-    (entry,) = one.pump(0.0).deliver
+    (entry,) = one.decide(0.0).deliver
     home, rank = entry.session, 0 if entry.session == 50 else 1
     for _ in range(5):
         learn(one, home, rank=rank, world=2)
-        assert [(e.session, e.attempt) for e in one.pump(0.0).deliver] == [(home, 1)]
+        assert [(e.session, e.attempt) for e in one.decide(0.0).deliver] == [(home, 1)]
 
 
-def test_too_old_is_stale_when_its_turn_comes() -> None:
+def turn_at(one: Ledger, version: int) -> Effects:
+    """The next learner goes on at this version, and has room for what is here."""
+    learn(one, 51, version=version)
+    return one.decide(0.0)
+
+
+def test_what_waited_too_long_is_stale_when_its_turn_comes() -> None:
     one, sampler = ready(max_lag=5, max_lag_hard=3)
     send(one, sampler, version=0)
     send(one, sampler, version=1)
-    one.state.leases.sessions[0].want = 0
-    one.learner_heard(50, 0.0, version=4)
-    one.state.leases.sessions[0].want = 9
-    effects = one.pump(0.0)
+    effects = turn_at(one, 4)
     sampler.hear(effects)
     assert sampler.ends == {(0, 0): Outcome.STALE}
+    assert [(entry.unroll.seq, waited) for entry, waited in effects.stale] == [(0, 4)]
     assert [entry.unroll.seq for entry in effects.deliver] == [1]
+    assert one.decide(0.0).stale == []
+
+
+@pytest.mark.parametrize(
+    ("first", "newest", "stale"),
+    [
+        (0, 97, False),  # played slowly, and here at once
+        (0, 60, False),  # its last step alone took 40 versions, the 60 before were no faster
+        (0, 40, True),  # it waited for longer than it was played
+        (96, 96, True),
+    ],
+)
+def test_what_was_played_slowly_is_not_stale(first: int, newest: int, stale: bool) -> None:
+    one, sampler = ready(max_lag=1, max_lag_hard=3)
+    send(one, sampler, version=first, newest=newest)
+    effects = turn_at(one, 100)
+    assert (bool(effects.stale), bool(effects.deliver)) == (stale, not stale)
+    recount(one)
 
 
 def test_no_room_is_said() -> None:
     one, sampler = ready(queue_bytes=2 * SIZE)  # sizes not known, so credit does not see the end
     assert [send(one, sampler) for _ in range(3)] == [True, True, False]
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     assert sampler.ends == {(0, 2): Outcome.SHED}
     recount(one)
 
@@ -114,7 +137,7 @@ def test_outcomes_of_a_nack() -> None:
     one.nack(50, ranges([first]), Outcome.REJECTED)
     one.nack(50, ranges([second]), Outcome.DUPLICATE)
     one.nack(50, ranges([third]), Outcome.ABANDONED)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     assert sampler.ends == {(0, 0): Outcome.REJECTED, (0, 1): Outcome.TRAINED}
     assert one.state.entries == 1
     recount(one)
@@ -151,12 +174,12 @@ def test_ranks_hold_their_share_and_no_more() -> None:
     learn(one, 50, rank=0, world=2, want=8)
     learn(one, 51, rank=1, world=2, want=8)
     one.learner_bye(51, final=False)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     for _ in range(4):
         send(one, sampler)
     assert len(tags(one)) == 2
     learn(one, 52, rank=1, world=2, want=8)
-    assert [entry.session for entry in one.pump(0.0).deliver] == [52, 52]
+    assert [entry.session for entry in one.decide(0.0).deliver] == [52, 52]
 
 
 def test_the_end_of_the_run_stops_credit() -> None:
@@ -164,8 +187,8 @@ def test_the_end_of_the_run_stops_credit() -> None:
     one.learner_bye(50, final=True)
     send(one, sampler)
     limit = one.state.actors[1].streams[0].limit
-    one.pump(0.0)
-    assert one.over and one.state.actors[1].streams[0].limit == limit
+    one.decide(0.0)
+    assert one.run_complete and one.state.actors[1].streams[0].limit == limit
 
 
 # ---- coming back --------------------------------------------------------------------------------
@@ -202,15 +225,15 @@ def test_a_new_broker_learns_everything_from_its_peers(order: tuple[str, ...]) -
     delivered = []
     for who in order:
         enter(who)
-        delivered += one.pump(0.0).deliver
+        delivered += one.decide(0.0).deliver
         recount(one)
     credit = one.state.credit
     assert delivered == []
-    for _, lo, hi in one.missing(1, sampler.ranges()):
+    for _, lo, hi in one.ping(1, sampler.ranges()):
         for seq in range(lo, hi):
             assert seq in (4, 5, 6), "asked for what a learner has"
             one.unroll(sampler.open[0, seq], BODY, SIZE)
-    effects = one.pump(0.0)
+    effects = one.decide(0.0)
     sampler.hear(effects)
     assert sampler.ends == {(0, 0): Outcome.TRAINED, (0, 2): Outcome.TRAINED}
     assert sorted(entry.unroll.seq for entry in effects.deliver) == [4, 5, 6]
@@ -218,7 +241,7 @@ def test_a_new_broker_learns_everything_from_its_peers(order: tuple[str, ...]) -
     assert credit.running == one.state.actors[1].streams[0].limit - 7
     step(one, 50, [50], 8)
     step(one, 51, [51], 8)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     assert sampler.ends[0, 1] is sampler.ends[0, 3] is Outcome.TRAINED
     assert credit.accepted == 8 * 4 + 3
     recount(one)
@@ -228,10 +251,10 @@ def test_dispatch_waits_for_every_rank_or_one_lease() -> None:
     one = ledger()
     sampler = join(one)
     learn(one, 50, rank=0, world=2)
-    sampler.hear(one.pump(0.0))  # credit does not wait
+    sampler.hear(one.decide(0.0))  # credit does not wait
     send(one, sampler)
-    assert one.pump(LEASE - 0.1).deliver == []
-    assert len(one.pump(LEASE).deliver) == 1
+    assert one.decide(LEASE - 0.1).deliver == []
+    assert len(one.decide(LEASE).deliver) == 1
 
 
 def test_what_a_dead_learner_held_comes_from_the_sampler_again() -> None:
@@ -241,9 +264,9 @@ def test_what_a_dead_learner_held_comes_from_the_sampler_again() -> None:
     sampler = Sampler(1, 1)
     sampler.make(0)
     one.actor_hello(1, "a", sampler.streams(), now=0.0)
-    assert one.missing(1, sampler.ranges()) == ()
+    assert one.ping(1, sampler.ranges()) == ()
     learn(one, 51)
-    assert one.missing(1, sampler.ranges()) == ((0, 0, 1),)
+    assert one.ping(1, sampler.ranges()) == ((0, 0, 1),)
     assert one.unroll(sampler.open[0, 0], BODY, SIZE)
     assert len(tags(one)) == 1
     recount(one)
@@ -254,10 +277,10 @@ def test_a_second_hello_takes_no_credit_back() -> None:
     one = ledger(batch=1, max_lag=0)
     sampler, _ = join(one, 1), join(one, 2)
     learn(one)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     assert sampler.limit == [1]
     one.actor_hello(1, "a", sampler.streams(), now=0.0)  # sent before the LIMIT came
-    ((inc, ((_, limit, _),)),) = one.pump(0.0).limits
+    ((inc, ((_, limit, _),)),) = one.decide(0.0).limits
     assert (inc, limit) == (1, 1)  # it is told again, and nobody else got it
     assert send(one, sampler)
     recount(one)
@@ -277,14 +300,14 @@ def test_a_sampler_thought_dead_keeps_what_it_started() -> None:
     one, sampler = ready(batch=2, max_lag=0)
     other = join(one, 2, now=LEASE)
     one.tick(LEASE + 1)
-    other.hear(one.pump(LEASE + 1))
+    other.hear(one.decide(LEASE + 1))
     assert other.limit == [2]  # its credit went to another
     sampler.make(0)
     one.actor_hello(1, "a", sampler.streams(), now=LEASE + 2)
     assert one.state.credit.budget() == -1
-    one.pump(LEASE + 2)
+    one.decide(LEASE + 2)
     assert one.state.credit.budget() == -1  # no grant until the rule holds again
-    assert one.missing(1, sampler.ranges()) == ((0, 0, 1),)
+    assert one.ping(1, sampler.ranges()) == ((0, 0, 1),)
     recount(one)
 
 
@@ -312,9 +335,9 @@ def test_what_many_samplers_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPa
 def test_forged_ranges_do_not_hold_the_loop() -> None:
     one, _ = ready()
     far = 2**53
-    one.missing(1, [(0, 0, far), (9, 0, far)])
+    one.ping(1, [(0, 0, far), (9, 0, far)])
     one.actor_hello(1, "a", [(0, 0, 0, 0, ((0, far),))], now=0.0)
     learn(one, 50, trained=[(77, 0, ((0, far),))])
     one.done(50, [(0, far)])
-    one.held(50, [(0, far)], far)
+    one.redeliver_lost(50, [(0, far)], far)
     one.actor_bye(1, [(0, 0, far), (9, 0, 1)])

@@ -33,10 +33,16 @@ class Machine(RuleBasedStateMachine):
         max_lag=st.integers(0, 3),
         attempts=st.integers(1, 3),
         room=st.integers(3, 40),
+        balanced=st.booleans(),
     )
-    def begin(self, batch: int, max_lag: int, attempts: int, room: int) -> None:
+    def begin(self, batch: int, max_lag: int, attempts: int, room: int, balanced: bool) -> None:
         self.ledger = ledger(
-            batch=batch, max_lag=max_lag, attempts=attempts, max_lag_hard=6, queue_bytes=room * SIZE
+            batch=batch,
+            max_lag=max_lag,
+            balanced=balanced,
+            attempts=attempts,
+            max_lag_hard=6,
+            queue_bytes=room * SIZE,
         )
         self.ledger.state.unroll_bytes = SIZE
         self.now, self.version = 0.0, 0
@@ -52,7 +58,7 @@ class Machine(RuleBasedStateMachine):
         credit = self.ledger.state.credit
         limits = self.limits()
         before = credit.budget()
-        effects = self.ledger.pump(self.now)
+        effects = self.ledger.decide(self.now)
         granted = sum(limit - limits.get(key, 0) for key, limit in self.limits().items())
         assert granted <= max(0, before) or effects.acks, "granted beyond the rule"
         assert credit.budget() >= 0 or not granted
@@ -113,7 +119,7 @@ class Machine(RuleBasedStateMachine):
         sampler = data.draw(st.sampled_from(self.samplers))
         if not self.known(sampler):
             return self.sampler_returns(sampler)
-        for stream, lo, hi in self.ledger.missing(sampler.inc, sampler.ranges()):
+        for stream, lo, hi in self.ledger.ping(sampler.inc, sampler.ranges()):
             for seq in range(lo, hi):
                 self.ledger.unroll(sampler.open[stream, seq], BODY, SIZE)
         self.pump()
@@ -132,7 +138,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), behind=st.integers(0, 8))
     def sampler_has_weights(self, data: st.DataObject, behind: int) -> None:
         sampler = data.draw(st.sampled_from(self.samplers))
-        self.ledger.acts(sampler.inc, max(-1, self.version - behind))
+        self.ledger.acts_with(sampler.inc, max(-1, self.version - behind))
         self.pump()
 
     @precondition(lambda self: self.samplers)
@@ -221,7 +227,7 @@ class Machine(RuleBasedStateMachine):
                 held=held,
                 now=self.now,
             )
-        self.ledger.held(rank.inc, ranges(sorted(rank.held)), rank.max_tag)
+        self.ledger.redeliver_lost(rank.inc, ranges(sorted(rank.held)), rank.max_tag)
         self.ledger.learner_heard(
             rank.inc, self.now, version=self.version, want=rank.given + 6 - len(rank.held)
         )

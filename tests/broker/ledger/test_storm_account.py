@@ -13,7 +13,8 @@ from headrace.broker.journal import journal as journal_module
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.learner import LearnerEnd
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.messages import Hello
 from tests.broker.peers import test_ends
 from tests.broker.peers.test_ends import Plan, World, check
 
@@ -57,13 +58,13 @@ def written(
     def make(plan: Plan) -> World:
         ledger = tmp_path / str(plan.seed)
 
-        def actor(endpoint: str, **options: Any) -> ActorEnd:
+        def actor(endpoint: str, **options: Any) -> SamplerEnd:
             options["journal"] = Journal(ledger, f"actor-{options['inc']}")
-            return ActorEnd(endpoint, **options)
+            return SamplerEnd(endpoint, **options)
 
-        def learner(endpoint: str, **options: Any) -> LearnerEnd:
-            options["journal"] = Journal(ledger, f"learner-{options['inc']}")
-            return LearnerEnd(endpoint, **options)
+        def learner(endpoint: str, hello: Hello, *more: Any, **options: Any) -> LearnerEnd:
+            options["journal"] = Journal(ledger, f"learner-{hello.inc}")
+            return LearnerEnd(endpoint, hello, *more, **options)
 
         def state(**options: Any) -> LedgerState:
             number = len(list(ledger.glob("broker-*.log"))) if ledger.exists() else 0
@@ -71,7 +72,7 @@ def written(
 
         worlds: list[World] = []  # empty while it is made
         clock = SimpleNamespace(time=lambda: worlds[0].now if worlds else 100.0)
-        monkeypatch.setattr(test_ends, "ActorEnd", actor)
+        monkeypatch.setattr(test_ends, "SamplerEnd", actor)
         monkeypatch.setattr(test_ends, "LearnerEnd", learner)
         monkeypatch.setattr(test_ends, "LedgerState", state)
         monkeypatch.setattr(Written, "ledger", ledger, raising=False)

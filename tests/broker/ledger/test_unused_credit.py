@@ -36,7 +36,7 @@ def turn(one: Ledger, now: float, *samplers: Sampler) -> Effects:
         assert one.heard(sampler.inc, now)
     one.learner_heard(50, now)
     one.tick(now)
-    return one.pump(now)
+    return one.decide(now)
 
 
 def stream(one: Ledger, inc: int, number: int = 0) -> Stream:
@@ -48,10 +48,10 @@ def test_who_acts_with_nothing_gets_none() -> None:
     sampler = Sampler(1, 1)
     one.actor_hello(1, "a", sampler.streams(), now=0.0, acting=-1)
     learn(one)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     assert sampler.limit == [0]
-    one.missing(1, (), 0)  # its PING says so, if ACTING got lost
-    sampler.hear(one.pump(0.0))
+    one.ping(1, (), 0)  # its PING says so, if ACTING got lost
+    sampler.hear(one.decide(0.0))
     assert sampler.limit == [4]
 
 
@@ -71,7 +71,7 @@ def run(
     one: Ledger, fast: Sampler, others: list[Sampler], *, versions: int, beats: Iterator[float]
 ) -> int:
     """One sampler plays as fast as it may, the others only ping; the learner's version."""
-    version, now, batch = 0, one.state.now, one.state.credit.batch
+    version, now, batch = 0, one.state.credit.now, one.state.credit.batch
     tags: list[int] = []
     for pause in beats:
         now += pause
@@ -87,7 +87,7 @@ def run(
             version += 1
             trained(one, 50, tags[:batch], version)
             del tags[:batch]
-            one.acts(fast.inc, version)
+            one.acts_with(fast.inc, version)
         recount(one)
         if version >= versions:
             break
@@ -101,7 +101,7 @@ def test_those_with_old_weights_come_last(max_lag: int) -> None:
     old = [join(one, inc) for inc in range(2, 18)]
     fast = join(one, 1)
     learn(one, version=100)
-    one.acts(1, 100)
+    one.acts_with(1, 100)
     version, now, began = 100, 0.0, 0.0
     tags: list[int] = []
     for _ in range(4000):
@@ -118,7 +118,7 @@ def test_those_with_old_weights_come_last(max_lag: int) -> None:
             version += 1
             trained(one, 50, tags[:2], version)
             del tags[:2]
-            one.acts(1, version)
+            one.acts_with(1, version)
         if now < 60.0:  # until all have been tried once
             began = version
     assert version - began > 0.5 * (4000 - 600) / 2
@@ -129,18 +129,18 @@ def test_what_is_not_used_comes_back_when_another_could_use_it() -> None:
     one = ledger(batch=2, max_lag=1)
     idle = join(one, 1)
     learn(one)
-    idle.hear(one.pump(0.0))
+    idle.hear(one.decide(0.0))
     assert idle.limit == [4]
     assert not turn(one, 5.0, idle).recalls  # nobody else is there
     other = join(one, 2, now=5.0)
     ((number, asked),) = told(idle, turn(one, 5.1, idle, other))
     assert told(idle, turn(one, 5.2, idle, other)) == []  # once, and again with its next PING
-    one.missing(1, ())
-    effects = one.pump(5.3)
+    one.ping(1, ())
+    effects = one.decide(5.3)
     assert told(idle, effects) == [(number, asked)]
     assert all(inc != 1 for inc, _ in effects.limits)  # it would take back what it gives
     one.returned(1, [(number, asked, 1)])  # one of them runs
-    other.hear(one.pump(5.3))
+    other.hear(one.decide(5.3))
     assert other.limit[0] >= 2
     assert one.state.credit.withdrawn == 3
     recount(one)
@@ -151,7 +151,7 @@ def test_one_that_plays_a_long_unroll_keeps_its_credit() -> None:
     one = ledger(batch=2, max_lag=1)
     slow, fast = join(one, 1), join(one, 2)
     learn(one)
-    effects = one.pump(0.0)
+    effects = one.decide(0.0)
     slow.hear(effects)
     fast.hear(effects)
     now, version, tags = 0.0, 0, list[int]()
@@ -168,7 +168,7 @@ def test_one_that_plays_a_long_unroll_keeps_its_credit() -> None:
             version += 1
             trained(one, 50, tags[:2], version)
             del tags[:2]
-            one.acts(2, version)
+            one.acts_with(2, version)
     assert stream(one, 1).running >= 1
     assert send(one, slow)
     assert version > 100
@@ -212,10 +212,10 @@ def test_a_hoarder_keeps_nothing() -> None:
     fast = join(one, 1)
     learn(one)
     assert run(one, fast, [], versions=5, beats=iter([0.1] * 100)) == 5
-    hoarders = [join(one, inc, 4, one.state.now) for inc in range(2, 6)]
+    hoarders = [join(one, inc, 4, one.state.credit.now) for inc in range(2, 6)]
     for hoarder in hoarders:
-        one.acts(hoarder.inc, 1 << 30)
-    now, version, tags, free_at = one.state.now, 5, list[int](), 0.0
+        one.acts_with(hoarder.inc, 1 << 30)
+    now, version, tags, free_at = one.state.credit.now, 5, list[int](), 0.0
     end = now + 40 * LEASE
     while now < end:
         now += 0.1
@@ -232,7 +232,7 @@ def test_a_hoarder_keeps_nothing() -> None:
             free_at = free_at or now
             trained(one, 50, tags[:2], version)
             del tags[:2]
-            one.acts(1, version)
+            one.acts_with(1, version)
     assert version > 0.7 * 40 * LEASE / 0.1 / 2
     late = next(h for h in hoarders if max(h.limit))
     assert send(one, late, late.limit.index(max(late.limit)), version)
@@ -268,7 +268,7 @@ def test_without_anything_to_compare_long_unrolls_are_waited_for() -> None:
             trained(one, 50, tags[:2], version)
             del tags[:2]
             for sampler in samplers:
-                one.acts(sampler.inc, version)
+                one.acts_with(sampler.inc, version)
     assert version >= 10
     assert most <= 4  # never beyond the window: nothing was given up as overdue
     assert one.state.credit.overdue == 0
@@ -280,7 +280,7 @@ def test_who_comes_and_goes_leaves_nothing_behind() -> None:
     learn(one)
     for inc in range(1, 3000):
         join(one, inc, 8)
-        one.pump(0.0)
+        one.decide(0.0)
         one.actor_bye(inc, ())
     one.tick(1.0)
     credit = one.state.credit
@@ -300,7 +300,7 @@ def test_claims_weigh_no_more_than_could_have_been_granted() -> None:
     fast = join(one, 1)
     learn(one)
     assert run(one, fast, [], versions=5, beats=iter([0.1] * 400)) == 5
-    one.actor_hello(9, "liar", claims(60_000), now=one.state.now)
+    one.actor_hello(9, "liar", claims(60_000), now=one.state.credit.now)
     assert one.state.credit.running <= 2 * one.state.credit.window
     assert one.state.credit.budget() >= -one.state.credit.window
     recount(one)
@@ -310,23 +310,23 @@ def test_claims_weigh_no_more_than_could_have_been_granted() -> None:
     learn(old)
     run(old, fast, [], versions=200, beats=iter([0.1] * 400))
     before = old.state.credit.running
-    old.actor_hello(9, "liar", claims(60_000), now=old.state.now)
+    old.actor_hello(9, "liar", claims(60_000), now=old.state.credit.now)
     assert old.state.credit.running == before
     liar = Sampler(9, 15)
     version = old.state.credit.version
     tags: list[int] = []
     for _ in range(400):
-        effects = turn(old, old.state.now + 0.1, fast, liar)
+        effects = turn(old, old.state.credit.now + 0.1, fast, liar)
         fast.hear(effects)
         tags += [entry.tag for entry in effects.deliver]
-        old.missing(9, [(0, 0, 4000)])
+        old.ping(9, [(0, 0, 4000)])
         if fast.next[0] < fast.limit[0]:
             send(old, fast, 0, version)
         if len(tags) >= 2:
             version += 1
             trained(old, 50, tags[:2], version)
             del tags[:2]
-            old.acts(1, version)
+            old.acts_with(1, version)
     assert version > 300
     recount(old)
 
@@ -351,10 +351,10 @@ def test_claims_that_are_true_come_in_as_credit_allows() -> None:
         assert one.heard(1, now)
         effects = turn(one, now, sampler)
         sampler.hear(effects)
-        for number, lo, hi in one.missing(1, sampler.ranges()):
+        for number, lo, hi in one.ping(1, sampler.ranges()):
             for seq in range(lo, hi):
                 one.unroll(sampler.open[number, seq], BODY, SIZE)
-        tags = [entry.tag for entry in one.pump(now).deliver + effects.deliver]
+        tags = [entry.tag for entry in one.decide(now).deliver + effects.deliver]
         for tag in tags:
             one.done(50, ((tag, tag + 1),))
         version = sum(o is Outcome.TRAINED for o in sampler.ends.values()) // 2
@@ -368,7 +368,7 @@ def test_a_revived_sampler_brings_what_it_was_granted() -> None:
     one = ledger(batch=2, max_lag=1)
     sampler = join(one, 1)
     learn(one)
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     made = [sampler.make(0) for _ in range(4)]
     one.learner_heard(50, 20.0)
     one.tick(20.0)
@@ -438,7 +438,7 @@ class Player:
             one.returned(own.inc, [(number, asked, own.limit[number] if lie else runs)])
         if self.fetching >= 0 and now >= self.whole_at:
             self.acting, self.fetching = self.fetching, -1
-            one.acts(own.inc, self.acting)
+            one.acts_with(own.inc, self.acting)
         if self.fetching < 0 and self.acting < version:
             self.fetching, self.whole_at = version, now + self.fetch_s
         if self.kind in ("hoarder", "idle"):

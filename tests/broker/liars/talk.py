@@ -62,7 +62,7 @@ class Broker:
             **more,
         )
         self.state, self.ledger = state, self.server.ledger
-        self.errors = self.server.counters.errors
+        self.errors = self.server.counters.dropped
 
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         parts = [f.bytes if isinstance(f, zmq.Frame | Frame) else bytes(f) for f in frames]

@@ -13,15 +13,15 @@ from tests.broker.liars.talk import A, Broker, L
 
 def judged(one: Ledger, sampler: Sampler, *, bad: bool, blame: str = "reward") -> list[str]:
     """One unroll of it goes to the learner, and back; returns who is thrown out."""
-    sampler.hear(one.pump(0.0))
+    sampler.hear(one.decide(0.0))
     send(one, sampler, version=one.state.credit.version)
-    effects = one.pump(0.0)
+    effects = one.decide(0.0)
     (entry,) = effects.deliver
     if bad:
         one.nack(50, ranges([entry.tag]), Outcome.REJECTED, blame)
     else:
         step(one, 50, [entry.tag], one.state.credit.version + 1)
-    effects = one.pump(0.0)
+    effects = one.decide(0.0)
     sampler.hear(effects)
     recount(one)
     return [actor.name for actor in effects.expelled]
@@ -65,16 +65,16 @@ def test_others_go_on_and_what_is_here_of_it_is_judged_one_by_one() -> None:
     for _ in range(19):
         for sampler in (liar, other):
             judged(one, sampler, bad=sampler is liar)
-    effects = one.pump(0.0)
+    effects = one.decide(0.0)
     for sampler in (liar, other):
         sampler.hear(effects)
     for _ in range(2):
         send(one, liar)
-    first, second = (entry.tag for entry in one.pump(0.0).deliver)
+    first, second = (entry.tag for entry in one.decide(0.0).deliver)
     one.nack(50, ranges([first]), Outcome.REJECTED, "reward")
-    assert [actor.name for actor in one.pump(0.0).expelled] == ["a1"]
+    assert [actor.name for actor in one.decide(0.0).expelled] == ["a1"]
     one.nack(50, ranges([second]), Outcome.REJECTED, "reward")
-    assert one.pump(0.0).expelled == []  # it is said once
+    assert one.decide(0.0).expelled == []  # it is said once
     assert one.state.outcomes[Outcome.REJECTED] == 21
     assert judged(one, other, bad=False) == []
     assert one.unaccounted() == 0

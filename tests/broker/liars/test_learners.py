@@ -50,7 +50,7 @@ def test_one_that_was_given_nothing_changes_nothing(honest: Broker, kind: str) -
     assert len(honest.tags()) == 3
     assert honest.state.outcomes.total() == 0
     assert honest.state.credit.version == 0
-    assert not honest.ledger.over
+    assert not honest.ledger.run_complete
     works(honest, honest.tags())
 
 
@@ -71,7 +71,7 @@ def test_a_fenced_rank_ends_nothing(honest: Broker) -> None:
     honest.learner(M, 51, take_over=True)  # the same rank, begun again
     honest.hears(L, messages.Bye(50, True, "done"))
     assert honest.told(messages.Bye) == []
-    assert not honest.ledger.over
+    assert not honest.ledger.run_complete
 
 
 def test_the_version_rises_with_what_a_rank_was_given(honest: Broker) -> None:
@@ -124,12 +124,12 @@ def test_weights_from_the_future_do_not_stop_the_real_ones(honest: Broker) -> No
     honest.learner(M, 51, rank=1, world=2, want=0)
     publish(honest, L, FAR)
     publish(honest, M, 1, b"from a rank that publishes none")
-    assert honest.server.fetch.version == -1
+    assert honest.server.weights.fetch.version == -1
     publish(honest, L, 1)
-    assert honest.server.fetch.version == 1
+    assert honest.server.weights.fetch.version == 1
     honest.hears(L, Blob.of(2, "layout", b"two").announce)
     honest.hears(M, messages.Chunk(2, 0), b"six")  # of what the other announced
-    assert honest.server.fetch.refused == 0
+    assert honest.server.weights.fetch.refused == 0
 
 
 def test_nobody_trained_what_was_not_started(honest: Broker) -> None:

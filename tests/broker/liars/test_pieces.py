@@ -209,8 +209,8 @@ def test_chunks_in_pieces_are_chunks(one: Broker) -> None:
         opens(one, L, chunk, len(part), digest=index + 1)
         for at in range(0, len(part), 50_000):
             one.hears(L, Piece(at), bytes(part[at : at + 50_000]))
-    assert one.server.fetch.version == 1
-    newest = one.server.weights.newest.blob
+    assert one.server.weights.fetch.version == 1
+    newest = one.server.weights.blob
     assert newest is not None
     assert b"".join(part for _, part in newest.chunks(messages.Get(1, 0, 4))) == body
 

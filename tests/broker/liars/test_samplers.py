@@ -182,7 +182,7 @@ def test_an_error_is_shown_with_how_often_and_a_flood_of_them_stays_small(
         honest.hears(A, messages.Trouble(1, "x" * (n % 1000) + chr(97 + n % 26), 1 << 53))
         Broker.now += 0.01
     assert len(honest.server.status()["troubles"]) == 20
-    assert honest.server.peer_errors.totals["actor"] < 10**11
+    assert honest.server.run_status.peer_errors.totals["actor"] < 10**11
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_metrics_are_where_the_connection_comes_from(
     monkeypatch.setattr(Frame, "address", address)
     one = Broker()
     one.hello(A, messages.Hello("actor", "a", 1, spaces="s"), HelloPayload(port=9101))
-    assert [peer.target for peer in one.server.roster.everybody()] == [target]
+    assert [peer.metrics_address for peer in one.server.roster.everybody()] == [target]
 
 
 @pytest.mark.parametrize("role", ["actor", "watcher", "evaluator", "learner"])

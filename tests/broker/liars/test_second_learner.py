@@ -55,7 +55,7 @@ def test_one_that_lives_keeps_its_place() -> None:
     assert "l50 from 10.0.0.7 (rank 0 of 1, here since " in refuse.text
     assert "--take-over" in refuse.text
     assert one.tags() == tags
-    assert one.server.roster.route(51) == b""
+    assert one.server.roster.route_of(51) == b""
     works(one, tags)
 
 
@@ -90,7 +90,7 @@ def test_one_that_was_killed_is_replaced_after_two_beats() -> None:
     delivers = [message for message in told if isinstance(message, messages.Deliver)]
     assert [deliver.attempt for deliver in delivers] == [2, 2, 2]  # they may have killed it
     assert [s.inc for s in one.state.leases.sessions.values()] == [51]
-    assert one.server.roster.route(50) == b""
+    assert one.server.roster.route_of(50) == b""
 
 
 def test_one_whose_host_vanished_is_replaced_after_a_lease() -> None:
@@ -153,8 +153,8 @@ def test_who_takes_over_ends_the_first_and_loses_nothing() -> None:
     later(messages.Bye(50, True, "everybody go home"))
     publish(one, L, 1)
     assert one.state.outcomes.total() == 0
-    assert one.server.fetch.version == -1
-    assert not one.ledger.over
+    assert one.server.weights.fetch.version == -1
+    assert not one.ledger.run_complete
     one.learner(L, group=50)  # as a process does that does not know it yet
     assert refusal(one, L).code == Refusal.WAIT
     Broker.now += 1.1

@@ -72,7 +72,7 @@ class Lines(Broker):
         for at in range(0, 400, 64):
             for chunk, body in blob.chunks(Get(version, at, at + 64)):
                 self.hears(L, chunk, bytes(body))
-        assert self.server.fetch.version == version
+        assert self.server.weights.fetch.version == version
         self.lines.pop(L, None)
         return blob.announce
 
@@ -122,7 +122,7 @@ def test_asking_for_what_is_not_there_is_not_remembered() -> None:
     for at in range(0, 1 << 20, 64):
         one.hears(E, Get(1, at, 1 << 53))
     one.hears(E, Get(999, 0, 1 << 53))
-    assert len(peer.asked) <= 32
+    assert len(peer.wanted_chunks) <= 32
 
 
 def test_versions_that_nobody_reads_are_not_kept() -> None:
@@ -132,7 +132,7 @@ def test_versions_that_nobody_reads_are_not_kept() -> None:
         inc, route = 100 + version, b"slow %d" % version
         one.hello(route, messages.Hello("evaluator", "slow", inc), NOTHING)
         one.hears(route, Get(version, 0, 64))
-        assert one.server.weights.newest.nbytes <= 3 * 4 * MIB
+        assert one.server.weights.weight_bytes <= 3 * 4 * MIB
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The broker, its samplers and its learners as they are, over a network that loses what it can.
 
-Server, Link, ActorEnd and LearnerEnd are the real ones; sockets and clocks are not. A connection
+Server, Link, SamplerEnd and LearnerEnd are the real ones; sockets and clocks are not. A connection
 keeps its order and loses what is in flight when it breaks, as ZeroMQ's do. One seed is one story:
 faults first, then calm, then the books must balance.
 """
@@ -22,12 +22,14 @@ from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import LearnerEnd, Objection
-from headrace.broker.peers.outbox import Outbox
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import (
     Ack,
     Buffer,
     Deliver,
+    Hello,
     Outcome,
     Payload,
     Range,
@@ -201,7 +203,7 @@ class Audited(Outbox):
 class Actor(Process):
     def __init__(self, world: "World") -> None:
         inc = next(world.incs)
-        self.end = ActorEnd(
+        self.end = SamplerEnd(
             ENDPOINT, name=f"a{inc}", inc=inc, context=cast(Any, None), journal=Journal(None, "")
         )
         super().__init__(world, self.end.link)
@@ -227,15 +229,8 @@ class Actor(Process):
 
     def finish(self, stream: int) -> None:
         version = self.busy.pop(stream)
-        self.end.put(
-            stream,
-            versions=(version, version),
-            steps=3,
-            digest=1,
-            ended=0,
-            episodes=(),
-            buffers=(self.world.unroll,),
-        )
+        finished = FinishedUnroll((self.world.unroll,), (version, version), steps=3, digest=1)
+        self.end.put(stream, finished)
 
 
 class Rank(Process):
@@ -246,20 +241,22 @@ class Rank(Process):
         self.share = plan.batch // plan.ranks
         self.end = LearnerEnd(
             ENDPOINT,
-            name=f"l{rank}",
-            inc=self.inc,
-            rank=rank,
-            world=plan.ranks,
-            run="run",
-            shared={},
-            spaces=SPACES,
-            unroll_bytes=len(group.world.unroll),
+            Hello(
+                "learner",
+                f"l{rank}",
+                self.inc,
+                run="run",
+                spaces=SPACES[0],
+                rank=rank,
+                world=plan.ranks,
+                group=group.number,
+                fresh=True,
+            ),
+            HelloPayload(shared={}, spaces=SPACES[1], unroll_bytes=len(group.world.unroll)),
             accept=self.accept,
             free=self.free,
             journal=Journal(None, ""),
             context=cast(Any, None),
-            group=group.number,
-            fresh=True,
         )
         super().__init__(group.world, self.end.link)
 
@@ -494,7 +491,7 @@ def check(world: World) -> None:
 
 def check_broker(world: World) -> None:
     assert world.server is not None
-    assert world.server.fetch.version == world.group.version
+    assert world.server.weights.fetch.version == world.group.version
     state = world.server.ledger.state
     assert state.entries == state.nbytes == state.credit.present == len(state.leases) == 0
     streams = [stream for actor in state.actors.values() for stream in actor.streams.values()]
@@ -517,6 +514,8 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], World]:
         clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now)
         monkeypatch.setattr(server_module, "time", clock)
         monkeypatch.setattr("headrace.broker.server.connections.replies.time", clock)
+        monkeypatch.setattr("headrace.broker.server.peer_messages.time", clock)
+        monkeypatch.setattr("headrace.broker.server.status.time", clock)
         monkeypatch.setattr("headrace.broker.server.bulk_arrivals.time", clock)
         monkeypatch.setattr(link_module, "time", clock)
         return world
@@ -559,7 +558,7 @@ def test_no_fault_no_waste(begin: Callable[[Plan], World]) -> None:
     assert world.server is not None
     state, counters = world.server.ledger.state, world.server.counters
     assert (state.copies, state.redelivered) == (0, 0)
-    assert sum(counters.errors.values()) == counters.peer_full == 0
+    assert sum(counters.dropped.values()) == counters.peer_full == 0
 
 
 def test_a_welcome_without_room_is_said_again(begin: Callable[[Plan], World]) -> None:

@@ -48,12 +48,15 @@ class Evaluator(Process):
 
     def turn(self) -> None:
         super().turn()
-        blob = self.end.take_blob() if self.world.now >= self.wake_at else None
+        awake = self.world.now >= self.wake_at
+        blob = self.end.take_blob() if awake else None
+        if awake:
+            self.end.ask_for_blob()
         if blob is not None:
             # A learner that hears of a higher version calls its weights by that.
             assert int(bytes(blob.body)[1:]) <= blob.announce.version
             self.taken.append(blob.announce.version)
-            self.end.acts_with(blob.announce.version, blob.announce.digest)
+            self.end.weights.acts_with(blob.announce.version, blob.announce.digest)
 
 
 class Watched(World):
@@ -124,7 +127,7 @@ def test_nobody_waits_for_one_that_sleeps(watched: Callable[[Plan], Watched]) ->
     assert world.server is not None
     assert world.server.status()["actors"]["count"] == 2
     # It has been forgotten meanwhile, and is taken up again.
-    assert world.server.roster.of("evaluator") == []
+    assert world.server.roster.with_role("evaluator") == []
     world.evaluators[0].wake_at = world.now
     world.go(4 * BEAT)
     world.drain = True
@@ -141,7 +144,7 @@ def test_one_that_lags_is_not_counted_among_those_that_do(
     world.drain = True
     world.go(LEASE)
     assert world.server is not None
-    assert len(world.server.roster.of("evaluator")) == 1
+    assert len(world.server.roster.with_role("evaluator")) == 1
     assert world.evaluators[0].taken[-1] < world.group.version
     assert world.server.status()["actors"]["behind"] == 0
 
@@ -152,16 +155,93 @@ def test_a_lost_chunk_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(end.link, "send", lambda frames: asked.append(decode(frames)[0]))
     blob = Blob.of(3, "layout", b"body")
     end.handle(blob.announce, ())
-    assert end.fetching
+    assert end.weights.fetching
     for _ in range(3):  # since the last beat it has begun, and then it waits for two
         end.beat_frames()
     assert asked == [Get(3, 0, 1), Get(3, 0, 1)]
     chunk, body = blob.first()
     end.handle(chunk, [body])
-    taken = end.take_blob()
+    taken = end.weights.take()
     assert taken is not None
     assert bytes(taken.body) == b"body"
-    assert not end.fetching
+    assert not end.weights.fetching
+
+
+class Fetching:
+    """An evaluator's end that has taken version 3; the broker answers when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.end = EvaluatorEnd(ENDPOINT, name="e", inc=1, context=cast(Any, None))
+        self.asked: list[int] = []
+        monkeypatch.setattr(self.end.link, "send", self._sent)
+        self.announce(3)
+        self.deliver(3)
+        assert self.take() == 3
+        self.asked.clear()
+
+    def _sent(self, frames: Sequence[Any]) -> None:
+        message = decode(frames)[0]
+        if isinstance(message, Get):
+            self.asked.append(message.version)
+
+    def announce(self, version: int) -> None:
+        self.end.handle(Blob.of(version, "layout", b"body").announce, ())
+
+    def deliver(self, version: int) -> None:
+        chunk, body = Blob.of(version, "layout", b"body").first()
+        self.end.handle(chunk, [body])
+
+    def take(self) -> int | None:
+        blob = self.end.take_blob()
+        return None if blob is None else blob.announce.version
+
+
+def test_between_evaluations_no_weights_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Fetching(monkeypatch)
+    for version in (4, 6, 5):
+        it.announce(version)
+    it.end.beat_frames()
+    assert it.asked == []
+    assert not it.end.weights.fetching
+    it.end.ask_for_blob()
+    it.deliver(6)
+    it.end.ask_for_blob()
+    assert (it.asked, it.take()) == ([6], 6)
+
+
+def test_at_the_end_of_the_run_the_last_weights_are_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = Fetching(monkeypatch)
+    it.announce(4)
+    it.end.handle(Bye(2, True, "solved"), ())
+    assert (it.asked, it.end.weights.fetching) == ([4], True)
+    it.deliver(4)
+    assert it.take() == 4
+    it.announce(5)  # it came by another way than the farewell
+    assert it.asked == [4, 5]
+
+
+def test_weights_that_were_on_their_way_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Fetching(monkeypatch)
+    it.end.ask_for_blob()
+    it.announce(4)
+    it.end.take_blob()  # nothing is here yet
+    it.announce(4)  # beats repeat it
+    it.deliver(4)
+    it.end.ask_for_blob()
+    assert (it.asked, it.take()) == ([4], 4)
+
+
+def test_older_weights_than_the_newest_are_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Fetching(monkeypatch)
+    it.end.ask_for_blob()
+    it.announce(4)
+    it.end.take_blob()
+    it.deliver(4)
+    it.announce(5)
+    it.end.ask_for_blob()
+    assert (it.asked, it.take()) == ([4, 5], None)
 
 
 def test_its_scores_reach_whoever_watches(watched: Callable[[Plan], Watched]) -> None:
@@ -230,7 +310,7 @@ def test_the_last_weights_come_from_a_broker_that_has_them_whole(
     world.group.step = lambda: None  # type: ignore[method-assign]
     last, body = world.group.version + 1, bytes(20 << 20)
     blob = Blob.of(last, "layout", b"w%d" % last + body)
-    evaluator.end.take_blob = lambda: None  # type: ignore[method-assign]  # it stays for us to see
+    evaluator.end.weights.take = lambda: None  # type: ignore[method-assign]  # it stays
     rank.end.publish(blob)
     assert not rank.end.heard
     if waits:
@@ -240,15 +320,15 @@ def test_the_last_weights_come_from_a_broker_that_has_them_whole(
                 break
         assert rank.end.heard
         assert world.server is not None
-        assert world.server.fetch.version == last
+        assert world.server.weights.fetch.version == last
     rank.end.leave(final=True, text="solved")
     rank.turn()
     world.group.turn = lambda: None  # type: ignore[method-assign]  # its process is gone
     world.go(LEASE)
     assert evaluator.end.over
-    while waits and evaluator.end.blob is None and world.now < 1000.0:
+    while waits and evaluator.end.weights.blob is None and world.now < 1000.0:
         world.go(LEASE)  # a few messages a turn, and the first ones are small pieces
-    arrived = evaluator.end.blob
+    arrived = evaluator.end.weights.blob
     assert (arrived is not None and arrived.announce.version == last) == waits
 
 
@@ -276,12 +356,12 @@ def test_it_may_not_do_what_samplers_do(watched: Callable[[Plan], Watched]) -> N
     assert world.server is not None
     evaluator, state = world.evaluators[0], world.server.ledger.state
     received, running = state.received, state.credit.running
-    unexpected = world.server.counters.errors["unexpected"]
+    unexpected = world.server.counters.dropped["unexpected"]
     world.drain = True
     evaluator.link.send(encode(Unroll(evaluator.end.inc, 0, 0, 0, 0, 0, 3, 1), b"steps"))
     evaluator.link.send(encode(Ping(((0, 0, 5),), {})))
     world.go(0.5)
-    assert world.server.counters.errors["unexpected"] == unexpected + 1
+    assert world.server.counters.dropped["unexpected"] == unexpected + 1
     assert evaluator.end.inc not in state.actors
     assert received <= state.received <= received + running  # what samplers had begun
 
@@ -292,4 +372,4 @@ def test_it_leaves_like_everybody(watched: Callable[[Plan], Watched]) -> None:
     evaluator.link.send(encode(Bye(evaluator.end.inc, False, "stopped")))
     assert test_ends.goes_on(world)
     assert world.server is not None
-    assert world.server.roster.of("evaluator") == []
+    assert world.server.roster.with_role("evaluator") == []

@@ -17,7 +17,7 @@ def test_held_trained_and_never_again() -> None:
     inbox = Inbox(inc=1)
     assert inbox.deliver(unroll(10, 0)) is Verdict.NEW
     assert inbox.deliver(unroll(11, 1)) is Verdict.NEW
-    assert inbox.tag_of((5, 0, 1)) == 11
+    assert inbox._tags[5, 0, 1] == 11
     (done,) = inbox.trained([(5, 0, 0), (5, 0, 1)], version=3, free=4)
     assert (done.inc, done.version, done.want, done.tags) == (1, 3, 6, ((10, 12),))
     assert inbox.deliver(unroll(12, 0)) is Verdict.TRAINED

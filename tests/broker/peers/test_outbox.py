@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.peers.outbox import Outbox
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.protocol.messages import (
     MAX_ENTRIES,
     Ack,
@@ -24,9 +24,7 @@ def outbox(*limits: int, version: int = 0) -> Outbox:
 def put(box: Outbox, stream: int = 0, *, text: bytes = b"body") -> Unroll:
     """One unroll from start to finish; returns what was sent."""
     box.start(stream)
-    frames = box.put(
-        stream, versions=(1, 2), steps=5, digest=9, ended=0, episodes=(), buffers=(text,)
-    )
+    frames = box.put(stream, FinishedUnroll((text,), (1, 2), steps=5, digest=9))
     message, buffers = decode([bytes(frame) for frame in frames if not hasattr(frame, "bytes")])
     assert isinstance(message, Unroll) and bytes(buffers[0]) == text
     return message
@@ -128,7 +126,7 @@ def test_a_new_broker_hears_everything_and_gives_credit_anew() -> None:
     box.start(0)  # one is running
     assert box.hello_streams() == ((0, 1, 3, 4, ((1, 2),)), (1, 0, 0, 0, ()))
     assert not box.may_start(0, 99) and not box.may_start(1, 99)
-    box.put(0, versions=(1, 1), steps=1, digest=0, ended=0, episodes=(), buffers=())
+    box.put(0, FinishedUnroll((), (1, 1), steps=1, digest=0))
     box.on_limit(Limit(((0, 5, 0),)))
     assert box.may_start(0, 0)  # the old broker's floor version is forgotten too
 

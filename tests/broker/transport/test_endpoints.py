@@ -113,6 +113,22 @@ def test_beyond_it_only_with_keys_or_if_told_so(beyond: str) -> None:
         endpoints.check_bind(beyond, guarded=False)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "here"),
+    [
+        ("tcp://127.0.0.1:5755", True),
+        ("tcp://*:5755", True),
+        ("tcp://0.0.0.0:5755", True),
+        ("tcp://node7.example:1", True),  # nobody can tell without asking
+        ("ipc:///b", True),
+        ("tcp://192.0.2.7:5755", False),  # kept for examples: nobody has it
+        ("tcp://[2001:db8::1]:1", False),
+    ],
+)
+def test_an_address_that_this_machine_does_not_have(endpoint: str, here: bool) -> None:
+    assert endpoints.is_here(endpoint) == here
+
+
 def test_what_is_no_address_is_none_with_keys_either() -> None:
     with pytest.raises(endpoints.EndpointError, match="is no address"):
         endpoints.check_bind("nowhere", guarded=True)

@@ -133,7 +133,7 @@ async def hears(publisher: "zmq.Socket[bytes]", peer: Peer) -> None:
 def test_who_was_let_in_waits_until_its_key_is_back(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.transport.link._SUBSCRIBE_AGAIN_S", 0.2)
+    monkeypatch.setattr("headrace.broker.transport.announcements._AGAIN_S", 0.2)
 
     async def story() -> None:
         async with linked(folder, NODE) as (link, peer):

@@ -1,4 +1,4 @@
-"""What environments give with nothing of ours beside them."""
+"""Environments stepped with nothing of ours beside them."""
 
 import threading
 from typing import Any
@@ -61,7 +61,7 @@ def test_bare_environments_have_threads_and_seeds_of_their_own(
     monkeypatch.setattr(sleepers.Sleeper, "reset", noted)
     monkeypatch.setattr(sleepers.Sleeper, "_spend", spent)
     monkeypatch.setattr(sleepers, "EPISODE", 3)
-    env = EnvConfig("headrace.actors.envs.toys.sleepers:make", {"step_s": 0.001})
+    env = EnvConfig("headrace.actors.envs.toys.sleepers:Sleeper", {"step_s": 0.001})
     rate = ideal.bare_steps_per_s(env, SEEDS, seconds=8.0)
     # Five steps each in what the clock calls a second; the last may not be counted yet.
     assert rate >= 4 * len(SEEDS)

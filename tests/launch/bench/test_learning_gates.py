@@ -1,23 +1,26 @@
 """The learning gates' bookkeeping: what is started, and what counts as passed."""
 
+import contextlib
 import json
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from headrace.launch.bench import learning_gates
 from headrace.launch.config import run_file
 
+Started: TypeAlias = tuple[str, list[str], tuple[str, ...]]  # run, options, settings
+
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """What would have been trained. Seed 2 solves nothing, seed 3 solves it too late."""
-    calls: list[tuple[str, list[str]]] = []
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """What would have been trained. Seed 1 solves it, seed 2 never, the others too late."""
+    calls: list[Started] = []
 
-    def train(run: str, options: list[str]) -> dict[str, Any]:
-        calls.append((run, options))
+    def train(run: str, options: list[str], sets: tuple[str, ...]) -> dict[str, Any]:
+        calls.append((run, options, sets))
         seed, limit = int(options[1]), int(options[5])
-        solved = {1: limit - 1, 2: None, 3: limit + 500}[seed]
+        solved = {1: limit - 1, 2: None}.get(seed, limit + 500)
         return {"solved_at_steps": solved, "wall_s": 1.0, "mean_return": 9.0}
 
     monkeypatch.setattr(learning_gates, "train", train)
@@ -35,11 +38,11 @@ def test_every_gate_is_a_shipped_run_with_settings_it_takes(name: str) -> None:
 
 
 def test_all_but_the_long_ones_run_and_a_failed_seed_fails_the_gate(
-    started: list[tuple[str, list[str]]], capsys: pytest.CaptureFixture[str]
+    started: list[Started], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"not passed: cartpole-impala, .*catch$"):
         learning_gates.bench()
-    assert {run for run, _ in started} == {
+    assert {run for run, _, _ in started} == {
         gate.run for gate in learning_gates.GATES.values() if not gate.long
     }
     lines = capsys.readouterr().out.splitlines()
@@ -50,17 +53,65 @@ def test_all_but_the_long_ones_run_and_a_failed_seed_fails_the_gate(
     assert figures["acrobot"]["solved_at_steps"] == [499_999, None, 500_500]
 
 
-def test_a_gate_by_name(started: list[tuple[str, list[str]]]) -> None:
+def test_a_gate_by_name(started: list[Started]) -> None:
     assert learning_gates.bench(["pong"])["pong"]["passed"] == [1]
-    assert started == [("pong", ["--seed", "1", "--stop-return", "18", "--stop-steps", "10000000"])]
+    assert started == [
+        ("pong", ["--seed", "1", "--stop-return", "18", "--stop-steps", "10000000"], ())
+    ]
     with pytest.raises(run_file.ConfigError, match=r"no gate ping; there are cartpole-impala"):
         learning_gates.bench(["ping"])
 
 
-def test_settings_of_a_gate_reach_its_run(started: list[tuple[str, list[str]]]) -> None:
+@pytest.mark.parametrize(
+    ("steps", "quartiles", "ok"),
+    [
+        ([100_000] * 19 + [None], [100_000] * 3, True),
+        ([100_000] * 18 + [None] * 2, [100_000] * 3, False),  # nine tenths are too few
+        ([90_000] * 10 + [100_000] * 4 + [190_000] * 6, [90_000, 95_000, 190_000], True),
+        ([90_000] * 10 + [100_000] * 4 + [191_000] * 6, [90_000, 95_000, 191_000], False),
+    ],
+)
+def test_a_gate_wants_nearly_every_run_and_no_slow_quarter(
+    monkeypatch: pytest.MonkeyPatch, steps: list[int | None], quartiles: list[int], ok: bool
+) -> None:
+    def train(_: str, options: list[str], __: object) -> dict[str, Any]:
+        solved = steps[int(options[1]) - 1]
+        return {"solved_at_steps": solved, "wall_s": 1.0, "mean_return": 9.0}
+
+    monkeypatch.setattr(learning_gates, "train", train)
+    with contextlib.nullcontext() if ok else pytest.raises(SystemExit, match="not passed: catch"):
+        figures = learning_gates.bench(["catch"], runs=20)["catch"]
+        assert figures["seeds"] == list(range(1, 21))
+        assert figures["quartiles"] == quartiles
+
+
+def test_the_gates_of_a_run_by_its_name(
+    started: list[Started], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gate whose environment is not installed is left out, with a line."""
+    monkeypatch.setattr(learning_gates, "find_spec", lambda name: name == "mujoco" or None)
+    with pytest.raises(SystemExit, match=r"not passed: bare-cartpole-ppo, .*-appo$"):
+        learning_gates.bench(["bare"])
+    assert {run for run, _, _ in started} == {"bare"}
+    found = {sets for _, _, sets in started}
+    assert ("env.id=InvertedDoublePendulum-v5", "algorithm.name=ppo") in found
+    assert ("env.id=LunarLander-v3", "algorithm.name=ppo") not in found
+    lines = capsys.readouterr().out.splitlines()
+    assert "gate bare-lunarlander-ppo  skipped Box2D is not installed" in lines
+
+
+def test_a_bare_gate_sets_nothing_but_the_environment_and_the_algorithm() -> None:
+    bare = {name: gate for name, gate in learning_gates.GATES.items() if gate.run == "bare"}
+    assert all(gate.long for gate in bare.values())
+    for gate in bare.values():
+        assert [one.partition("=")[0] for one in gate.sets] == ["env.id", "algorithm.name"]
+    assert "bare-cartpole-impala" in bare and "bare-pendulum-impala" not in bare
+
+
+def test_settings_of_a_gate_reach_its_run(started: list[Started]) -> None:
     with pytest.raises(SystemExit):
         learning_gates.bench(["memory-gru-impala"])
-    assert started[0][1][6:10] == ["--set", "model.core=gru", "--set", "algorithm.name=impala"]
+    assert started[0][2][:2] == ("model.core=gru", "algorithm.name=impala")
 
 
 def test_a_run_that_left_no_summary_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:

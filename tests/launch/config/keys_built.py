@@ -1,4 +1,4 @@
-"""What a run's keys do to the processes: what each of them builds, or tells its parts."""
+"""The effect of a run's keys on the processes: the parts that each builds, and their settings."""
 
 import argparse
 import asyncio
@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
-from headrace.actors import evaluator as playing
 from headrace.actors.envs.make import make_env, probe
 from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.stepping import choose
@@ -21,14 +21,14 @@ from headrace.actors.stepping.stepper import Frame
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
-from headrace.launch.process import runtime
+from headrace.launch.process import logs, runtime
 from headrace.launch.roles import (
     broker,
     evaluation_loop,
     learner,
-    learner_options,
     learner_parts,
     learner_resume,
+    options,
 )
 from headrace.launch.roles import sampler as actor
 from headrace.learner.ranks import Ranks
@@ -53,7 +53,8 @@ def stepper(run: run_file.Run, _: Path) -> Any:
     """Which, and with what."""
 
     def told(kind: str) -> Any:
-        return lambda env, spaces, **options: (kind, options)  # noqa: ARG005
+        frame = SimpleNamespace()
+        return lambda made, **given: SimpleNamespace(kind=kind, made=made, given=given, frame=frame)
 
     with contextlib.ExitStack() as patches:
         for kind in ("InlineStepper", "ThreadStepper", "ProcessStepper"):
@@ -107,7 +108,7 @@ def drained(run: run_file.Run, _: Path) -> Any:
 def plans(run: run_file.Run, folder: Path) -> Any:
     """The processes of `headrace train`."""
     start = starts.Start(run, folder, folder / "run.toml", ())
-    one = local._Local(start, True, 0.0, mock.Mock(), "ipc:///x", evaluate=False, record=False)
+    one = local._Local(start, local.Options(), "ipc:///x", started=0.0, asked=mock.Mock())
     children = mock.Mock()
     children.fork_together = lambda wanted, _: list(wanted)
     one.children = children
@@ -126,6 +127,7 @@ def served(run: run_file.Run, _: Path) -> Any:
             if isinstance(value, int | float) and name != "first_tag"
         }
         found["credit"] = vars(server.ledger.state.credit)
+        found["balanced"] = server.ledger.state.credit.balance.on
         found["lease_s"] = server.ledger.lease_s
         found["door"] = _plain(vars(server.limits))
         server._replies.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
@@ -138,15 +140,7 @@ def served(run: run_file.Run, _: Path) -> Any:
             mock.patch.object(Server, "run", answer),
             mock.patch.object(runtime, "incarnation", lambda: 1),
         ):
-            asyncio.run(
-                broker._serve(
-                    run,
-                    bind=f"ipc://{folder}/b",
-                    metrics_host="127.0.0.1",
-                    metrics_port=None,
-                    report=None,
-                )
-            )
+            asyncio.run(broker._serve(run, broker.Options(f"ipc://{folder}/b")))
     except* Stop:
         pass
     finally:
@@ -154,11 +148,12 @@ def served(run: run_file.Run, _: Path) -> Any:
     return str({**found, "credit": _plain(found["credit"])}).replace(folder, "")
 
 
-def options(run: run_file.Run, _: Path) -> Any:
+def address(run: run_file.Run, _: Path) -> Any:
     """Where a learner looks for its broker."""
     parser = argparse.ArgumentParser()
-    learner_options.arguments(parser)
-    return learner_options.options_of(parser.parse_args(["--run", "cartpole"]), run).broker
+    options.learner_arguments(parser)
+    given = parser.parse_args(["--run", "cartpole"])
+    return options.learner_options(given, run).broker
 
 
 def learning(run: run_file.Run, folder: Path) -> Any:
@@ -178,6 +173,10 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         found["goal"], found["device"] = pieces.goal, str(pieces.device)
         return "stopped"
 
+    def refused(_: Any, error: BaseException) -> int:
+        found["refused"] = str(error)
+        return runtime.YOUR_INPUT
+
     stand_ins = {"Ranks": ranks, "train": train, "learner_report": mock.Mock()}
     threads = mock.Mock()
     with contextlib.ExitStack() as patches:
@@ -185,44 +184,52 @@ def learning(run: run_file.Run, folder: Path) -> Any:
             patches.enter_context(mock.patch.object(learner, name, stand_in))
         patches.enter_context(mock.patch.object(learner_resume, "wait_for_broker", lambda *_: True))
         patches.enter_context(mock.patch.object(learner_parts, "UnrollReceiver", feed))
-        patches.enter_context(mock.patch.object(learner_parts, "serve_metrics", lambda *_: 0))
+        patches.enter_context(
+            mock.patch.object(learner_parts.LearnerParts, "serve_metrics", lambda _: 0)
+        )
         patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
         patches.enter_context(mock.patch.object(runtime, "StopRequested", lambda: False))
         patches.enter_context(mock.patch.object(runtime, "keep_memory"))
-        try:
-            learner.learn(run, learner_options.Options("ipc:///x", folder, resume=False))
-        except run_file.ConfigError as error:
-            found["refused"] = str(error)
+        patches.enter_context(mock.patch.object(logs, "log_end", refused))
+        learner.learn(run, options.LearnerOptions("ipc:///x", folder, resume=False))
     return {**found, "threads": threads.call_args}
 
 
 def evaluation(run: run_file.Run, _: Path) -> Any:
     """What an evaluator plays, and when it plays again."""
-    played, due = mock.Mock(), []
+    scores, asked, due = [], set(), []
+
+    def act(obs: Any, *_: Any, greedy: bool) -> Any:
+        rows = len(obs["obs"])
+        asked.add((rows, greedy))
+        return np.zeros(rows, np.int64), np.zeros(rows, np.float32), None
+
+    policy: Any = SimpleNamespace(version=0, memory=0, previous=False, act=act)
 
     async def following(_: Any, at: float) -> Any:
         due.append(round(max(0.0, at - time.monotonic())))
-        return None if len(due) > 1 else "weights"
+        return None if len(due) > 2 else "weights"
 
     async def main() -> None:
-        with (
-            mock.patch.object(playing, "play", played),
-            mock.patch.object(torch, "set_num_threads"),
-        ):
+        with mock.patch.object(torch, "set_num_threads"):
             game = EvaluationThread(
-                mock.Mock(), run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
+                policy, run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
             )
             game._play()
+        scores.append(game.result())
         again = evaluation_loop.EvaluationLoop.__new__(evaluation_loop.EvaluationLoop)
         again._run = run
         with (
             mock.patch.object(evaluation_loop.EvaluationLoop, "_next_weights", following),
             mock.patch.object(evaluation_loop.EvaluationLoop, "_evaluate", mock.AsyncMock()),
+            mock.patch.object(
+                time, "process_time", side_effect=(0.0, 0.0, 0.0, 5000.0)
+            ),  # one is dear
         ):
             await again.run()
 
     asyncio.run(main())
-    return [str(part) for part in played.call_args.args[1:]], due
+    return scores, asked, due
 
 
 def _plain(parts: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run's keys do to training: a few versions of made-up batches, and the weights then."""
+"""The effect of a run's keys on training: a few versions of made-up batches, then the weights."""
 
 import zlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which code a broker's run may name."""
+"""The code that a broker's run may name."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 
 from headrace.launch import cli
 from headrace.launch.config import allowed_code, run_file, shared_run
+from headrace.launch.config.starts import Start
 from headrace.launch.local.child_plans import ChildPlans
 
 
@@ -127,8 +128,7 @@ def test_a_run_of_this_machine_is_not_restricted() -> None:
     for told, _, _ in NAMED.values():
         allowed_code.check(told, allowed_code.allowed(allowed_code.names(told)))
     own = run(env={"id": "my-own.envs:make"}, model={"kind": "nets:make"})
-    plans = ChildPlans(
-        own, Path("out"), "ipc:///x", resume=False, record=False, started=0.0, began=0.0
-    )
+    start = Start(own, Path("out"), Path("own.toml"), ())
+    plans = ChildPlans(start, "ipc:///x", record=False, started=0.0, began=0.0)
     for plan in (plans.actor(0), plans.evaluator()):
         assert plan.again[-4:] == ["--allow", "my-own.envs:make", "--allow", "nets:make"]

@@ -19,7 +19,21 @@ length = 5
 envs = 3
 
 [model]
+kind = "mlp"
 hidden = [6]
+normalise_obs = false
+normalise_returns = false
+
+[algorithm]
+trace = 1.0
+normalise_advantages = false
+epochs = 4
+minibatches = 4
+uses = 1
+
+[learner]
+lr = 6e-4
+grad_clip = 40.0
 """
 
 
@@ -60,6 +74,7 @@ CASES = {
     "model.obs_scale": Case(weights, "[2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]"),
     "model.core": Case(weights, "gru"),
     "model.core_units": Case(weights, "5", ("model.core=lstm",)),
+    "model.core_bias": Case(weights, "1.0", ("model.core=lstm",)),
     "model.previous": Case(weights, "true"),
     "model.normalise_obs": Case(weights, "true"),
     "model.normalise_returns": Case(weights, "true"),
@@ -87,6 +102,7 @@ CASES = {
     "algorithm.target_rate": Case(weights, "0.5", (APPO,)),
     "algorithm.kl_coef": Case(weights, "1.0", (APPO,)),
     "algorithm.kl_target": Case(weights, "1e-6", (APPO, "algorithm.kl_coef=1.0")),
+    "algorithm.drift_limit": Case(images, "0.05"),
     "algorithm.replay_share": Case(weights, "0.5"),
     "algorithm.replay_unrolls": Case(weights, "1", (REPLAY,)),
     "algorithm.replay_pick": Case(weights, "recent", (REPLAY,)),
@@ -107,8 +123,9 @@ CASES = {
     "checkpoint.keep": Case(trained.checkpoints, "4", ("checkpoint.every_s=1e-9",)),
     "pacing.batch_unrolls": Case(built.served, "3"),
     "pacing.max_lag": Case(built.served, "3"),
+    "pacing.balance": Case(built.served, "environments"),
     "pacing.max_lag_hard": Case(built.served, "65"),
-    "broker.bind": Case(built.options, "tcp://10.0.0.1:5755"),
+    "broker.bind": Case(built.address, "tcp://10.0.0.1:5755"),
     "broker.announce": Case(built.served, "tcp://127.0.0.1:*"),
     "broker.queue_mb": Case(built.served, "513.0"),
     "broker.beat_s": Case(built.served, "0.5"),
@@ -135,12 +152,14 @@ CASES = {
     "actor.drain_s": Case(built.drained, "6.0"),
     "evaluate.episodes": Case(built.evaluation, "21"),
     "evaluate.every_s": Case(built.evaluation, "100.0"),
+    "evaluate.share": Case(built.evaluation, "0.5"),
     "evaluate.envs": Case(built.evaluation, "5"),
     "evaluate.greedy": Case(built.evaluation, "false"),
     "evaluate.seed": Case(built.evaluation, "7"),
     "stop.return": Case(built.learning, "5.0"),
     "stop.steps": Case(built.learning, "5"),
     "stop.seconds": Case(built.learning, "5.0"),
+    "stop.metric": Case(built.learning, "evaluation", ("stop.return=5.0",)),
 }
 
 

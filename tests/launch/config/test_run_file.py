@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.config import EnvConfig
-from headrace.launch.config import differences, run_file, toml_text
+from headrace.launch.config import algorithm_defaults, differences, run_file, toml_text
 from headrace.launch.config.run_file import ConfigError, Run
+from headrace.launch.config.run_sections import RunSection, StopSection
 from headrace.launch.config.shared_run import from_shared, shared
 
 
@@ -48,7 +49,11 @@ def test_both_cartpole_runs_are_shipped() -> None:
 def test_an_empty_file_is_the_defaults_named_after_the_file(write: Any) -> None:
     run = run_file.load(write(""))
     assert run.run.name == "mine"
-    assert run == Run(run=run_file.RunSection(name="mine"))
+    plain = run_file.to_dict(Run(run=RunSection(name="mine")))
+    for place, value in algorithm_defaults.of({}).items():
+        section, key = place.split(".")
+        plain[section][key] = value
+    assert run_file.to_dict(run) == plain
 
 
 def test_a_whole_number_is_good_enough_for_a_float(write: Any) -> None:
@@ -187,10 +192,10 @@ KWARGS = st.recursive(
 )
 RUNS = st.builds(
     Run,
-    run=st.builds(run_file.RunSection, name=st.just("round"), seed=st.integers(0, 2**31 - 1)),
+    run=st.builds(RunSection, name=st.just("round"), seed=st.integers(0, 2**31 - 1)),
     env=st.builds(EnvConfig, id=TEXT, kwargs=st.dictionaries(TEXT, KWARGS, max_size=3)),
     stop=st.builds(
-        run_file.StopSection,
+        StopSection,
         return_=st.none() | NUMBERS,
         steps=st.none() | st.integers(1, 2**63 - 1),
         seconds=st.none() | st.floats(1e-300, 1e300),
@@ -276,6 +281,13 @@ class TestShared:
     def test_a_key_only_one_side_knows_is_a_difference(self) -> None:
         there, here = {"env": {"id": "a"}}, {"env": {"id": "a", "new": 1}}
         assert differences.first_difference(there, here) == "env.new: absent there, 1 here"
+
+    def test_a_key_of_the_first_weights_keeps_no_run_from_going_on(self) -> None:
+        """A checkpoint of before the key does not hold it."""
+        run = shared(run_file.load("memory"))
+        before = {**run, "model": {k: v for k, v in run["model"].items() if k != "core_bias"}}
+        assert differences.no_continuation(before, run) is None
+        assert differences.no_continuation(shared(run_file.load("cartpole")), run) is not None
 
     def test_one_and_one_point_nought_are_not_the_same(self) -> None:
         whole, real = (

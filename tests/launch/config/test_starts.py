@@ -1,4 +1,4 @@
-"""What a start trains by, and what it leaves for the next one."""
+"""The run that a start trains by, and the files that it leaves for the next one."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.launch.config import run_file, shared_run, starts
-from headrace.launch.config.run_file import ConfigError, Run, StopSection
+from headrace.launch.config.run_file import ConfigError, Run
+from headrace.launch.config.run_sections import StopSection
 from headrace.launch.config.starts import Start, begin
 
 FILE = """
@@ -154,6 +155,16 @@ def test_a_folder_of_an_older_release(file: Path, out: Path, caplog: Any) -> Non
     assert again.run.learner.lr == 1e-5
 
 
+def test_a_run_goes_on_without_what_its_release_did_not_know(file: Path, out: Path) -> None:
+    first = start(file, out, "algorithm.name=impala", resume=False)
+    assert first.run.algorithm.drift_limit > 0
+    path = out / "run.toml"
+    kept = [line for line in path.read_text().splitlines() if "drift_limit" not in line]
+    path.write_text("\n".join(kept))
+    again = start(file, out)
+    assert (again.run.algorithm.drift_limit, again.changes) == (0.0, ())
+
+
 def test_a_run_that_begins_anew_forgets_the_starts_before(file: Path, out: Path) -> None:
     begin(str(file), [], out, resume=False).keep()
     begin(str(file), ["run.seed=4"], out, resume=False).keep()
@@ -182,6 +193,19 @@ def test_what_an_evaluator_was_told_is_all_that_it_says(file: Path, out: Path) -
     assert held(out) == whole
 
 
+def test_what_diverged_is_not_repeated_unless_something_was_changed(file: Path, out: Path) -> None:
+    first = start(file, out, resume=False)
+    (out / "learner.json").write_text('{"stop_reason": "diverged", "diagnosis": "too large"}')
+    line = starts.diverged(first)
+    assert line == "not started, nothing was changed since: too large"
+    assert starts.diverged(begin(str(file), (), out, resume=True)) == line
+    assert starts.diverged(begin(str(file), ("learner.lr=1e-5",), out, resume=True)) == ""
+    (out / "learner.json").write_text('{"stop_reason": "failed", "diagnosis": null}')
+    assert starts.diverged(first) == ""
+    (out / "learner.json").unlink()
+    assert starts.diverged(first) == ""
+
+
 @pytest.mark.parametrize(
     ("stop", "report", "complete"),
     [
@@ -193,6 +217,12 @@ def test_what_an_evaluator_was_told_is_all_that_it_says(file: Path, out: Path) -
         ({"return_": 20.0}, {"stop_reason": "return"}, "return is 20.5, stop.return 20.0"),
         ({"return_": 21.0}, {"stop_reason": "return"}, ""),
         ({"return_": 20.0}, {"stop_reason": "steps"}, ""),  # a full window is not known
+        (
+            {"return_": 30.0, "metric": "evaluation"},
+            {"stop_reason": "return", "evaluated": 31.0},
+            "its mean return in an evaluation is 31.0, stop.return 30.0",
+        ),
+        ({"return_": 20.0, "metric": "evaluation"}, {"stop_reason": "return"}, ""),
         ({"steps": 400}, {"stop_reason": "stopped"}, ""),  # its checkpoint has to tell
         ({}, {"stop_reason": "steps"}, ""),
     ],

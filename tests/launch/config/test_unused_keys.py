@@ -43,7 +43,11 @@ def test_a_shipped_run_has_none(name: str) -> None:
         (["algorithm.buffer_batches=4"], "algorithm.buffer_batches", "algorithm.uses = 1"),
         (["learner.momentum=0.9"], "learner.momentum", 'learner.optimiser = "adam"'),
         (["model.core_units=9"], "model.core_units", 'model.core = "none"'),
-        (["model.kind=a:b", "model.activation=relu"], "model.activation", "model.kind is not mlp"),
+        (
+            ["model.kind=a:b", "model.activation=relu"],
+            "model.activation",
+            "model.kind is neither auto nor mlp",
+        ),
     ],
 )
 def test_what_belongs_to_another_choice(sets: list[str], key: str, why: str) -> None:
@@ -82,7 +86,7 @@ def test_a_learner_says_it_unless_headrace_train_has(
 ) -> None:
     from headrace.launch import cli
 
-    monkeypatch.setattr(learners, "guarded", lambda *_: runtime.OK)
+    monkeypatch.setattr(learners, "learn", lambda *_: runtime.OK)
     words = ["learner", "--run", "cartpole", "--out", str(tmp_path), "--set", "learner.decay=0.5"]
     assert cli.main([*words, *["--final"] * final]) == 0
     assert capsys.readouterr().err.count("learner.decay is set, and does nothing") == (not final)

@@ -6,7 +6,6 @@ import os
 import resource
 import socket
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -54,11 +53,6 @@ def test_this_machine_is_sound() -> None:
         for found in check(subject("broker.bind=tcp://127.0.0.1:*")):
             assert found.level in (OK, WARN), found
             assert found.words and "\n" not in found.words
-
-
-def test_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    assert only(machine.python) == (BAD, "python", "3.10.4; install 3.11 or newer")
 
 
 def test_packages_that_are_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,39 +127,6 @@ def test_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", give((60, 60)))
     assert only(machine.descriptors, subject()).level == BAD
     assert descriptors.fitting_peers() == 0
-
-
-@pytest.mark.parametrize(
-    ("monotonic", "wall", "level", "words"),
-    [
-        ((5.0, 5.0), (2e9, 2e9), BAD, "monotonic clock"),
-        ((5.0, 5.1), (2e9, 2e9 + 3600), WARN, "jumped by 3599.9 s"),
-        ((5.0, 5.1), (1000.0, 1000.1), WARN, "1970-01-01"),
-    ],
-)
-def test_a_clock_that_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, monotonic: Any, wall: Any, level: str, words: str
-) -> None:
-    monkeypatch.setattr(machine, "time", Clock(monotonic, wall))
-    found = only(machine.clock)
-    assert found.level == level and words in found.words
-
-
-class Clock:
-    """time, as far as the check asks it."""
-
-    def __init__(self, monotonic: tuple[float, ...], wall: tuple[float, ...]) -> None:
-        self._monotonic, self._wall = iter(monotonic), iter(wall)
-        self.strftime, self.gmtime = time.strftime, time.gmtime
-
-    def monotonic(self) -> float:
-        return next(self._monotonic)
-
-    def time(self) -> float:
-        return next(self._wall)
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds < 0.1
 
 
 def test_a_disk_that_is_full_or_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

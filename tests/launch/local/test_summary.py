@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.config.run_file import Run, RunSection, StopSection
+from headrace.launch.config.run_file import Run
+from headrace.launch.config.run_sections import RunSection, StopSection
 from headrace.launch.local import summary
 from headrace.launch.process.memory_use import ProcessTree
 from tests.system.harness import disks
@@ -90,6 +91,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "algorithm": "impala",
         "seed": 7,
         "stop_reason": "return",
+        "diagnosis": None,
         "first_train_s": 1.235,
         "env_steps": 800,
         "trained_steps": 24_000,
@@ -114,6 +116,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
             "duplicate": 3,
             "in_flight": 1,
         },
+        "trained_quarters": [0.125, 0.125, 0.375, 0.375],
         "trained_twice": 1,
         "unaccounted": 0,
         "rolled_back": 0,
@@ -190,7 +193,7 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
         "unrolls: generated 8, trained 4, stale 1, rejected 1, abandoned 1, in_flight 1"
     )
     # What is no number of trained ones is explained where it stands, and nothing else.
-    assert stale == "  stale: too old when their turn came (pacing.max_lag_hard)"
+    assert stale == "  stale: waited too long for their turn (pacing.max_lag_hard)"
     assert rejected.startswith("  rejected: the learner could not use them")
     assert abandoned.startswith("  abandoned: left unused when their sampler ended")
     assert where == [
@@ -233,7 +236,7 @@ def test_one_episode_alone_has_no_interval(tmp_path: Path) -> None:
     assert "evaluation: best return 10.0, 20 episodes of version 3" in words
 
 
-@pytest.mark.parametrize("reason", ["return", "steps", "seconds", "stopped", "failed"])
+@pytest.mark.parametrize("reason", ["return", "steps", "seconds", "stopped", "failed", "diverged"])
 def test_every_way_to_end_has_its_words(tmp_path: Path, reason: str) -> None:
     give(tmp_path, learner={**LEARNER, "stop_reason": reason})
     line = summary.words(write(tmp_path), tmp_path).splitlines()[0]
@@ -257,3 +260,38 @@ def test_a_broker_that_was_started_again_does_not_make_the_rate_negative(tmp_pat
     give(tmp_path, learner=LEARNER)
     result = summary.write(RUN, tmp_path, began=0.0, tree=ProcessTree(), sampled=sampled)
     assert result["steps_per_s"] == round((1000 + 0 + 1000) / 3, 1)
+
+
+@pytest.mark.parametrize(("mean", "half", "decayed"), [(25.0, 2.0, True), (27.0, 2.0, False)])
+def test_a_last_evaluation_well_below_the_best_is_said(
+    tmp_path: Path, mean: float, half: float, decayed: bool
+) -> None:
+    give(tmp_path, learner=LEARNER)
+    told = [evaluation(3, 30.0), evaluation(60, mean, half)]
+    (tmp_path / "evaluations.jsonl").write_text("\n".join(map(json.dumps, told)) + "\n")
+    words = summary.words(write(tmp_path), tmp_path)
+    assert (
+        "evaluation is well below it: return 25.0 (23.0 to 27.0), version 60" in words
+    ) is decayed
+
+
+@pytest.mark.parametrize(
+    ("metric", "goal", "mean", "reached"),
+    [
+        ("evaluation", 200.0, 258.0, True),
+        ("evaluation", 260.0, 258.0, False),
+        ("evaluation", 200.0, None, False),
+        ("training", 200.0, 258.0, False),
+    ],
+)
+def test_the_last_evaluation_may_reach_the_goal(
+    metric: Any, goal: float, mean: float | None, reached: bool
+) -> None:
+    line = {"mean": mean}
+    result = {"evaluation": None if mean is None else {"last": line, "best": line}}
+    assert summary.done_at_limit(StopSection(return_=goal, metric=metric), result) == reached
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_without_a_goal_a_limit_is_one(steps: int) -> None:
+    assert summary.done_at_limit(StopSection(), {"trained_steps": steps}) == bool(steps)

@@ -6,13 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from headrace.launch.config.run_file import Run
+from headrace.broker.config import SecurityConfig
+from headrace.launch.config.run_file import ConfigError, Run
+from headrace.launch.config.run_sections import StopSection
 from headrace.launch.config.starts import Start
 from headrace.launch.local import summary
+from headrace.launch.local.child_plans import evaluates
 from headrace.launch.local.children import Child, GaveUpError
-from headrace.launch.local.train import _Local
+from headrace.launch.local.train import Options, _Local
 from headrace.launch.process import runtime
 from headrace.launch.roles import broker, learner_report
 from headrace.learner.progress import Progress
@@ -34,17 +38,33 @@ class FakeChildren:
 def local(children: FakeChildren) -> _Local:
     made = _Local(
         Start(Run(), Path("nowhere"), Path("run.toml"), ()),
-        True,
-        0.0,
-        cast(Any, False),
+        Options(quiet=True, evaluate=True),
         "ipc:///b",
-        evaluate=True,
-        record=False,
+        started=0.0,
+        asked=cast(Any, False),
     )
     made.children = cast(Any, children)
     made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
     made.actors, made.evaluators = [Child("actor-0", [], 3)], [Child("evaluator", [], 4)]
     return made
+
+
+def test_an_evaluator_plays_unless_it_cannot_or_nobody_wants_it(tmp_path: Path) -> None:
+    run = Run()
+    assert [evaluates(run, asked) for asked in (None, True, False)] == [True, True, False]
+    keys = SecurityConfig(curve=True, keys=str(tmp_path))
+    locked = msgspec.structs.replace(run, security=keys)
+    assert [evaluates(locked, asked) for asked in (None, True)] == [False, True]
+    (tmp_path / "evaluator.key").touch()
+    assert evaluates(locked, None)
+
+
+def test_a_goal_by_evaluation_needs_an_evaluator(tmp_path: Path) -> None:
+    stop, keys = StopSection(metric="evaluation"), SecurityConfig(curve=True, keys=str(tmp_path))
+    run = msgspec.structs.replace(Run(), stop=stop, security=keys)
+    assert evaluates(run, None)
+    with pytest.raises(ConfigError, match=r"stop\.metric.*leave out --no-evaluate"):
+        evaluates(run, False)
 
 
 @pytest.mark.parametrize("status", [-9, runtime.OUR_FAULT])
@@ -66,6 +86,15 @@ def test_the_run_goes_on_without_one_that_cannot_work(
     assert cast(Any, one.children).again == []
 
 
+def test_a_goal_by_evaluation_cannot_do_without_it() -> None:
+    one = local(FakeChildren(patient=False))
+    stop = StopSection(return_=5.0, metric="evaluation")
+    one.given = msgspec.structs.replace(one.given, stop=stop)
+    one.evaluators[0].status = runtime.YOUR_INPUT
+    with pytest.raises(GaveUpError, match="evaluator is needed"):
+        one._expected(one.evaluators[0])
+
+
 def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
     one = local(FakeChildren())
     for child in (*one.evaluators, *one.actors):
@@ -81,6 +110,7 @@ def test_one_that_was_sent_away_comes_back_like_a_sampler() -> None:
     [
         (runtime.OK, False, runtime.OK),
         (runtime.LIMIT, False, runtime.LIMIT),
+        (runtime.DIVERGED, False, runtime.DIVERGED),
         (runtime.OK, True, runtime.LIMIT),
         (None, True, runtime.LIMIT),
     ],

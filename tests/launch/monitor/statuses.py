@@ -1,4 +1,4 @@
-"""What a broker may say of a run, whole and made up."""
+"""Made-up statuses of a broker, whole and damaged."""
 
 import math
 from typing import Any
@@ -61,6 +61,7 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
             {
                 "name": f"learner-{rank}",
                 "silent_s": 0.5,
+                "clock": 1_795_000_000.0 + second,
                 "version": 2.0 * second,
                 "t": 1.0,
                 "trained_steps": 24100.0 * second,

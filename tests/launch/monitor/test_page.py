@@ -129,6 +129,7 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
         "rank_lr_0": "2.5e-4",
     }
     assert {key: found.get(key) for key in expected} == expected
+    assert "rank_clock_0" not in found  # the time of day at which a rank said all this
     assert f"{last['received']:,} came in. Each" in chrome.get("at('ledger').textContent")
     assert chrome.get("at('state').textContent") == "training"
     assert chrome.get("document.title") == "24,100 steps/s · breakout"

@@ -1,5 +1,5 @@
-"""What serves the page: one file, a policy that fits it, colours that can be read, and numbers that
-another thread owns."""
+"""The page as it is served: one file, a policy that fits it, readable colours, and another thread's
+numbers."""
 
 import asyncio
 import base64
@@ -16,15 +16,13 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
-from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.propagation_times import PropagationTimes
-from headrace.broker.server.sampler_totals import SamplerTotals
 from headrace.broker.server.status import RunStatus
-from headrace.broker.server.weight_messages import NewestWeights, WeightMessages
+from headrace.broker.server.weight_messages import WeightMessages
+from headrace.broker.weights.fetch import WeightFetch
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
 from headrace.launch.process import http
@@ -98,20 +96,10 @@ def crowd() -> tuple[Roster, RunStatus]:
     state = LedgerState(
         batch=2, max_lag=2, max_lag_hard=9, queue_bytes=2**20, attempts=3, first_tag=1
     )
-    weight_messages = SimpleNamespace(
-        propagation=PropagationTimes(), newest=NewestWeights(), unread=0
-    )
+    weight_messages = SimpleNamespace(propagation=PropagationTimes(), fetch=WeightFetch(), unread=0)
     ledger = Ledger(state, lease_s=5.0)
-    return roster, RunStatus(
-        BrokerConfig(),
-        ledger,
-        roster,
-        cast(WeightMessages, weight_messages),
-        SamplerTotals(),
-        PeerErrors(),
-        inc=1,
-        began=0.0,
-    )
+    shown = RunStatus(ledger, roster, cast(WeightMessages, weight_messages), inc=1, beat_s=1.0)
+    return roster, shown
 
 
 async def churn(roster: Roster, ended: threading.Event) -> None:
@@ -186,7 +174,7 @@ def test_peers_come_and_go_while_metrics_are_scraped() -> None:
     """/metrics walks through the roster in a thread of its own."""
 
     def look(_: LoopStatus, roster: Roster) -> None:
-        roster.of("actor")
+        roster.with_role("actor")
         roster.players()
 
     assert beside_a_crowd(look) == []

@@ -17,7 +17,7 @@ def test_live_peers_that_serve_metrics_are_named_by_role() -> None:
             ("watcher", ""),
         ]
     ):
-        roster.join(Peer(bytes([number]), role, "n", number, 0.0, target=target))
+        roster.join(Peer(bytes([number]), role, "n", number, 0.0, metrics_address=target))
     kind, body = targets(roster)
     assert kind == "application/json"
     assert json.loads(body) == [

@@ -24,6 +24,7 @@ STATUS = {
 SCRIPT = f"""
 import os
 from headrace.launch.monitor.terminal import CapturedTerminal
+from headrace.launch.config.run_sections import StopSection
 from headrace.launch.monitor.live_view import LiveView
 
 terminal = CapturedTerminal()
@@ -35,7 +36,7 @@ if os.fork() == 0:
         os.write(told[1], b".")
     os.write(2, b"half a line")
     os._exit(0)
-view = LiveView(run="small", goal=None, began=0.0, quiet=False, terminal=terminal)
+view = LiveView(run="small", stop=StopSection(), began=0.0, quiet=False, terminal=terminal)
 for _ in range(4):
     view.show({STATUS})
     os.write(tell[1], b".")

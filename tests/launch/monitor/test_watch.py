@@ -1,9 +1,10 @@
-"""What the live view says of a status."""
+"""The live view of a status."""
 
 from typing import Any
 
 import pytest
 
+from headrace.launch.config.run_sections import StopSection
 from headrace.launch.monitor.live_view import LiveView
 
 STATUS: dict[str, Any] = {
@@ -18,8 +19,8 @@ STATUS: dict[str, Any] = {
 }
 
 
-def shown(capsys: Any, **more: Any) -> str:
-    view = LiveView(run="small", goal=None, began=0.0, quiet=False)
+def shown(capsys: Any, stop: StopSection = StopSection(), **more: Any) -> str:  # noqa: B008
+    view = LiveView(run="small", stop=stop, began=0.0, quiet=False)
     view.show({**STATUS, **more})
     view.close()
     return str(capsys.readouterr().err)
@@ -35,28 +36,41 @@ def test_without_a_score_nothing_is_said_of_one(capsys: Any, evaluators: list[An
 def test_the_last_score_is_shown(capsys: Any) -> None:
     said = {"mean": 30.0, "low": 28.5, "high": 31.5, "version": 6.0}
     line = shown(capsys, evaluators=[said])
-    assert "return 21.5  evaluation 30.0 (28.5 to 31.5) of version 6  lag" in line
+    assert "return 21.5  evaluation 30.0 (28.5 to 31.5), version 6  lag" in line
     alone = {"mean": 30.0, "version": 6.0}
-    assert "evaluation 30.0 of version 6" in shown(capsys, evaluators=[{}, alone])
+    assert "evaluation 30.0, version 6" in shown(capsys, evaluators=[{}, alone])
 
 
-def test_a_broker_of_before_has_no_evaluators(capsys: Any) -> None:
+def test_the_goal_stands_beside_what_must_reach_it(capsys: Any) -> None:
+    said = {"mean": 30.0, "low": 28.5, "high": 31.5, "version": 6.0}
+    by = StopSection(return_=40.0, metric="evaluation")
+    line = shown(capsys, stop=by, evaluators=[said])
+    assert "return 21.5  evaluation 30.0 of 40 (28.5 to 31.5), version 6  lag" in line
+    line = shown(capsys, stop=by, evaluators=[{}])
+    assert "return 21.5  evaluation none yet of 40  lag" in line
+    line = shown(capsys, stop=StopSection(return_=40.0), evaluators=[said])
+    assert "return 21.5 of 40  evaluation 30.0 (28.5 to 31.5), version 6  lag" in line
+
+
+def test_without_evaluators_nothing_is_missing(capsys: Any) -> None:
     assert "version 7" in shown(capsys)
 
 
 def test_what_is_still_to_come_is_said(capsys: Any) -> None:
-    view = LiveView(run="small", goal=None, began=0.0, quiet=False)
+    view = LiveView(run="small", stop=StopSection(), began=0.0, quiet=False)
     view.show({})
     assert "the broker is starting" in capsys.readouterr().err
     assert "the learner is starting" in shown(capsys, learners=[])
+    ended = shown(capsys, learners=[], over=True, evaluators=[{}])
+    assert ended.endswith("the run is over; its last weights are evaluated\n")
     assert "no sampler is there yet" in shown(capsys, actors={"behind": 0, "count": 0})
     assert "starting" not in shown(capsys)
 
 
 def test_a_total_that_falls_is_no_negative_rate() -> None:
     """A broker that was started again counts from nothing."""
-    view = LiveView(run="small", goal=None, began=0.0, quiet=True)
+    view = LiveView(run="small", stop=StopSection(), began=0.0, quiet=True)
     for at, steps in enumerate((0.0, 500.0, 1000.0, 100.0, 400.0)):
-        view._rates.update({**STATUS, "uptime_s": at, "actors": {"env_steps": steps}}, at)
+        view._rates.update({**STATUS, "uptime_s": at, "actors": {"env_steps": steps}})
         assert view._rate() >= 0
     assert view._rate() == 300.0

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from headrace.launch import cli
-from headrace.launch.node import node, shared_folder
+from headrace.launch.node import forker, node, shared_folder
 from headrace.launch.node.metrics import RELAY, NodeMetrics
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
@@ -23,10 +23,17 @@ from headrace.launch.process.node_reports import (
     ReportReceiver,
     ReportSender,
 )
+from headrace.launch.roles.options import PeerOptions
 
 
 def figures(pid: int = 7, *, welcome: bool = True, **stats: float) -> ProcessFigures:
     return ProcessFigures(pid, welcome, False, 5.0, stats)
+
+
+def test_the_forker_is_told_the_same_options_by_its_socket() -> None:
+    peer = PeerOptions("ipc:///b", "n", {"groups": 2}, ledger=Path("/ledger"), allow=["games"])
+    settings = forker.Settings(1, peer, Path("/shelf"), Path("/told"), quiet=True, form="json")
+    assert forker.decode(forker.encode(settings), forker.Settings) == settings
 
 
 # ---- when it is started again -------------------------------------------------------------------

@@ -56,6 +56,22 @@ def record(text: object, *args: object, **extra: Any) -> logging.LogRecord:
 # ---- a line --------------------------------------------------------------------------------------
 
 
+def test_the_journal_is_told_the_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = tmp_path / "said"
+    with said.open("w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        stat = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{stat.st_dev}:{stat.st_ino}")
+        logger = logging.Logger("test.logs")
+        logger.addHandler(logs.ToStderr(IDENTITY, json=True))
+        logger.info("fine")
+        logger.warning("odd")
+        monkeypatch.setenv("JOURNAL_STREAM", "1:2")  # somebody else's, inherited
+        logger.handlers = [logs.ToStderr(IDENTITY, json=True)]
+        logger.error("wrong")
+    assert [line[:4] for line in said.read_text().splitlines()] == ["<6>{", "<4>{", '{"t"']
+
+
 def test_a_json_line(log: tuple[logging.Logger, Path]) -> None:
     logger, said = log
     logger.warning("credit %d of %s", 3, "é")

@@ -1,6 +1,8 @@
 """What every process does the same."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -30,3 +32,61 @@ def test_metrics_open_to_others_are_warned_of(
     with caplog.at_level(logging.WARNING):
         assert http.serve(http.registry("actor"), host=host, port=0, healthy=lambda: "")
     assert ("open to whoever reaches it" in caplog.text) == warned
+
+
+# A role that waits for what is open when it is asked to stop, unless it is asked again.
+WAITS = """
+import asyncio, ctypes, os, signal, sys, threading, time
+from headrace.launch.process import runtime
+
+async def main():
+    os.write(tell_ready, b"r")
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.sleep(4)
+        except asyncio.CancelledError:
+            print("gave up", flush=True)
+        else:
+            print("waited", flush=True)
+        raise
+
+(ready, tell_ready), parent = os.pipe(), os.getpid()
+pid = os.fork()
+if pid == 0:
+    runtime.die_with_parent(parent)
+    os._exit(runtime.run_async(main))
+os.read(ready, 1)
+"""
+
+
+def ends_by(script: str) -> str:
+    """What the role says at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITS + script], capture_output=True, text=True, timeout=30
+    )
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.processes
+def test_a_parent_whose_threads_die_one_by_one_asks_once() -> None:
+    """Each of them sends the signal, and until the last the parent looks alive."""
+    dies_slowly = """
+for after in (0.2, 0.4):
+    threading.Thread(target=time.sleep, args=(after,), daemon=True).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    assert ends_by(dies_slowly) == "waited"
+
+
+@pytest.mark.processes
+def test_a_parent_that_lives_may_ask_again() -> None:
+    asks_twice = """
+for _ in range(2):
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(0.2)
+os.waitpid(pid, 0)
+"""
+    assert ends_by(asks_twice) == "gave up"

@@ -41,7 +41,7 @@ def test_an_exact_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "node 2 8 runs or killed 2 1 0 0 0 0 0 1",
         "all 2 1 in order 1,202 1,101 50 0 0 0 50 1",
         "",
-        "stale: too old when their turn came (pacing.max_lag_hard)",
+        "stale: waited too long for their turn (pacing.max_lag_hard)",
         "abandoned: left unused when their sampler ended, as some are at every end of a run",
         "trained twice 0, rolled back 0",
         "exact",

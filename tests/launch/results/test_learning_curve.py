@@ -1,4 +1,4 @@
-"""Where evaluations stand in the curve, and what is read of files that a kill has torn."""
+"""The places of evaluations in the curve, and the lines read from files that a kill has torn."""
 
 from pathlib import Path
 from typing import Any

@@ -11,7 +11,7 @@ import torch
 import headrace
 from headrace.actors import evaluator
 from headrace.actors.acting.trained_policy import TrainedPolicy
-from headrace.actors.config import EnvConfig
+from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.make import make_env
 from headrace.launch.config import run_file as config
 from headrace.launch.results import loaded_run
@@ -327,9 +327,8 @@ def test_an_episode_in_ones_own_loop_is_the_one_that_an_evaluator_plays(
     leave_run(tmp_path, sets=sets, seed=11)
     found = loaded_run.load(tmp_path)
     config = EnvConfig()
-    played = evaluator.play(
-        loaded_run.policy_of(found, seed=0), config, found.spaces, 3, 2, 100, True
-    )
+    how = EvaluateConfig(episodes=3, envs=2, seed=100)
+    played = evaluator.play(loaded_run.policy_of(found, seed=0), config, found.spaces, how)
     policy = headrace.load_policy(tmp_path)
     assert [episode(policy, config, 100 + i) for i in range(3)] == played.lengths
 

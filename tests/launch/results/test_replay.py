@@ -1,5 +1,5 @@
-"""What counts as the same weights: every bit of every tensor, and nothing else; and which ones are
-compared."""
+"""The comparison of weights: every bit of every tensor, and nothing else; and the checkpoint
+that is taken for it."""
 
 import logging
 import math
@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace.launch.config import run_file
 from headrace.launch.results import replay
 from headrace.launch.results.replay import first_difference
+from headrace.learner.batches.recording import RecordError
 
 ZERO, ONE = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 2.0])
 
@@ -67,7 +68,7 @@ def test_it_says_what_it_compares_with(
         leave_run(tmp_path, version=version, progress={"learner_steps": 10 * version})
 
     def said() -> str:
-        with pytest.raises(run_file.ConfigError):  # there is no recording
+        with pytest.raises(RecordError):  # there is no recording
             replay.replay(tmp_path)
         return caplog.messages[-1]
 
@@ -81,5 +82,5 @@ def test_it_says_what_it_compares_with(
         " checkpoint is damaged"
     )
     (names[0] / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(run_file.ConfigError, match=r"checkpoints is damaged: there is none to"):
+    with pytest.raises(run_file.ConfigError, match=r"checkpoints is damaged; put back a copy"):
         replay.replay(tmp_path)

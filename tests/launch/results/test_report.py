@@ -34,6 +34,7 @@ SUMMARY: dict[str, Any] = {
         "duplicate": 9,
         "in_flight": 1,
     },
+    "trained_quarters": [0.025, 0.325, 0.325, 0.325],
     "phase_seconds": {"wait": 3.0, "train": 9.0},
     "machine": {"cpu": "A <fast> one", "cores": 2, "gpus": []},
 }
@@ -136,7 +137,7 @@ def test_a_run_that_ended_before_its_first_step(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("gone", "says"),
     [
-        (("run.toml",), "no run's folder: it has no run.toml"),
+        (("run.toml",), "holds no run: it has no run.toml"),
         (("history.jsonl", "summary.json"), "nothing to report"),
     ],
 )

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.launch.config import run_file, shared_run
-from headrace.launch.roles.learner_options import Options
 from headrace.launch.roles.learner_resume import checkpoint_of
+from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
@@ -39,7 +39,7 @@ def save(folder: Path, version: int, **state: Any) -> None:
 
 def resumed(out: Path, model: Model, run: run_file.Run = RUN) -> int | None:
     identity = {"shared": shared_run.shared(run), "spaces": SPACES.digest()}
-    found = checkpoint_of(run, Options("", out, resume=True), identity, model)
+    found = checkpoint_of(run, LearnerOptions("", out, resume=True), identity, model)
     return None if found is None else found.version
 
 

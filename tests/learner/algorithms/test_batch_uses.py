@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace.learner.algorithms.batch_uses import Sample, uses_of
+from headrace.learner.algorithms.batch_uses import Sample, uses_of, with_targets
 from headrace.learner.algorithms.loss_inputs import LossBatch, Targets
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.spaces import DEAD
@@ -30,26 +30,19 @@ def batch(number: int, *, memory: bool = False, dead: bool = False) -> Sample:
     )
 
 
-def no_targets(_sample: Sample) -> Targets:
-    raise AssertionError("only ppo makes targets")
-
-
-def targets(sample: Sample) -> Targets:
-    return Targets(*(sample.loss.reward + at for at in (0.1, 0.2, 0.3)))
+def with_all_targets(sample: Sample) -> Sample:
+    return with_targets(sample, Targets(*(sample.loss.reward + at for at in (0.1, 0.2, 0.3))))
 
 
 def made_by(uses: Any, *numbers: int) -> list[list[int]]:
     """By fresh batch: the batches, or for replay the unrolls, that its samples hold."""
-    return [
-        [int(s.obs["obs"][0, 0, 0]) // 1000 for s in uses.samples(batch(n), no_targets)]
-        for n in numbers
-    ]
+    return [[int(s.obs["obs"][0, 0, 0]) // 1000 for s in uses.samples(batch(n))] for n in numbers]
 
 
 def test_once() -> None:
     for config in (AlgorithmConfig(name="impala"), AlgorithmConfig(name="appo")):
         fresh = batch(1)
-        (sample,) = uses_of(config).samples(fresh, no_targets)
+        (sample,) = uses_of(config).samples(fresh)
         assert sample is fresh
 
 
@@ -72,14 +65,14 @@ def test_ring_without_others_uses_the_batch_again() -> None:
 
 def test_ring_keeps_copies_and_nothing_that_was_refused() -> None:
     uses = uses_of(AlgorithmConfig(name="appo", buffer_batches=2, uses=2))
-    bad = uses.samples(batch(9), no_targets)
+    bad = uses.samples(batch(9))
     next(bad)
     del bad  # its gradients were not finite
     fresh = batch(2)
-    list(uses.samples(fresh, no_targets))
+    list(uses.samples(fresh))
     fresh.obs["obs"].zero_()  # the receiver writes the next batch there
     fresh.loss.reward.zero_()
-    _, again = uses.samples(batch(3), no_targets)
+    _, again = uses.samples(batch(3))
     assert again.obs["obs"][0, 0] == 2000 and again.loss.reward[1, 0] == 2006
 
 
@@ -91,7 +84,7 @@ def replayed(pick: Any, *, kept: int, share: float = 0.5) -> list[list[int]]:
     uses = uses_of(config)
     found = []
     for number in range(1, 9):
-        (sample,) = uses.samples(batch(number), no_targets)
+        (sample,) = uses.samples(batch(number))
         columns = sample.obs["obs"][0, :, 0].long().tolist()
         assert columns[: G * B] == batch(number).obs["obs"][0, :, 0].long().tolist()
         assert sample.loss.flags.shape[1] == len(columns)
@@ -132,7 +125,7 @@ def test_replay_share_is_kept_over_many_batches_of_any_size(share: float, unroll
     fresh = batch(1).columns(torch.arange(G).repeat(unrolls))._replace(unrolls=unrolls)
     old, new = 0.0, 0
     for number in range(400):
-        (sample,) = uses.samples(fresh, no_targets)
+        (sample,) = uses.samples(fresh)
         assert sample is not fresh  # whether this rank picked some or not
         if number >= 100:  # memory can give what is asked for
             old += sample.unrolls - unrolls
@@ -144,7 +137,7 @@ def test_replay_share_is_kept_over_many_batches_of_any_size(share: float, unroll
 
 def test_what_memory_could_not_give_is_not_owed() -> None:
     uses = uses_of(AlgorithmConfig(name="impala", replay_share=0.9, replay_unrolls=1000))
-    found = [sample for n in range(1, 30) for sample in uses.samples(batch(n), no_targets)]
+    found = [sample for n in range(1, 30) for sample in uses.samples(batch(n))]
     assert [sample.unrolls for sample in found[:4]] == [2, 4, 6, 8]
     assert found[-1].unrolls == 20
 
@@ -154,7 +147,7 @@ def test_epochs_go_through_everything_in_shuffled_parts(memory: bool) -> None:
     torch.manual_seed(1)
     uses = uses_of(AlgorithmConfig(name="ppo", epochs=2, minibatches=3))
     fresh = batch(1, memory=memory, dead=True)
-    samples = list(uses.samples(fresh, targets))
+    samples = list(uses.samples(with_all_targets(fresh)))
     assert len(samples) == 6 and sum(sample.unrolls for sample in samples) == pytest.approx(2 * B)
     epochs = [torch.cat([s.loss.action.flatten() for s in samples[at : at + 3]]) for at in (0, 3)]
     everything = fresh.loss.action.flatten()
@@ -179,7 +172,7 @@ def test_epochs_go_through_everything_in_shuffled_parts(memory: bool) -> None:
 def test_a_rank_with_too_few_steps_still_takes_every_step(memory: bool) -> None:
     """The others wait for it; and a network need not be able to read nothing."""
     uses = uses_of(AlgorithmConfig(name="ppo", epochs=1, minibatches=30))
-    samples = list(uses.samples(batch(1, memory=memory, dead=not memory), targets))
+    samples = list(uses.samples(with_all_targets(batch(1, memory=memory, dead=not memory))))
     assert len(samples) == 30
     live = [int((sample.loss.flags != DEAD).sum()) for sample in samples]
     assert sum(live) == T * G * B - 2 * (not memory)
@@ -192,16 +185,16 @@ def test_what_a_broken_step_was_made_of_is_forgotten() -> None:
     replay = uses_of(
         AlgorithmConfig(name="impala", replay_share=0.5, replay_unrolls=2, replay_pick="uniform")
     )
-    list(replay.samples(batch(1), no_targets))
-    broken = replay.samples(batch(2), no_targets)
+    list(replay.samples(batch(1)))
+    broken = replay.samples(batch(2))
     assert next(broken).loss.flags.shape[1] == 2 * G * B
     del broken
-    (after,) = replay.samples(batch(3), no_targets)
+    (after,) = replay.samples(batch(3))
     assert after.loss.flags.shape[1] == G * B  # nothing was left to go beside it
 
     ring = uses_of(AlgorithmConfig(name="appo", buffer_batches=2, uses=2))
-    list(ring.samples(batch(1), no_targets))
-    broken = ring.samples(batch(2), no_targets)
+    list(ring.samples(batch(1)))
+    broken = ring.samples(batch(2))
     next(broken)
     assert int(next(broken).obs["obs"][0, 0, 0]) == 1000
     del broken

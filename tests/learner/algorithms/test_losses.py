@@ -4,6 +4,7 @@ import functools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import torch
 from torch import Tensor
 
 from headrace.learner.algorithms import losses
-from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossBatch, LossNorm, Targets
+from headrace.learner.algorithms.gae import gae_targets
+from headrace.learner.algorithms.loss_inputs import (
+    Coefficients,
+    Loss,
+    LossBatch,
+    LossInputs,
+    LossNorm,
+    Targets,
+)
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.algorithms.schedule import value_at
 from headrace.learner.config import AlgorithmConfig
@@ -20,7 +29,7 @@ from headrace.learner.models import categorical
 from headrace.learner.models.distribution import distribution_of
 from headrace.learner.models.model import Output
 from headrace.learner.models.normalise import Moments, moments
-from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, discrete
+from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Part, discrete
 from tests.learner.together import together
 
 REFERENCE: dict[str, Any] = json.loads(
@@ -31,6 +40,10 @@ LN2 = math.log(2)
 
 def tensor(values: list[Any]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def entropy_of(logits: Tensor) -> Tensor:
+    return categorical.log_prob_and_entropy(logits, logits.argmax(-1))[1]
 
 
 # Published vectors
@@ -60,7 +73,7 @@ def test_policy_gradient_and_entropy_vectors(case: int) -> None:
     logp = categorical.log_prob(logits, torch.tensor(known["actions"]))
     loss = (losses.policy_gradient(logp, advantages) * weights).mean()
     assert loss.item() == pytest.approx(known["pg_loss"], abs=1e-6)
-    entropy_loss = -(categorical.entropy(logits) * weights).mean()
+    entropy_loss = -(entropy_of(logits) * weights).mean()
     assert entropy_loss.item() == pytest.approx(known["entropy_loss"], abs=1e-5)
 
 
@@ -68,7 +81,7 @@ def test_policy_gradient_and_entropy_vectors(case: int) -> None:
 def test_entropy_vectors_and_their_gradients() -> None:
     known = REFERENCE["trfl_entropy"]
     logits = tensor(known["logits"]).requires_grad_()
-    entropy = categorical.entropy(logits)
+    entropy = entropy_of(logits)
     (gradient,) = torch.autograd.grad(entropy.sum(), logits)
     torch.testing.assert_close(entropy.detach(), tensor(known["entropy"]), atol=1e-7, rtol=0)
     torch.testing.assert_close(gradient, tensor(known["grad"]), atol=1e-6, rtol=0)
@@ -90,7 +103,7 @@ def test_baseline_and_entropy_of_torchbeast() -> None:
     loss = losses.value_error(torch.zeros_like(errors), errors).sum()
     assert loss.item() == pytest.approx(known["baseline"]["loss"], abs=1e-4)
     logits = tensor(known["entropy"]["logits"]).requires_grad_()
-    entropy_loss = -categorical.entropy(logits)
+    entropy_loss = -entropy_of(logits)
     (gradient,) = torch.autograd.grad(entropy_loss, logits)
     assert entropy_loss.item() == pytest.approx(known["entropy"]["loss"], abs=1e-6)
     torch.testing.assert_close(gradient, tensor(known["entropy"]["grad"]), atol=1e-6, rtol=0)
@@ -145,22 +158,22 @@ def run(
     std: float | Tensor = 1.0,
 ) -> Loss:
     """One loss as the train loop calls it; ppo's targets are made from the target's values."""
-    now = Coefficients(
-        value_at(settings.clip, 0), value_at(settings.entropy_coef, 0), settings.kl_coef, std
-    )
-    if settings.name == "ppo":
-        targets = losses.ppo_targets(settings, now, output=target, batch=batch, norm=norm)
-        batch = batch._replace(targets=targets)
-        output = Output(output.params[:-1], output.value[:-1])
-    return LOSSES[settings.name](
-        settings,
-        now,
+    given = LossInputs(
+        config=settings,
+        coefs=Coefficients(
+            value_at(settings.clip, 0), value_at(settings.entropy_coef, 0), settings.kl_coef, std
+        ),
         distribution=distribution_of(discrete(output.params.shape[-1])),
         output=output,
         batch=batch,
         target=target if settings.name == "appo" else None,
         norm=norm,
     )
+    if settings.name == "ppo":
+        targets = gae_targets(replace(given, output=target))
+        steps = Output(output.params[:-1], output.value[:-1])
+        given = replace(given, output=steps, batch=batch._replace(targets=targets))
+    return LOSSES[settings.name](given)
 
 
 def single_step(logit: float, *, reward: float, flags: int) -> tuple[Output, LossBatch]:
@@ -296,15 +309,16 @@ def test_a_step_whose_ratio_exploded_has_finite_numbers_and_a_way_back(name: Any
         minus = torch.full((1, 1), -1.0)
         batch = batch._replace(targets=Targets(minus, minus, torch.zeros(1, 1)))
         output = Output(params[:-1], torch.zeros(1, 1, requires_grad=True))
-    loss = LOSSES[name](
-        config(name, entropy_coef=0.0),
-        Coefficients(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
+    given = LossInputs(
+        config=config(name, entropy_coef=0.0),
+        coefs=Coefficients(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
         distribution=distribution_of(discrete(2)),
         output=output,
         batch=batch,
         target=target if name == "appo" else None,
         norm=LossNorm(steps=1),
     )
+    loss = LOSSES[name](given)
     assert all(stat.isfinite() for stat in loss.stats.values()), loss.stats
     # At a softmax that is saturated the gradient of its own is zero: that of the ratio is not.
     assert loss.stats["policy_loss"].item() > 1e8
@@ -365,7 +379,7 @@ def test_dead_steps_change_nothing(name: str, normalised: bool) -> None:
 
 
 def moments_of(vs: Tensor, batch: LossBatch) -> Moments:
-    return moments(vs.unsqueeze(-1), losses.live_steps(batch.flags), lambda sums: sums)
+    return moments(vs.unsqueeze(-1), batch.live, lambda sums: sums)
 
 
 def columns(
@@ -427,14 +441,20 @@ def test_normalised_advantages() -> None:
 
 def test_a_missing_target_network_is_our_bug() -> None:
     output, target, batch = make_batch(5)
-    now = Coefficients(0.2, 0.0, 0.0)
-    rest: Any = {"distribution": distribution_of(discrete(3)), "norm": LossNorm(steps=1)}
+    given = LossInputs(
+        config=config("appo"),
+        coefs=Coefficients(0.2, 0.0, 0.0),
+        distribution=distribution_of(discrete(3)),
+        output=output,
+        batch=batch,
+        norm=LossNorm(steps=1),
+    )
     with pytest.raises(AssertionError, match="target network"):
-        losses.appo(config("appo"), now, output=output, batch=batch, target=None, **rest)
+        losses.appo(given)
     with pytest.raises(AssertionError, match="target network"):
-        losses.impala(config("impala"), now, output=output, batch=batch, target=target, **rest)
+        losses.impala(replace(given, target=target))
     with pytest.raises(AssertionError, match="targets"):
-        losses.ppo(config("ppo"), now, output=output, batch=batch, target=None, **rest)
+        losses.ppo(given)
 
 
 # ppo
@@ -460,33 +480,6 @@ def test_ppo_by_hand() -> None:
     assert by_params[0, 0, 0].item() > 0
 
 
-def test_ppo_targets_are_gae() -> None:
-    """Against the sum over k of (gamma lambda)^k times the one-step errors, spelt out."""
-    _, target, batch = make_batch(7)
-    settings = config("ppo", gamma=0.9, trace=0.8)
-    now = Coefficients(0.2, 0.0, 0.0)
-    made = losses.ppo_targets(settings, now, output=target, batch=batch, norm=LossNorm(steps=1))
-    steps, columns = batch.flags.shape
-    for column in range(columns):
-        for t in range(steps):
-            if batch.flags[t, column] & DEAD:
-                continue
-            total, weight = 0.0, 1.0
-            for k in range(t, steps):
-                flags = int(batch.flags[k, column])
-                if flags & DEAD:
-                    break
-                beyond = 0.0 if flags & TERMINATED else 0.9 * float(target.value[k + 1, column])
-                error = float(batch.reward[k, column]) + beyond - float(target.value[k, column])
-                total += weight * error
-                weight *= 0.9 * 0.8
-                if flags:
-                    break
-            assert made.advantages[t, column].item() == pytest.approx(total, abs=1e-5)
-            expected = total + float(target.value[t, column])
-            assert made.vs[t, column].item() == pytest.approx(expected, abs=1e-5)
-
-
 # Normalised returns
 
 
@@ -509,6 +502,67 @@ def test_returns_are_measured_in_their_deviation(name: str) -> None:
     found = list(map(float, moments_of(large.vs, batch)))
     assert found == pytest.approx([count, 10 * mean, 100 * squares], rel=1e-4)
     assert count == live_steps(batch)
+
+
+@pytest.mark.parametrize("name", ["impala", "appo"])
+@pytest.mark.parametrize(
+    ("reward", "limit", "drifted"),
+    [
+        (1.0, 0.2, 1.0),
+        (1.0, 0.3, 0.0),  # it has not moved so far
+        (1.0, 0.0, 0.0),  # off
+        (0.0, 0.2, 0.0),  # the action was bad: its advantage leads back
+    ],
+)
+def test_a_step_that_has_drifted_trains_the_policy_no_further(
+    name: str, reward: float, limit: float, drifted: float
+) -> None:
+    """The policy has moved from 1/2 to 3/4, the value is 1/2."""
+    output, batch = single_step(math.log(3), reward=reward, flags=TERMINATED)
+    target = Output(*(part.detach() for part in output))
+    settings = config(name, entropy_coef=0.0, drift_limit=limit)
+    loss = run(settings, output, target, batch, LossNorm(steps=1))
+    by_params, by_value = gradients(loss, output)
+    assert loss.stats["drift_fraction"].item() == drifted
+    assert bool(by_params.any()) == (drifted == 0)
+    assert (loss.stats["policy_loss"].item() == 0) == (drifted == 1)
+    assert by_value.flatten().tolist() == pytest.approx([0.5 * (0.5 - reward), 0])
+
+
+def test_a_bad_action_that_has_become_rare_drifts_too() -> None:
+    """From 1/2 to 1/4: its ratio is 1/2."""
+    output, batch = single_step(-math.log(3), reward=0.0, flags=TERMINATED)
+    loss = run(config("impala", drift_limit=0.2), output, output, batch, LossNorm(steps=1))
+    assert loss.stats["drift_fraction"].item() == 1
+    assert loss.stats["policy_loss"].item() == 0
+
+
+def test_a_drift_of_a_rare_action_is_small_whatever_its_ratio() -> None:
+    """From 1/2000 to 1/3: by its ratio, 667, it would have left any bound."""
+    output, batch = single_step(-LN2, reward=1.0, flags=TERMINATED)
+    batch = batch._replace(logp=torch.tensor([[-math.log(2000)]]))
+    loss = run(config("impala", drift_limit=0.34), output, output, batch, LossNorm(steps=1))
+    assert loss.stats["drift_fraction"].item() == 0
+
+
+def test_dead_steps_and_actions_with_numbers_do_not_drift() -> None:
+    output, _, batch = make_batch(11)
+    every = LossNorm(steps=live_steps(batch))
+    settings = config("impala", drift_limit=0.01, normalise_advantages=True)
+    share = run(settings, output, output, batch, every).stats["drift_fraction"].item()
+    assert 0 < share < 1
+    assert share * live_steps(batch) == pytest.approx(round(share * live_steps(batch)))
+    numbers = distribution_of(Action((Part((), "float32", (1,), low=(-9.0,), high=(9.0,)),)))
+    params, value = torch.zeros(10, 6, 2, requires_grad=True), output.value
+    given = LossInputs(
+        config=settings,
+        coefs=Coefficients(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
+        distribution=numbers,
+        output=Output(params, value),
+        batch=batch._replace(action=torch.zeros(9, 6, 1)),
+        norm=every,
+    )
+    assert LOSSES["impala"](given).stats["drift_fraction"].item() == 0
 
 
 def test_a_batch_without_a_live_step_is_no_fault() -> None:

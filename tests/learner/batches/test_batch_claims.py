@@ -13,6 +13,7 @@ from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.learner import LearnerEnd
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.fields import MAX_VERSION
+from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Deliver, Nack, Outcome
 from headrace.learner.batches.batch import Batch
 from headrace.learner.spaces import Leaf, Spaces, discrete, unroll_fields
@@ -148,14 +149,8 @@ def rank(own: Batch) -> tuple[LearnerEnd, Heard]:
     heard = Heard()
     end = LearnerEnd(
         "ipc:///nowhere",
-        name="l",
-        inc=1,
-        rank=0,
-        world=1,
-        run="r",
-        shared={},
-        spaces=("", ""),
-        unroll_bytes=1,
+        messages.Hello("learner", "l", inc=1, run="r"),
+        HelloPayload(),
         accept=own.place,
         free=lambda: own.room,
         journal=Journal(None, ""),

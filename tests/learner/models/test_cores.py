@@ -30,7 +30,7 @@ def torch_s(core: Core, kind: str, inputs: int) -> nn.LSTM | nn.GRU:
 
 
 def core_of(kind: str, inputs: int = 7) -> Core:
-    core = CORES[kind](inputs, UNITS, torch.Generator().manual_seed(0))
+    core = CORES[kind](inputs, UNITS, torch.Generator().manual_seed(0), bias=0.0)
     torch.manual_seed(1)
     for bias in (core.inputs.bias, core.recurrent.bias):
         nn.init.normal_(bias)
@@ -75,11 +75,48 @@ def test_an_episode_knows_nothing_of_the_one_before(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_weights_begin_orthogonal(kind: str) -> None:
-    core = CORES[kind](7, UNITS, torch.Generator().manual_seed(0))
+    core = CORES[kind](7, UNITS, torch.Generator().manual_seed(0), bias=0.0)
     for layer in (core.inputs, core.recurrent):
         columns = layer.weight.T @ layer.weight
         torch.testing.assert_close(columns, torch.eye(len(columns)), atol=1e-5, rtol=0)
         assert not layer.bias.any()
+
+
+def gradients_of_a_cue(kind: str, bias: float, ago: tuple[int, ...]) -> list[float]:
+    """By how many steps ago it was shown, as parts of that at its own step."""
+    core = CORES[kind](64, 128, torch.Generator().manual_seed(0), bias=bias)
+    dice = torch.Generator().manual_seed(1)
+    x = torch.randn(max(ago) + 1, 16, 64, generator=dice).requires_grad_()
+    outputs, _ = core(x.tanh(), torch.zeros(16, core.size))
+    one = torch.randn(128, generator=dice)
+    found = []
+    for steps in (0, *ago):
+        (gradient,) = torch.autograd.grad((outputs[steps] @ one).sum(), x, retain_graph=True)
+        found.append(float(gradient[0].norm()))
+    return [later / found[0] for later in found[1:]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"), [("lstm", (0.3, 0.2, 0.1)), ("gru", (0.2, 0.04, 0.003))]
+)
+def test_a_cue_of_long_ago_can_be_learned_from(kind: str, least: tuple[float, ...]) -> None:
+    """With the default; with an open gate and no bias it could not, with more it explodes."""
+    kept = gradients_of_a_cue(kind, ModelConfig().core_bias, (10, 25, 50))
+    assert all(low < found < 1 for low, found in zip(least, kept, strict=True)), kept
+    assert kept == sorted(kept, reverse=True)
+    assert all(found < 0.01 for found in gradients_of_a_cue(kind, 0.0, (10, 25, 50)))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_the_bias_is_that_of_the_gate_that_keeps(kind: str) -> None:
+    """Closed to all that is new, a memory stays as it is."""
+    core = CORES[kind](7, UNITS, torch.Generator().manual_seed(0), bias=50.0)
+    if kind == "lstm":
+        with torch.no_grad():
+            core.inputs.bias[:UNITS] = -50.0  # the gate of its inputs
+    memory = torch.rand(B, core.size)
+    _, after = core(torch.randn(T, B, 7), memory)
+    torch.testing.assert_close(after[:, -UNITS:], memory[:, -UNITS:])
 
 
 def observations(spaces: Spaces, *, previous: bool) -> dict[str, torch.Tensor]:

@@ -36,7 +36,7 @@ def weights(model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("separate", [True, False])
 @pytest.mark.parametrize("lead", [(), (3,), (7, 3)])
 def test_shapes(separate: bool, lead: tuple[int, ...]) -> None:
-    model = build(ModelConfig(separate=separate, activation="relu"), MIXED, seed=0)
+    model = build(ModelConfig(kind="mlp", separate=separate, activation="relu"), MIXED, seed=0)
     obs = {
         "board": torch.randint(0, 255, (*lead, 3, 2), dtype=torch.uint8),
         "clock": torch.randn(lead, dtype=torch.float64),
@@ -49,7 +49,7 @@ def test_shapes(separate: bool, lead: tuple[int, ...]) -> None:
 
 
 def test_every_feature_counts() -> None:
-    model = build(ModelConfig(), MIXED, seed=0)
+    model = build(ModelConfig(kind="mlp"), MIXED, seed=0)
     zero = {
         "board": torch.zeros(3, 2, dtype=torch.uint8),
         "clock": torch.zeros((), dtype=torch.float64),
@@ -173,14 +173,14 @@ def test_stacked_leaves_are_flattened_whole() -> None:
     assert features.count == 6 + 12
     assert features(obs).tolist() == [[0, 1, 2, 3, 4, 5, *(1, 0, 0, 0), *(0, 0, 0, 1), 0, 1, 0, 0]]
     image = Spaces((Leaf("obs", "uint8", (5, 6), stack=4),), discrete(2))
-    model = build(ModelConfig(), image, seed=0)
+    model = build(ModelConfig(kind="mlp"), image, seed=0)
     assert model({"obs": torch.zeros(7, 4, 5, 6, dtype=torch.uint8)}).value.shape == (7,)
 
 
 def test_wrong_settings_say_what_to_change() -> None:
     with pytest.raises(ValueError, match=r"obs_scale has 3 numbers, the observation has 4"):
         build(ModelConfig(obs_scale=(1, 2, 3)), CARTPOLE, seed=0)
-    with pytest.raises(ValueError, match=r'model\.kind = "cnn" is not available.*: mlp'):
+    with pytest.raises(ValueError, match=r'model\.kind = "cnn" is not available.*: auto, mlp'):
         build(ModelConfig(kind="cnn"), CARTPOLE, seed=0)
 
 

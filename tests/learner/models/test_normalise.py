@@ -194,10 +194,10 @@ def test_the_network_sees_normalised_numbers(kind: str) -> None:
     assert not torch.allclose(plain(obs).value, normal(obs).value)
 
 
-def test_what_there_is_not_cannot_be_normalised() -> None:
+def test_images_and_categories_stay_as_they_are() -> None:
     spaces = Spaces((LEAVES[1], LEAVES[2]), discrete(2))
-    with pytest.raises(ValueError, match="no numbers, only images or categories; set it to false"):
-        build(ModelConfig(normalise_obs=True), spaces, seed=0)
+    assert build(ModelConfig(normalise_obs=True), spaces, seed=0).normaliser is None
+    assert build(ModelConfig(normalise_obs=True), SPACES, seed=0).normaliser is not None
 
 
 def merge(returns: PopArt, drawn: np.ndarray[Any, Any]) -> None:

@@ -5,7 +5,8 @@ python poisoner.py VALUE actor --broker ..
 
 import sys
 
-from headrace.actors.rollout import FinishedUnroll, Rollout
+from headrace.actors.rollout import Rollout
+from headrace.broker.peers.outbox import FinishedUnroll
 from headrace.launch import cli
 
 VALUE = float(sys.argv.pop(1))

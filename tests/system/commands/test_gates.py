@@ -1,7 +1,9 @@
 """The quick ones of the learning gates, one seed each: what should learn, learns.
 
-`make learn` runs all of them with three seeds.
+`make learn` runs all of them with three seeds. cartpole-appo is the run of the guide: see there.
 """
+
+import dataclasses
 
 import pytest
 
@@ -9,7 +11,7 @@ from headrace.launch.bench import learning_gates
 
 QUICK = (
     "cartpole-impala",
-    "cartpole-appo",
+    "tmaze-10-ppo",
     "pendulum-appo",
     "multi",
     "parts",
@@ -17,9 +19,15 @@ QUICK = (
     "tracker",
     "catch",
 )
+# Where the gate's own goal takes long, one on the way to it, far above what chance brings: that is
+# about -1200 for Pendulum.
+NEARER = {"pendulum-appo": -500.0}
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_it_learns(name: str) -> None:
+def test_it_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = learning_gates.GATES[name]
+    nearer = dataclasses.replace(gate, goal=NEARER.get(name, gate.goal))
+    monkeypatch.setitem(learning_gates.GATES, name, nearer)
     found = learning_gates.run_gate(name, 1)
     assert found["passed"] == [1], found

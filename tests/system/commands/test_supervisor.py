@@ -15,31 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.journal import audit
 from tests import ports
 from tests.needs import missing
 from tests.system.conftest import RUN, Place, Process, until
+from tests.trainings import trained
 
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
 LONG_S = 90.0  # a dozen processes that import torch
-
-# The one place to switch: without `headrace node` two samplers stand for a node.
-HEADRACE = """#!/bin/bash
-if [[ $1 == node ]] && ! {python} -m headrace.launch.cli node --help >/dev/null 2>&1; then
-    words=()
-    shift
-    while (($#)); do
-        case $1 in --metrics-*) ;; *) words+=("$1" "$2") ;; esac
-        shift 2
-    done
-    trap 'kill -TERM $(jobs -p)' TERM
-    {python} -m headrace.launch.cli actor "${{words[@]}}" &
-    {python} -m headrace.launch.cli actor "${{words[@]}}" &
-    while [[ $(jobs -pr) ]]; do wait; done
-    exit 0
-fi
-exec {python} -m headrace.launch.cli "$@"
-"""
+HEAD = ["broker", "evaluator", "learner"]
 
 
 def blocks(kind: str) -> list[str]:
@@ -59,8 +42,8 @@ class Rack:
         bin_folder = self.folder / "bin"
         bin_folder.mkdir()
         for name, text in (
-            ("headrace", HEADRACE.format(python=sys.executable)),
-            ("torchrun", f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'),
+            ("headrace", f'#!/bin/bash\nexec {sys.executable} -m headrace.launch.cli "$@"\n'),
+            ("python", f'#!/bin/bash\nexec {sys.executable} "$@"\n'),
         ):
             (bin_folder / name).write_text(text)
             (bin_folder / name).chmod(0o755)
@@ -103,17 +86,18 @@ class Rack:
             text = path.read_text().replace("--metrics-port 9100", f"--metrics-port {self.metrics}")
             path.write_text(re.sub(r"--metrics-port 91\d\d", "--metrics-port 0", text))
 
-    def status(self, machine: str) -> dict[str, str]:
-        told = self.line(f"supervisorctl -c rack/{machine}.conf status")
-        return dict(re.findall(r"^(\w+) +(\w+)", told, re.M))
+    def runs(self, machine: str, program: str, *, times: int = 1) -> None:
+        """Waits until its supervisor has seen it run so often: for some seconds without an end."""
+        log, line = self.folder / f"rack/{machine}.log", f"success: {program} entered RUNNING"
+        until(lambda: log.read_text().count(line) >= times, f"{program} runs", timeout_s=LONG_S)
 
     def pid(self, machine: str, program: str) -> int:
         return int(self.line(f"supervisorctl -c rack/{machine}.conf pid {program}"))
 
     def trains(self, more: int = 20) -> None:
         ledger = self.folder / "rack/runs/cartpole/ledger"
-        goal = audit.trained(ledger) + more
-        until(lambda: audit.trained(ledger) >= goal, f"{goal} trained unrolls", timeout_s=LONG_S)
+        goal = trained(ledger) + more
+        until(lambda: trained(ledger) >= goal, f"{goal} trained unrolls", timeout_s=LONG_S)
 
     def children(self, pid: int) -> set[int]:
         """All that descend from it."""
@@ -152,12 +136,11 @@ def test_the_guide_walked_through(rack: Rack) -> None:
     rack.walk()  # keys and files
     rack.ports()
     rack.walk()  # three supervisors
-    until(
-        lambda: set(rack.status("head").values()) == {"RUNNING"}, "the head runs", timeout_s=LONG_S
-    )
+    for machine, program in (*(("head", role) for role in HEAD), ("node1", "node")):
+        rack.runs(machine, program)
     rack.trains()
     head, node = rack.walk()  # their status
-    assert re.findall(r"^(\w+) +RUNNING", head, re.M) == ["broker", "evaluator", "learner"]
+    assert re.findall(r"^(\w+) +RUNNING", head, re.M) == HEAD
     assert re.findall(r"^(\w+) +RUNNING", node, re.M) == ["node"]
     scores = rack.folder / "rack/runs/cartpole/evaluations.jsonl"
     until(scores.exists, "an evaluation", timeout_s=LONG_S)
@@ -165,7 +148,7 @@ def test_the_guide_walked_through(rack: Rack) -> None:
     # What is killed is started again, and training goes on.
     before = rack.pid("head", "broker")
     os.kill(before, signal.SIGKILL)
-    until(lambda: rack.status("head")["broker"] == "RUNNING", "the broker is back")
+    rack.runs("head", "broker", times=2)
     assert rack.pid("head", "broker") != before
     rack.trains()
 

@@ -23,7 +23,7 @@ from headrace.launch.roles.evaluation_results import EvaluationResults
 from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete
-from headrace.learner.weights import dump, layout_digest
+from headrace.learner.weights import FlatWeights, layout_digest
 from tests.learner import test_train
 from tests.system.conftest import Place, until
 from tests.system.harness import calls, disks
@@ -385,7 +385,8 @@ def test_damage_in_an_evaluators_best(tmp_path: Path, caplog: pytest.LogCaptureF
 
     def add(version: int, mean: float) -> None:
         keep = EvaluationResults(tmp_path, run, spaces)
-        keep.add(Blob.of(version, layout_digest(model), dump(model)), {"t": 0.0, "mean": mean})
+        blob = Blob.of(version, layout_digest(model), FlatWeights(model).dump())
+        keep.add(blob, {"t": 0.0, "mean": mean})
 
     def best() -> list[int]:
         return sorted(int(path.name) for path in (tmp_path / "best").iterdir())

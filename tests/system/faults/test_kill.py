@@ -13,7 +13,7 @@ from tests.system.harness.figures import pick, say
 from tests.system.harness.tally import tally
 from tests.system.harness.watching import Progress
 
-CASES = pick([(1, 12), (2, 12), (3, 12)], [(1, 60), (2, 60), (3, 60), (4, 600)])
+CASES = pick([(1, 8), (2, 8), (3, 8)], [(1, 60), (2, 60), (3, 60), (4, 600)])
 
 
 @pytest.mark.parametrize(("seed", "seconds"), CASES)

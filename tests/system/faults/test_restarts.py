@@ -11,9 +11,10 @@ import zmq
 
 from headrace.broker.protocol import messages
 from headrace.launch.config import run_file
-from headrace.learner import checkpoint, weights
+from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
+from headrace.learner.weights import FlatWeights
 from tests.system.conftest import Place, until
 from tests.system.harness.chaos import IN_FLIGHT, RUN, Role, System, group
 from tests.system.harness.figures import pick, say
@@ -45,7 +46,7 @@ def digest_of(place: Place, saved: checkpoint.Checkpoint) -> str:
     run = run_file.load(place.run, [])
     model = build(run.model, msgspec.convert(saved.state["spaces"], Spaces), seed=0)
     model.load_state_dict(saved.tensors["model"])
-    return weights.module_digest(model)
+    return FlatWeights(model).digest()
 
 
 def announced(address: str) -> messages.Announce:

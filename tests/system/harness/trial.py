@@ -4,6 +4,7 @@ Lost, strictly: what was generated and stays open while newer unrolls come and g
 run that was stopped comes out even whatever happened, because who leaves gives up what is open.
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -41,10 +42,11 @@ class Trial:
                 now = int(Path(f"/proc/{role.pid}/statm").read_text().split()[1]) * page
                 self.grew_mb = max(self.grew_mb, now - self._sizes.setdefault(role.pid, now))
 
-    def for_seconds(self, seconds: float) -> int:
-        """Lets the time pass; returns the number of unrolls trained in it."""
+    def for_seconds(self, seconds: float, *, enough: float = math.inf) -> int:
+        """Lets the time pass; returns the number of unrolls trained in it. It is over sooner once
+        `enough` were."""
         before, deadline = self._place.trained(), time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._place.trained() < before + enough:
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
             self.look()
         return self._place.trained() - before

@@ -1,5 +1,6 @@
 """Looks at running roles from outside: is anything trained, what do they hold."""
 
+import contextlib
 import signal
 import time
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ def held(pid: int) -> Held:
     said = dict(line.split(":", 1) for line in lines)
     rss = int(said["VmRSS"].split()[0]) / 1024
     return Held(rss, len(list((proc / "fd").iterdir())), int(said["Threads"]))
+
+
+def sockets(pid: int) -> int:
+    """Its open sockets, without the eventfds and epolls that ZeroMQ makes once for itself."""
+    count = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += str(link.readlink()).startswith("socket:")
+    return count
 
 
 def trained_versions(journal: Path) -> list[int]:

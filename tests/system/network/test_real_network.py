@@ -15,7 +15,7 @@ from tests.system.attacks.test_curve import Keys
 from tests.system.conftest import LONG_S, RUN, Place, Process, until
 from tests.system.harness.figures import LONG, pick, say
 from tests.system.harness.trial import Trial
-from tests.system.harness.watching import held
+from tests.system.harness.watching import sockets
 from tests.system.network.line import Condition
 from tests.system.network.network import Host, Network, net  # noqa: F401  # a fixture
 
@@ -196,7 +196,7 @@ def test_a_host_that_vanished_is_forgotten(net: Network, place: Place) -> None: 
     near.learner(place)
     near.actor(place, "--name", "near")
     place.trains(20)
-    before = held(broker.pid).descriptors
+    before = sockets(broker.pid)
     sampler = host.actor(place, "--name", "far")
     broker.says("actor far joins")
     place.trains(20)
@@ -204,6 +204,6 @@ def test_a_host_that_vanished_is_forgotten(net: Network, place: Place) -> None: 
     sampler.kill()
     began = time.monotonic()
     broker.says("fell silent")
-    gone = lambda: held(broker.pid).descriptors <= before  # noqa: E731
-    until(gone, "its descriptors to be free", timeout_s=60.0)
+    gone = lambda: sockets(broker.pid) <= before  # noqa: E731
+    until(gone, "its sockets to be free", timeout_s=60.0)
     say("real network, a host that vanished", free_s=time.monotonic() - began)

@@ -9,7 +9,7 @@ import zmq
 
 from headrace.actors.envs.make import probe
 from headrace.broker.journal.journal import Journal
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.sampler import SamplerEnd
 from headrace.launch.config import run_file
 from tests.system.conftest import RUN, Place, until
 from tests.system.harness.figures import pick, say
@@ -39,7 +39,7 @@ class Joiners:
         self._loop = asyncio.get_running_loop()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         ends = [
-            ActorEnd(
+            SamplerEnd(
                 self._endpoint,
                 name=f"joiner-{n}",
                 inc=1000 + n,

@@ -28,6 +28,12 @@ envs = 1
 
 [model]
 hidden = [16]
+normalise_obs = false
+normalise_returns = false
+
+[algorithm]
+trace = 1.0
+normalise_advantages = false
 
 [pacing]
 batch_unrolls = 4

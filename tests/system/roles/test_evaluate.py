@@ -14,7 +14,9 @@ from tests.system.commands.test_metrics import by, port_of, scrape, value
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, Process, until
 
-QUICK = ("--set", "evaluate.every_s=0.1", "--set", "evaluate.episodes=5")
+QUICK_WORDS = ("--every-s", "0.1", "--episodes", "5", "--share", "1")
+SETS = ("evaluate.every_s=0.1", "evaluate.episodes=5", "evaluate.share=1")
+QUICK = tuple(word for key in SETS for word in ("--set", key))
 
 
 def lines(place: Place) -> list[dict[str, Any]]:
@@ -36,7 +38,7 @@ def pid_of(place: Place) -> int:
     def look() -> int | None:
         for pid in place.alive():
             try:
-                if os.getpriority(os.PRIO_PROCESS, pid) == 10:
+                if os.getpriority(os.PRIO_PROCESS, pid) == 3:
                     return pid
             except ProcessLookupError:
                 continue
@@ -51,7 +53,7 @@ def evaluator(place: Place, *arguments: str) -> Process:
 
 
 def test_a_run_with_an_evaluator(place: Place) -> None:
-    train = place.train("--stop-steps", "60000", "--evaluate", *QUICK)
+    train = place.train("--stop-steps", "30000", "--evaluate", *QUICK)
     assert train.ends() == 0, train.text()
     place.nothing_is_left()
     check_books(place)
@@ -108,7 +110,7 @@ def test_one_that_cannot_work_does_not_end_the_run(place: Place) -> None:
     (place.folder / "choosy.py").write_text(
         "import os, gymnasium\n"
         "def make():\n"
-        "    if os.getpriority(os.PRIO_PROCESS, 0) == 10:\n"
+        "    if os.getpriority(os.PRIO_PROCESS, 0) == 3:\n"
         "        raise RuntimeError('not for me')\n"
         "    return gymnasium.make('CartPole-v1')\n"
     )
@@ -200,3 +202,38 @@ def test_an_address_that_is_none(place: Place) -> None:
     alone = place.headrace("evaluate", "--broker", "nowhere")
     assert alone.ends() == 2
     assert len(alone.lines()) == 1
+
+
+GOAL = ("--set", "stop.metric=evaluation", "--set", "evaluate.greedy=false", *QUICK)
+
+
+def test_an_evaluation_reaches_the_goal(place: Place) -> None:
+    """headrace train starts the evaluator by itself."""
+    train = place.train("--stop-return", "25", "--stop-steps", "2000000", *GOAL)
+    assert train.ends() == 0, train.text()
+    summary = place.summary()
+    assert summary["stop_reason"] == "return"
+    assert summary["evaluation"]["best"]["mean"] >= 25
+    assert 0 < summary["solved_at_steps"] == summary["trained_steps"]
+    assert "no evaluator is connected" not in train.text()
+    again = place.train("--resume", "--evaluate")
+    assert again.ends() == 0, again.text()
+    assert "its mean return in an evaluation is " in again.text()
+    place.nothing_is_left()
+
+
+def test_a_goal_by_evaluation_among_roles_of_their_own(place: Place) -> None:
+    broker, actor, one = place.broker(), place.actor(), evaluator(place, *QUICK_WORDS)
+    learner = place.learner("--set", "stop.return=9", *GOAL[:2], "--set", "evaluate.episodes=5")
+    assert learner.ends() == 0, learner.text()
+    assert actor.ends() == 0
+    assert one.ends() == 0
+    assert max(line["mean"] for line in lines(place)) >= 9
+    assert broker.term() == 0
+
+
+def test_a_goal_by_evaluation_needs_a_return(place: Place) -> None:
+    train = place.train("--set", "stop.metric=evaluation")
+    assert train.ends() == 2
+    (line,) = train.lines()
+    assert 'stop.metric is "evaluation", and stop.return is not set' in line

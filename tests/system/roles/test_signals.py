@@ -11,11 +11,6 @@ from tests.system.conftest import Place, Process, until
 Moment = Callable[[Place, Process], object]
 
 
-@pytest.fixture(autouse=True)
-def _from_the_first_import_on(place: Place) -> None:
-    place.cold = True
-
-
 def children(place: Place, train: Process) -> int:
     return len(place.alive().keys() - {train.pid})
 
@@ -50,6 +45,18 @@ MOMENTS: tuple[Moment, ...] = (
 )
 
 
+# It may still be importing then, so these begin with a fresh interpreter.
+IMPORTING = frozenset({before_the_first_fork, the_broker_is_forked, the_samplers_are_forked})
+
+
+def comes_to(moment: Moment, place: Place) -> Process:
+    """Starts `headrace train`, and waits until it has come so far."""
+    place.cold = moment in IMPORTING
+    train = place.train()
+    moment(place, train)
+    return train
+
+
 def check_end(place: Place, train: Process) -> None:
     assert train.ends(timeout_s=20) == 3, train.text()
     place.nothing_is_left()
@@ -66,16 +73,14 @@ def check_end(place: Place, train: Process) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_sigterm_ends_it_cleanly(place: Place, moment: Moment) -> None:
-    train = place.train()
-    moment(place, train)
+    train = comes_to(moment, place)
     train.signal(signal.SIGTERM)
     check_end(place, train)
 
 
 @pytest.mark.parametrize("moment", [before_the_first_fork, the_broker_is_forked, mid_run])
 def test_ctrl_c_reaches_every_process_and_the_parent_decides(place: Place, moment: Moment) -> None:
-    train = place.train()
-    moment(place, train)
+    train = comes_to(moment, place)
     os.killpg(train.pid, signal.SIGINT)  # as a terminal does
     check_end(place, train)
     # The samplers were still told what became of their unrolls: nobody's broker left first.
@@ -102,8 +107,7 @@ def test_a_signal_while_it_ends_by_itself_does_no_harm(place: Place) -> None:
 
 @pytest.mark.parametrize("moment", [the_samplers_are_forked, mid_run])
 def test_killing_the_parent_leaves_no_orphan(place: Place, moment: Moment) -> None:
-    train = place.train()
-    moment(place, train)
+    train = comes_to(moment, place)
     train.kill()
     until(lambda: not place.alive(), "the end of all children", timeout_s=12)
     account = place.account()

@@ -106,8 +106,8 @@ def test_it_stalls() -> None:
 @pytest.mark.processes
 def test_it_dies() -> None:
     code = (
-        "from headrace.actors.envs.toys.sleepers import make;"
-        " e = make(die=1.0); e.reset(); e.step(0)"
+        "from headrace.actors.envs.toys.sleepers import Sleeper;"
+        " e = Sleeper(die=1.0); e.reset(); e.step(0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 13
 
@@ -115,3 +115,14 @@ def test_it_dies() -> None:
 def test_an_unknown_kind() -> None:
     with pytest.raises(Exception, match='kind is \'odd\'; set it to "tail" or "normal"'):
         made(kind="odd")
+
+
+def test_one_instance_of_four_is_slow_by_its_first_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+    monkeypatch.setattr(sleepers.Sleeper, "_spend", lambda _, seconds: spent.append(seconds))
+    for seed in range(4):
+        env = sleepers.Sleeper(step_s=0.001, slow_step_s=0.1)
+        env.reset(seed=seed)
+        env.reset()
+        env.step(np.int64(0))
+    assert [seconds for seconds in spent if seconds] == [0.1, 0.001, 0.001, 0.001]

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from headrace.broker.journal.journal import Journal
-from headrace.broker.peers.sampler import ActorEnd
+from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.transport import endpoints
 
@@ -19,7 +19,7 @@ async def heard(path: Path, *, answer_after: int) -> list[float]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = endpoints.router(context)
     address = endpoints.bind(router, f"ipc://{path}/b")
-    end = ActorEnd(address, name="late", inc=7, context=context, journal=Journal(None, ""))
+    end = SamplerEnd(address, name="late", inc=7, context=context, journal=Journal(None, ""))
     times: list[float] = []
     try:
         async with asyncio.TaskGroup() as group:

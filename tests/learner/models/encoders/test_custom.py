@@ -240,7 +240,10 @@ def test_a_failure_in_training_is_the_encoder_s_own(module: ModuleType) -> None:
         ({"kwargs": {"depth": 3}}, r"'depth'; it is called with \(leaves, rng, \*\*model.kwargs\)"),
         ({"obs_scale": (1.0,)}, 'obs_scale is not for model.kind = "my_encoders:make"'),
         ({"kind": "mlp", "kwargs": {"x": 1}}, r"model\.kwargs are for a module:factory"),
-        ({"kind": "cnn"}, '"cnn" is not available; .* mlp, nature, resnet, or to module:factory'),
+        (
+            {"kind": "cnn"},
+            '"cnn" is not available; .* mlp, nature, resnet, grid, or to module:factory',
+        ),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], words: str) -> None:

@@ -103,7 +103,7 @@ def test_images_and_numbers_are_joined() -> None:
 
 
 def test_a_value_network_of_its_own() -> None:
-    model = resnet(Leaf("obs", "uint8", (10, 10)), config=ModelConfig(kind="resnet"))
+    model = resnet(Leaf("obs", "uint8", (10, 10)), config=ModelConfig(kind="resnet", separate=True))
     model({"obs": images(2, 10, 10)}).value.sum().backward()
     touched = {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None}
     assert touched == {"value_encoder", "value_head"}

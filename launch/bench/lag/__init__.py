@@ -1,0 +1,1 @@
+"""Training at a forced lag, and the area under its learning curve."""

@@ -1,0 +1,153 @@
+"""Stands in for broker and samplers, and gives the train loop batches of exactly one lag.
+
+    next() -> credit for a batch, weights `lag` versions old -> the real Sampler plays -> batch
+
+The train loop has a thread of its own and the sampler the event loop, but one always waits for the
+other, so a run with one seed is the same again. The first batches are played with version 0.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from headrace.actors.metrics import SamplerMetrics
+from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.outbox import FinishedUnroll, Outbox
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.broker.protocol.messages import Ack, Deliver, Limit, Outcome
+from headrace.broker.weights.blobs import Blob
+from headrace.launch.bench.lag.curve_area import Score
+from headrace.launch.config.run_file import Run
+from headrace.launch.roles import sampler
+from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.receiver import Windows
+from headrace.learner.models.build import build
+from headrace.learner.weights import layout_digest
+
+
+class LaggedSource:
+    """Is the train loop's source of unrolls, and the end that its only sampler speaks with."""
+
+    def __init__(self, run: Run, *, lag: int, seed: int) -> None:
+        groups = run.actor.count * run.actor.groups
+        stepping = "vector" if run.actor.stepping == "vector" else "inline"
+        alone = msgspec.structs.replace(run.actor, groups=groups, stepping=stepping)
+        self.scores: list[Score] = []
+        self.acted = 0  # steps that the weights which act now were trained on
+        self._lag = lag
+        self._version, self._trained = 0, [0]  # the newest weights; by version: steps trained on
+        self._bodies: dict[int, bytes] = {}  # of the weights that are still to act
+        self._credit, self._given = [0] * groups, 0  # by stream, and together: unrolls asked for
+        # What the sampler asks of its end.
+        self.news, self.over, self.waited = asyncio.Event(), "", 0
+        self.blob: Blob | None = None
+        self.outbox = Outbox(inc=1, streams=groups)
+        end = cast(SamplerEnd, self)
+        metrics = SamplerMetrics(CollectorRegistry())
+        played = msgspec.structs.replace(run, actor=alone)
+        self._sampler = sampler.build(end, played, seed=seed, metrics=metrics)
+        self.spaces = self._sampler.stepper.spaces
+        self._layout = layout_digest(build(run.model, self.spaces, seed=0))
+        self._batch = Batch(
+            self.spaces,
+            length=run.unroll.length,
+            envs=run.unroll.envs,
+            unrolls=run.pacing.batch_unrolls,
+            pinned=False,
+            memory=run.model.memory,
+            previous=run.model.previous,
+            largest=run.unroll.largest,
+        )
+
+    async def serve(self, train: Callable[[], object]) -> None:
+        """Plays what `train` asks for, until it returns; ends both if either fails."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._sampler.run(), name="sampler")
+                await asyncio.to_thread(train)
+                self.over = "measured"
+                self.news.set()
+        finally:
+            self._sampler.stepper.close()
+
+    # What the train loop asks of its source, in its thread.
+
+    def next(self, timeout_s: float) -> Batch | None:  # noqa: ARG002 - nothing is waited for
+        """Plays a batch with the weights of `lag` versions ago."""
+        played = self._play(max(0, self._version - self._lag))
+        asyncio.run_coroutine_threadsafe(played, self._loop).result()
+        return self._batch
+
+    def publish(self, version: int, body: bytes) -> None:
+        self._version, self._bodies[version] = version, body
+        self._bodies.pop(version - self._lag - 1, None)
+
+    def trained(self, batch: Batch, *, version: int) -> None:
+        assert version == len(self._trained), "each batch is one version"
+        self._trained.append(self._trained[-1] + batch.steps)
+
+    def reject(self, batch: Batch, places: Sequence[int], _objection: Objection, /) -> None:
+        batch.drop(places)
+
+    def refill(self, batch: Batch) -> None:
+        """Does nothing: what is left of a batch that broke the step is given up."""
+
+    def windows(self) -> Windows:
+        return ()
+
+    def stats(self, stats: dict[str, float]) -> None:
+        """Does nothing: nobody watches."""
+
+    async def _play(self, version: int) -> None:
+        self._batch.clear()
+        self.blob = Blob.of(version, self._layout, self._bodies[version])
+        self.acted = self._trained[version]
+        for _ in range(self._batch.unrolls):  # in turn
+            self._credit[self._given % len(self._credit)] += 1
+            self._given += 1
+        self.outbox.on_limit(Limit(tuple((n, upto, 0) for n, upto in enumerate(self._credit))))
+        self._full = asyncio.Event()
+        self.news.set()
+        await self._full.wait()
+
+    # What the sampler asks of its end.
+
+    def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
+        """Does nothing: credit is given batch by batch."""
+
+    def take_blob(self) -> Blob | None:
+        blob, self.blob = self.blob, None
+        return blob
+
+    def acts_with(self, version: int, digest: str) -> None:
+        """Does nothing: a version stays until the next batch is asked for."""
+
+    def put(self, stream: int, done: FinishedUnroll) -> None:
+        """Puts an unroll into the batch, and acknowledges it."""
+        self.outbox.put(stream, done)
+        seq = self.outbox.last(stream)
+        self.outbox.on_ack(Ack(Outcome.TRAINED, ((stream, seq, seq + 1),)))
+        message = Deliver(
+            tag=0,
+            attempt=1,
+            actor="",
+            inc=1,
+            stream=stream,
+            seq=seq,
+            floor=0,
+            version_min=done.versions[0],
+            version_max=done.versions[1],
+            steps=done.steps,
+            digest=done.digest,
+            ended=done.ended,
+            episodes=done.episodes,
+        )
+        objection = self._batch.place(message, done.buffers)
+        assert objection is None, objection.words
+        self.scores += [Score(self.acted, value) for _, value, _ in done.episodes]
+        if not self._batch.room:
+            self._full.set()

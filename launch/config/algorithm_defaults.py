@@ -1,0 +1,116 @@
+"""The defaults of each algorithm: what a run trains by that names an environment and an algorithm.
+
+A key that the run file or --set gives stays as it is given. Keys that are not here have one default
+for all algorithms, in the struct of their section.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from headrace.learner.config import AlgorithmConfig
+
+Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
+Known: TypeAlias = Mapping[str, Any]  # "section.key" -> its value, of those that are known
+
+# Steps that one optimiser step of PPO trains on.
+_PART_STEPS = 64
+
+
+def _unless_scaled_obs(run: Known) -> bool:
+    """Becomes false where model.obs_scale is set."""
+    return not run.get("model.obs_scale")
+
+
+def _unless_scaled_rewards(run: Known) -> bool:
+    """Becomes false where algorithm.reward_scale is set."""
+    return bool(run.get("algorithm.reward_scale", 1.0) == 1.0)
+
+
+def _minibatches(run: Known) -> int:
+    """Makes parts of about 64 steps; with model.core, which learns from whole columns, no more than
+    columns."""
+    columns: int = run["unroll.envs"] * run["pacing.batch_unrolls"]
+    parts: int = max(1, run["unroll.length"] * columns // _PART_STEPS)
+    return parts if run.get("model.core", "none") == "none" else min(parts, columns)
+
+
+def _as_many_as_uses(run: Known) -> int:
+    """Equals algorithm.uses."""
+    uses: int = run["algorithm.uses"]
+    return uses
+
+
+def _two_batches(run: Known) -> int:
+    """Equals twice algorithm.uses: two batches."""
+    uses: int = run["algorithm.uses"]
+    return 2 * uses
+
+
+# A key's default, or the rule that gives it from what else the run says.
+Default: TypeAlias = float | Callable[[Known], float]
+
+_EVERY: Final[dict[str, Default]] = {
+    "model.normalise_obs": _unless_scaled_obs,
+    "model.normalise_returns": _unless_scaled_rewards,
+    "algorithm.trace": 0.95,
+    "algorithm.normalise_advantages": True,
+    "learner.grad_clip": 0.5,
+}
+DEFAULTS: Final[dict[str, dict[str, Default]]] = {
+    "ppo": {
+        # 128 x 8 x 2 = 2048 steps in a batch, 10 x 32 = 320 optimiser steps; sampling waits.
+        "unroll.length": 128,
+        "unroll.envs": 8,
+        "pacing.batch_unrolls": 2,
+        "pacing.max_lag": 0,
+        **_EVERY,
+        "algorithm.entropy_coef": 0.0,
+        "algorithm.epochs": 10,
+        "algorithm.minibatches": _minibatches,
+        "learner.lr": 3e-4,
+    },
+    "appo": {
+        # 32 x 4 x 2 = 256 steps in a batch, 8 optimiser steps for each, on the newest 8.
+        "unroll.length": 32,
+        "unroll.envs": 4,
+        "pacing.batch_unrolls": 2,
+        "pacing.max_lag": 2,
+        **_EVERY,
+        "algorithm.entropy_coef": 0.003,
+        "algorithm.uses": 8,
+        "algorithm.buffer_batches": _as_many_as_uses,
+        "algorithm.target_interval": _two_batches,
+        "learner.lr": 1e-3,
+    },
+    "impala": {
+        # 16 x 4 x 2 = 128 steps in a batch, one optimiser step.
+        "unroll.length": 16,
+        "unroll.envs": 4,
+        "pacing.batch_unrolls": 2,
+        "pacing.max_lag": 2,
+        **_EVERY,
+        "algorithm.entropy_coef": 0.01,
+        "algorithm.drift_limit": 0.2,
+        "learner.lr": 1e-3,
+    },
+}
+
+
+def of(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the defaults of the algorithm that the tables name: "section.key" -> the value that
+    it has unless it is given."""
+    given = {
+        f"{section}.{key}": value for section, held in tables.items() for key, value in held.items()
+    }
+    table = DEFAULTS[given.get("algorithm.name", AlgorithmConfig().name)]
+    known = {**{place: value for place, value in table.items() if not callable(value)}, **given}
+    return {place: value(known) if callable(value) else value for place, value in table.items()}
+
+
+def filled(tables: Mapping[str, Mapping[str, Any]]) -> Tables:
+    """Returns the tables with the defaults of their algorithm for what they leave out."""
+    full = {section: dict(held) for section, held in tables.items()}
+    for place, value in of(tables).items():
+        section, _, key = place.partition(".")
+        full.setdefault(section, {}).setdefault(key, value)
+    return full

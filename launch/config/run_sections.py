@@ -1,0 +1,125 @@
+"""A whole run: its sections, each beside the code that obeys it, save those that belong to no role;
+and what sections cannot be together."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig
+from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
+from headrace.broker.errors import UserError
+from headrace.learner.algorithms.schedule import schedule_fault
+from headrace.learner.config import (
+    AlgorithmConfig,
+    CheckpointConfig,
+    LearnerConfig,
+    ModelConfig,
+    UnrollConfig,
+)
+
+
+class RunSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds the run's name, and the seed of its randomness."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+            max_length=64,
+            description="names the run's folder, and the run on the wire",
+        ),
+    ] = "run"
+    seed: Annotated[
+        int, Meta(ge=0, lt=2**31, description="networks, environments and actions start from it")
+    ] = 1
+
+
+class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Ends the run: by success, or by whichever limit comes first."""
+
+    return_: Annotated[
+        float | None, Meta(description="solved: the mean return that is wanted, by stop.metric")
+    ] = field(default=None, name="return")
+    steps: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="limit on agent steps trained on")
+    ] = None
+    seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="limit on seconds at work, over all starts"),
+    ] = None
+    metric: Annotated[
+        Literal["training", "evaluation"],
+        Meta(
+            description="the mean return that stop.return is compared with: of the latest training"
+            " episodes, 100 or more; or of an evaluation of evaluate.episodes or more"
+        ),
+    ] = "training"
+
+
+class ConfigError(UserError, ValueError):
+    """Says that a run, or what was said with it, is wrong."""
+
+
+class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Holds the whole run. A process hands each of its parts only that part's own section."""
+
+    run: RunSection = field(default_factory=RunSection)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    unroll: UnrollConfig = field(default_factory=UnrollConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    pacing: PacingConfig = field(default_factory=PacingConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    stop: StopSection = field(default_factory=StopSection)
+
+
+def check(run: Run) -> None:
+    """Refuses what each section allows on its own but can never work together."""
+    if run.pacing.max_lag_hard <= run.pacing.max_lag:
+        raise ConfigError(
+            f"pacing.max_lag_hard is {run.pacing.max_lag_hard}; it must be above pacing.max_lag,"
+            f" {run.pacing.max_lag}, or ordinary unrolls would be settled as stale"
+        )
+    if run.broker.lease_s <= run.broker.beat_s:
+        raise ConfigError(
+            f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"
+            f" {run.broker.beat_s}, or a healthy peer would be taken for dead between two beats"
+        )
+    if run.stop.metric == "evaluation" and run.stop.return_ is None:
+        raise ConfigError(
+            'stop.metric is "evaluation", and stop.return is not set: no evaluation would end the'
+            " run; set stop.return, or leave stop.metric out"
+        )
+    schedules = {
+        "learner.lr": run.learner.lr,
+        "algorithm.entropy_coef": run.algorithm.entropy_coef,
+        "algorithm.clip": run.algorithm.clip,
+    }
+    for place, held in schedules.items():
+        if schedule_fault(held):
+            raise ConfigError(f"{place}: {schedule_fault(held)}")
+    if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
+        raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
+    if run.algorithm.kl_target and not run.algorithm.kl_coef:
+        raise ConfigError(
+            "algorithm.kl_target adapts algorithm.kl_coef, which is 0; set it to 1.0 to begin with"
+        )
+    copied = run.algorithm.target_interval == 1 and run.algorithm.target_rate == 1
+    if run.algorithm.name == "appo" and run.algorithm.kl_target and copied:
+        raise ConfigError(
+            "algorithm.kl_target: KL to a target network that was just copied is 0; raise"
+            " algorithm.target_interval"
+        )
+    steps = run.unroll.length * run.unroll.envs * run.pacing.batch_unrolls
+    columns = run.unroll.envs * run.pacing.batch_unrolls
+    parts, unit = (columns, "columns") if run.model.memory else (steps, "steps")
+    if run.algorithm.name == "ppo" and run.algorithm.minibatches > parts:
+        raise ConfigError(
+            f"algorithm.minibatches is {run.algorithm.minibatches}, a batch has {parts} {unit};"
+            " lower it, or raise pacing.batch_unrolls"
+        )

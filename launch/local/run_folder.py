@@ -1,0 +1,35 @@
+"""The folder of a run that `headrace train` begins or continues."""
+
+import shutil
+
+from headrace.launch.config import starts, unused_keys
+
+
+def problem(start: starts.Start) -> str:
+    """Returns why the run cannot start in this folder; "" = it can."""
+    there = starts.has_checkpoints(start.out)
+    if there and not start.resume:
+        return (
+            f"{start.out} holds a run already: continue it with --resume, or choose another with"
+            " --out"
+        )
+    if start.resume and not there:
+        return f"nothing to resume in {start.out}: it has no checkpoints; leave out --resume"
+    return ""
+
+
+def prepare(start: starts.Start) -> None:
+    """Writes the run's files, and removes what an earlier run left that does not count any more;
+    OSError where the folder cannot be written."""
+    out = start.out
+    start.keep()
+    start.log_changes()
+    unused_keys.warn(start.run)
+    # Reports of processes that are gone; a resumed run continues its history and its ledger.
+    for name in ("learner.json", "broker.json", "summary.json"):
+        (out / name).unlink(missing_ok=True)
+    if not start.resume:
+        for name in ("history.jsonl", "evaluations.jsonl", "curve.png"):
+            (out / name).unlink(missing_ok=True)
+        for name in ("ledger", "best", "record"):
+            shutil.rmtree(out / name, ignore_errors=True)

@@ -1,0 +1,124 @@
+"""The options of the roles' command lines. Needs no torch: help texts stay quick."""
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from headrace.launch import shared_options
+from headrace.launch.config import run_file, starts
+
+
+class Address(NamedTuple):
+    """Holds where a process serves its metrics."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None  # 0 takes a free one, None serves nothing
+
+
+NOWHERE: Final = Address()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """Holds the options of a peer that gets its run from the broker: sampler, evaluator, node."""
+
+    broker: str
+    name: str
+    sets: Mapping[str, Any] = field(default_factory=dict)  # instead of what the run suggests
+    ledger: Path | None = None  # the folder of its journal; None = it writes none
+    metrics: Address = NOWHERE
+    key: Path | None = None
+    allow: Sequence[str] = ()  # code that the broker's run may name
+
+
+def default_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOptions:
+    """Holds a learner's options, beside the run."""
+
+    broker: str
+    out: Path
+    resume: bool
+    ledger: Path | None = None
+    metrics: Address = NOWHERE  # of rank 0; rank r listens at port + r
+    started: float = 0.0  # of the process that the user started, by time.monotonic; 0 = ours
+    began: float | None = None  # the run's clock at 0; None = where its history stands
+    record: bool = False  # write down every unroll that is trained on
+    key: Path | None = None  # None = the run's, if it works with keys
+    start: starts.Start | None = None  # None = part of `headrace train`, which wrote it
+    take_over: bool = False  # another learner of this run must end
+    fresh: bool = False  # new weights may replace what the run has trained
+    final: bool = False  # a request to stop ends the whole run, not just this process
+
+
+def learner_arguments(parser: argparse.ArgumentParser) -> None:
+    run = parser.add_mutually_exclusive_group(required=True)
+    run.add_argument("--run", help="a TOML file, or the name of a shipped run")
+    # torchrun on Python 3.11 takes --run for one of its own, whatever stands before it.
+    run.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        default=argparse.SUPPRESS,
+        help="the same; needed under torchrun, which does not let --run through",
+    )
+    parser.add_argument("--broker", help="its address; default: the run's broker.bind")
+    shared_options.sets(parser)
+    parser.add_argument(
+        "--out", type=shared_options.path, help="the run's folder; default: headrace-runs/NAME"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="end the learner that trains this run now, and go on in its place",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="begin with new weights though the broker's run is trained already: that is forgotten",
+    )
+    parser.add_argument(
+        "--ledger", type=shared_options.path, help="what was trained; default: OUT/ledger"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="write every unroll down, for `headrace replay`"
+    )
+    parser.add_argument(
+        "--key",
+        type=shared_options.path,
+        metavar="FILE",
+        help="its key; default: learner.key in security.keys, when security.curve is set",
+    )
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
+    parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
+    parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)
+
+
+def learner_options(given: argparse.Namespace, run: run_file.Run) -> LearnerOptions:
+    out = given.out or Path("headrace-runs") / run.run.name
+    return LearnerOptions(
+        broker=given.broker or run.broker.bind,
+        out=out,
+        resume=given.resume,
+        take_over=given.take_over,
+        fresh=given.fresh,
+        ledger=given.ledger or out / "ledger",
+        record=given.record,
+        key=given.key,
+        metrics=Address(given.metrics_host, given.metrics_port),
+        started=given.started,
+        began=given.began,
+        final=given.final,
+    )

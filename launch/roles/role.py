@@ -1,0 +1,49 @@
+"""The process of a role: what it opens at its start and closes at its end."""
+
+import contextlib
+from pathlib import Path
+
+import zmq
+
+from headrace.broker.journal.journal import Journal
+from headrace.broker.peers.evaluator import EvaluatorEnd
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.launch.config import run_file
+from headrace.launch.process import http, logs, runtime
+from headrace.launch.roles.options import PeerOptions
+
+
+class Role(contextlib.ExitStack):
+    """Holds what the process of every role works with; closes it at the end of a `with`."""
+
+    def __init__(self, kind: str, *, name: str = "", run: str = "") -> None:
+        super().__init__()
+        self._kind = kind
+        self.inc = runtime.incarnation()  # of this start
+        logs.set_identity(run=run, inc=self.inc, name=name)
+        self.registry = http.registry(kind)  # its metrics
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.callback(self.context.destroy, linger=500)
+
+    def open_journal(self, folder: Path | None) -> Journal:
+        """Opens its journal in the folder that the user named; None = it writes nothing."""
+        try:
+            journal = Journal(folder, f"{self._kind}-{self.inc}.log")
+        except OSError as error:
+            raise run_file.ConfigError(
+                f"cannot write a ledger into {folder}: {error.strerror};"
+                " choose another with --ledger"
+            ) from error
+        self.callback(journal.close)
+        return journal
+
+    def attach(self, end: SamplerEnd | EvaluatorEnd, options: PeerOptions) -> None:
+        """Serves a peer's metrics, and sends its errors to the broker."""
+        link = end.link
+        end.port = http.serve_metrics(
+            self.registry,
+            *options.metrics,
+            broker=options.broker,
+            healthy=lambda: "" if link.welcome else "no broker has welcomed it",
+        )
+        link.reports = logs.reports()

@@ -1,0 +1,31 @@
+"""Runs torchrun, and ends with what its ranks ended with: python -m headrace.launch.torchrun.
+
+torchrun itself makes every status of its ranks a 1, and an orderly stop one too, with a traceback:
+whoever starts them again could not tell what will heal from what will not.
+"""
+
+import signal
+import sys
+
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from headrace.launch.process import runtime
+
+
+def main() -> int:
+    """Returns the status of the rank that failed first; 0 after SIGTERM, which is an orderly
+    stop."""
+    try:
+        run.main()
+    except SignalException as ended:
+        return runtime.OK if ended.sigval == signal.SIGTERM else 128 + ended.sigval
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    return runtime.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The price of balance: which runs are compared, and what is told of them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace.launch.bench import lockstep
+from headrace.launch.config import run_file
+
+
+def test_both_balances_and_synchronous_sampling_are_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[run_file.Run] = []
+
+    def train(name: str, _options: Any, sets: Any) -> dict[str, Any]:
+        runs.append(run_file.load(name, sets))
+        return {
+            "steps_per_s": 150.0,
+            "trained_quarters": [0.25] * 4,
+            "solved_at_steps": 7000,
+            "mean_return": 0.9,
+            "wall_s": 10.0,
+        }
+
+    monkeypatch.setattr(lockstep, "train", train)
+    figures = lockstep.balance(seeds=(1, 2))
+    uneven, learnt = runs[:2], runs[2:]
+    assert [run.pacing.balance for run in uneven] == ["speed", "environments"]
+    assert {run.actor.groups * run.unroll.envs for run in uneven} == {16}
+    assert [(run.pacing.balance, run.pacing.max_lag) for run in learnt[::2]] == [
+        ("speed", 2),
+        ("environments", 2),
+        ("speed", 0),
+    ]
+    assert [figures[name]["ideal_per_s"] for name in ("speed", "environments")] == [12040, 160]
+    assert figures["learnt_synchronous"]["solved_at_steps"] == [7000, 7000]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["bench"] == "balance"

@@ -1,0 +1,105 @@
+"""The defaults of each algorithm: what a run has that says no more than which one."""
+
+from typing import Any
+
+import pytest
+
+from headrace.launch.config import algorithm_defaults, run_file
+from headrace.launch.config.algorithm_defaults import DEFAULTS
+
+PLAIN = run_file.to_dict(run_file.Run())
+
+
+def of(name: str, **sections: dict[str, Any]) -> dict[str, Any]:
+    algorithm = {"name": name, **sections.pop("algorithm", {})}
+    return algorithm_defaults.of({**sections, "algorithm": algorithm})
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_run_that_names_an_algorithm_has_its_table(name: str) -> None:
+    run = run_file.build({"algorithm": {"name": name}}, [], source="bare")
+    held = run_file.to_dict(run)
+    for place, value in of(name).items():
+        section, key = place.split(".")
+        assert held[section][key] == value, place
+    for section, keys in held.items():
+        for key, value in keys.items():
+            if f"{section}.{key}" not in DEFAULTS[name] and key != "name":
+                assert value == PLAIN[section][key], f"{section}.{key}"
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_is_given_stays(name: str) -> None:
+    tables: dict[str, Any] = {"algorithm": {"name": name}}
+    for place in DEFAULTS[name]:
+        section, key = place.split(".")
+        tables.setdefault(section, {})[key] = PLAIN[section][key]
+    assert algorithm_defaults.filled(tables) == tables
+
+
+def test_the_tables_of_the_caller_stay_as_they_are() -> None:
+    tables = {"learner": {"lr": 1.0}}
+    assert "unroll" in algorithm_defaults.filled(tables)
+    assert tables == {"learner": {"lr": 1.0}}
+
+
+def test_every_place_is_a_key() -> None:
+    for table in DEFAULTS.values():
+        for place in table:
+            section, key = place.split(".")
+            assert key in run_file.SECTIONS[section], place
+
+
+@pytest.mark.parametrize(
+    ("length", "envs", "unrolls", "core", "parts"),
+    [
+        (128, 8, 2, "none", 32),
+        (128, 16, 2, "none", 64),
+        (64, 1, 1, "none", 1),
+        (5, 3, 1, "none", 1),  # fewer steps than a part has
+        (128, 8, 2, "lstm", 16),  # not more than columns
+        (16, 8, 2, "gru", 4),
+    ],
+)
+def test_ppos_minibatches_have_about_64_steps(
+    length: int, envs: int, unrolls: int, core: str, parts: int
+) -> None:
+    found = of(
+        "ppo",
+        unroll={"length": length, "envs": envs},
+        pacing={"batch_unrolls": unrolls},
+        model={"core": core},
+    )
+    assert found["algorithm.minibatches"] == parts
+
+
+def test_what_the_run_scales_itself_is_not_normalised() -> None:
+    assert of("ppo")["model.normalise_obs"] and of("ppo")["model.normalise_returns"]
+    assert not of("ppo", model={"obs_scale": [2.0]})["model.normalise_obs"]
+    assert of("ppo", model={"obs_scale": []})["model.normalise_obs"]
+    assert not of("ppo", algorithm={"reward_scale": 0.1})["model.normalise_returns"]
+
+
+def test_appos_ring_and_target_follow_its_uses() -> None:
+    found = of("appo", algorithm={"uses": 3})
+    assert found["algorithm.buffer_batches"] == 3
+    assert found["algorithm.target_interval"] == 6
+
+
+@pytest.mark.parametrize("name", sorted(set(run_file.shipped()) - {"bare"}))
+def test_a_shipped_run_does_not_change_with_the_table(name: str) -> None:
+    """What it does not say itself is what the structs of its sections have."""
+    _, tables = run_file.read(name)
+    for place, value in algorithm_defaults.of(tables).items():
+        section, key = place.split(".")
+        assert key in tables.get(section, {}) or value == PLAIN[section][key], place
+    assert {"kind", "normalise_obs", "normalise_returns"} <= tables["model"].keys()
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_the_bare_run_is_the_table(name: str) -> None:
+    run = run_file.load("bare", [f"algorithm.name={name}"])
+    held = run_file.to_dict(run)
+    for place, value in of(name).items():
+        section, key = place.split(".")
+        assert held[section][key] == value, place

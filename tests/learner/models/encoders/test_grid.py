@@ -1,0 +1,92 @@
+"""The small convolutions for boards, and the encoder that is chosen for an observation."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import Model, build, chosen_kind
+from headrace.learner.models.encoders.grid import Grid
+from headrace.learner.models.encoders.mlp import Mlp
+from headrace.learner.spaces import Leaf, Spaces, discrete
+
+BOARD = Leaf("board", "uint8", (7, 7, 3))
+ATARI = Leaf("screen", "uint8", (84, 84), stack=4)
+NUMBERS = Leaf("numbers", "float32", (3,))
+
+
+def spaces_of(*leaves: Leaf) -> Spaces:
+    return Spaces(leaves, discrete(5))
+
+
+def model_of(*leaves: Leaf, **settings: object) -> Model:
+    return build(ModelConfig(**settings), spaces_of(*leaves), seed=0)  # type: ignore[arg-type]
+
+
+def test_it_is_two_convolutions_and_a_layer() -> None:
+    model = model_of(BOARD, separate=False)
+    assert isinstance(model.encoder, Grid) and model.encoder.units == 128
+    board = torch.randint(0, 11, (4, 7, 7, 3), dtype=torch.uint8)
+    state = {name.removeprefix("encoder."): held for name, held in model.state_dict().items()}
+    x = board.float().log1p().movedim(-1, 1)
+    for layer in ("stacks.0.conv1", "stacks.0.conv2"):
+        x = functional.conv2d(x, state[f"{layer}.weight"], state[f"{layer}.bias"], padding=1).relu()
+    rows = x.permute(0, 2, 3, 1).flatten(1)
+    assert rows.shape == (4, 16 * 7 * 7)
+    torch.testing.assert_close(model.encoder({"board": board}), model.encoder.full(rows).relu())
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 9), (3, 35, 35)])
+def test_it_takes_images_of_any_small_size(shape: tuple[int, ...]) -> None:
+    model = model_of(Leaf("obs", "uint8", shape), NUMBERS)
+    rows = {"obs": torch.zeros(2, *shape, dtype=torch.uint8), "numbers": torch.zeros(2, 3)}
+    assert model(rows).params.shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "kind"),
+    [
+        ((NUMBERS,), "mlp"),
+        ((Leaf("which", "int64", (), (4,)),), "mlp"),
+        ((BOARD,), "grid"),
+        ((BOARD, NUMBERS), "grid"),
+        ((Leaf("obs", "uint8", (35, 84, 3)),), "grid"),
+        ((Leaf("obs", "uint8", (36, 36, 3)),), "nature"),
+        ((Leaf("obs", "uint8", (3, 36, 36)),), "nature"),
+        ((ATARI,), "nature"),
+        ((ATARI, NUMBERS), "nature"),
+        ((ATARI, BOARD), "resnet"),
+        ((Leaf("obs", "uint8", (4, 9, 9, 9)),), "mlp"),  # no image of height and width
+        ((NUMBERS, Leaf("allowed", "uint8", (2, 2), mask=True)), "mlp"),
+    ],
+)
+def test_auto_fits_the_observation(leaves: tuple[Leaf, ...], kind: str) -> None:
+    assert chosen_kind(ModelConfig(), spaces_of(*leaves)) == kind
+    assert type(model_of(*leaves).encoder) is type(model_of(*leaves, kind=kind).encoder)
+
+
+def test_a_kind_that_is_named_stays() -> None:
+    assert chosen_kind(ModelConfig(kind="resnet"), spaces_of(BOARD)) == "resnet"
+    assert chosen_kind(ModelConfig(kind="mine:net"), spaces_of(BOARD)) == "mine:net"
+    assert isinstance(model_of(BOARD, kind="mlp").encoder, Mlp)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "settings", "apart"),
+    [
+        ((NUMBERS,), {}, True),
+        ((BOARD,), {}, False),
+        ((BOARD, NUMBERS), {}, False),
+        ((ATARI,), {}, False),
+        ((BOARD,), {"core": "lstm"}, True),
+        ((BOARD,), {"kind": "mlp"}, True),
+        ((BOARD,), {"separate": True}, True),
+        ((NUMBERS,), {"separate": False}, False),
+    ],
+)
+def test_convolutions_are_shared_unless_the_run_says_otherwise(
+    leaves: tuple[Leaf, ...], settings: dict[str, object], apart: bool
+) -> None:
+    model = model_of(*leaves, **settings)
+    assert (model.value_encoder is not None) is apart
+    assert model.memory == ModelConfig(**settings).memory  # type: ignore[arg-type]

@@ -1,0 +1,122 @@
+"""A machine of its own with systemd as its first process: this one's files, seen through an overlay
+that forgets what is written. Needs root and Debian's systemd-container."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.needs import missing
+from tests.system.conftest import until
+
+ROOT = Path(__file__).resolve().parents[3]
+BIN = Path("/opt/headrace/bin")  # of headrace and python in the machine
+# Everybody must be able to read it: /root is closed to the users that systemd makes up.
+_PYTHON = (
+    "export PYTHONHOME=/opt/headrace/python LD_LIBRARY_PATH=/opt/headrace/python/lib"
+    " PYTHONPATH=/opt/headrace/source:/opt/headrace/packages;"
+    f" exec /opt/headrace/python/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+)
+# The mounts are this process's own and end with it. The first boot of a machine without an id.
+_START = """
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+rm -f "$1/root/etc/machine-id"; touch "$1/root/etc/machine-id"
+rm -rf "$1/root/var/log/journal"
+exec systemd-nspawn --quiet --directory="$1/root" --register=no --keep-unit --private-network \
+    --hostname=rack1 --bind-ro="$2:/opt/headrace/source" --bind-ro="$3:/opt/headrace/packages" \
+    --bind-ro="$4:/opt/headrace/python" --console=pipe --boot systemd.unit=basic.target
+"""
+_COMMANDS = {"headrace": '-m headrace.launch.cli "$@"', "python": '"$@"'}
+
+
+class Machine:
+    """One that has booted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._console = folder / "console.log"
+        overlay = folder / "overlay"
+        overlay.mkdir()
+        with self._console.open("wb") as console:
+            self._popen = subprocess.Popen(
+                [
+                    "unshare",
+                    "--mount",
+                    "sh",
+                    "-ec",
+                    _START,
+                    "-",
+                    overlay,
+                    ROOT,
+                    sysconfig.get_path("purelib"),
+                    sys.base_prefix,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
+        self._first = until(self._first_process, "the machine's first process")
+        until(lambda: self.run("systemctl", "is-active", "basic.target") == "active", "the boot")
+        self.run("mkdir", "-p", str(BIN))
+        for name, words in _COMMANDS.items():
+            self.write(f"{BIN}/{name}", f"#!/bin/sh\n{_PYTHON} {words}\n")
+            self.run("chmod", "755", f"{BIN}/{name}")
+
+    def _first_process(self) -> int:
+        """Its pid out here, once it is one of systemd's."""
+        assert self._popen.poll() is None, self._console.read_text()
+        for path in Path(f"/proc/{self._popen.pid}/task/{self._popen.pid}").glob("children"):
+            for pid in path.read_text().split():
+                if Path(f"/proc/{pid}/comm").read_text() == "systemd\n":
+                    return int(pid)
+        return 0
+
+    def run(self, *words: str, given: str | None = None) -> str:
+        """What a command prints there, whatever its status."""
+        enter = ["nsenter", "--all", "--target", str(self._first), "env", "-i"]
+        enter += [f"PATH={BIN}:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/srv"]
+        done = subprocess.run(
+            [*enter, *words],
+            input=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.stdout.strip()
+
+    def write(self, path: str, text: str) -> None:
+        assert self.run("tee", path, given=text) == text.strip()
+
+    def show(self, unit: str, what: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "--value", "--property", what, unit)
+
+    def journal(self, unit: str, *more: str) -> str:
+        return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}", *more)
+
+    def off(self) -> None:
+        self._popen.terminate()
+        try:
+            self._popen.wait(20.0)
+        except subprocess.TimeoutExpired:
+            os.kill(self._first, 9)
+            self._popen.wait(20.0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    if os.geteuid() or shutil.which("systemd-nspawn") is None:
+        missing("a systemd of its own needs root and, on Debian, apt-get install systemd-container")
+    machine = Machine(tmp_path)
+    try:
+        yield machine
+    finally:
+        machine.off()

@@ -1,0 +1,101 @@
+"""docs/deploy/systemd.md on a machine with a real systemd: head and samplers on one."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+from tests.system.conftest import RUN, until
+from tests.system.platforms.machine import BIN, Machine, machine
+
+__all__ = ["machine"]
+
+UNITS = ("headrace-broker", "headrace-learner", "headrace-evaluator", "headrace-node")
+ADDRESS = "tcp://10.0.0.1:5755"
+GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
+
+
+def install(machine: Machine, run: str, *options: str) -> None:
+    """What the guide says, for the head and a sampler machine in one."""
+    machine.run("ip", "address", "add", "10.0.0.1/32", "dev", "lo")
+    machine.write("/srv/cartpole.toml", run)
+    blocks = re.findall(r"^```sh\n(install.*?)^```", GUIDE.read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    lines = [line for line in blocks[0].splitlines() if line.startswith("install")]
+    lines.append("install -m 600 keys/actor.key /etc/headrace/keys/")
+    words = f"headrace units systemd --run cartpole.toml --nodes 1 --broker {ADDRESS}"
+    words += f" --key-folder /etc/headrace/keys --bin {BIN} --out units {' '.join(options)}"
+    script = "\n".join(["set -e", "cd /srv", "headrace keygen keys", words, *lines])
+    said = machine.run("sh", "-c", f"{script}\nsystemctl daemon-reload && echo installed")
+    assert said.endswith("installed"), said
+
+
+def active(machine: Machine, unit: str) -> bool:
+    state = machine.show(unit, "ActiveState")
+    assert state in ("active", "activating", "inactive", "deactivating"), machine.journal(unit)
+    return state == "active"
+
+
+def another(machine: Machine, unit: str, before: str) -> bool:
+    return active(machine, unit) and machine.show(unit, "MainPID") != before
+
+
+def stopped(machine: Machine, unit: str) -> bool:
+    return machine.show(unit, "ActiveState") in ("inactive", "failed")
+
+
+def restarted(machine: Machine, unit: str) -> bool:
+    return machine.show(unit, "NRestarts") != "0"
+
+
+def start(machine: Machine) -> None:
+    for unit in ("headrace.target", *UNITS):
+        machine.run("systemctl", "enable", "--quiet", unit)
+    machine.run("systemctl", "start", "--no-block", "headrace.target")
+    for unit in UNITS:
+        until(partial(active, machine, unit), f"{unit} to be active")
+
+
+def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machine) -> None:
+    install(machine, RUN.replace('name = "small"', 'name = "cartpole"'), "--ranks", "2")
+    start(machine)
+    for unit in UNITS:
+        before = machine.show(unit, "MainPID")
+        machine.run("kill", "-9", before)
+        until(partial(another, machine, unit, before), f"{unit} to be back")
+    machine.run("systemctl", "stop", "headrace.target")
+    for unit in UNITS:
+        until(partial(stopped, machine, unit), f"{unit} to stop")
+        assert machine.show(unit, "ActiveState") == "inactive", machine.journal(unit)
+    journals = "cp /var/lib/private/headrace/cartpole/ledger/* /var/lib/private/headrace-node/*"
+    said = machine.run("sh", "-c", f"mkdir /srv/j; {journals} /srv/j; headrace audit /srv/j")
+    assert said.endswith("\nexact"), said
+
+
+def test_the_broker_waits_for_its_address_at_boot(machine: Machine) -> None:
+    install(machine, RUN.replace('name = "small"', 'name = "cartpole"'))
+    machine.run("ip", "address", "delete", "10.0.0.1/32", "dev", "lo")
+    machine.run("systemctl", "start", "--no-block", "headrace-broker")
+    waits = f"waits for the address of {ADDRESS}"
+    until(lambda: waits in machine.show("headrace-broker", "StatusText"), "it to wait")
+    assert machine.show("headrace-broker", "ActiveState") == "activating"
+    warnings = machine.journal("headrace-broker", "--priority=warning")
+    assert waits in warnings and '"info"' not in warnings
+    machine.run("ip", "address", "add", "10.0.0.1/32", "dev", "lo")
+    until(lambda: active(machine, "headrace-broker"), "it to listen")
+    assert machine.show("headrace-broker", "NRestarts") == "0"
+
+
+def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
+    install(machine, RUN.replace('name = "small"', 'name = "cartpole"'))
+    for unit in UNITS:
+        folder = f"/etc/systemd/system/{unit}.service.d"
+        machine.run("mkdir", "-p", folder)
+        machine.write(f"{folder}/soon.conf", "[Service]\nWatchdogSec=10")
+    machine.run("systemctl", "daemon-reload")
+    start(machine)
+    for unit in UNITS:
+        machine.run("kill", "-STOP", machine.show(unit, "MainPID"))
+    for unit in UNITS:
+        until(partial(restarted, machine, unit), f"{unit}'s watchdog")
+        until(partial(active, machine, unit), f"{unit} to be back")
+        assert "Watchdog timeout" in machine.journal(unit)
