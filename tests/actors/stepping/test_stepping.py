@@ -321,7 +321,7 @@ def test_threads_are_no_use_to_python_that_computes_however_uneven_its_steps() -
     ("stepping", "config", "kind"),
     [
         pytest.param("auto", CARTPOLE, InlineStepper, marks=pytest.mark.alone),  # it measures
-        ("vector", CARTPOLE, InlineStepper),
+        pytest.param("vector", CARTPOLE, InlineStepper, marks=pytest.mark.alone),
         ("threads", CARTPOLE, ThreadStepper),
         pytest.param("processes", CARTPOLE, ProcessStepper, marks=pytest.mark.processes),
     ],
