@@ -36,7 +36,8 @@ def active(machine: Machine, unit: str) -> bool:
 
 
 def another(machine: Machine, unit: str, before: str) -> bool:
-    return active(machine, unit) and machine.show(unit, "MainPID") != before
+    # In this order: just killed it is still called active.
+    return machine.show(unit, "MainPID") not in ("0", before) and active(machine, unit)
 
 
 def stopped(machine: Machine, unit: str) -> bool:
