@@ -179,8 +179,24 @@ def _actor(actor: argparse.ArgumentParser) -> None:
 
 def _node(node: argparse.ArgumentParser) -> None:
     shared.broker_address(node)
-    node.add_argument("--samplers", type=shared.count, help="default: one for each core it may use")
-    shared.peer_name(node, "shown in logs; its samplers are NAME-0, ..; default: host")
+    node.add_argument(
+        "--samplers",
+        type=shared.size,
+        metavar="N|FILE",
+        help="how many, or a file that says it, which SIGHUP reads again; default, also where that"
+        " file is not there: one for each core it may use",
+    )
+    node.add_argument(
+        "--notice",
+        type=shared.path,
+        metavar="FILE",
+        help="drain and end as soon as this file is there: the machine is to be taken away",
+    )
+    shared.peer_name(
+        node,
+        "shown in logs; its samplers are NAME-0, ..; default: host; the second on a machine"
+        " is NAME.2",
+    )
     shared.sampling(node)
     shared.sent_run(node, key_default="none; a sampler's")
 

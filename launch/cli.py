@@ -120,7 +120,7 @@ def _actor(given: argparse.Namespace) -> int:
 
     _start_log("actor", given)
     return sampler.sample(
-        _peer(given, name=default_name(), groups=given.groups, stepping=given.stepping),
+        _peer(given, name=default_name(), **_sampling(given)),
         seed=given.seed if given.seed is not None else runtime.incarnation() % 2**31,
         shelf=given.shelf,
     )
@@ -131,8 +131,9 @@ def _node(given: argparse.Namespace) -> int:
 
     _start_log("node", given)
     return node.node(
-        _peer(given, name=socket.gethostname(), groups=given.groups, stepping=given.stepping),
+        _peer(given, name=socket.gethostname(), **_sampling(given)),
         samplers=given.samplers,
+        notice=given.notice,
     )
 
 
@@ -146,6 +147,11 @@ def _evaluate(given: argparse.Namespace) -> int:
 
 def _start_log(role: str, given: argparse.Namespace) -> None:
     logs.start(role, quiet=given.log_level == "warning", form=logs.chosen(given.log))
+
+
+def _sampling(given: argparse.Namespace) -> dict[str, Any]:
+    """Returns what was given of the section [actor]."""
+    return {key: getattr(given, key) for key in ("groups", "stepping", "drain_s")}
 
 
 def _peer(given: argparse.Namespace, *, name: str, **sets: Any) -> PeerOptions:

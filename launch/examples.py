@@ -38,6 +38,10 @@ _ALL = {
     "node": (
         ("headrace node --broker tcp://10.0.0.1:5755", "a sampler for each core"),
         ("headrace node --broker tcp://10.0.0.1:5755 --samplers 8 --metrics-port 9101", "eight"),
+        (
+            "headrace node --broker tcp://10.0.0.1:5755 --samplers samplers.txt",
+            "SIGHUP: read again",
+        ),
     ),
     "evaluate": (
         ("headrace evaluate --broker tcp://10.0.0.1:5755 --out runs/mine", "beside the run"),

@@ -26,8 +26,8 @@ def path(word: str) -> Path:
 
 def name(word: str) -> str:
     """Checks a peer's name, which logs, the page and every HELLO show; leaves room in MOST_NAME for
-    the number that a node adds for each sampler."""
-    most = MOST_NAME - len("-1023")
+    what a node adds: which one of its machine it is, and the number of each sampler."""
+    most = MOST_NAME - len(".99-1023")
     if len(word) > most or not word.isprintable():
         raise argparse.ArgumentTypeError(
             f"a name has at most {most} characters, all of them printable; this one has {len(word)}"
@@ -47,6 +47,19 @@ def count(word: str) -> int:
     if not 1 <= count <= 1024:
         raise argparse.ArgumentTypeError(f"{word} is not between 1 and 1024")
     return count
+
+
+def size(word: str) -> int | Path:
+    """Returns a count, or the path of a file that holds it."""
+    return count(word) if word.lstrip("-").isdigit() else path(word)
+
+
+def seconds(word: str) -> float:
+    """Returns the seconds of a drain: as many as actor.drain_s may be."""
+    seconds = float(word)
+    if not 0 <= seconds <= 600:
+        raise argparse.ArgumentTypeError(f"{word} is not between 0 and 600")
+    return seconds
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -86,6 +99,11 @@ def sampling(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a sampler that a node hands on to all of its own."""
     parser.add_argument("--groups", type=count, help="groups of environments; default: the run's")
     parser.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
+    parser.add_argument(
+        "--drain-s",
+        type=seconds,
+        help="when asked to end, wait so long for acknowledgements; default: the run's",
+    )
     parser.add_argument("--ledger", type=path, help="write what was generated into this folder")
 
 

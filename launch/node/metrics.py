@@ -76,11 +76,12 @@ class NodeMetrics(Collector):
         return live + self._gone[relay, name]
 
     def collect(self) -> Iterator[Metric]:
-        samplers = [slot for index, slot in self._slots.items() if index != RELAY]
+        # A copy: the node's thread may make more of them meanwhile.
+        samplers = [slot for index, slot in list(self._slots.items()) if index != RELAY]
         relay = self.last_report(RELAY)
         for gauge, words, number in (
             ("samplers", "Samplers that run", sum(slot.pid > 0 for slot in samplers)),
-            ("samplers_wanted", "Samplers that should", len(samplers)),
+            ("samplers_wanted", "Samplers that should", sum(slot.wanted for slot in samplers)),
             ("samplers_welcome", "Samplers that a broker knows", self.welcome()),
             (
                 "weights_version",

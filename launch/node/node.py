@@ -11,11 +11,11 @@ over (0), when one says that the user's input is wrong (2), or when it is asked 
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,8 @@ from headrace.launch.node.metrics import RELAY, NodeMetrics
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.node.shared_folder import shared_folder
+from headrace.launch.node.size import NodeSize
+from headrace.launch.node.unique_name import unique_name
 from headrace.launch.process import forking, http, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import LogLine, ReportReceiver
 from headrace.launch.roles.options import NOWHERE, PeerOptions
@@ -45,20 +47,27 @@ _RELAY_ENDS_WITHIN_S: Final = 3.0
 
 
 @logs.one_line_errors()
-def node(options: PeerOptions, *, samplers: int | None) -> int:
-    """Runs the node; returns the exit status. `samplers`: None = one for each core."""
+def node(options: PeerOptions, *, samplers: int | Path | None, notice: Path | None) -> int:
+    """Runs the node; returns the exit status. `samplers`: how many, or the file that says it; None
+    = one for each core. `notice`: it drains and ends once this file is there."""
     asked = runtime.StopRequested()
+    size = NodeSize(samplers)
     endpoints.check(options.broker)
     # Each process reads these; what is wrong is said once, now.
     keyring.from_file(options.key, "actor")
     allowing.allowed(options.allow)
     if not runtime.adopt_orphans():
         raise run_file.ConfigError("headrace node needs Linux; start samplers: headrace actor")
-    with shared_folder() as folder, contextlib.closing(_bind_receiver(folder / "told")) as receiver:
+    with (
+        unique_name(options.name, broker=options.broker) as name,
+        shared_folder() as folder,
+        contextlib.closing(_bind_receiver(folder / "told")) as receiver,
+    ):
         settings = Settings(
             node=os.getpid(),
             peer=replace(
                 options,
+                name=name,
                 ledger=options.ledger and options.ledger.absolute(),
                 key=options.key and options.key.absolute(),
                 metrics=NOWHERE,
@@ -68,23 +77,11 @@ def node(options: PeerOptions, *, samplers: int | None) -> int:
             form=logs.form(),
             quiet=log.getEffectiveLevel() >= logging.WARNING,
         )
-        made = _Node(settings, process_slots(samplers), receiver, asked)
+        made = _Node(settings, size, receiver, asked, notice)
         port = http.serve_metrics(
             made.registry, *options.metrics, broker=options.broker, healthy=made.healthy
         )
         return made.run(port)
-
-
-def process_slots(samplers: int | None) -> dict[int, ProcessSlot]:
-    """Returns the places of the relay and the samplers. One sampler a core is bound to its own; any
-    other number the kernel places."""
-    cores = sorted(os.sched_getaffinity(0))
-    count = samplers or len(cores)
-    bound = cores if count == len(cores) > 1 else [-1] * count
-    return {
-        RELAY: ProcessSlot(RELAY),
-        **{at: ProcessSlot(at, core) for at, core in enumerate(bound)},
-    }
 
 
 def _bind_receiver(path: Path) -> ReportReceiver:
@@ -100,23 +97,30 @@ class _Node:
     def __init__(
         self,
         settings: Settings,
-        slots: Mapping[int, ProcessSlot],
+        size: NodeSize,
         receiver: ReportReceiver,
         asked: runtime.StopRequested,
+        notice: Path | None,
     ) -> None:
         self.registry = http.registry("node")
-        self._slots = slots
-        self._samplers = [slot for slot in slots.values() if slot.index != RELAY]
-        self._metrics = NodeMetrics(self.registry, slots)
+        self._size = size
+        self._slots = size.slots()
+        self._metrics = NodeMetrics(self.registry, self._slots)
         self._settings = settings
         self._forker = Forker(settings)  # until there is a port to tell of
         self._forker_slot = ProcessSlot(RELAY)  # when the forker itself is started again
         self._receiver = receiver
         self._repeated = RepeatedLines(log.log)
         self._asked = asked
+        self._notice = notice  # a file: when it is there, this machine goes
         self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
         self._watch = sd_notify.Watchdog(self._watchdog_reading)
+
+    @property
+    def _samplers(self) -> list[ProcessSlot]:
+        """Returns all that there ever were."""
+        return [slot for index, slot in self._slots.items() if index != RELAY]
 
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
@@ -125,7 +129,7 @@ class _Node:
         """Returns the watchdog's reading: the node's own work is this loop. Samplers that hang have
         watchdogs of their own."""
         welcome, steps = self._metrics.welcome(), self._metrics.total("env_steps")
-        text = f"{welcome} of {len(self._samplers)} samplers welcome"
+        text = f"{welcome} of {self._size.count} samplers welcome"
         return sd_notify.WatchdogReading(
             welcome > 0, steps, (), idle=True, text=text, steps=int(steps)
         )
@@ -135,17 +139,24 @@ class _Node:
         where the broker may say that the metrics are; 0 = nowhere."""
         self._forker = Forker(msgspec.structs.replace(self._settings, port=port))
         broker = self._settings.peer.broker
-        log.info("%d samplers for the broker at %s", len(self._samplers), broker)
+        log.info("%d samplers for the broker at %s", self._size.count, broker)
         try:
-            while not self._asked and not self._ending:
+            while not self._asked and not self._ending and not self._machine_goes():
                 self._look(_LOOK_EVERY_S)
+                self._resize()
                 self._start()
-                self._ending |= all(slot.done for slot in self._samplers)
+                self._ending |= all(slot.done for slot in self._samplers if slot.wanted)
             self._end()
         finally:
             self._forker.close()
             self._repeated.flush_all()
         return self._status
+
+    def _machine_goes(self) -> bool:
+        if self._notice is None or not self._notice.exists():
+            return False
+        log.info("%s is there: this machine goes", self._notice)
+        return True
 
     # ---- every tenth of a second ----------------------------------------------------------------
 
@@ -176,6 +187,22 @@ class _Node:
             if self._ending and pid:
                 _signal(pid, signal.SIGTERM)
 
+    def _resize(self) -> None:
+        """Starts or ends samplers as SIGHUP asked for. Those that are too many drain."""
+        if self._size.changed():
+            for at, made in self._size.slots().items():
+                self._slots.setdefault(at, made).core = made.core  # when it is started again
+            for slot in self._slots.values():
+                slot.wanted = slot.index < self._size.count
+        now = time.monotonic()
+        for slot in self._samplers:
+            if slot.pid and not slot.wanted and math.isinf(slot.leave_by):
+                slot.leave_by = now + self._drain_s()
+                self._tell([slot], signal.SIGTERM)
+            elif now > slot.leave_by:
+                self._kill([slot])
+                slot.leave_by = now + self._drain_s()
+
     def _start(self) -> None:
         """Orders whatever is due, the relay first; starts the forker itself where it has ended."""
         now = time.monotonic()
@@ -205,6 +232,8 @@ class _Node:
         wrong = sampler and status == runtime.YOUR_INPUT
         if self._ending or well or wrong:
             slot.pid, slot.done = 0, True
+        elif not slot.wanted:
+            slot.pid, slot.leave_by = 0, math.inf
         else:
             pause, words = slot.ended(now), forking.exit_words(status)
             log.warning("%s %s; started again in %.1f s", self._name(slot), words, pause)
@@ -225,18 +254,16 @@ class _Node:
         again = runtime.StopRequested()
         if any(slot.pid for slot in self._samplers):
             log.info("waiting for %d samplers", sum(slot.pid > 0 for slot in self._samplers))
-        self._tell(self._samplers, signal.SIGTERM)
-        deadline = time.monotonic() + self._metrics.drain_s(_DRAIN_S) + _MARGIN_S
+        self._tell([slot for slot in self._samplers if math.isinf(slot.leave_by)], signal.SIGTERM)
+        deadline = time.monotonic() + self._drain_s()
         while self._open(self._samplers) and time.monotonic() < deadline:
             if again:
                 again = runtime.StopRequested()
-                self._tell(self._samplers, signal.SIGTERM)
+                self._tell(self._samplers, runtime.GIVE_UP)
             self._look(_LOOK_EVERY_S / 5)
-        for slot in self._samplers:
-            if slot.pid:
-                log.error("%s does not end; it is killed", self._name(slot))
-                self._status = self._status or runtime.OUR_FAULT
-        self._tell(self._samplers, signal.SIGKILL)
+        if any(slot.pid for slot in self._samplers):
+            self._status = self._status or runtime.OUR_FAULT
+        self._kill(self._samplers)
         relay = [self._slots[RELAY]]
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._tell(relay, number)
@@ -248,6 +275,16 @@ class _Node:
         """Says whether one still runs, or is about to."""
         answers = self._forker.alive
         return any(slot.pid or (answers and slot.ordered_at is not None) for slot in slots)
+
+    def _drain_s(self) -> float:
+        """Returns the seconds that a sampler has to end."""
+        return self._metrics.drain_s(_DRAIN_S) + _MARGIN_S
+
+    def _kill(self, slots: list[ProcessSlot]) -> None:
+        for slot in slots:
+            if slot.pid:
+                log.error("%s does not end; it is killed", self._name(slot))
+        self._tell(slots, signal.SIGKILL)
 
     def _tell(self, slots: list[ProcessSlot], number: signal.Signals) -> None:
         for slot in slots:

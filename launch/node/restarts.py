@@ -4,6 +4,7 @@ A node goes on for ever: a machine that is broken today may be repaired tonight.
 attempt, but each one that fails soon doubles the next pause (back-off).
 """
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,8 @@ class ProcessSlot:
     index: int
     core: int = -1  # it runs there only; -1 = anywhere
     pid: int = 0  # 0 = none runs
+    wanted: bool = True  # False = the node was made smaller; it drains, and is not started again
+    leave_by: float = math.inf  # it was asked to end, and is killed then
     done: bool = False  # the run is over for it
     due_at: float = 0.0  # when to start it
     deaths: int = 0  # too soon, in a row
@@ -34,7 +37,8 @@ class ProcessSlot:
         """Says whether to order its start now."""
         if self.ordered_at is not None and now - self.ordered_at > _ORDER_S:
             self.ordered_at = None
-        return not self.pid and not self.done and self.ordered_at is None and now >= self.due_at
+        free = self.wanted and not self.pid and not self.done
+        return free and self.ordered_at is None and now >= self.due_at
 
     def started(self, pid: int, now: float) -> None:
         """Records the pid of the started process; 0 = it could not be started."""
@@ -46,6 +50,7 @@ class ProcessSlot:
 
     def ended(self, now: float) -> float:
         """Sets when it is due again; returns the seconds until then."""
+        self.leave_by = math.inf
         lived = now - self.started_at if self.pid else 0.0
         self.deaths = 1 if lived > _LIVED_S else self.deaths + 1
         self.pid = 0

@@ -18,8 +18,8 @@ from headrace.launch.process import sd_notify
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# From the first to the last of the death signals that a killed parent sends.
-_ECHO_S = 1.0
+# To a child that was asked to stop: it shall not wait any longer.
+GIVE_UP = signal.SIGUSR2
 OK, OUR_FAULT, YOUR_INPUT, LIMIT, DIVERGED = 0, 1, 2, 3, 4
 _dies_with_parent = False  # this process asked for a signal when its parent dies
 
@@ -117,7 +117,8 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-        cancel = _CancelOnSignal(task, loop)
+        cancel = _CancelOnSignal(task)
+        loop.add_signal_handler(GIVE_UP, task.cancel)
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, cancel)
@@ -133,36 +134,21 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 class _CancelOnSignal:
     """Cancels a role when it is asked to stop, and once more when it is asked again.
 
-    A killed parent of several threads sends its death signal as each of them dies, which takes a
-    while on a busy machine: all of these are one request. Before the last of them the parent looks
-    alive, so a second request of a parent is believed only if it still lives a second later.
+    A process with a parent is asked by SIGTERM once, however often that comes: from each dying
+    thread of a killed parent, or from Slurm, which signals all processes of a step, and then from
+    the parent. Asked again, by its parent alone, it is by GIVE_UP.
     """
 
-    def __init__(self, task: "asyncio.Task[Any]", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
         self._task = task
-        self._loop = loop
-        self._parent = os.getppid()
         self._asked = False
-        self._orphaned_at: float | None = None  # when a signal first found the parent dead
 
     def __call__(self) -> None:
-        now = time.monotonic()
-        if self._orphaned_at is None and os.getppid() != self._parent:
-            self._orphaned_at = now
         if not self._asked:
             self._asked = True
             sd_notify.stopping()
             self._task.cancel()
-        elif self._orphaned_at is not None:
-            if now - self._orphaned_at > _ECHO_S:
-                self._task.cancel()
-        elif _dies_with_parent:
-            self._loop.call_later(_ECHO_S, self._cancel_unless_orphaned)
-        else:
-            self._task.cancel()
-
-    def _cancel_unless_orphaned(self) -> None:
-        if os.getppid() == self._parent:
+        elif not _dies_with_parent:
             self._task.cancel()
 
 

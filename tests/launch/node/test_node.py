@@ -4,7 +4,9 @@ The processes themselves are in tests/system/roles/test_node.py."""
 import fcntl
 import logging
 import os
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,10 +14,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from headrace.launch import cli
-from headrace.launch.node import forker, node, shared_folder
+from headrace.launch.node import forker, shared_folder
 from headrace.launch.node.metrics import RELAY, NodeMetrics
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
+from headrace.launch.node.size import NodeSize
+from headrace.launch.node.unique_name import unique_name
 from headrace.launch.process import node_reports
 from headrace.launch.process.node_reports import (
     LogLine,
@@ -76,14 +80,94 @@ def test_an_order_that_was_lost_is_given_again() -> None:
     assert slot.should_start(17.0)
 
 
-def test_one_sampler_a_core_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 7})
-    assert [slot.core for at, slot in node.process_slots(None).items() if at != RELAY] == [2, 5, 7]
-    assert [slot.core for at, slot in node.process_slots(3).items() if at != RELAY] == [2, 5, 7]
-    assert [slot.core for at, slot in node.process_slots(2).items() if at != RELAY] == [-1, -1]
-    assert next(iter(node.process_slots(2))) == RELAY, "it is the first to start"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4})
-    assert [slot.core for at, slot in node.process_slots(None).items() if at != RELAY] == [-1]
+# ---- how many -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """Those of this machine; SIGHUP is as it was afterwards."""
+    made = {2, 5, 7}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: made)
+    before = signal.getsignal(signal.SIGHUP)
+    yield made
+    signal.signal(signal.SIGHUP, before)
+
+
+def bound(given: int | None) -> list[int]:
+    return [slot.core for at, slot in NodeSize(given).slots().items() if at != RELAY]
+
+
+def test_one_sampler_a_core_each_on_its_own(cores: set[int]) -> None:
+    assert bound(None) == bound(3) == [2, 5, 7]
+    assert bound(2) == [-1, -1]
+    assert next(iter(NodeSize(2).slots())) == RELAY, "it is the first to start"
+    cores -= {2, 5}
+    assert bound(None) == [-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "line"),
+    [
+        ("4\n", 4, "SIGHUP: 4 samplers, 2 before"),
+        ("", 3, "SIGHUP: 3 samplers, 2 before"),
+        (None, 3, "one sampler for each core"),
+        ("-1", 2, "'-1' is no number from 1 to 1024; 2 samplers go on"),
+        ("0", 2, "'0' is no number from 1 to 1024; 2 samplers go on"),
+        ("all", 2, "'all' is no number"),
+        ("1025", 2, "'1025' is no number"),
+    ],
+)
+@pytest.mark.usefixtures("cores")
+def test_sighup_reads_the_file_again(
+    words: str | None, count: int, line: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "samplers"
+    file.write_text("2")
+    size = NodeSize(file)
+    assert not size.changed()
+    file.unlink() if words is None else file.write_text(words)
+    assert not size.changed(), "only when it is asked to"
+    with caplog.at_level(logging.INFO):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert size.changed() == (count != 2)
+    assert size.count == count
+    assert line in caplog.text
+    assert not size.changed()
+
+
+@pytest.mark.usefixtures("cores")
+def test_without_a_file_sighup_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    size = NodeSize(2)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert not size.changed()
+    assert "--samplers names no file" in caplog.text
+
+
+@pytest.mark.usefixtures("cores")
+def test_a_wrong_size_ends_a_node_at_its_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "samplers").write_text("-3")
+    assert cli.main(["node", "--broker", "ipc:///x", "--samplers", f"{tmp_path}/samplers"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'-3' is no number from 1 to 1024" in line
+
+
+def test_one_that_is_not_wanted_is_not_started() -> None:
+    assert not ProcessSlot(0, wanted=False).should_start(0.0)
+
+
+# ---- what it is called --------------------------------------------------------------------------
+
+
+def test_nodes_of_a_machine_have_names_of_their_own(tmp_path: Path) -> None:
+    broker = f"ipc://{tmp_path}"
+    with unique_name("n", broker=broker) as first, unique_name("n", broker=broker) as second:
+        assert (first, second) == ("n", "n.2")
+        with unique_name("n", broker=f"{broker}/other") as elsewhere:
+            assert elsewhere == "n"
+    with unique_name("n", broker=broker) as again:
+        assert again == "n"
 
 
 # ---- what is said -------------------------------------------------------------------------------
@@ -266,8 +350,18 @@ def test_wrong_input_is_one_line(
     assert said in lines[0]
 
 
-def test_no_samplers_are_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--samplers", "0"], "0 is not between 1 and 1024"),
+        (["--samplers", "-1"], "-1 is not between 1 and 1024"),
+        (["--drain-s", "601"], "601 is not between 0 and 600"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["node", "--broker", "ipc:///x", "--samplers", "0"])
+        cli.main(["node", "--broker", "ipc:///x", *words])
     assert ended.value.code == 2
-    assert "0 is not between 1 and 1024" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

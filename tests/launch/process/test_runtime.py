@@ -82,11 +82,16 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 @pytest.mark.processes
-def test_a_parent_that_lives_may_ask_again() -> None:
-    asks_twice = """
-for _ in range(2):
-    os.kill(pid, signal.SIGTERM)
+@pytest.mark.parametrize(
+    ("second", "end"), [("signal.SIGTERM", "waited"), ("runtime.GIVE_UP", "gave up")]
+)
+def test_what_others_ask_too_is_one_request_and_a_parent_may_ask_again(
+    second: str, end: str
+) -> None:
+    asks_twice = f"""
+for number in (signal.SIGTERM, {second}):
+    os.kill(pid, number)
     time.sleep(0.2)
 os.waitpid(pid, 0)
 """
-    assert ends_by(asks_twice) == "gave up"
+    assert ends_by(asks_twice) == end

@@ -36,7 +36,8 @@ def active(machine: Machine, unit: str) -> bool:
 
 
 def another(machine: Machine, unit: str, before: str) -> bool:
-    return active(machine, unit) and machine.show(unit, "MainPID") != before
+    # In this order: just killed it is still called active.
+    return machine.show(unit, "MainPID") not in ("0", before) and active(machine, unit)
 
 
 def stopped(machine: Machine, unit: str) -> bool:
@@ -55,6 +56,42 @@ def start(machine: Machine) -> None:
         until(partial(active, machine, unit), f"{unit} to be active")
 
 
+def says(machine: Machine, unit: str, words: str) -> None:
+    """Waits for its status line."""
+    until(lambda: words in machine.show(unit, "StatusText"), f"{unit}: {words}")
+
+
+def check_credentials(machine: Machine) -> None:
+    """Each has its own key and no other, and is no user of this machine."""
+    for unit in UNITS:
+        role = "actor" if unit == "headrace-node" else unit.removeprefix("headrace-")
+        found = machine.run("ls", f"/run/credentials/{unit}.service")
+        assert found == f"{role}.key", machine.journal(unit)
+        user = machine.run("stat", "--format=%u", f"/proc/{machine.show(unit, 'MainPID')}")
+        assert 61184 <= int(user) <= 65519, "of those that systemd makes up"
+
+
+def check_size(machine: Machine) -> None:
+    """As the guide says it: a file, and a reload."""
+    before = machine.show("headrace-node", "MainPID")
+    for samplers in ("3", "1"):
+        machine.write("/etc/headrace/samplers", samplers)
+        assert machine.run("systemctl", "reload", "headrace-node") == ""
+        says(machine, "headrace-node", f"{samplers} of {samplers} samplers welcome")
+    assert machine.show("headrace-node", "MainPID") == before
+
+
+def check_withdrawal(machine: Machine) -> None:
+    """Who used a key is out without it, and is not started again by itself."""
+    key = "/etc/headrace/keys/authorised/actor.pub"
+    machine.run("mv", key, "/srv/actor.pub")
+    until(lambda: machine.show("headrace-node", "ActiveState") == "failed", "it to be out")
+    assert "was withdrawn" in machine.journal("headrace-node")
+    machine.run("mv", "/srv/actor.pub", key)
+    machine.run("systemctl", "start", "--no-block", "headrace-node")
+    until(partial(active, machine, "headrace-node"), "it to be back")
+
+
 def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machine) -> None:
     install(machine, RUN.replace('name = "small"', 'name = "cartpole"'), "--ranks", "2")
     start(machine)
@@ -62,6 +99,9 @@ def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machin
         before = machine.show(unit, "MainPID")
         machine.run("kill", "-9", before)
         until(partial(another, machine, unit, before), f"{unit} to be back")
+    check_credentials(machine)
+    check_size(machine)
+    check_withdrawal(machine)
     machine.run("systemctl", "stop", "headrace.target")
     for unit in UNITS:
         until(partial(stopped, machine, unit), f"{unit} to stop")

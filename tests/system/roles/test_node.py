@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,21 @@ WHOLE = RUN.replace("batch_unrolls = 2", "batch_unrolls = 1").replace("drain_s =
 class Machine:
     """One node, and the broker and the learner that it works for."""
 
-    def __init__(self, place: Place, *, samplers: int = 4, learner: bool = True) -> None:
+    def __init__(
+        self, place: Place, *more: str, samplers: int | Path = 4, learner: bool = True
+    ) -> None:
         place.run = place.toml("run.toml", WHOLE.replace("hidden = [16]", "hidden = [128]"))
         self.place = place
         self.broker = place.broker("--metrics-port", "0")
         self.learner = place.learner() if learner else None
         self.samplers = samplers
+        self.more = more
         self.broker_port = port_of(self.broker)
         self.node = self.starts()
 
     def starts(self) -> Process:
         self.began = time.monotonic()
-        self.node = node(self.place, "--samplers", str(self.samplers))
+        self.node = node(self.place, "--samplers", str(self.samplers), *self.more)
         self.port = port_of(self.node)
         return self.node
 
@@ -46,6 +50,11 @@ class Machine:
 
     def reaches(self, name: str, least: float) -> None:
         until(lambda: self.figure(name) >= least, f"{name} {least}:\n{self.node.text()}")
+
+    def has(self, samplers: int) -> bool:
+        """Says whether there are as many, and no others."""
+        figures = [self.figure(name) for name in ("samplers_wanted", "samplers_welcome")]
+        return [*figures, len(named(self.node, "sampler"))] == [samplers] * 3
 
     def pids(self) -> dict[str, int]:
         """Its children by what ps calls them: forker, relay, sampler-0, .."""
@@ -227,6 +236,32 @@ def test_asked_once_it_waits_and_asked_again_it_does_not(place: Place) -> None:
     learner.term()
     machine.broker.term()
     assert tally(place.ledger).given_up, "they say what they gave up"
+    check_books(place)
+
+
+def test_it_grows_and_shrinks_while_it_runs_and_goes_with_its_machine(place: Place) -> None:
+    """Nothing is lost, whoever leaves; and a second node of the machine has names of its own."""
+    size, notice = place.folder / "size", place.folder / "notice"
+    size.write_text("3")
+    machine = Machine(place, "--notice", str(notice), samplers=size)
+    machine.reaches("samplers_welcome", 3)
+    for wanted in (1, 2):
+        size.write_text(str(wanted))
+        machine.node.signal(signal.SIGHUP)
+        until(partial(machine.has, wanted), f"{wanted} samplers:\n{machine.node.text()}")
+    size.write_text("-1")
+    machine.node.signal(signal.SIGHUP)
+    machine.node.says(r"'-1' is no number from 1 to 1024; 2 samplers go on")
+    second = node(place, "--samplers", "1", "--notice", str(notice))
+    machine.broker.says(r"actor n\.2-0 joins")
+    place.trains(20)
+    notice.touch()
+    for each in (machine.node, second):
+        assert each.ends() == 0, each.text()
+    assert "started again" not in machine.node.text()
+    found = tally(place.ledger)
+    assert found.given_up == set()
+    assert found.lost(found.journals()) == []
     check_books(place)
 
 
