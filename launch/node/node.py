@@ -70,7 +70,11 @@ def node(options: PeerOptions, *, samplers: int | None) -> int:
         )
         made = _Node(settings, process_slots(samplers), receiver, asked)
         port = http.serve_metrics(
-            made.registry, *options.metrics, broker=options.broker, healthy=made.healthy
+            made.registry,
+            *options.metrics,
+            broker=options.broker,
+            healthy=made.healthy,
+            stuck=made.watch.stuck,
         )
         return made.run(port)
 
@@ -116,7 +120,7 @@ class _Node:
         self._asked = asked
         self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
-        self._watch = sd_notify.Watchdog(self._watchdog_reading)
+        self.watch = sd_notify.Watchdog(self._watchdog_reading)
 
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
@@ -168,7 +172,7 @@ class _Node:
             if status is not None:
                 self._record_ended(slot, status, now)
         self._repeated.flush_due(now)
-        self._watch.tick()
+        self.watch.tick()
 
     def _record_forked(self, now: float) -> None:
         for index, pid in self._forker.forked():
