@@ -281,6 +281,11 @@ def _units(units: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where they have headrace and python; default: where this machine has them",
     )
+    units.add_argument("--image", help="kubernetes: the image; default: headrace:RELEASE")
+    units.add_argument("--namespace", help="kubernetes: default: headrace")
+    units.add_argument(
+        "--storage", metavar="CLASS", help="kubernetes: of its volumes; default: the cluster's"
+    )
     units.add_argument(
         "--out", type=shared.path, metavar="DIR", help="write into it; default: print"
     )

@@ -203,7 +203,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _units(given: argparse.Namespace) -> int:
-    from headrace.launch.deploy import units
+    from headrace.launch.deploy import cluster, units
 
     return units.units(
         given.kind,
@@ -215,6 +215,7 @@ def _units(given: argparse.Namespace) -> int:
         key_folder=given.key_folder,
         bin_folder=given.bin,
         out=given.out,
+        cluster=cluster.Cluster(given.image, given.namespace, given.storage),
     )
 
 

@@ -2,8 +2,11 @@
 
 torchrun itself makes every status of its ranks a 1, and an orderly stop one too, with a traceback:
 whoever starts them again could not tell what will heal from what will not.
+
+An orderly stop is 0, or what STOPPED_STATUS says: to a Kubernetes Job 0 means that the run is done.
 """
 
+import os
 import signal
 import sys
 
@@ -15,12 +18,12 @@ from headrace.launch.process import runtime
 
 
 def main() -> int:
-    """Returns the status of the rank that failed first; 0 after SIGTERM, which is an orderly
-    stop."""
+    """Returns the status of the rank that failed first, or of an orderly stop: SIGTERM."""
+    stopped = int(os.environ.get("STOPPED_STATUS", runtime.OK))
     try:
         run.main()
     except SignalException as ended:
-        return runtime.OK if ended.sigval == signal.SIGTERM else 128 + ended.sigval
+        return stopped if ended.sigval == signal.SIGTERM else 128 + ended.sigval
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode

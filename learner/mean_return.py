@@ -163,6 +163,7 @@ class MeanReturn:
         """Returns plain data for the checkpoint."""
         return {
             "mean": self.mean,
+            "whole": self.whole,
             "longest": self._longest,
             "each": self._each,
             "streams": [
@@ -180,6 +181,7 @@ class MeanReturn:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.mean, self._longest, self._each = state["mean"], state["longest"], state["each"]
+        self.whole = state["whole"]
         for inc, number, joined, heard, unrolls, steps, columns in state["streams"]:
             stream = _Stream(joined, [_Environment(at, returns) for at, *returns in columns])
             stream.heard, stream.unrolls, stream.steps = heard, unrolls, steps

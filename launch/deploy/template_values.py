@@ -12,6 +12,7 @@ from headrace.broker.server.memory_guard import PEER_BYTES
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.endpoints import is_loopback
 from headrace.launch.config import allowed_code, run_file
+from headrace.launch.deploy.cluster import Cluster, authorised, probes
 from headrace.launch.process import descriptors
 
 # Added to the time in which a role notices by itself that it hangs.
@@ -57,12 +58,15 @@ class TemplateValues:
     broker: str | None  # its address; None = the kind's, or the run's
     keys: Path | None  # the folder on those machines; None = the kind's, or the run's
     bin: Path  # of headrace and python on those machines
+    cluster: Cluster  # for Kubernetes
 
     def __post_init__(self) -> None:
         if self.broker is None:
             kubernetes = self.kind == "kubernetes"
             self.broker = "tcp://headrace-broker:5755" if kubernetes else self.run.broker.bind
         endpoints.check(self.broker)
+        if self.kind != "kubernetes" and (given := self.cluster.given()):
+            raise run_file.ConfigError(f"{given[0]} is for headrace units kubernetes")
         for option, folder in (("--key-folder", self.keys), ("--bin", self.bin)):
             if folder is not None and not _PLAIN.fullmatch(str(folder)):
                 raise run_file.ConfigError(
@@ -78,6 +82,7 @@ class TemplateValues:
         """Returns the value of every word, as seen from one machine."""
         run, broker = self.run, str(self.broker)
         step_s = run.actor.step_timeout_s
+        broker_watchdog = max(30, math.ceil(4 * run.broker.beat_s))
         return {
             "name": run.run.name,
             "machine": machine,
@@ -101,13 +106,14 @@ class TemplateValues:
             else f" They meet at {self._host()}:{_RENDEZVOUS_PORT}, the first of them.",
             "cpus": _CPUS,
             "node_memory": 2 * _CPUS,
+            "node_cpus": _CPUS + 1,  # the relay, and the node itself
             "learner_cpus": self.ranks + 1,
             # Seconds.
             "beat": f"{run.broker.beat_s:g}",
             "drain": f"{run.actor.drain_s:g}",
             "step_timeout": f"{step_s:g}",
             "rank_timeout": f"{run.learner.rank_timeout_s:g}",
-            "broker_watchdog": max(30, math.ceil(4 * run.broker.beat_s)),
+            "broker_watchdog": broker_watchdog,
             "actor_watchdog": self._watchdog_s(step_s),
             "learner_watchdog": self._watchdog_s(run.learner.rank_timeout_s),
             "learner_stop": math.ceil(run.learner.rank_timeout_s) + _LEARNER_STOP_S,
@@ -124,7 +130,14 @@ class TemplateValues:
             "broker_max": 2 * self._broker_mb(),
             **self._allow_words(),
             **self._key_words(machine),
-            **self._kubernetes_words(),
+            "gpus": f"#SBATCH --gpus-per-node={self.ranks}\n"
+            if run.learner.device == "cuda"
+            else "",
+            "broker_watchdog_probes": probes(broker_watchdog),
+            "actor_watchdog_probes": probes(self._watchdog_s(step_s)),
+            "learner_watchdog_probes": probes(self._watchdog_s(run.learner.rank_timeout_s)),
+            "authorised": authorised(self._shown_keys()),
+            **self.cluster.words(run, ranks=self.ranks, nodes=len(self.nodes)),
         }
 
     # ---- where ----------------------------------------------------------------------------------
@@ -197,6 +210,11 @@ class TemplateValues:
     def _folder(self) -> Path:
         return self.keys or Path(self.run.security.keys)
 
+    def _shown_keys(self) -> list[str]:
+        """Returns the public keys there are; those that keygen makes where there are none yet."""
+        shown = sorted(path.name for path in (self._folder() / keys.AUTHORISED).glob("*.pub"))
+        return shown or ["actor.pub", "evaluator.pub", "learner.pub"]
+
     def _key_words(self, machine: str) -> dict[str, object]:
         folder = self._folder()
         if self.kind == "slurm":
@@ -216,29 +234,6 @@ class TemplateValues:
                 "actor_key": f" --key {own if own.exists() else folder / 'actor.key'}",
             }
         return {"keys": folder, **_credentials(folder)}
-
-    # ---- Kubernetes -----------------------------------------------------------------------------
-
-    def _kubernetes_words(self) -> dict[str, object]:
-        gpu = self.run.learner.device == "cuda"
-        shown = sorted(path.name for path in (self._folder() / keys.AUTHORISED).glob("*.pub"))
-        shown = shown or ["actor.pub", "evaluator.pub", "learner.pub"]
-        return {
-            "image": "headrace:latest",
-            "run_text": "\n".join(
-                f"    {line}".rstrip() for line in run_file.effective(self.run).splitlines()
-            ),
-            "authorised": "\n".join(
-                f"              - {{key: {name}, path: {keys.AUTHORISED}/{name}}}" for name in shown
-            ),
-            "gpu_words": "" if gpu else ', and "nvidia.com/gpu" for a learner on GPUs',
-            "gpu_limit": f', nvidia.com/gpu: "{self.ranks}"' if gpu else "",
-            "gpus": f"#SBATCH --gpus-per-node={self.ranks}\n" if gpu else "",
-            "pod_security": "{runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001,"
-            " fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}",
-            "container_security": "{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true,"
-            " capabilities: {drop: [ALL]}}",
-        }
 
 
 def _credentials(folder: Path) -> dict[str, object]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headrace.broker import durable
 from headrace.launch.config import run_file
+from headrace.launch.deploy.cluster import Cluster
 from headrace.launch.deploy.template_values import TemplateValues, headrace_bin, parse_nodes
 from headrace.launch.process import runtime
 
@@ -29,6 +30,7 @@ def units(
     key_folder: Path | None,
     bin_folder: Path | None,
     out: Path | None,
+    cluster: Cluster,
 ) -> int:
     """Prints the files, or writes them into a folder and names each on standard error."""
     for option, number in (("--ranks", ranks), ("--learners", learners)):
@@ -48,6 +50,7 @@ def units(
         broker=broker,
         keys=key_folder,
         bin=(bin_folder or headrace_bin()).absolute(),
+        cluster=cluster,
     )
     files = KINDS[kind](values)
     if out is None:
@@ -110,7 +113,8 @@ def _slurm(values: TemplateValues) -> dict[str, str]:
 
 
 def _kubernetes(values: TemplateValues) -> dict[str, str]:
-    return {"headrace.yaml": fill_template("kubernetes/headrace.yaml", values.words())}
+    names = sorted(path.name for path in (_LAUNCH / "kubernetes").iterdir())
+    return {name: fill_template(f"kubernetes/{name}", values.words()) for name in names}
 
 
 def _run_file(values: TemplateValues) -> dict[str, str]:

@@ -79,7 +79,11 @@ def node(options: PeerOptions, *, samplers: int | Path | None, notice: Path | No
         )
         made = _Node(settings, size, receiver, asked, notice)
         port = http.serve_metrics(
-            made.registry, *options.metrics, broker=options.broker, healthy=made.healthy
+            made.registry,
+            *options.metrics,
+            broker=options.broker,
+            healthy=made.healthy,
+            stuck=made.watch.stuck,
         )
         return made.run(port)
 
@@ -115,7 +119,7 @@ class _Node:
         self._notice = notice  # a file: when it is there, this machine goes
         self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
-        self._watch = sd_notify.Watchdog(self._watchdog_reading)
+        self.watch = sd_notify.Watchdog(self._watchdog_reading)
 
     @property
     def _samplers(self) -> list[ProcessSlot]:
@@ -179,7 +183,7 @@ class _Node:
             if status is not None:
                 self._record_ended(slot, status, now)
         self._repeated.flush_due(now)
-        self._watch.tick()
+        self.watch.tick()
 
     def _record_forked(self, now: float) -> None:
         for index, pid in self._forker.forked():

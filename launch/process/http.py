@@ -1,4 +1,4 @@
-"""The HTTP pages that every process serves: /metrics, /healthz, and what a role adds."""
+"""The HTTP pages that every process serves: /metrics, /healthz, /livez, and what a role adds."""
 
 import ipaddress
 import logging
@@ -19,7 +19,7 @@ from headrace.launch.process.http_server import Answer, Request, WebServer
 log = logging.getLogger(__name__)
 
 # Paths that hold numbers and addresses, and that no person opens.
-_FOR_MACHINES: Final = ("/metrics", "/healthz", "/sd")
+_FOR_MACHINES: Final = ("/metrics", "/healthz", "/livez", "/sd")
 # Content type and body; called in a thread of the server.
 Page = Callable[[], tuple[str, bytes]]
 
@@ -51,10 +51,11 @@ def serve_metrics(
     *,
     broker: str,
     healthy: Callable[[], str],
+    stuck: Callable[[], str],
 ) -> int:
     """Serves the metrics of a process that works for a broker; returns the port that this one may
     give to Prometheus, 0 = none, or no other machine could reach it."""
-    port = serve(metrics, host=host, port=port, healthy=healthy)
+    port = serve(metrics, host=host, port=port, healthy=healthy, stuck=stuck)
     if port is not None:
         log.info("metrics at port %d", port)
     local = broker.startswith("ipc:") or is_loopback(urlsplit(broker).hostname or "")
@@ -67,15 +68,16 @@ def serve(
     host: str,
     port: int | None,
     healthy: Callable[[], str],
+    stuck: Callable[[], str] = lambda: "",
     pages: Mapping[str, Page] | None = None,
     what: str = "metrics",
     options: tuple[str, str] = ("--metrics-host", "--metrics-port"),
     names: Collection[str] = (),
 ) -> int | None:
     """Serves metrics and pages; returns the port. Port 0 takes a free one, None serves nothing.
-    `healthy` returns "" or what is wrong, without waiting; `pages` are further paths; `what` is
-    served, for messages, and `options` say where; `names` are further names by which a browser
-    reaches us."""
+    `healthy` returns "" or what keeps it from its work, `stuck` "" or that it hangs, both without
+    waiting; `pages` are further paths; `what` is served, for messages, and `options` say where;
+    `names` are further names by which a browser reaches us."""
     if port is None:
         return None
     if not is_loopback(host):
@@ -94,14 +96,14 @@ def serve(
         # Prometheus and load balancers call us as they like, where they reach us from elsewhere.
         if (local or path not in _FOR_MACHINES) and not _is_ours(request.host, known):
             return _misdirected(request.host)
-        if path == "/healthz":  # waits for no thread
-            wrong = healthy()
+        if path in ("/healthz", "/livez"):  # waits for no thread
+            wrong = healthy() if path == "/healthz" else stuck()
             return Answer(503 if wrong else 200, "text/plain", (wrong or "ok").encode() + b"\n")
         if path == "/metrics":
             return lambda: Answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics))
         page = (pages or {}).get(path)
         if page is None:
-            there = " ".join(("/metrics", "/healthz", *(pages or {})))
+            there = " ".join(("/metrics", "/healthz", "/livez", *(pages or {})))
             return Answer(404, "text/plain", f"there are: {there}\n".encode())
         return lambda: Answer(200, *page())
 

@@ -1,4 +1,5 @@
-"""Tells systemd how a role is: sd_notify(3) by hand. Without NOTIFY_SOCKET nothing happens.
+"""Tells systemd how a role is: sd_notify(3) by hand. Without NOTIFY_SOCKET nothing is sent; /livez
+tells a kubelet the same.
 
 A message is one datagram of NAME=VALUE lines to the socket that NOTIFY_SOCKET names: a path, or
 @name in the abstract namespace. Of several ranks on a machine only the first speaks: they are one
@@ -51,11 +52,6 @@ def _status(text: str) -> str:
     return f"STATUS={' '.join(text.split())}"
 
 
-def wanted() -> bool:
-    """Says whether a service manager listens."""
-    return bool(os.environ.get("NOTIFY_SOCKET"))
-
-
 class WatchdogReading(NamedTuple):
     """Holds a role's counters as its watchdog reads them."""
 
@@ -68,13 +64,14 @@ class WatchdogReading(NamedTuple):
 
 
 class Watchdog:
-    """Tells systemd, by a role's counters, whether it is ready and gets on: a role that hangs moves
+    """Tells, by a role's counters, whether it is ready and gets on: a role that hangs moves
     none."""
 
     def __init__(self, read: Callable[[], WatchdogReading]) -> None:
         self._read = read
         self._seen: WatchdogReading | None = None  # the last one
         self._at = 0.0  # when that was
+        self._got_on_at = time.monotonic()
         self._ready = False  # READY=1 was said
         self._end = threading.Event()  # of the thread
         self._thread = threading.Thread(target=self._watch, name="notify", daemon=True)
@@ -90,9 +87,16 @@ class Watchdog:
             self._ready = True
             lines.append("READY=1")
         elif self._got_on(reading):
+            self._got_on_at = now
             lines.append("WATCHDOG=1" if self._ready else _PATIENCE)
         send(*lines)
         self._seen, self._at = reading, now
+
+    def stuck(self) -> str:
+        """Returns for how long the role has not got on, "" = it does. A step may take long: how
+        long is too long is for whoever asks to say."""
+        silent_s = time.monotonic() - self._got_on_at
+        return "" if silent_s <= 3 * self._every_s else f"has not got on for {silent_s:.0f} s"
 
     def _got_on(self, reading: WatchdogReading) -> bool:
         before = self._seen
@@ -111,19 +115,18 @@ class Watchdog:
 
     def tick(self) -> None:
         """Notifies when it is time; for a role with a loop of its own, at every turn."""
-        if wanted() and time.monotonic() - self._at >= self._every_s:
+        if time.monotonic() - self._at >= self._every_s:
             self.notify()
 
     async def loop(self) -> None:
         """Notifies on a role's event loop: one that hangs sends nothing."""
-        while wanted():
+        while True:
             self.notify()
             await asyncio.sleep(self._every_s)
 
     def start(self) -> None:
         """Notifies in a thread, beside a main thread that works."""
-        if wanted():
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         self._end.set()

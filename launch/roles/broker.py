@@ -89,7 +89,7 @@ async def _serve(run: run_file.Run, options: Options) -> int:
         log.info("run %s at %s%s%s", run.run.name, sockets.address, where, _kept(sockets.gate))
         try:
             async with asyncio.TaskGroup() as group:
-                watch = sd_notify.Watchdog(functools.partial(_watchdog_reading, server))
+                watch = role.watch(functools.partial(_watchdog_reading, server))
                 group.create_task(watch.loop(), name="notify")
                 await server.run()
         finally:
@@ -144,6 +144,7 @@ def _serve_pages(role: Role, options: Options, status: LoopStatus, roster: Roste
         host=options.metrics.host,
         port=options.metrics.port,
         healthy=lambda: "",
+        stuck=role.stuck,
         pages={**page.pages(status), "/sd": targets},
         names=options.page_names,
     )

@@ -67,7 +67,9 @@ def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
                 options.broker, name=options.name, inc=role.inc, context=role.context, key=key
             )
             role.attach(end, options)
-            await _evaluate(end, out=out, sets=options.sets, metrics=metrics, prefixes=prefixes)
+            await _evaluate(
+                role, end, out=out, sets=options.sets, metrics=metrics, prefixes=prefixes
+            )
         return runtime.OK
 
     with contextlib.nullcontext() if out is None else folder_lock.lock_folder(out, "evaluator"):
@@ -75,6 +77,7 @@ def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
 
 
 async def _evaluate(
+    role: Role,
     end: EvaluatorEnd,
     *,
     out: Path | None,
@@ -85,7 +88,7 @@ async def _evaluate(
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.link.run(), name="link")
         reading = _EvaluatorReading(end)
-        watch = group.create_task(sd_notify.Watchdog(reading).loop(), name="notify")
+        watch = group.create_task(role.watch(reading).loop(), name="notify")
         shared = await _shared(end)
         suggested = shared.get("evaluate", {})
         run = shared_run.from_shared({**shared, "evaluate": {**suggested, **sets}})

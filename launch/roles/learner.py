@@ -13,7 +13,7 @@ import torch
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
-from headrace.launch.process import descriptors, folder_lock, logs, runtime, sd_notify
+from headrace.launch.process import descriptors, folder_lock, logs, runtime
 from headrace.launch.roles import learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_parts import LearnerParts
 from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
@@ -98,7 +98,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     feed.start(version=progress.version, windows=windows)
     metrics.watch(feed)
     read = functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
-    watch = sd_notify.Watchdog(read)
+    watch = parts.role.watch(read)
     try:
         feed.wait_for_welcome(timeout_s=0.0)  # what is wrong with the address comes out here
         watch.start()

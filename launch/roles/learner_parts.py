@@ -122,9 +122,11 @@ class LearnerParts:
         none."""
         run, (host, port), registry = self.run, self.options.metrics, self.role.registry
         http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
-        port = port + self.ranks.rank if port else port
-        broker = self.options.broker
-        return http.serve_metrics(registry, host, port, broker=broker, healthy=lambda: "")
+        port = port + self.ranks.local_rank if port else port
+        broker, stuck = self.options.broker, self.role.stuck
+        return http.serve_metrics(
+            registry, host, port, broker=broker, healthy=lambda: "", stuck=stuck
+        )
 
 
 def heard_evaluations(run: run_file.Run, ranks: Ranks) -> HeardEvaluations | None:

@@ -47,7 +47,7 @@ class LearnerOptions:
     out: Path
     resume: bool
     ledger: Path | None = None
-    metrics: Address = NOWHERE  # of rank 0; rank r listens at port + r
+    metrics: Address = NOWHERE  # of rank 0 here; rank r of this machine listens at port + r
     started: float = 0.0  # of the process that the user started, by time.monotonic; 0 = ours
     began: float | None = None  # the run's clock at 0; None = where its history stands
     record: bool = False  # write down every unroll that is trained on
@@ -100,7 +100,9 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
         help="its key; default: learner.key in security.keys, when security.curve is set",
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
-    parser.add_argument("--metrics-port", type=int, help="/metrics; rank r listens at port + r")
+    parser.add_argument(
+        "--metrics-port", type=int, help="/metrics; rank r of a machine listens at port + r"
+    )
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)

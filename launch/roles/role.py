@@ -1,6 +1,7 @@
 """The process of a role: what it opens at its start and closes at its end."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
@@ -10,6 +11,7 @@ from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.launch.config import run_file
 from headrace.launch.process import http, logs, runtime
+from headrace.launch.process.sd_notify import Watchdog, WatchdogReading
 from headrace.launch.roles.options import PeerOptions
 
 
@@ -24,6 +26,16 @@ class Role(contextlib.ExitStack):
         self.registry = http.registry(kind)  # its metrics
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.callback(self.context.destroy, linger=500)
+        self._watchdog: Watchdog | None = None
+
+    def watch(self, read: Callable[[], WatchdogReading]) -> Watchdog:
+        """Returns its watchdog, which also answers for it at /livez."""
+        self._watchdog = Watchdog(read)
+        return self._watchdog
+
+    def stuck(self) -> str:
+        """Returns for how long it has not got on; "" = it does, or has not begun."""
+        return self._watchdog.stuck() if self._watchdog is not None else ""
 
     def open_journal(self, folder: Path | None) -> Journal:
         """Opens its journal in the folder that the user named; None = it writes nothing."""
@@ -45,5 +57,6 @@ class Role(contextlib.ExitStack):
             *options.metrics,
             broker=options.broker,
             healthy=lambda: "" if link.welcome else "no broker has welcomed it",
+            stuck=self.stuck,
         )
         link.reports = logs.reports()

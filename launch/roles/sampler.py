@@ -57,7 +57,13 @@ def sample(
             )
             role.attach(end, options)
             await _sample(
-                end, seed=seed, sets=options.sets, metrics=metrics, prefixes=prefixes, sender=sender
+                role,
+                end,
+                seed=seed,
+                sets=options.sets,
+                metrics=metrics,
+                prefixes=prefixes,
+                sender=sender,
             )
         return runtime.OK
 
@@ -65,6 +71,7 @@ def sample(
 
 
 async def _sample(
+    role: Role,
     end: SamplerEnd,
     *,
     seed: int,
@@ -76,7 +83,7 @@ async def _sample(
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
         reading = _SamplerReading(end, metrics)
-        watch = group.create_task(sd_notify.Watchdog(reading).loop(), name="notify")
+        watch = group.create_task(role.watch(reading).loop(), name="notify")
         while end.run is None:
             end.news.clear()
             await end.news.wait()

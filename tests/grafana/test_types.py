@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")
 TSC = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "dashboards.ts")
 
 
-def install(folder: Path) -> None:
-    """Both packages depend on no others."""
+def install(folder: Path, packages: Sequence[str] = PACKAGES) -> None:
+    """Brings npm's packages into a folder; skips where that is not possible."""
     (folder / "package.json").write_text('{"private": true, "type": "module"}')
     if shutil.which("npm") is None:
         missing("npm, which brings Grafana's types, is not here; on Debian: apt-get install npm")
@@ -25,7 +26,7 @@ def install(folder: Path) -> None:
     for _ in range(3):  # a registry is busy at times
         try:
             done = subprocess.run(
-                [*npm, *PACKAGES], cwd=folder, capture_output=True, text=True, timeout=60
+                [*npm, *packages], cwd=folder, capture_output=True, text=True, timeout=60
             )
         except subprocess.TimeoutExpired:
             why = "not within a minute: is there a network?"

@@ -219,3 +219,11 @@ def test_it_goes_on_after_a_restart_where_it_was() -> None:
         one.add(unrolls, version)
         two.add(unrolls, version)
         assert (two.mean, two.whole, two.waits) == (one.mean, one.whole, one.waits) or version < 310
+
+
+def test_a_goal_that_was_reached_is_reached_after_a_restart() -> None:
+    """Else a complete run that is started again trains on, and waits for samplers that are gone."""
+    one, two = MeanReturn(), MeanReturn()
+    plays(one, [Envs(always(T, 1.0), count=4)], 60)
+    two.restore(msgspec.json.decode(msgspec.json.encode(one.state())))
+    assert (two.mean, two.whole) == (one.mean, one.whole) == (1.0, True)

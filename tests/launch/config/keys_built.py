@@ -21,7 +21,7 @@ from headrace.actors.stepping.stepper import Frame
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
-from headrace.launch.process import logs, runtime
+from headrace.launch.process import logs, runtime, sd_notify
 from headrace.launch.roles import (
     broker,
     evaluation_loop,
@@ -93,13 +93,14 @@ def drained(run: run_file.Run, _: Path) -> Any:
     link = SimpleNamespace(run=lambda: asyncio.sleep(60))
     shared = shared_run.for_peers(run)
     end = mock.Mock(run=shared, link=link, serve=link.run, over="", outbox=[])
+    role = mock.Mock(watch=lambda _: SimpleNamespace(loop=link.run))
     with (
         mock.patch.object(actor, "build", lambda *_, **__: made),
         contextlib.suppress(asyncio.CancelledError),
     ):
         asyncio.run(
             actor._sample(
-                end, seed=1, sets={}, metrics=mock.Mock(), prefixes=allowed_code.names(run)
+                role, end, seed=1, sets={}, metrics=mock.Mock(), prefixes=allowed_code.names(run)
             )
         )
     return waits.call_args
@@ -190,6 +191,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         patches.enter_context(mock.patch.object(torch, "set_num_threads", threads))
         patches.enter_context(mock.patch.object(runtime, "StopRequested", lambda: False))
         patches.enter_context(mock.patch.object(runtime, "keep_memory"))
+        patches.enter_context(mock.patch.object(sd_notify.Watchdog, "start"))
         patches.enter_context(mock.patch.object(logs, "log_end", refused))
         learner.learn(run, options.LearnerOptions("ipc:///x", folder, resume=False))
     return {**found, "threads": threads.call_args}

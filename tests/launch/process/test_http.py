@@ -56,6 +56,22 @@ def page() -> tuple[str, bytes]:
     return "text/html", b"the page"
 
 
+def test_who_hangs_is_not_live_and_who_waits_for_a_broker_is() -> None:
+    hangs = [""]
+    port = http.serve(
+        http.registry("broker"),
+        host="127.0.0.1",
+        port=0,
+        healthy=lambda: "no broker has welcomed it",
+        stuck=lambda: hangs[0],
+    )
+    assert port is not None
+    assert get(port, "/livez") == (200, "ok\n")
+    assert get(port, "/healthz") == (503, "no broker has welcomed it\n")
+    hangs[0] = "has not got on for 30 s"
+    assert get(port, "/livez") == (503, "has not got on for 30 s\n")
+
+
 def test_what_is_there_and_what_is_no_request() -> None:
     port = served({"/": page})
     assert get(port, "/") == get(port, "/?now") == (200, "the page")

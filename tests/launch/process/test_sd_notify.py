@@ -120,6 +120,22 @@ def test_who_waits_for_a_broker_asks_for_time_and_is_not_ready(
     assert said(heard, *waits, reading()) == [UNSAID, asks, UNSAID, {"READY=1"}]
 
 
+def test_who_has_not_got_on_for_three_looks_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether somebody listens at NOTIFY_SOCKET or not: /livez tells it."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    clock, moved = [100.0], [0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    watch = Watchdog(lambda: reading(moved=moved[0]))
+    for clock[0], moved[0] in ((100.0, 0), (105.0, 1), (110.0, 1), (120.0, 1)):
+        watch.notify()
+        assert watch.stuck() == ""
+    clock[0] = 120.1  # a loop that hangs looks no more: that is no progress either
+    assert watch.stuck() == "has not got on for 15 s"
+    moved[0] = 2
+    watch.notify()
+    assert watch.stuck() == ""
+
+
 def test_the_status_shows_the_rate(
     heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,10 @@ import re
 import signal
 import time
 
+import yaml  # type: ignore[import-untyped]
+
+from headrace.launch import cli
+from tests import ports
 from tests.system.conftest import RUN, Place, Process, until
 
 
@@ -126,6 +130,55 @@ def test_an_orderly_stop_is_a_success(place: Place) -> None:
     assert place.checkpoints()
     actor.kill()
     broker.kill()
+
+
+def learner_job(place: Place) -> Process:
+    """The learner's container of `headrace units kubernetes`, with places here for those there."""
+    there = place.folder / "k8s"
+    words = ["units", "kubernetes", "--run", place.run, "--out", str(there)]
+    assert cli.main(words) == 0
+    objects = yaml.safe_load_all((there / "headrace.yaml").read_text())
+    (job,) = (one for one in objects if one["kind"] == "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    places = {
+        r"\$\(JOB_COMPLETION_INDEX\)": "0",
+        "--master-addr=.*": "--master-addr=127.0.0.1",
+        "--master-port=.*": f"--master-port={ports.free()}",
+        "/run-file/.*": place.run,
+        "--broker=.*": f"--broker={place.ipc}",
+        "--out=.*": f"--out={place.out}",
+        "--ledger=.*": f"--ledger={place.ledger}",
+        "--metrics-host=.*": "--metrics-host=127.0.0.1",
+        "--metrics-port=.*": f"--metrics-port={ports.free()}",
+    }
+    args = [word for word in container["args"] if not word.startswith("--key=")]
+    for found, here in places.items():
+        assert [re.search(found, word) for word in args].count(None) == len(args) - 1, found
+        args = [re.sub(found, here, word) for word in args]
+    env = {one["name"]: one["value"] for one in container["env"]}
+    return place.module("headrace.launch.torchrun", *args, env=env)
+
+
+def test_a_kubernetes_job_is_done_when_the_run_is_and_only_then(place: Place) -> None:
+    """To a Job a 0 means done: a pod that was asked to go must not say it, nor a second one that
+    finds the goal reached wait for samplers that have left."""
+    place.toml("run.toml", RUN + "\n[stop]\nreturn = 1e6\n")
+    broker, first, actor = place.broker(), learner_job(place), place.actor()
+    place.trains()
+    assert first.term() == 143, first.text()
+    assert place.checkpoints()
+
+    place.toml("run.toml", RUN + "\n[stop]\nreturn = 5.0\n")  # any play of CartPole has more
+    assert learner_job(place).ends() == 0
+    assert actor.ends() == 0
+    assert broker.term() == 0
+    version = place.history()[-1]["version"]
+
+    again = learner_job(place)  # there is not even a broker
+    assert again.ends() == 0, again.text()
+    assert again.text().count("run is complete: its mean return is") == 1
+    assert place.history()[-1]["version"] == version
+    place.nothing_is_left()
 
 
 def test_a_rank_count_that_does_not_divide_the_batch(place: Place) -> None:
