@@ -161,7 +161,7 @@ def test_every_panel_of_a_real_run_has_data(live: Live) -> None:
         rules = [rule for group in groups for rule in group["rules"]]
         errors = [rule["lastError"] for rule in rules if rule.get("lastError")]
         assert not errors
-        return len(rules) == 30 and all(rule["health"] == "ok" for rule in rules)
+        return len(rules) == 31 and all(rule["health"] == "ok" for rule in rules)
 
     until(evaluated, "all rules to be evaluated")
     alerts = prometheus.ask("alerts")["alerts"]
