@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.actors.stepping.stepper import Frame
+from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.histograms import STEP_S, Buckets, settled_sum
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.sampler_figures import FAILURES, METRICS, WAITS
@@ -27,7 +27,7 @@ class SamplerMetrics(Collector):
         self.inference_s = 0.0
         self.replies_s = 0.0  # the part of it that ran in environments' own threads
         self._began = 0.0  # when sampling began; 0 = not yet
-        self._frame: Frame | None = None
+        self._stepper: Stepper | None = None
         self._end: SamplerEnd | None = None  # None until the sampler is put together
         self.weights_version = Gauge(
             "headrace_actor_weights_version", "Version it acts with", registry=registry
@@ -65,17 +65,17 @@ class SamplerMetrics(Collector):
         gets a thousand beats a second."""
         return {name: value for name, value in self._figures().items() if value}
 
-    def runs(self, frame: Frame) -> None:
+    def runs(self, stepper: Stepper) -> None:
         """Starts the clock: the environments begin."""
-        self._frame, self._began = frame, time.monotonic()
+        self._stepper, self._began = stepper, time.monotonic()
 
     def _env_s(self) -> float:
-        return float(self._frame.spent.sum()) if self._frame is not None else 0.0
+        return float(self._stepper.frame.spent.sum()) if self._stepper is not None else 0.0
 
     def _measure_steps(self) -> None:
         """Records the mean seconds of a step since the last unroll; the time spent is known only
         for all environments together."""
-        if self._frame is not None:
+        if self._stepper is not None:
             spent, steps = self._env_s(), self.env_steps
             before, then = self._spent_before
             if steps > then:
@@ -103,9 +103,11 @@ class SamplerMetrics(Collector):
 
     def costs(self) -> dict[str, float]:
         """Returns where the time went since the environments began, in seconds."""
+        inline = self._stepper is not None and not self._stepper.beside
         return {
             "wall_s": time.monotonic() - self._began if self._began else 0.0,
             "env_s": self._env_s(),
+            "loop_env_s": self._env_s() if inline else 0.0,  # the part of it that ran on the loop
             "inference_s": self.inference_s,
             "replies_s": self.replies_s,
             "calls": float(self.calls),

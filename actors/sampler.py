@@ -92,7 +92,7 @@ class Sampler:
         if self.end.over:
             return
         self.stepper.start(self.end.news, ThreadReply(self._network, self._act_in_env_thread))
-        self.metrics.runs(self.stepper.frame)
+        self.metrics.runs(self.stepper)
         try:
             await self._sample()
         finally:

@@ -39,9 +39,27 @@ class LearnerMetrics:
         self.phase = {name: phase.labels(name) for name in PHASES}
         for result in ("ok", "failed"):
             self.checkpoints.labels(result)
-        self.loss = gauge("loss", "The loss's parts", "part")
-        self.grad_norm = gauge("grad_norm", "Before clipping")
-        self.lr = gauge("lr", "Step size")
+        loss = gauge("loss", "The loss's parts, before their coefficients", "part")
+        kl = gauge("kl_nats", "KL divergence of the policy from another one", "other")
+        share = gauge(
+            "step_share", "Of the trained steps, those that the policy left behind", "how"
+        )
+        self._stats = {  # as the losses call them: the metric, and its label
+            "policy_loss": (loss, "policy"),
+            "value_loss": (loss, "value"),
+            "entropy": (gauge("entropy_nats", "Of the policy, mean over steps"), ""),
+            "kl": (kl, "behaviour"),
+            "target_kl": (kl, "target"),
+            "rho_mean": (gauge("importance_ratio", "Policy / behaviour, mean over steps"), ""),
+            "clip_fraction": (share, "clipped"),
+            "drift_fraction": (share, "drifted"),
+            "explained_variance": (
+                gauge("explained_variance", "Of the value targets, by the values; 1 = all"),
+                "",
+            ),
+            "grad_norm": (gauge("grad_norm", "Before clipping"), ""),
+            "lr": (gauge("lr", "Step size"), ""),
+        }
         self.reuse = gauge("reuse", "Uses of an unroll, on average")
         self.version = gauge("version", "Trained up to")
         self.mean_return = gauge(
@@ -109,13 +127,9 @@ class LearnerMetrics:
         steps trained since they were set last; {} = there were none."""
         for name, age in ages.items():
             self.step_lag.labels(name.removeprefix("lag_")).set(age)
-        for part, value in stats.items():
-            if part == "grad_norm":
-                self.grad_norm.set(value)
-            elif part == "lr":
-                self.lr.set(value)
-            else:
-                self.loss.labels(part).set(value)
+        for name, value in stats.items():
+            metric, label = self._stats[name]
+            (metric.labels(label) if label else metric).set(value)
         self.version.set(progress.version)
         self.reuse.set(progress.reuse())
         self.last_step.set(now)

@@ -14,7 +14,7 @@ from grafana.generate.dashboards import (
     samplers,
     weights,
 )
-from grafana.generate.grafana_json import Board
+from grafana.generate.panels import Board
 from grafana.generate.registries import MetricDescription
 
 BOARDS: Final[tuple[Board, ...]] = (

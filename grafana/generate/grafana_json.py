@@ -1,86 +1,14 @@
-"""The description of a dashboard, and its rendering as Grafana's JSON."""
+"""Renders the description of a dashboard as Grafana's JSON."""
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+from grafana.generate.panels import Board, Kind, Panel
 
 # The newest version in @grafana/schema 13.2.3, against which the tests check the types.
 SCHEMA_VERSION: Final = 42
 WIDTH: Final = 24  # columns of a dashboard
 # The variable at the top of every dashboard: it works in a Grafana with any number of Prometheis.
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-
-Kind = Literal["timeseries", "stat", "heatmap", "table"]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Describes one panel."""
-
-    kind: Kind
-    title: str
-    unit: str  # by Grafana's names
-    words: str  # what it shows, and what to think of it
-    queries: dict[str, str]  # legend -> expression
-    width: int = 8
-    height: int = 8
-    stacked: bool = False
-    low: float | None = 0  # where the axis begins; None = at the data
-
-
-@dataclass(frozen=True)
-class Row:
-    """Groups panels under one heading."""
-
-    title: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True)
-class Board:
-    """Describes one dashboard."""
-
-    name: str  # of its file, and the end of its uid: never change it
-    title: str
-    words: str
-    rows: tuple[Row, ...]
-
-    @property
-    def panels(self) -> tuple[Panel, ...]:
-        return tuple(panel for row in self.rows for panel in row.panels)
-
-
-def lines(
-    title: str,
-    unit: str,
-    words: str,
-    queries: dict[str, str],
-    *,
-    width: int = 8,
-    low: float | None = 0,
-) -> Panel:
-    """Describes a line chart over time."""
-    return Panel("timeseries", title, unit, words, queries, width=width, low=low)
-
-
-def stack(title: str, unit: str, words: str, queries: dict[str, str], *, width: int = 8) -> Panel:
-    """Describes stacked lines over time: their sum means something."""
-    return Panel("timeseries", title, unit, words, queries, width=width, stacked=True)
-
-
-def number(title: str, unit: str, words: str, query: str, *, width: int = 4) -> Panel:
-    """Describes a panel with the present value."""
-    return Panel("stat", title, unit, words, {"": query}, width=width, height=4)
-
-
-def heatmap(title: str, unit: str, words: str, buckets: str, *, width: int = 8) -> Panel:
-    """Describes a histogram over time; `buckets` is the name of its bucket series."""
-    query = f'sum by (le) (increase({buckets}{{job="$job"}}[$__rate_interval]))'
-    return Panel("heatmap", title, unit, words, {"{{le}}": query}, width=width)
-
-
-def table(title: str, words: str, query: str, *, width: int = 8) -> Panel:
-    """Describes a table with one line for each series and labels as columns."""
-    return Panel("table", title, "none", words, {"": query}, width=width)
 
 
 def rendered(board: Board) -> dict[str, Any]:
@@ -144,8 +72,9 @@ def _panel(panel: Panel, *, number: int, at: dict[str, int]) -> dict[str, Any]:
             _target(panel, letter, legend, query)
             for letter, (legend, query) in zip("ABCDEFGH", panel.queries.items(), strict=False)
         ],
-        "fieldConfig": {"defaults": _field(panel), "overrides": []},
+        "fieldConfig": {"defaults": _field(panel), "overrides": _overrides(panel)},
         "options": _OPTIONS[panel.kind],
+        "transformations": _transformations(panel),
     }
 
 
@@ -165,11 +94,17 @@ def _target(panel: Panel, letter: str, legend: str, query: str) -> dict[str, Any
 
 
 def _field(panel: Panel) -> dict[str, Any]:
-    field: dict[str, Any] = {"unit": panel.unit}
+    made: dict[str, Any] = {"unit": panel.unit}
+    if panel.none:
+        made["noValue"] = panel.none
+    if panel.colours:
+        steps = [{"value": value, "color": colour} for value, colour in panel.colours]
+        made["thresholds"] = {"mode": "absolute", "steps": steps}
+        made["color"] = {"mode": "thresholds"}
     if panel.kind == "timeseries":
         if panel.low is not None:
-            field["min"] = panel.low
-        field["custom"] = {
+            made["min"] = panel.low
+        made["custom"] = {
             "drawStyle": "line",
             "lineWidth": 1,
             "fillOpacity": 30 if panel.stacked else 0,
@@ -177,7 +112,34 @@ def _field(panel: Panel) -> dict[str, Any]:
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
         }
-    return field
+        if panel.unit in ("percentunit", "short"):  # an axis of zeros would end at 10,000 %
+            made["custom"]["axisSoftMax"] = 1
+    return made
+
+
+def _overrides(panel: Panel) -> list[dict[str, Any]]:
+    """Returns what is special about single lines: the two edges of a band."""
+    if panel.band is None:
+        return []
+    low, high = panel.band
+    thin = {"id": "custom.lineWidth", "value": 0}
+    area = [{"id": "custom.fillBelowTo", "value": low}, {"id": "custom.fillOpacity", "value": 20}]
+    return [
+        {"matcher": {"id": "byName", "options": low}, "properties": [thin]},
+        {"matcher": {"id": "byName", "options": high}, "properties": [thin, *area]},
+    ]
+
+
+def _transformations(panel: Panel) -> list[dict[str, Any]]:
+    """Returns what makes a table's columns of a series' labels."""
+    if not panel.columns:
+        return []
+    shown = list(panel.columns)
+    order = {name: at for at, name in enumerate(shown)}
+    return [
+        {"id": "filterFieldsByName", "options": {"include": {"names": shown}}},
+        {"id": "organize", "options": {"indexByName": order, "renameByName": dict(panel.columns)}},
+    ]
 
 
 _LINK: Final[dict[str, Any]] = {
@@ -219,7 +181,7 @@ _OPTIONS: Final[dict[Kind, dict[str, Any]]] = {
     "stat": {
         "reduceOptions": _REDUCED,
         "orientation": "auto",
-        "colorMode": "none",
+        "colorMode": "value",
         "graphMode": "none",
         "justifyMode": "auto",
         "textMode": "auto",

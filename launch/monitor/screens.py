@@ -73,7 +73,8 @@ def state(status: Status, rates: Rates) -> tuple[str, str]:
         return "no sampler is here", _ALARM
     speed = rates("outcome_trained")  # the broker's own count: learners report theirs later
     if speed is None:
-        return "starting", _QUIET
+        trained = (status.get("outcomes") or {}).get("trained")
+        return "it has trained; how fast is not known yet" if trained else "starting", _QUIET
     return ("training", _ACCENT) if speed > 0 else ("nothing is being trained", _ALARM)
 
 

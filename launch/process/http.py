@@ -8,7 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, Info, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from headrace.broker.errors import UserError
@@ -30,6 +36,7 @@ class PortError(UserError, ValueError):
 
 def registry(role: str) -> CollectorRegistry:
     """Returns a process's metrics: its role and version, memory, CPU and descriptors."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # else each counter has another
     made = CollectorRegistry()
     ProcessCollector(registry=made)
     PlatformCollector(registry=made)

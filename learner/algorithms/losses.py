@@ -17,7 +17,7 @@ from headrace.learner.algorithms import vtrace
 from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs, LossNorm, LossTerms
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.gradient_clamps import bounded_exp
-from headrace.learner.models.normalise import moments
+from headrace.learner.models.normalise import moments, value_fit
 from headrace.learner.spaces import TERMINATED, TRUNCATED
 
 # appo: how far (behaviour / target) may weigh a step, as in IMPACT (Luo et al., 2020).
@@ -198,11 +198,10 @@ def _weighted_sum(given: LossInputs, terms: LossTerms, log_ratio: Tensor) -> Los
     coefs, live = given.coefs, given.live
     share = live * given.norm.scale
     log_ratio = log_ratio * live
-    policy = (terms.policy * share).sum()
-    value = (terms.value * share).sum()
-    entropy = (terms.entropy * share).sum()
+    policy, value, entropy = ((term * share).sum() for term in terms[:3])
     total = policy + given.config.value_coef * value - coefs.entropy_coef * entropy
     stats = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
+    stats |= value_fit(given.output.value[: len(terms.vs)], terms.vs, share)
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()
         total = total + coefs.kl_coef * stats["target_kl"]

@@ -47,6 +47,29 @@ def moments(rows: Tensor, live: Tensor, total: Callable[[Tensor], Tensor]) -> Mo
     return Moments(count, mean + off, (squares - count * off.square()).clamp(min=0))
 
 
+_FIT = ("fit_weight", "target_mean", "target_square", "error_square")
+
+
+@torch.no_grad()
+def value_fit(values: Tensor, targets: Tensor, share: Tensor) -> dict[str, Tensor]:
+    """Returns means from which explained() tells how well the values fit their targets; `share`:
+    of each step in the means. Its sum is one of them, because it is 1 but for rounding."""
+    targets, share = targets.double(), share.double()
+    means = (torch.ones_like(targets), targets, targets.square(), (targets - values).square())
+    return {name: (mean * share).sum() for name, mean in zip(_FIT, means, strict=True)}
+
+
+def explained(stats: dict[str, float]) -> dict[str, float]:
+    """Replaces the means of value_fit() by the share of the targets' variance that the values
+    explain: 1 = all, 0 = as one number for all would; at least -1; 0 of targets that are alike."""
+    weight, *sums = (stats[name] for name in _FIT)
+    mean, square, error = (each / (weight or 1.0) for each in sums)
+    variance = square - mean * mean
+    share = 1 - error / variance if variance > _EPS * square else 0.0
+    others = {name: value for name, value in stats.items() if name not in _FIT}
+    return others | {"explained_variance": max(share, -1.0)}
+
+
 def is_number(leaf: Leaf) -> bool:
     """Tells whether a leaf is neither an image nor a category nor a mask."""
     return not (leaf.image or leaf.categories or leaf.mask)

@@ -1,42 +1,21 @@
-"""The sampler's metrics and the figures of its beats come from one table."""
+"""A sampler's figures: which part of its own time the environments take."""
 
-import zmq
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.actors.metrics import SamplerMetrics
-from headrace.broker.journal.journal import Journal
-from headrace.broker.peers.sampler import SamplerEnd
-from headrace.broker.sampler_figures import GROWING, METRICS
-
-# These fall, too, or are for the sampler's own benchmark.
-ALONE = {"wall_s", "replies_s", "unacked", "unaccounted"}
+from headrace.actors.stepping.stepper import Stepper
 
 
-def test_every_figure_is_in_the_table() -> None:
+@pytest.mark.parametrize(("beside", "own_s"), [(0, 3.0), (4, 0.0)])
+def test_only_environments_on_the_loop_take_its_time(beside: int, own_s: float) -> None:
     metrics = SamplerMetrics(CollectorRegistry())
-    metrics.acted(4, 0.5)
-    metrics.replied(4, 0.5)
-    metrics.waited("credit", 1.0)
-    metrics.failed("step")
-    metrics.steps.add(0.001)
-    with zmq.Context() as context:
-        end = SamplerEnd(
-            "tcp://127.0.0.1:1", name="", inc=1, context=context, journal=Journal(None, "")
-        )
-        end.acks.add(0.01)
-        end.bytes_sent = 1
-        metrics.watch(end)
-        said = end.say()
-        context.destroy(linger=0)
-    assert said["calls"] == 2 and said["wait_credit_s"] == 1.0 and said["fail_step"] == 1.0
-    assert said["ack_1"] == said["step_5"] == said["bytes"] == 1.0
-    assert "episodes" not in said  # zeros are not sent
-    assert said.keys() <= {*GROWING, *ALONE}
-
-
-def test_metrics_are_whole_before_there_is_a_broker() -> None:
-    registry = CollectorRegistry()
-    SamplerMetrics(registry)
-    shown = {family.name for family in registry.collect()}
-    assert {f"headrace_actor_{metric.metric}" for metric in METRICS} <= shown
-    assert registry.get_sample_value("headrace_actor_wait_seconds_total", {"phase": "env"}) == 0.0
+    assert metrics.costs()["loop_env_s"] == 0
+    frame = SimpleNamespace(spent=np.array([1.0, 2.0]))
+    metrics.runs(cast(Stepper, SimpleNamespace(frame=frame, beside=beside)))
+    assert metrics.costs()["env_s"] == 3.0
+    assert metrics.costs()["loop_env_s"] == own_s

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from grafana.generate import registries
 from grafana.generate.__main__ import GRAFANA, files
 from grafana.generate.boards import BOARDS, dashboards_of, metrics_in, recorded_in
 from grafana.generate.grafana_json import SCHEMA_VERSION, WIDTH
@@ -15,7 +16,7 @@ from grafana.generate.registries import MetricDescription, all_metrics
 
 NAMES = [board.name for board in BOARDS]
 # Grafana's own names of units.
-UNITS = {"none", "cps", "s", "bytes", "Bps", "percentunit"}
+UNITS = {"none", "locale", "short", "s", "bytes", "Bps", "percentunit"}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,36 @@ def test_grafana_is_told_how_often_prometheus_scrapes() -> None:
     source = (GRAFANA / "provisioning/datasources/prometheus.yaml").read_text()
     scrapes = re.search(r"scrape_interval: (\w+)", (GRAFANA / "prometheus.yml").read_text())
     assert scrapes and f"timeInterval: {scrapes[1]} " in source
+
+
+# What a run may do without: these roles, their ports, keys, a GPU; and alerts.
+OPTIONAL = re.compile(r"headrace_(evaluator|node|actor|broker_handshakes|learner_gpu)_|ALERTS\{")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_panel_without_data_says_why(name: str) -> None:
+    (board,) = (board for board in BOARDS if board.name == name)
+    for panel in board.panels:
+        if all(OPTIONAL.search(query) for query in panel.queries.values()):
+            assert panel.none, panel.title
+
+
+def test_a_table_has_names_for_its_columns_and_a_number_has_colours() -> None:
+    for board in BOARDS:
+        for panel in board.panels:
+            assert bool(panel.columns) == (panel.kind == "table"), panel.title
+            assert bool(panel.colours) == (panel.kind == "stat"), panel.title
+
+
+def test_no_panel_shows_the_age_of_the_scrape() -> None:
+    for where, text in expressions().items():
+        assert "time()" not in text or where == "alerts.yaml", where
+
+
+def test_the_series_of_ten_thousand_samplers_are_counted() -> None:
+    with registries._ROLES["actor"]() as registry:
+        each = sum(len(family.samples) for family in registry.collect())
+    assert f"{10_000 * each:,} series" in (GRAFANA / "prometheus.yml").read_text()
 
 
 def test_a_wheel_carries_all_of_it() -> None:

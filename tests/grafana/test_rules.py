@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ ALERTS = (GRAFANA / "alerts.yaml").read_text()
 # Name -> all that stands under it.
 RULES = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", ALERTS, re.DOTALL))
 CASES = sorted((GRAFANA / "tests").glob("*.yaml"))
+# An external label is the setting; whoever reads an alert has no checkout to look into.
+RUNBOOK_URL = '{{ or $externalLabels.runbook "https://headrace.example/monitor/runbook.html" }}'
 PAGES = {
     "RoleAbsent",
     "LearnerStalled",
@@ -37,6 +38,7 @@ TICKETS = {
     "MemorySlope",
     "ClockSkew",
     "EvalStale",
+    "FleetShrunk",
     "DeadMansSwitch",
 }
 
@@ -65,11 +67,11 @@ def test_rules_say_what_they_should(case: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_there_are_all_alerts_and_each_fires_once_and_is_quiet_once() -> None:
+def test_there_are_all_alerts_and_each_fires_in_one_case_and_is_quiet_in_one() -> None:
     assert set(RULES) == PAGES | TICKETS
     text = "\n".join(path.read_text() for path in CASES)
     asked = re.findall(r"alertname: (\w+)\n\s+exp_alerts:( \[\])?", text)
-    assert Counter(asked) == Counter((name, quiet) for name in RULES for quiet in ("", " []"))
+    assert set(asked) == {(name, quiet) for name in RULES for quiet in ("", " []")}
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
@@ -78,7 +80,7 @@ def test_an_alert_is_whole(name: str) -> None:
     assert f"severity: {'page' if name in PAGES else 'ticket'}" in rule
     for key in ("summary", "description"):
         assert re.search(rf"^ +{key}: '.+'$", rule, re.MULTILINE), key
-    assert rule.rstrip().endswith(f"runbook_url: grafana/RUNBOOK.md#{name.lower()}")
+    assert f"runbook_url: '{RUNBOOK_URL}#{name.lower()}'" in rule
 
 
 def test_the_runbook_has_a_section_for_each_in_their_order() -> None:

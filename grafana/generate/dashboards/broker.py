@@ -1,6 +1,6 @@
 """The broker: its queue, its traffic, and whom it turns away."""
 
-from grafana.generate.grafana_json import Board, Row, heatmap, lines, stack
+from grafana.generate.panels import Board, Row, heatmap, lines, stack
 
 _QUEUE = (
     lines(
@@ -69,13 +69,13 @@ _QUEUE = (
     ),
     lines(
         "Arrivals a second",
-        "cps",
+        "short",
         "Distinct unrolls; copies are not counted.",
         {"unrolls": 'rate(headrace_broker_received_total{job="$job"}[$__rate_interval])'},
     ),
     stack(
         "Outcomes a second",
-        "cps",
+        "short",
         "What became of unrolls.",
         {"{{outcome}}": 'rate(headrace_broker_fragments_total{job="$job"}[$__rate_interval])'},
     ),
@@ -102,7 +102,7 @@ _TRAFFIC = (
     ),
     lines(
         "Messages a second",
-        "cps",
+        "short",
         "By direction and type; those that do not come are left out.",
         {
             "{{dir}} {{type}}": "rate(headrace_broker_messages_total"
@@ -178,6 +178,7 @@ _PEERS = (
         "none",
         "With keys only: let in, or why not, in each interval.",
         {"{{outcome}}": 'increase(headrace_broker_handshakes_total{job="$job"}[$__rate_interval])'},
+        none="A run without keys",
     ),
     stack(
         "Refused peers",

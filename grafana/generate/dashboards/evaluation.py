@@ -1,6 +1,9 @@
 """Evaluation: the score that counts."""
 
-from grafana.generate.grafana_json import Board, Row, lines
+from grafana.generate.dashboards.learning import returns
+from grafana.generate.panels import Board, Row, lines
+
+_NONE = "No evaluator with a metrics port"
 
 BOARD = Board(
     name="evaluation",
@@ -10,19 +13,7 @@ BOARD = Board(
         Row(
             "Scores",
             (
-                lines(
-                    "Return",
-                    "none",
-                    "Mean of an evaluation with its 95 % interval, and of training episodes.",
-                    {
-                        "{{instance}} mean": 'headrace_evaluator_return_mean{job="$job"}',
-                        "{{instance}} low": 'headrace_evaluator_return_low{job="$job"}',
-                        "{{instance}} high": 'headrace_evaluator_return_high{job="$job"}',
-                        "training": 'max(headrace_learner_episode_return_mean{job="$job"})',
-                    },
-                    width=16,
-                    low=None,
-                ),
+                returns(width=16),
                 lines(
                     "Width of the interval",
                     "none",
@@ -32,6 +23,7 @@ BOARD = Board(
                         "{{instance}}": 'headrace_evaluator_return_high{job="$job"}'
                         ' - headrace_evaluator_return_low{job="$job"}'
                     },
+                    none=_NONE,
                 ),
             ),
         ),
@@ -53,12 +45,14 @@ BOARD = Board(
                     "s",
                     "Of the last evaluation.",
                     {"{{instance}}": 'headrace_evaluator_seconds{job="$job"}'},
+                    none=_NONE,
                 ),
                 lines(
                     "Episodes",
                     "none",
                     "Of the last evaluation.",
                     {"{{instance}}": 'headrace_evaluator_episodes{job="$job"}'},
+                    none=_NONE,
                 ),
                 lines(
                     "Evaluations in ten minutes",
@@ -70,6 +64,7 @@ BOARD = Board(
                         "{{instance}} failed": "increase(headrace_evaluator_failures_total"
                         '{job="$job"}[10m])',
                     },
+                    none=_NONE,
                 ),
             ),
         ),

@@ -1,6 +1,8 @@
 """Machines and processes: cores, memory, descriptors."""
 
-from grafana.generate.grafana_json import Board, Row, lines, stack
+from grafana.generate.panels import Board, Row, lines, stack
+
+_NO_NODE = "No node with a metrics port"
 
 _PROCESSES = (
     lines(
@@ -33,36 +35,41 @@ _NODES = (
             "{{instance}} welcome": 'headrace_node_samplers_welcome{job="$job"}',
             "{{instance}} wanted": 'headrace_node_samplers_wanted{job="$job"}',
         },
+        none=_NO_NODE,
     ),
     lines(
         "Restarts",
         "none",
         "Of samplers, in each interval.",
         {"{{instance}}": 'increase(headrace_node_restarts_total{job="$job"}[$__rate_interval])'},
+        none=_NO_NODE,
     ),
     lines(
         "Memory of samplers",
         "bytes",
         "All of a node's; shared pages counted once.",
         {"{{instance}}": 'headrace_node_samplers_memory_bytes{job="$job"}'},
+        none=_NO_NODE,
     ),
     lines(
         "Agent steps a second",
-        "cps",
+        "short",
         "By node.",
         {
             "{{instance}}": "rate(headrace_node_samplers_env_steps_total"
             '{job="$job"}[$__rate_interval])'
         },
+        none=_NO_NODE,
     ),
     lines(
         "Episodes a second",
-        "cps",
+        "short",
         "By node.",
         {
             "{{instance}}": "rate(headrace_node_samplers_episodes_total"
             '{job="$job"}[$__rate_interval])'
         },
+        none=_NO_NODE,
     ),
     stack(
         "Waits",
@@ -72,12 +79,14 @@ _NODES = (
             "{{instance}} {{phase}}": "rate(headrace_node_samplers_wait_seconds_total"
             '{job="$job"}[$__rate_interval])'
         },
+        none=_NO_NODE,
     ),
     lines(
         "Not acknowledged",
         "none",
         "Unrolls that a node's samplers keep.",
         {"{{instance}}": 'headrace_node_samplers_unacked_fragments{job="$job"}'},
+        none=_NO_NODE,
     ),
 )
 

@@ -1,11 +1,14 @@
 """The learner: where its time goes, and whether the numbers are sound."""
 
-from grafana.generate.grafana_json import Board, Row, heatmap, lines, number, stack, table
+from grafana.generate.dashboards.learning import EPISODE_LENGTH, returns
+from grafana.generate.panels import BAD, Board, Row, age, heatmap, lines, number, stack, table
+
+_CHECKPOINT = 'headrace_learner_last_checkpoint_timestamp_seconds{job="$job"}'
 
 _TIME = (
     lines(
         "Optimiser steps a second",
-        "cps",
+        "short",
         "By rank; all ranks step together.",
         {"{{instance}}": 'rate(headrace_learner_steps_total{job="$job"}[$__rate_interval])'},
     ),
@@ -33,29 +36,68 @@ _TIME = (
         "Since the last step",
         "s",
         "By rank; grows without end when it stands still.",
-        {"{{instance}}": 'time() - (headrace_learner_last_step_timestamp_seconds{job="$job"} > 0)'},
+        {"{{instance}}": age('headrace_learner_last_step_timestamp_seconds{job="$job"}')},
     ),
     lines(
         "GPU memory",
         "bytes",
-        "By rank; empty without a GPU.",
+        "By rank.",
         {"{{instance}}": 'headrace_learner_gpu_memory_bytes{job="$job"}'},
+        none="No learner with a GPU",
     ),
 )
 
 _LEARNING = (
+    returns(width=16),
+    EPISODE_LENGTH,
     lines(
-        "Return",
+        "Entropy",
         "none",
-        "Mean of each environment's latest training episodes.",
-        {"training": 'max(headrace_learner_episode_return_mean{job="$job"})'},
+        "Of the policy, in nats, a mean over steps. It falls as the policy grows certain; near 0"
+        " early in a run means that it stopped exploring.",
+        {"entropy": 'avg(headrace_learner_entropy_nats{job="$job"})'},
         low=None,
     ),
     lines(
-        "Loss parts",
+        "KL divergence",
         "none",
-        "As the algorithm names them.",
-        {"{{part}}": 'avg by (part) (headrace_learner_loss{job="$job"})'},
+        "In nats: of the policy from the one that acted, and from the target network where the"
+        " algorithm has one. A jump is a step that was too large, or data that is too old.",
+        {"{{other}}": 'avg by (other) (headrace_learner_kl_nats{job="$job"})'},
+    ),
+    lines(
+        "Explained variance",
+        "none",
+        "Share of the returns' variance that the value network foresees: 1 = all of it, 0 = none,"
+        " below 0 = worse than one number for all. It should rise in the first minutes.",
+        {"explained": 'avg(headrace_learner_explained_variance{job="$job"})'},
+        low=None,
+    ),
+    lines(
+        "Policy loss",
+        "none",
+        "Before its coefficient. It has no level that would be good.",
+        {"policy": 'avg(headrace_learner_loss{job="$job", part="policy"})'},
+        low=None,
+    ),
+    lines(
+        "Value loss",
+        "none",
+        "Before its coefficient: half the squared error of the values.",
+        {"value": 'avg(headrace_learner_loss{job="$job", part="value"})'},
+    ),
+    lines(
+        "Steps that the policy left behind",
+        "percentunit",
+        "Of the trained ones: beyond the clip (appo, ppo), or drifted beyond"
+        " algorithm.drift_limit (impala, appo). Above a half: the data is too old.",
+        {"{{how}}": 'avg by (how) (headrace_learner_step_share{job="$job"})'},
+    ),
+    lines(
+        "Importance ratio",
+        "none",
+        "Probability of the played actions, policy of now / policy that acted: near 1.",
+        {"mean": 'avg(headrace_learner_importance_ratio{job="$job"})'},
         low=None,
     ),
     lines(
@@ -122,15 +164,20 @@ _STATE = (
         "none",
         "Since the process began; the log says why.",
         'sum(headrace_learner_checkpoint_total{job="$job", result="failed"})',
+        colours=BAD,
     ),
-    table("Rank of each target", "The value is the rank.", 'headrace_learner_rank{job="$job"}'),
+    table(
+        "Ranks and their processes",
+        "Which process is which rank.",
+        'headrace_learner_rank{job="$job"}',
+        {"Value": "Rank", "instance": "Process"},
+    ),
     lines(
         "Age of the checkpoint",
         "s",
         "What a crash now would cost, beside the run's interval.",
         {
-            "age": "time() - (max(headrace_learner_last_checkpoint_timestamp_seconds"
-            '{job="$job"}) > 0)',
+            "age": f"min({age(_CHECKPOINT)})",
             "interval": 'max(headrace_learner_checkpoint_interval_seconds{job="$job"})',
         },
     ),

@@ -1,6 +1,6 @@
 """The ledger: generated = trained + refused, by reason + in flight, on every process."""
 
-from grafana.generate.grafana_json import Board, Row, lines, number, stack
+from grafana.generate.panels import ODD, ZERO, Board, Row, age, lines, number, stack
 
 _SUM = (
     number(
@@ -8,36 +8,40 @@ _SUM = (
         "none",
         "Must be 0.",
         'headrace_broker_ledger_unaccounted{job="$job"}',
+        colours=ZERO,
     ),
     number(
         "Unaccounted, samplers",
         "none",
         "Must be 0.",
         'headrace_samplers_ledger_unaccounted{job="$job"}',
+        colours=ZERO,
     ),
     number(
         "Unaccounted, learners",
         "none",
         "Must be 0.",
         'sum(headrace_learner_ledger_unaccounted{job="$job"})',
+        colours=ZERO,
     ),
     number(
         "Arrived",
-        "none",
+        "locale",
         "Distinct unrolls, since the broker began.",
         'headrace_broker_received_total{job="$job"}',
     ),
     number(
         "Trained",
-        "none",
+        "locale",
         "Since the broker began.",
         'headrace_broker_fragments_total{job="$job", outcome="trained"}',
     ),
     number(
         "Rolled back",
-        "none",
+        "locale",
         "Trained, and undone by the return to an older checkpoint; since the broker began.",
         'headrace_broker_rolled_back_fragments_total{job="$job"}',
+        colours=ODD,
     ),
 )
 
@@ -90,7 +94,7 @@ _OUTCOMES = (
     ),
     lines(
         "Delivered",
-        "cps",
+        "short",
         "To each learner, a second; copies left out.",
         {
             "{{instance}}": "rate(headrace_learner_delivered_fragments_total"
@@ -113,13 +117,14 @@ _FAULTS = (
         "Time since start",
         "s",
         "Of each process that is scraped; back to 0 is a restart.",
-        {"{{role}} {{instance}}": 'time() - process_start_time_seconds{job="$job"}'},
+        {"{{role}} {{instance}}": age('process_start_time_seconds{job="$job"}')},
     ),
     lines(
         "Restarts of samplers",
         "none",
         "By their node, in each interval.",
         {"{{instance}}": 'increase(headrace_node_restarts_total{job="$job"}[$__rate_interval])'},
+        none="No node with a metrics port",
     ),
     lines(
         "Reconnects",

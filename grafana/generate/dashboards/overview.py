@@ -1,6 +1,7 @@
 """The first look: does it learn, does it flow, is anything wrong."""
 
-from grafana.generate.grafana_json import Board, Row, lines, number, stack, table
+from grafana.generate.dashboards.learning import returns
+from grafana.generate.panels import MOVES, ZERO, Board, Row, lines, number, stack, table
 
 BOARD = Board(
     name="overview",
@@ -12,27 +13,31 @@ BOARD = Board(
             (
                 number(
                     "Sampled steps a second",
-                    "cps",
+                    "short",
                     "Agent steps of all samplers, over the last minute.",
                     'job:headrace_samplers_env_steps:rate1m{job="$job"}',
+                    colours=MOVES,
                 ),
                 number(
                     "Trained steps a second",
-                    "cps",
+                    "short",
                     "Live steps that optimiser steps used, all ranks together.",
                     'max(rate(headrace_learner_samples_total{job="$job"}[$__rate_interval]))',
+                    colours=MOVES,
                 ),
                 number(
                     "Return in training",
                     "none",
                     "Mean of each environment's latest training episodes.",
                     'max(headrace_learner_episode_return_mean{job="$job"})',
+                    none="no episode yet",
                 ),
                 number(
                     "Return in evaluation",
                     "none",
-                    "Mean of the last evaluation; empty without an evaluator.",
+                    "Mean of the last evaluation.",
                     'max(headrace_evaluator_return_mean{job="$job"})',
+                    none="no evaluator",
                 ),
                 number(
                     "Version",
@@ -44,9 +49,10 @@ BOARD = Board(
                     "Unrolls unaccounted for",
                     "none",
                     "Lost by our own counting. Anything but 0 is a fault of Headrace.",
-                    'max(headrace_broker_ledger_unaccounted{job="$job"}'
-                    ' or headrace_samplers_ledger_unaccounted{job="$job"}'
-                    ' or headrace_learner_ledger_unaccounted{job="$job"})',
+                    'sum(abs(headrace_broker_ledger_unaccounted{job="$job"}))'
+                    ' + sum(abs(headrace_samplers_ledger_unaccounted{job="$job"}))'
+                    ' + (sum(abs(headrace_learner_ledger_unaccounted{job="$job"})) or vector(0))',
+                    colours=ZERO,
                 ),
             ),
         ),
@@ -55,7 +61,7 @@ BOARD = Board(
             (
                 lines(
                     "Throughput",
-                    "cps",
+                    "short",
                     "Sampled and trained steps a second. Trained above sampled: the algorithm uses"
                     " its unrolls more than once. Far below: unrolls are refused, see the ledger.",
                     {
@@ -64,22 +70,10 @@ BOARD = Board(
                         '{job="$job"}[$__rate_interval]))',
                     },
                 ),
-                lines(
-                    "Returns",
-                    "none",
-                    "Training episodes explore; evaluations play greedily unless the run says"
-                    " otherwise. The two thin lines are the evaluation's 95 % interval.",
-                    {
-                        "training": 'max(headrace_learner_episode_return_mean{job="$job"})',
-                        "evaluation": 'max(headrace_evaluator_return_mean{job="$job"})',
-                        "low": 'max(headrace_evaluator_return_low{job="$job"})',
-                        "high": 'max(headrace_evaluator_return_high{job="$job"})',
-                    },
-                    low=None,
-                ),
+                returns(),
                 lines(
                     "Optimiser steps a second",
-                    "cps",
+                    "short",
                     "Of one rank; all ranks step together.",
                     {
                         "steps": "max(rate(headrace_learner_steps_total"
@@ -114,7 +108,7 @@ BOARD = Board(
                 ),
                 stack(
                     "Outcomes a second",
-                    "cps",
+                    "short",
                     "What became of unrolls. All but trained should be rare.",
                     {"{{outcome}}": 'job:headrace_broker_fragments:rate1m{job="$job"}'},
                 ),
@@ -126,7 +120,14 @@ BOARD = Board(
                 table(
                     "Alerts",
                     "What fires now. RUNBOOK.md has a section for each.",
-                    'ALERTS{alertstate="firing", job=~"$job|"}',
+                    'ALERTS{alertstate="firing", alertname!="DeadMansSwitch", job=~"$job|"}',
+                    {
+                        "alertname": "Alert",
+                        "severity": "Severity",
+                        "role": "Role",
+                        "instance": "Process",
+                    },
+                    none="Nothing fires",
                 ),
                 lines(
                     "Processes",
@@ -160,11 +161,18 @@ BOARD = Board(
                     "Name, algorithm and environment.",
                     'headrace_run_info{job="$job", role="broker"}'
                     ' or on (job) headrace_run_info{job="$job"}',
+                    {"run": "Run", "algorithm": "Algorithm", "env": "Environment"},
                 ),
                 table(
                     "Releases",
                     "What runs where; more than one release at a time is for upgrades.",
                     'count by (role, version, python) (headrace_build_info{job="$job"})',
+                    {
+                        "role": "Role",
+                        "version": "Headrace",
+                        "python": "Python",
+                        "Value": "Processes",
+                    },
                 ),
             ),
         ),

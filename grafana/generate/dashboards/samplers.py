@@ -1,23 +1,25 @@
 """Sampling: how fast, and what it waits for."""
 
-from grafana.generate.grafana_json import Board, Row, heatmap, lines, stack
+from grafana.generate.panels import Board, Row, age, heatmap, lines, stack
+
+_NO_PORT = "No sampler with a metrics port"
 
 _ALL = (
     lines(
         "Agent steps a second",
-        "cps",
+        "short",
         "Of all samplers; dead steps after a reset left out.",
         {"steps": 'rate(headrace_samplers_env_steps_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
         "Episodes a second",
-        "cps",
+        "short",
         "Episodes that ended, terminated or truncated.",
         {"episodes": 'rate(headrace_samplers_episodes_total{job="$job"}[$__rate_interval])'},
     ),
     lines(
         "Unrolls a second",
-        "cps",
+        "short",
         "Finished by samplers, and acknowledged to them. The two lines lie on each other.",
         {
             "generated": "rate(headrace_samplers_generated_fragments_total"
@@ -109,9 +111,10 @@ _FAULTS = (
 _SINGLE = (
     lines(
         "Agent steps a second, each",
-        "cps",
+        "short",
         "A slow one is a slow machine or a slow environment.",
         {"{{instance}}": 'rate(headrace_actor_env_steps_total{job="$job"}[$__rate_interval])'},
+        none=_NO_PORT,
     ),
     lines(
         "Waits, each",
@@ -121,6 +124,7 @@ _SINGLE = (
             "{{instance}} {{phase}}": "rate(headrace_actor_wait_seconds_total"
             '{job="$job"}[$__rate_interval])'
         },
+        none=_NO_PORT,
     ),
     lines(
         "In environments and network, each",
@@ -132,17 +136,21 @@ _SINGLE = (
             "{{instance}} network": "rate(headrace_actor_inference_seconds_total"
             '{job="$job"}[$__rate_interval])',
         },
+        none=_NO_PORT,
     ),
     lines(
         "Since the last unroll and acknowledgement",
         "s",
         "Both grow without end when a sampler hangs; the second alone when the learner does.",
         {
-            "{{instance}} unroll": "time() - (headrace_actor_last_fragment_timestamp_seconds"
-            '{job="$job"} > 0)',
-            "{{instance}} acknowledged": "time() - (headrace_actor_last_ack_timestamp_seconds"
-            '{job="$job"} > 0)',
+            "{{instance}} unroll": age(
+                'headrace_actor_last_fragment_timestamp_seconds{job="$job"}'
+            ),
+            "{{instance}} acknowledged": age(
+                'headrace_actor_last_ack_timestamp_seconds{job="$job"}'
+            ),
         },
+        none=_NO_PORT,
     ),
     lines(
         "Sent to acknowledged, each",
@@ -152,6 +160,7 @@ _SINGLE = (
             "{{instance}}": "histogram_quantile(0.95,"
             ' rate(headrace_actor_ack_seconds_bucket{job="$job"}[$__rate_interval]))'
         },
+        none=_NO_PORT,
     ),
     lines(
         "Environment step, each",
@@ -161,12 +170,14 @@ _SINGLE = (
             "{{instance}}": "histogram_quantile(0.95,"
             ' rate(headrace_actor_env_step_seconds_bucket{job="$job"}[$__rate_interval]))'
         },
+        none=_NO_PORT,
     ),
     lines(
         "Not acknowledged, each",
         "none",
         "Unrolls that it keeps.",
         {"{{instance}}": 'headrace_actor_unacked_fragments{job="$job"}'},
+        none=_NO_PORT,
     ),
     lines(
         "Environment failures, each",
@@ -176,12 +187,14 @@ _SINGLE = (
             "{{instance}} {{where}}": "increase(headrace_actor_env_failures_total"
             '{job="$job"}[$__rate_interval])'
         },
+        none=_NO_PORT,
     ),
     lines(
         "Reconnects, each",
         "none",
         "In each interval.",
         {"{{instance}}": 'increase(headrace_actor_reconnects_total{job="$job"}[$__rate_interval])'},
+        none=_NO_PORT,
     ),
 )
 

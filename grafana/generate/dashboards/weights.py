@@ -1,6 +1,8 @@
 """Weights: from the learner's step to the samplers that act with it."""
 
-from grafana.generate.grafana_json import Board, Row, heatmap, lines
+from grafana.generate.panels import Board, Row, age, heatmap, lines
+
+_NO_NODE = "No node with a metrics port"
 
 _WAY = (
     lines(
@@ -42,14 +44,15 @@ _WAY = (
         "Age of what a sampler acts with",
         "s",
         "Samplers with a metrics port of their own.",
-        {"{{instance}}": 'time() - (headrace_actor_weights_timestamp_seconds{job="$job"} > 0)'},
+        {"{{instance}}": age('headrace_actor_weights_timestamp_seconds{job="$job"}')},
+        none="No sampler with a metrics port",
     ),
 )
 
 _TRAFFIC = (
     lines(
         "Published a second",
-        "cps",
+        "short",
         "Versions that came whole to the broker.",
         {"versions": 'rate(headrace_broker_weights_published_total{job="$job"}[$__rate_interval])'},
     ),
@@ -57,7 +60,7 @@ _TRAFFIC = (
         "Since the last one",
         "s",
         "Grows without end when the learner stands still.",
-        {"age": 'time() - (headrace_broker_weights_published_timestamp_seconds{job="$job"} > 0)'},
+        {"age": age('headrace_broker_weights_published_timestamp_seconds{job="$job"}')},
     ),
     lines(
         "One version",
@@ -70,12 +73,14 @@ _TRAFFIC = (
         "Bps",
         "Once a node, whatever the number of its samplers.",
         {"{{instance}}": 'rate(headrace_node_weights_bytes_total{job="$job"}[$__rate_interval])'},
+        none=_NO_NODE,
     ),
     lines(
         "Fetches by nodes a second",
-        "cps",
+        "short",
         "Versions; fewer than published when they skip some.",
         {"{{instance}}": 'rate(headrace_node_weights_fetches_total{job="$job"}[$__rate_interval])'},
+        none=_NO_NODE,
     ),
     lines(
         "Refused chunks",

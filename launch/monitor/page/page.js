@@ -79,7 +79,8 @@ function state(status) {
   if (!status.actors?.count) return ["no sampler is here", "bad"];
   const speed = seen.rate("outcome_trained");  // the broker's own count: learners tell theirs later
   if (speed > 0) return ["training", ""];
-  return speed === 0 && seen.gained("received")?.seconds >= 5 ? ["nothing is being trained", "bad"] : ["starting", "stopped"];
+  if (speed === 0 && seen.gained("received")?.seconds >= 5) return ["nothing is being trained", "bad"];
+  return [status.outcomes?.trained ? "it has trained; how fast is not known yet" : "starting", "stopped"];
 }
 
 // What an operator should look at; nothing when all is well.

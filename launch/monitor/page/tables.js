@@ -76,18 +76,24 @@ function outcomes(status, totals) {
   ]);
 }
 
-const DOING = { env: "waiting for environments", credit: "waiting for credit", weights: "waiting for weights", gather: "waiting for more observations", inference: "in the network" };
+const DOING = {
+  wait_env: "waiting for environments", wait_credit: "waiting for credit", wait_weights: "waiting for weights",
+  wait_gather: "waiting for more observations", loop_env: "stepping environments itself", network: "in the network",
+};
 
 function waits(totals) {
   const whole = totals.gained("wall_s")?.much;
-  const rows = Object.entries(DOING).map(([phase, words]) => {
-    const spent = totals.gained(phase === "inference" ? "inference_s" : `wait_${phase}_s`)?.much;
-    const share = whole > 0 && known(spent) ? Math.min(1, spent / whole) : null;
+  const shares = Object.entries(DOING).map(([name, words]) => {
+    const spent = totals.gained(`${name}_s`)?.much;
+    return [name, words, whole > 0 && known(spent) ? Math.min(1, Math.max(0, spent / whole)) : null];
+  });
+  const all = shares.reduce((sum, [, , share]) => sum + (share ?? 0), 0);
+  shares.push(["rest", "unrolls, messages and the rest", whole > 0 ? Math.max(0, 1 - all) : null]);
+  replace("waits", [html("tbody", {}, ...shares.map(([name, words, share]) => {
     const bar = html("i");
     bar.style.width = `${100 * (share ?? 0)}%`;
-    return row(cell(words, ""), value(`wait_${phase}`, percent(share), "td", { class: "n" }), html("td", {}, html("div", { class: "share" }, bar)));
-  });
-  replace("waits", [html("tbody", {}, ...rows)]);
+    return row(cell(words, ""), value(name, percent(share), "td", { class: "n" }), html("td", {}, html("div", { class: "share" }, bar)));
+  }))]);
 }
 
 function late(status) {

@@ -66,7 +66,9 @@ function totals(status) {
     env_steps: status.samplers?.env_steps ?? actors.env_steps,
     bytes: actors.bytes,
     wall_s: actors.wall_s,
-    inference_s: actors.inference_s,
+    loop_env_s: actors.loop_env_s,
+    // What ran in environments' own threads took none of the sampler's time.
+    network_s: known(actors.inference_s) ? actors.inference_s - (actors.replies_s ?? 0) : undefined,
     trained_steps: trainedSteps(status),
   };
   for (const phase of WAITS) found[`wait_${phase}_s`] = actors[`wait_${phase}_s`];

@@ -123,7 +123,9 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
         "wait_credit": "4.0 %",
         "wait_weights": "0.5 %",
         "wait_gather": "0 %",
-        "wait_inference": "21 %",
+        "loop_env": "12 %",
+        "network": "21 %",  # less what ran in environments' own threads
+        "rest": "7.5 %",  # so that all rows are the whole
         "rank_lag_7": "1.31",
         "rank_policy_loss_0": "-0.012",
         "rank_lr_0": "2.5e-4",
@@ -257,6 +259,14 @@ def test_what_the_run_does(
 ) -> None:
     shown(chrome, frozen, lambda asked: status(asked, **more), looks=2)
     assert chrome.get("at('state').textContent") == says
+
+
+def test_a_run_that_has_trained_does_not_start(chrome: Browser, frozen: Frozen) -> None:
+    """Its rate is not known at the first look, however long it has run."""
+    shown(chrome, frozen, lambda _: status(400), looks=1)
+    assert chrome.get("at('state').textContent") == "it has trained; how fast is not known yet"
+    shown(chrome, frozen, lambda _: BARE | {"actors": {"count": 1}, "learners": [{}]}, looks=1)
+    assert chrome.get("at('state').textContent") == "starting"
 
 
 def test_nothing_is_asked_while_nobody_looks(chrome: Browser, frozen: Frozen) -> None:

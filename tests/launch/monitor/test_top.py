@@ -83,6 +83,16 @@ def test_a_broker_alone_has_little_to_say() -> None:
     assert screens.plain_lines({}, Rates())
 
 
+def test_a_run_that_has_trained_does_not_start() -> None:
+    """One look, as of a pipe: there is no rate yet, however long the run has lasted."""
+    rates = Rates()
+    assert "state       it has trained; how fast is not known yet" in screens.plain_lines(
+        status(400), rates
+    )
+    fresh = BARE | {"actors": {"count": 1}, "learners": [{}]}
+    assert "state       starting" in screens.plain_lines(fresh, rates)
+
+
 def test_what_is_not_accounted_for() -> None:
     assert "ledger      2 not accounted for" in screens.plain_lines(
         {**BARE, "unaccounted": 2}, Rates()

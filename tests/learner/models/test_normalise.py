@@ -15,7 +15,7 @@ from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.algorithms.losses import normalise
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
-from headrace.learner.models.normalise import Normaliser, PopArt, moments
+from headrace.learner.models.normalise import Normaliser, PopArt, explained, moments, value_fit
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights
 from tests.learner.together import together
@@ -276,3 +276,37 @@ def test_a_copy_rescales_its_own_head() -> None:
     merge(copied.returns, np.arange(9.0))
     assert torch.equal(source.value_head.weight, before)
     torch.testing.assert_close(copied(obs).value, source(obs).value, atol=1e-5, rtol=1e-4)
+
+
+def fit(values: Tensor, targets: Tensor, live: Tensor, ranks: int = 1) -> float:
+    """The explained variance of steps that lie on so many ranks, as the losses and ranks do it."""
+    share = live * ranks / live.sum()
+    parts = [
+        value_fit(*one)
+        for one in zip(*(each.chunk(ranks) for each in (values, targets, share)), strict=True)
+    ]
+    means = {name: sum(part[name].item() for part in parts) / ranks for name in parts[0]}
+    found = explained(means | {"entropy": 3.0})
+    assert found.keys() == {"entropy", "explained_variance"}
+    return found["explained_variance"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_explained_variance_is_one_less_the_share_that_is_left(ranks: int) -> None:
+    targets = torch.randn(400, generator=torch.Generator().manual_seed(1)) + 1000.0
+    values = targets + 0.5 * torch.randn(400, generator=torch.Generator().manual_seed(2))
+    live = torch.ones(400)
+    live[::3] = 0.0
+    values[::3] = 1e6  # dead ones may hold anything
+    seen, right = values[live > 0], targets[live > 0]
+    left = (right - seen).square().mean() / right.var(correction=0)
+    assert fit(values, targets, live, ranks) == pytest.approx(1 - left.item(), rel=1e-3)
+
+
+def test_explained_variance_at_its_ends() -> None:
+    targets, live = torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)
+    assert fit(targets, targets, live) == pytest.approx(1)
+    assert fit(torch.full((3,), 2.0), targets, live) == pytest.approx(0, abs=1e-6)
+    assert fit(100 * targets, targets, live) == -1
+    assert fit(targets, torch.full((3,), 7.0), live) == 0, "nothing varies"
+    assert fit(targets, targets, torch.zeros(3).index_fill(0, torch.tensor([1]), 1)) == 0

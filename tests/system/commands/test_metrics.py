@@ -34,14 +34,12 @@ def scrape(port: int) -> dict[str, Metric]:
 
 def by(family: Metric, label: str) -> dict[str, float]:
     return {
-        sample.labels[label]: sample.value
-        for sample in family.samples
-        if label in sample.labels and not sample.name.endswith("_created")
+        sample.labels[label]: sample.value for sample in family.samples if label in sample.labels
     }
 
 
 def value(family: Metric) -> float:
-    (sample,) = [s for s in family.samples if not s.name.endswith("_created")]
+    (sample,) = family.samples
     return float(sample.value)
 
 

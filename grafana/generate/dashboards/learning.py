@@ -1,0 +1,37 @@
+"""Panels about learning that several dashboards have."""
+
+from typing import Final
+
+from grafana.generate.panels import Panel, lines
+
+
+def returns(*, width: int = 8) -> Panel:
+    """Describes the returns of training and evaluation."""
+    return lines(
+        "Return",
+        "none",
+        "Training episodes explore; evaluations play greedily unless the run says otherwise. The"
+        " area is the evaluation's 95 % interval.",
+        {
+            "training": 'max(headrace_learner_episode_return_mean{job="$job"})',
+            "evaluation": 'max(headrace_evaluator_return_mean{job="$job"})',
+            "low": 'max(headrace_evaluator_return_low{job="$job"})',
+            "high": 'max(headrace_evaluator_return_high{job="$job"})',
+        },
+        width=width,
+        low=None,
+        none="No episode has ended yet",
+        band=("low", "high"),
+    )
+
+
+EPISODE_LENGTH: Final = lines(
+    "Episode length",
+    "none",
+    "Agent steps of an episode in training, a mean over those that ended lately.",
+    {
+        "steps": 'rate(headrace_samplers_env_steps_total{job="$job"}[$__rate_interval])'
+        ' / (rate(headrace_samplers_episodes_total{job="$job"}[$__rate_interval]) > 0)'
+    },
+    none="No episode has ended lately",
+)
