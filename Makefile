@@ -54,7 +54,7 @@ learn: setup  ## every learning gate: each algorithm, core and action space, thr
 	$(BIN)/headrace bench learn
 
 soak: setup  ## every fault and attack for as long as docs/reliability.md asks; some four hours, root for some
-	HEADRACE_SOAK=1 $(BIN)/python -m pytest tests/fuzz tests/system
+	HEADRACE_SOAK=1 $(BIN)/python -m pytest tests/fuzz tests/grafana tests/system
 
 clean:  ## remove .venv, caches and built files; runs are kept
 	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -112,9 +112,18 @@ def _field(panel: Panel) -> dict[str, Any]:
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
         }
-        if panel.unit in ("percentunit", "short"):  # an axis of zeros would end at 10,000 %
+        if _ends_at_one(panel):
             made["custom"]["axisSoftMax"] = 1
     return made
+
+
+def _ends_at_one(panel: Panel) -> bool:
+    """Tells whether an axis of nothing but zeros ends at 1: Grafana's would end at 100, which is
+    10,000 % of a share. What may lie far below 1, such as a step size, needs its own axis."""
+    counts = any(
+        word in query for query in panel.queries.values() for word in ("increase(", "delta(")
+    )
+    return panel.unit in ("percentunit", "short", "locale") or counts
 
 
 def _overrides(panel: Panel) -> list[dict[str, Any]]:

@@ -114,5 +114,6 @@ def table(
 
 def age(timestamp: str) -> str:
     """Returns the expression for the seconds since a timestamp, 0 = there is none yet, as it was at
-    the scrape: time() would add the age of the scrape itself."""
-    return f"timestamp({timestamp}) - ({timestamp} > 0)"
+    the scrape: time() would add the age of the scrape itself. What is set during the scrape, whose
+    time is that of its beginning, is 0 s old."""
+    return f"clamp_min(timestamp({timestamp}) - ({timestamp} > 0), 0)"

@@ -54,9 +54,11 @@ _FIT = ("fit_weight", "target_mean", "target_square", "error_square")
 def value_fit(values: Tensor, targets: Tensor, share: Tensor) -> dict[str, Tensor]:
     """Returns means from which explained() tells how well the values fit their targets; `share`:
     of each step in the means. Its sum is one of them, because it is 1 but for rounding."""
-    targets, share = targets.double(), share.double()
-    means = (torch.ones_like(targets), targets, targets.square(), (targets - values).square())
-    return {name: (mean * share).sum() for name, mean in zip(_FIT, means, strict=True)}
+    targets, share = targets.double().flatten(), share.double().flatten()
+    error = targets - values.flatten()
+    weighted = targets * share
+    sums = (share.sum(), weighted.sum(), weighted.dot(targets), (error * share).dot(error))
+    return dict(zip(_FIT, sums, strict=True))
 
 
 def explained(stats: dict[str, float]) -> dict[str, float]:

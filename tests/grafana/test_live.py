@@ -1,46 +1,16 @@
 """A real small run under a real Prometheus: every panel's expressions are asked for."""
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
-
-import pytest
 
 from grafana.generate.__main__ import GRAFANA
 from grafana.generate.boards import BOARDS, metrics_in, recorded_in
 from grafana.generate.registries import all_metrics
-from tests.grafana.live_prometheus import Prometheus, watching
-from tests.system.commands.test_metrics import port_of, scrape
-from tests.system.conftest import Place, until
+from tests.grafana.conftest import Live
+from tests.system.commands.test_metrics import scrape
+from tests.system.conftest import until
 
 # What a small run without keys and without a GPU does not have.
 NOT_HERE = {"headrace_broker_handshakes_total", "headrace_learner_gpu_memory_bytes"}
-
-
-class Live(NamedTuple):
-    prometheus: Prometheus
-    ports: dict[str, int]  # of one process of each role
-
-
-@pytest.fixture
-def live(place: Place) -> Iterator[Live]:
-    """Broker, learner, two samplers, evaluator, a node with a third, and who watches them."""
-    port = ("--metrics-port", "0")
-    broker, learner = place.broker(*port), place.learner(*port)
-    actors = [place.actor(*port, "--name", name) for name in ("a", "b")]
-    evaluator = place.headrace(
-        "evaluate", "--broker", place.ipc, "--episodes", "2", "--every-s", "1", *port
-    )
-    node = place.headrace("node", "--broker", place.ipc, "--samplers", "1", *port)
-    roles = [
-        ("learner", learner),
-        *(("actor", one) for one in actors),
-        ("evaluator", evaluator),
-        ("node", node),
-    ]
-    ports = [(role, port_of(process)) for role, process in roles]
-    with watching(place, port_of(broker)) as prometheus:
-        yield Live(prometheus, {"broker": port_of(broker), **dict(ports)})
 
 
 def expressions() -> dict[str, str]:

@@ -16,20 +16,30 @@ PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")
 TSC = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "dashboards.ts")
 
 
+<<<<<<< HEAD
 def install(folder: Path, packages: Sequence[str] = PACKAGES) -> None:
     """Brings npm's packages into a folder; skips where that is not possible."""
+=======
+def install(folder: Path, packages: Sequence[str] = PACKAGES, *, timeout_s: float = 60) -> None:
+    """Installs packages of npm; those of the types depend on no others."""
+>>>>>>> watch
     (folder / "package.json").write_text('{"private": true, "type": "module"}')
     if shutil.which("npm") is None:
         missing("npm, which brings Grafana's types, is not here; on Debian: apt-get install npm")
     npm = ["npm", "install", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund"]
+    npm += ["--legacy-peer-deps"]  # else Grafana's libraries bring each other's whole trees
     why = ""
     for _ in range(3):  # a registry is busy at times
         try:
             done = subprocess.run(
+<<<<<<< HEAD
                 [*npm, *packages], cwd=folder, capture_output=True, text=True, timeout=60
+=======
+                [*npm, *packages], cwd=folder, capture_output=True, text=True, timeout=timeout_s
+>>>>>>> watch
             )
         except subprocess.TimeoutExpired:
-            why = "not within a minute: is there a network?"
+            why = f"not within {timeout_s:.0f} s: is there a network?"
             continue
         if not done.returncode:
             return

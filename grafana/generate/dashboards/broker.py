@@ -163,7 +163,7 @@ _PEERS = (
     ),
     lines(
         "Late peers",
-        "none",
+        "locale",
         "Not heard for more than two and a half beats.",
         {"{{role}}": 'headrace_broker_late_peers{job="$job"}'},
     ),
