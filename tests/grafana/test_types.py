@@ -16,13 +16,8 @@ PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")
 TSC = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "dashboards.ts")
 
 
-<<<<<<< HEAD
-def install(folder: Path, packages: Sequence[str] = PACKAGES) -> None:
-    """Brings npm's packages into a folder; skips where that is not possible."""
-=======
 def install(folder: Path, packages: Sequence[str] = PACKAGES, *, timeout_s: float = 60) -> None:
     """Installs packages of npm; those of the types depend on no others."""
->>>>>>> watch
     (folder / "package.json").write_text('{"private": true, "type": "module"}')
     if shutil.which("npm") is None:
         missing("npm, which brings Grafana's types, is not here; on Debian: apt-get install npm")
@@ -32,11 +27,7 @@ def install(folder: Path, packages: Sequence[str] = PACKAGES, *, timeout_s: floa
     for _ in range(3):  # a registry is busy at times
         try:
             done = subprocess.run(
-<<<<<<< HEAD
-                [*npm, *packages], cwd=folder, capture_output=True, text=True, timeout=60
-=======
                 [*npm, *packages], cwd=folder, capture_output=True, text=True, timeout=timeout_s
->>>>>>> watch
             )
         except subprocess.TimeoutExpired:
             why = f"not within {timeout_s:.0f} s: is there a network?"
