@@ -94,7 +94,7 @@ def test_two_runs_share_a_head_whose_name_is_its_loopback_and_reach_their_goals(
 def test_what_is_preempted_or_out_of_time_comes_back(cluster: Cluster) -> None:
     """USR1 by scancel stands for the time limit, which is minutes; `make soak` waits for it."""
     run = Run(cluster, "cartpole", steps=FOR_EVER)
-    limit = ("--time=2", "--signal=B:USR1@60") if LONG else ()
+    limit = ("--time=3", "--signal=B:USR1@60") if LONG else ()
     learner = run.submit("learner.sbatch", "--nodelist=n1", *limit)
     samplers = run.submit("samplers.sbatch", "--nodelist=n3", "--partition=cheap")
     run.trains()
