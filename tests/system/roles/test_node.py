@@ -154,7 +154,7 @@ def test_weights_cross_the_network_once_and_all_samplers_act_with_them(place: Pl
         acting_each=acting / 5 / chunks,
         own_cpu=cpu_s / (time.monotonic() - machine.began),
     )
-    assert each_mb <= 60
+    assert each_mb <= 90  # one with a torch of its own takes 280
     assert acting <= 5 * chunks
     assert "other weights than version" not in machine.broker.text()
     machine.ends()
