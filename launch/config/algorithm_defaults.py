@@ -38,7 +38,8 @@ def _newest_unrolls(run: Known) -> int:
     """Holds about 4096 steps; without algorithm.replay_share it does nothing, and is 256."""
     if not run["algorithm.replay_share"]:
         return AlgorithmConfig().replay_unrolls
-    return max(1, _REMEMBERED_STEPS // (run["unroll.length"] * run["unroll.envs"]))
+    steps: int = run["unroll.length"] * run["unroll.envs"]
+    return max(1, _REMEMBERED_STEPS // steps)
 
 
 def _as_many_as_uses(run: Known) -> int:
