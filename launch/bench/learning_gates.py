@@ -40,7 +40,8 @@ def _memory_gate(core: str, algorithm: str) -> Gate:
     if algorithm == "impala":
         # Without a clip it needs smaller steps, and an entropy bonus against early certainty.
         sets += ["learner.lr=[[0, 1e-3], [1500000, 0]]", "algorithm.entropy_coef=0.01"]
-        sets += ["algorithm.drift_limit=0.0"]  # as it was measured
+        # As it was measured.
+        sets += ["algorithm.drift_limit=0.0", "algorithm.replay_share=0.0"]
     return Gate("memory", 400, 1_500_000, tuple(sets))
 
 

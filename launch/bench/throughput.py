@@ -9,7 +9,12 @@ from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
 # By IMPALA, and not until it is solved.
-_SETS = ("algorithm.name=impala", "stop.return=1e9", "stop.steps=1000000000")
+_SETS = (
+    "algorithm.name=impala",
+    "algorithm.replay_share=0.0",
+    "stop.return=1e9",
+    "stop.steps=1000000000",
+)
 
 
 @dataclass(frozen=True, slots=True)

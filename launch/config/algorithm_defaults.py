@@ -12,8 +12,8 @@ from headrace.learner.config import AlgorithmConfig
 Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
 Known: TypeAlias = Mapping[str, Any]  # "section.key" -> its value, of those that are known
 
-# Steps that one optimiser step of PPO trains on.
-_PART_STEPS = 64
+# Steps that one optimiser step of PPO trains on, and steps that IMPALA remembers.
+_PART_STEPS, _REMEMBERED_STEPS = 64, 4096
 
 
 def _unless_scaled_obs(run: Known) -> bool:
@@ -32,6 +32,14 @@ def _minibatches(run: Known) -> int:
     columns: int = run["unroll.envs"] * run["pacing.batch_unrolls"]
     parts: int = max(1, run["unroll.length"] * columns // _PART_STEPS)
     return parts if run.get("model.core", "none") == "none" else min(parts, columns)
+
+
+def _newest_unrolls(run: Known) -> int:
+    """Holds about 4096 steps; without algorithm.replay_share it does nothing, and is 256."""
+    if not run["algorithm.replay_share"]:
+        return AlgorithmConfig().replay_unrolls
+    steps: int = run["unroll.length"] * run["unroll.envs"]
+    return max(1, _REMEMBERED_STEPS // steps)
 
 
 def _as_many_as_uses(run: Known) -> int:
@@ -83,15 +91,18 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "learner.lr": 1e-3,
     },
     "impala": {
-        # 16 x 4 x 2 = 128 steps in a batch, one optimiser step.
+        # 16 x 4 x 1 = 64 new steps in a batch, beside them 3 x 64 of the newest 4096; one optimiser
+        # step on all.
         "unroll.length": 16,
         "unroll.envs": 4,
-        "pacing.batch_unrolls": 2,
+        "pacing.batch_unrolls": 1,
         "pacing.max_lag": 2,
         **_EVERY,
-        "algorithm.entropy_coef": 0.01,
+        "algorithm.entropy_coef": 0.001,
         "algorithm.drift_limit": 0.2,
-        "learner.lr": 1e-3,
+        "algorithm.replay_share": 0.75,
+        "algorithm.replay_unrolls": _newest_unrolls,
+        "learner.lr": 2e-3,
     },
 }
 

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.launch.config import algorithm_defaults, run_file
 from headrace.launch.config.algorithm_defaults import DEFAULTS
+from headrace.learner.config import AlgorithmConfig
 
 PLAIN = run_file.to_dict(run_file.Run())
 
@@ -84,6 +85,13 @@ def test_appos_ring_and_target_follow_its_uses() -> None:
     found = of("appo", algorithm={"uses": 3})
     assert found["algorithm.buffer_batches"] == 3
     assert found["algorithm.target_interval"] == 6
+
+
+def test_impala_remembers_about_4096_steps_if_anything() -> None:
+    assert of("impala")["algorithm.replay_unrolls"] == 64
+    assert of("impala", unroll={"length": 4096, "envs": 2})["algorithm.replay_unrolls"] == 1
+    without = of("impala", algorithm={"replay_share": 0.0})
+    assert without["algorithm.replay_unrolls"] == AlgorithmConfig().replay_unrolls
 
 
 @pytest.mark.parametrize("name", sorted(set(run_file.shipped()) - {"bare"}))

@@ -36,7 +36,12 @@ def test_a_shipped_run_has_none(name: str) -> None:
             'algorithm.name = "ppo"',
         ),
         (
-            ["algorithm.name=impala", "algorithm.target_interval=2", "algorithm.replay_unrolls=9"],
+            [
+                "algorithm.name=impala",
+                "algorithm.target_interval=2",
+                "algorithm.replay_share=0",
+                "algorithm.replay_unrolls=9",
+            ],
             "algorithm.replay_unrolls",
             "algorithm.replay_share = 0",
         ),

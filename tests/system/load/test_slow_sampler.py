@@ -79,6 +79,7 @@ hidden = [16]
 
 [algorithm]
 name = "impala"
+replay_share = 0.0
 
 [pacing]
 batch_unrolls = {BATCH}
