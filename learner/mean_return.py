@@ -163,7 +163,7 @@ class MeanReturn:
         """Returns plain data for the checkpoint."""
         return {
             "mean": self.mean,
-            "whole": self.whole,
+            **({"whole": True} if self.whole else {}),  # earlier releases have none
             "longest": self._longest,
             "each": self._each,
             "streams": [
@@ -181,7 +181,7 @@ class MeanReturn:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.mean, self._longest, self._each = state["mean"], state["longest"], state["each"]
-        self.whole = state["whole"]
+        self.whole = "whole" in state
         for inc, number, joined, heard, unrolls, steps, columns in state["streams"]:
             stream = _Stream(joined, [_Environment(at, returns) for at, *returns in columns])
             stream.heard, stream.unrolls, stream.steps = heard, unrolls, steps

@@ -45,6 +45,7 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
         options.broker,
         options.out,
     )
+    _check_batch(run, ranks=int(os.environ.get("WORLD_SIZE", "1")))  # before they wait
     # While they wait for each other in torch a handler would not run: a signal kills at once.
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
     asked = runtime.StopRequested()
@@ -60,7 +61,6 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
         folder_lock.lock_folder(options.out, name),
         Role("learner", name=name, run=run.run.name) as role,
     ):
-        _check_batch(run, ranks)
         heard = learner_parts.heard_evaluations(run, ranks)
         parts = LearnerParts(run, options, ranks, device, probe(run.env), role, heard)
         return _learn(parts, asked.__bool__)
@@ -145,11 +145,11 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         watch.stop()
 
 
-def _check_batch(run: run_file.Run, ranks: Ranks) -> None:
-    if run.pacing.batch_unrolls % ranks.world:
+def _check_batch(run: run_file.Run, *, ranks: int) -> None:
+    if run.pacing.batch_unrolls % ranks:
         raise run_file.ConfigError(
-            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks.world}"
-            f" ranks; make it a multiple of {ranks.world}"
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks}"
+            f" ranks; make it a multiple of {ranks}"
         )
 
 

@@ -49,6 +49,7 @@ normalise_returns = false
 [algorithm]
 trace = 1.0
 normalise_advantages = true
+replay_share = 0.0
 
 [pacing]
 batch_unrolls = 2

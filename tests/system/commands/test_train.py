@@ -121,15 +121,15 @@ def test_a_limit_before_the_goal_is_status_3_and_resume_goes_on(place: Place) ->
     assert len(again.lines()) == 1
     assert place.summary() == first
 
-    resumed = place.train("--stop-steps", "9000", "--resume", "--set", "learner.lr=2e-3")
+    resumed = place.train("--stop-steps", "9000", "--resume", "--set", "learner.lr=3e-3")
     assert resumed.ends() == 3, resumed.text()  # stop.return still holds
     said = [line.split(" WARNING ")[1] for line in resumed.lines() if " WARNING " in line]
     assert said == [
-        "continues with another learner.lr: 0.001 -> 0.002",
+        "continues with another learner.lr: 0.002 -> 0.003",
         "continues with another stop.steps: 4000 -> 9000",
     ]
     now = run_file.load(str(place.out / "run.toml"))
-    assert (now.stop, now.learner.lr) == (StopSection(500.0, 9000, None), 2e-3)
+    assert (now.stop, now.learner.lr) == (StopSection(500.0, 9000, None), 3e-3)
     assert run_file.load(str(place.out / "starts" / "001.toml")).stop.steps == 4000
     assert run_file.load(str(place.out / "starts" / "002.toml")) == now
     second, history = place.summary(), place.history()
