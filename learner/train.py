@@ -16,7 +16,7 @@ from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.model import Output
-from headrace.learner.models.normalise import explained, moments
+from headrace.learner.models.normalise import explained, moments, value_fit
 from headrace.learner.models.precision import autocast
 from headrace.learner.nonfinite import BrokenStep, NonFiniteSearch, mark_dead
 from headrace.learner.progress import ProgressLines
@@ -137,8 +137,8 @@ def train(parts: TrainParts) -> str:
         if facts.show:  # all ranks do: what is shown is of all of them
             shown_at = now
             progress.mark(now)
-            means = explained(ranks.means(stepped.stats))
-            show(parts, means | {"grad_norm": float(norm_before), "lr": lr})
+            means = ranks.means(stepped.stats | value_fit(stepped.values, stepped.vs, stepped.share))
+            show(parts, explained(means) | {"grad_norm": float(norm_before), "lr": lr})
         if reason := goal.met(progress):
             if reason == "return":
                 progress.solved(parts.clock())

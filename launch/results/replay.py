@@ -19,7 +19,7 @@ from headrace.launch.config import run_file
 from headrace.launch.process import http, runtime
 from headrace.launch.results import loaded_run
 from headrace.learner import checkpoint
-from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.recording import Opened, RecordedSource, opening, path_of
 from headrace.learner.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.config import CheckpointConfig
@@ -127,16 +127,8 @@ def _pieces(
     device = torch.device("cuda", ranks.local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
-    batch = Batch(
-        spaces,
-        length=run.unroll.length,
-        envs=run.unroll.envs,
-        unrolls=run.pacing.batch_unrolls // ranks.world,
-        pinned=cuda,
-        memory=run.model.memory,
-        previous=run.model.previous,
-        largest=run.unroll.largest,
-    )
+    unrolls = run.pacing.batch_unrolls // ranks.world
+    batch = make_batch(spaces, run.unroll, run.model, unrolls=unrolls, pinned=cuda)
     feed, progress = RecordedSource(path, batch), Progress()
     model = build(run.model, spaces, seed=run.run.seed).to(device)
     target = None

@@ -16,8 +16,8 @@ from headrace.launch.config import keyring, run_file, shared_run, unroll_size
 from headrace.launch.process import http, logs
 from headrace.launch.roles.options import LearnerOptions
 from headrace.launch.roles.role import Role
-from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.logprob_gap import LogProbGap
+from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.batches.recording import Recorder
 from headrace.learner.models.build import build
@@ -43,16 +43,13 @@ class LearnerParts:
     def feed(self, layout: str, journal: Journal, recorder: Recorder | None) -> UnrollReceiver:
         """Returns the receiver of unrolls. `layout`: the digest of the network's weights."""
         run, options, ranks, spaces = self.run, self.options, self.ranks, self.spaces
-        make_batch = functools.partial(
-            Batch,
+        empty_batch = functools.partial(
+            make_batch,
             spaces,
-            length=run.unroll.length,
-            envs=run.unroll.envs,
+            run.unroll,
+            run.model,
             unrolls=run.pacing.batch_unrolls // ranks.world,
             pinned=self.device.type == "cuda",
-            memory=run.model.memory,
-            previous=run.model.previous,
-            largest=run.unroll.largest,
         )
         make_end = functools.partial(
             LearnerEnd,
@@ -81,7 +78,7 @@ class LearnerParts:
             reports=logs.reports(),
             evaluations=self.heard,
         )
-        batches = [make_batch() for _ in range(run.learner.prefetch + 1)]
+        batches = [empty_batch() for _ in range(run.learner.prefetch + 1)]
         return UnrollReceiver(make_end, batches, layout=layout, recorder=recorder)
 
     def recorder(self, *, fresh: bool) -> Recorder | None:

@@ -17,7 +17,7 @@ from headrace.learner.algorithms import vtrace
 from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs, LossNorm, LossTerms
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.gradient_clamps import bounded_exp
-from headrace.learner.models.normalise import moments, value_fit
+from headrace.learner.models.normalise import moments
 from headrace.learner.spaces import TERMINATED, TRUNCATED
 
 # appo: how far (behaviour / target) may weigh a step, as in IMPACT (Luo et al., 2020).
@@ -201,7 +201,6 @@ def _weighted_sum(given: LossInputs, terms: LossTerms, log_ratio: Tensor) -> Los
     policy, value, entropy = ((term * share).sum() for term in terms[:3])
     total = policy + given.config.value_coef * value - coefs.entropy_coef * entropy
     stats = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
-    stats |= value_fit(given.output.value[: len(terms.vs)], terms.vs, share)
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()
         total = total + coefs.kl_coef * stats["target_kl"]
@@ -210,4 +209,5 @@ def _weighted_sum(given: LossInputs, terms: LossTerms, log_ratio: Tensor) -> Los
     # Under the behaviour policy's actions this averages to KL(behaviour || policy); each sample of
     # it is at least 0, and it varies less than the plain mean of -log_ratio.
     stats["kl"] = ((rho - 1 - log_ratio) * share).sum()
-    return Loss(total, {name: part.detach() for name, part in stats.items()}, terms.vs)
+    detached = {name: part.detach() for name, part in stats.items()}
+    return Loss(total, detached, terms.vs, given.output.value[: len(terms.vs)].detach(), share)

@@ -23,6 +23,7 @@ from headrace.launch.bench.lag.curve_area import Score
 from headrace.launch.config.run_file import Run
 from headrace.launch.roles import sampler
 from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import Windows
 from headrace.learner.models.build import build
 from headrace.learner.weights import layout_digest
@@ -51,16 +52,8 @@ class LaggedSource:
         self._sampler = sampler.build(end, played, seed=seed, metrics=metrics)
         self.spaces = self._sampler.stepper.spaces
         self._layout = layout_digest(build(run.model, self.spaces, seed=0))
-        self._batch = Batch(
-            self.spaces,
-            length=run.unroll.length,
-            envs=run.unroll.envs,
-            unrolls=run.pacing.batch_unrolls,
-            pinned=False,
-            memory=run.model.memory,
-            previous=run.model.previous,
-            largest=run.unroll.largest,
-        )
+        unrolls = run.pacing.batch_unrolls
+        self._batch = make_batch(self.spaces, run.unroll, run.model, unrolls=unrolls, pinned=False)
 
     async def serve(self, train: Callable[[], object]) -> None:
         """Plays what `train` asks for, until it returns; ends both if either fails."""

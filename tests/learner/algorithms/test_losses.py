@@ -28,7 +28,7 @@ from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models import categorical
 from headrace.learner.models.distribution import distribution_of
 from headrace.learner.models.model import Output
-from headrace.learner.models.normalise import Moments, moments
+from headrace.learner.models.normalise import Moments, moments, value_fit
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Action, Part, discrete
 from tests.learner.together import together
 
@@ -419,14 +419,17 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
 
     parts = together([functools.partial(on, rank) for rank in ranks])
     assert bool(sums) == normalised
-    average = Loss((parts[0].total + parts[1].total) / 2, {}, whole.vs)
+    average = whole._replace(total=(parts[0].total + parts[1].total) / 2)
     torch.testing.assert_close(
         gradients(average, output), gradients(whole, output), atol=1e-6, rtol=0
     )
-    for stat, value in whole.stats.items():
-        assert (parts[0].stats[stat] + parts[1].stats[stat]).item() / 2 == pytest.approx(
-            value.item(), abs=1e-6
-        )
+    first, second = (shown(part) for part in parts)
+    for stat, value in shown(whole).items():
+        assert (first[stat] + second[stat]).item() / 2 == pytest.approx(value.item(), abs=1e-6)
+
+
+def shown(loss: Loss) -> dict[str, Tensor]:
+    return loss.stats | value_fit(loss.values, loss.vs, loss.share)
 
 
 def test_normalised_advantages() -> None:

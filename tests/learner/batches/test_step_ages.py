@@ -1,4 +1,4 @@
-"""How old steps are when they are trained."""
+"""Checks the ages of steps when they are trained."""
 
 import pytest
 
