@@ -136,9 +136,11 @@ def log_form(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def metrics(parser: argparse.ArgumentParser) -> None:
+def metrics(
+    parser: argparse.ArgumentParser, told: str = "serve /metrics and /healthz; 0 = any"
+) -> None:
     parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
-    parser.add_argument("--metrics-port", type=int, help="serve /metrics and /healthz; 0 = any")
+    parser.add_argument("--metrics-port", type=int, help=told)
 
 
 def page_name(parser: argparse.ArgumentParser) -> None:

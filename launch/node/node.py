@@ -211,9 +211,7 @@ class _Node:
         """Orders whatever is due, the relay first; starts the forker itself where it has ended."""
         now = time.monotonic()
         if not self._forker.alive:
-            self._record_forked(
-                now
-            )  # its last answers; orders that it did not answer are sent again
+            self._record_forked(now)  # its last answers; what it did not answer is ordered again
             for slot in self._slots.values():
                 slot.ordered_at = None
             self._start_forker(now)

@@ -1,4 +1,4 @@
-"""How many samplers a node shall have: a number, or what a file says, which SIGHUP reads again."""
+"""Says how many samplers a node has: a number, or what a file says, which SIGHUP reads again."""
 
 import argparse
 import logging

@@ -93,16 +93,8 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
     )
-    parser.add_argument(
-        "--key",
-        type=shared_options.path,
-        metavar="FILE",
-        help="its key; default: learner.key in security.keys, when security.curve is set",
-    )
-    parser.add_argument("--metrics-host", default="127.0.0.1", help="default: this machine only")
-    parser.add_argument(
-        "--metrics-port", type=int, help="/metrics; rank r of a machine listens at port + r"
-    )
+    shared_options.key(parser, "learner.key in security.keys, when security.curve is set")
+    shared_options.metrics(parser, "/metrics; rank r of a machine listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)
