@@ -3,13 +3,13 @@
 A test forks from an interpreter of its own: the one that runs the tests has threads.
 """
 
-import json
 import subprocess
 import sys
 import textwrap
-from typing import Any
 
 import pytest
+
+from tests.launch.scripted import run_script
 
 pytestmark = pytest.mark.processes
 
@@ -29,22 +29,9 @@ def dead(child):
 """
 
 
-def run(script: str) -> tuple[list[Any], str]:
-    """What it told, and its standard error. All that inherited its output has ended then."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        start_new_session=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
-
-
 def test_a_child_ends_with_what_its_role_returns() -> None:
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         def leave(): raise SystemExit(3)
         def fail(): raise RuntimeError("no such thing")
@@ -56,7 +43,7 @@ def test_a_child_ends_with_what_its_role_returns() -> None:
             ended += children.reap()
         tell({child.name: child.status for child in ended})
         tell([children.reap() == [], len(ended)])
-        """
+        """,
     )
     assert told == [{"good": 0, "bad": 2, "left": 3, "failed": 1}, [True, 4]]
     assert "failed ERROR failed failed" in errors
@@ -64,7 +51,8 @@ def test_a_child_ends_with_what_its_role_returns() -> None:
 
 
 def test_who_ends_while_another_is_waited_for_is_told_of_later() -> None:
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         """
         early = children.fork("early", lambda: 2, [])
         dead(early)
@@ -72,13 +60,14 @@ def test_who_ends_while_another_is_waited_for_is_told_of_later() -> None:
         children.wait([other], timeout_s=20.0)
         tell([child.name for child in children.reap()])
         tell(children.reap())
-        """
+        """,
     )
     assert told == [["early"], []]
 
 
 def test_nothing_of_a_child_unwinds_into_the_parents_code() -> None:
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         def interrupted(): raise KeyboardInterrupt
         parent = os.getpid()
@@ -89,7 +78,7 @@ def test_nothing_of_a_child_unwinds_into_the_parents_code() -> None:
         dead(child)
         children.reap()
         tell(child.status)
-        """
+        """,
     )
     assert told == ["the parent", 1]
     assert "child failed" in errors
@@ -97,7 +86,8 @@ def test_nothing_of_a_child_unwinds_into_the_parents_code() -> None:
 
 
 def test_stop_asks_first_and_then_insists() -> None:
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         """
         reader, writer = os.pipe()
         def polite():
@@ -117,14 +107,15 @@ def test_stop_asks_first_and_then_insists() -> None:
         children.stop(made, timeout_s=0.3)
         tell([child.status for child in made])
         tell(0.3 <= time.monotonic() - began < 5.0)
-        """
+        """,
     )
     assert told == [[-15, None], [-15, -9], True]
 
 
 def test_a_child_asked_to_end_before_its_role_began_just_ends() -> None:
     """The parent's own handler, which unwinds the parent, is not the child's."""
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         def unwind(*_): raise RuntimeError("the parent's handler")
         signal.signal(signal.SIGTERM, unwind)
@@ -133,14 +124,15 @@ def test_a_child_asked_to_end_before_its_role_began_just_ends() -> None:
         os.read(reader, 1)
         children.stop([child], timeout_s=5.0)
         tell(child.status)
-        """
+        """,
     )
     assert told == [-15]
     assert errors == ""
 
 
 def test_restart_is_a_fresh_interpreter_with_its_arguments() -> None:
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         child = children.fork("child", lambda: 1, ["no-such-role"])
         dead(child)
@@ -151,7 +143,7 @@ def test_restart_is_a_fresh_interpreter_with_its_arguments() -> None:
         dead(child)
         tell([gone.name for gone in children.reap()])
         tell(child.status)
-        """
+        """,
     )
     assert told == [[None, True, True], ["child"], 2]
     assert "child ended with status 1; starting it again" in errors
@@ -160,7 +152,8 @@ def test_restart_is_a_fresh_interpreter_with_its_arguments() -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_what_is_started_again_says_as_much_as_before(quiet: bool) -> None:
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         f"""
         import subprocess
         logs.start("train", quiet={quiet}, form="json")
@@ -175,14 +168,15 @@ def test_what_is_started_again_says_as_much_as_before(quiet: bool) -> None:
         children.restart(child)
         dead(child)
         tell(words[0])
-        """
+        """,
     )
     level = ["--log-level", "warning"] if quiet else []
     assert told == [["-m", "headrace.launch.cli", *level, "actor", "--name", "a", "json"]]
 
 
 def test_a_child_that_dies_too_often_is_given_up() -> None:
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         sys.executable = "/bin/false"
         child = children.fork("child", lambda: os.kill(os.getpid(), 9), [])
@@ -193,7 +187,7 @@ def test_a_child_that_dies_too_often_is_given_up() -> None:
                 children.restart(child)
         except GaveUpError as error:
             tell([count, str(error)])
-        """
+        """,
     )
     assert told == [
         [5, "child ended 6 times within 60 s (last: ended with status 1); see its lines above"]
@@ -202,7 +196,8 @@ def test_a_child_that_dies_too_often_is_given_up() -> None:
 
 
 def test_old_deaths_are_forgiven() -> None:
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         """
         sys.executable = "/bin/false"
         child = children.fork("child", lambda: 0, [])
@@ -214,14 +209,15 @@ def test_old_deaths_are_forgiven() -> None:
             children.restart(child)
             now += 61 / 5
         tell(len(child.deaths))
-        """
+        """,
     )
     assert told == [5]
 
 
 def test_no_exit_status_is_lost_when_two_die_and_one_is_started_again() -> None:
     """Starting a process tidies up after processes that nobody holds any more."""
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         """
         import warnings
         warnings.simplefilter("ignore")  # raised, it would stop the tidying
@@ -236,7 +232,7 @@ def test_no_exit_status_is_lost_when_two_die_and_one_is_started_again() -> None:
         dead(two)
         tell(sorted(child.name for child in children.reap()))
         tell([one.status, two.status])
-        """
+        """,
     )
     assert told == [["one", "two"], [1, 1]]
 
@@ -260,7 +256,8 @@ sys.exit(runtime.run_async(main))
 @pytest.mark.parametrize("anew", [False, True])
 def test_ctrl_c_reaches_only_the_parent(anew: bool) -> None:
     """A terminal sends SIGINT to everybody."""
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         f"""
         ROLE, ANEW = {ROLE!r}, {anew}
         import subprocess
@@ -282,7 +279,7 @@ def test_ctrl_c_reaches_only_the_parent(anew: bool) -> None:
         dead(child)
         children.reap()
         tell(child.status)
-        """
+        """,
     )
     assert told == [7]
 

@@ -1,13 +1,9 @@
 """Processes forked by one in between. A test forks from an interpreter of its own: the one that
 runs the tests has threads."""
 
-import json
-import subprocess
-import sys
-import textwrap
-from typing import Any
-
 import pytest
+
+from tests.launch.scripted import run_script
 
 pytestmark = pytest.mark.processes
 
@@ -28,21 +24,9 @@ def status(pid):
 """
 
 
-def run(script: str) -> tuple[list[Any], str]:
-    """What it told, and its standard error."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
-
-
 def test_children_share_what_was_prepared_and_are_the_adopters() -> None:
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         main, prepared = os.getpid(), []
         def role(number):
@@ -51,20 +35,21 @@ def test_children_share_what_was_prepared_and_are_the_adopters() -> None:
         pids = forking.fork_for(main, works, prepare=lambda: prepared.append("torch"))
         tell([status(pid) for pid in pids])
         tell(prepared)
-        """
+        """,
     )
     assert (told, errors) == ([[3, 4], []], "")
 
 
 def test_why_they_could_not_be_started_is_told() -> None:
-    told, errors = run(
+    told, errors = run_script(
+        PRELUDE,
         """
         def fails(): raise ImportError("no torch")
         try:
             forking.fork_for(os.getpid(), [Work("role", lambda: 0)], prepare=fails)
         except ChildProcessError as error:
             tell(str(error))
-        """
+        """,
     )
     assert told == ["ended with status 1"]
     assert "forker failed" in errors and "no torch" in errors
@@ -72,7 +57,8 @@ def test_why_they_could_not_be_started_is_told() -> None:
 
 def test_the_adopter_need_not_be_the_one_that_asks() -> None:
     """As on a node: its forker may be killed, and what it forked lives on."""
-    told, _ = run(
+    told, _ = run_script(
+        PRELUDE,
         """
         main = os.getpid()
         (going, go), (pids, tell_pid) = os.pipe(), os.pipe()
@@ -83,6 +69,6 @@ def test_the_adopter_need_not_be_the_one_that_asks() -> None:
         killed = status(forking.fork(Work("forker", forker)))
         os.write(go, b"g")
         tell([forking.exit_words(killed), status(int(os.read(pids, 20)))])
-        """
+        """,
     )
     assert told == [["was killed by SIGKILL", 1]]

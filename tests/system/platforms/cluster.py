@@ -13,6 +13,7 @@ import pytest
 
 from tests.needs import missing
 from tests.system.conftest import until
+from tests.system.platforms.inside import run_inside
 
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip")
@@ -125,18 +126,9 @@ class Cluster:
     def run(self, *words: str, there: Path | None = None) -> str:
         """What a command prints on the head, whatever its status."""
         conf, path = self.folder / "slurm.conf", f"{self.folder}/bin:{os.environ['PATH']}"
-        env = ["env", "-i", f"--chdir={there or self.folder}", f"SLURM_CONF={conf}"]
+        env = [f"--chdir={there or self.folder}", f"SLURM_CONF={conf}"]
         env += [f"PATH={path}", "TMPDIR=/run", "HOME=/run"]
-        done = subprocess.run(
-            ["nsenter", "--all", "--target", str(self._first), *env, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return done.stdout.strip()
+        return run_inside(self._first, env, words)
 
     def job(self, number: str) -> dict[str, str]:
         """What Slurm says of a job; it is asked some times a second only."""

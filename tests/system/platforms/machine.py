@@ -3,6 +3,7 @@ that forgets what is written. Needs root and Debian's systemd-container."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ import pytest
 
 from tests.needs import missing
 from tests.system.conftest import until
+from tests.system.platforms.inside import run_inside
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path("/opt/headrace/bin")  # of headrace and python in the machine
@@ -24,11 +26,11 @@ _PYTHON = (
 )
 # The mounts are this process's own and end with it. The first boot of a machine without an id.
 _START = """
-mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
-rm -f "$1/root/etc/machine-id"; touch "$1/root/etc/machine-id"
-rm -rf "$1/root/var/log/journal"
-exec systemd-nspawn --quiet --directory="$1/root" --register=no --keep-unit --private-network \
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/whole"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/whole"
+rm -f "$1/whole/etc/machine-id"; touch "$1/whole/etc/machine-id"
+rm -rf "$1/whole/var/log/journal"
+exec systemd-nspawn --quiet --directory="$1/whole" --register=no --keep-unit --private-network \
     --hostname=rack1 --bind-ro="$2:/opt/headrace/source" --bind-ro="$3:/opt/headrace/packages" \
     --bind-ro="$4:/opt/headrace/python" --console=pipe --boot systemd.unit=basic.target
 """
@@ -61,8 +63,14 @@ class Machine:
                 stderr=console,
                 start_new_session=True,
             )
-        self._first = until(self._first_process, "the machine's first process")
-        until(lambda: self.run("systemctl", "is-active", "basic.target") == "active", "the boot")
+        self._first = 0  # its pid out here
+        try:
+            self._first = until(self._first_process, "the machine's first process")
+            booted = ("systemctl", "is-active", "basic.target")
+            until(lambda: self.run(*booted) == "active", "the boot")
+        except BaseException:
+            self.off()
+            raise
         self.run("mkdir", "-p", str(BIN))
         for name, words in _COMMANDS.items():
             self.write(f"{BIN}/{name}", f"#!/bin/sh\n{_PYTHON} {words}\n")
@@ -77,20 +85,10 @@ class Machine:
                     return int(pid)
         return 0
 
-    def run(self, *words: str, given: str | None = None) -> str:
+    def run(self, *words: str, given: str = "") -> str:
         """What a command prints there, whatever its status."""
-        enter = ["nsenter", "--all", "--target", str(self._first), "env", "-i"]
-        enter += [f"PATH={BIN}:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/srv"]
-        done = subprocess.run(
-            [*enter, *words],
-            input=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return done.stdout.strip()
+        env = [f"PATH={BIN}:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/srv"]
+        return run_inside(self._first, env, words, given=given)
 
     def write(self, path: str, text: str) -> None:
         assert self.run("tee", path, given=text) == text.strip()
@@ -107,7 +105,7 @@ class Machine:
         try:
             self._popen.wait(20.0)
         except subprocess.TimeoutExpired:
-            os.kill(self._first, 9)
+            os.kill(self._first or self._popen.pid, signal.SIGKILL)
             self._popen.wait(20.0)
 
 
