@@ -52,10 +52,11 @@ def test_a_thousand_idle_and_trickling_connections_keep_nobody_out(place: Place)
         """Asks again when it was the oldest of too many that had not said anything yet: between
         connecting and asking a busy machine may take 64 others in."""
         nonlocal closed
-        while True:
+        for _ in range(10):
             with contextlib.suppress(http.client.RemoteDisconnected, ConnectionResetError):
                 return get(port, path)
             closed += 1
+        raise AssertionError(f"{path}: closed ten times in a row")
 
     thread = threading.Thread(target=occupy)
     thread.start()
@@ -72,7 +73,7 @@ def test_a_thousand_idle_and_trickling_connections_keep_nobody_out(place: Place)
     finally:
         ended.set()
         thread.join()
-    assert closed <= len(times)
+    assert closed <= len(times) / 10
     say(
         "a thousand idle connections",
         opened=opened,
