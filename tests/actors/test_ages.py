@@ -1,4 +1,4 @@
-"""How old steps are when they are trained: the real ledger, with all else played on one clock."""
+"""Checks how old steps are when they are trained: the real ledger, all else on a played clock."""
 
 import heapq
 import itertools
@@ -22,7 +22,7 @@ LEAST = LENGTH // 10
 
 @dataclass
 class Environment:
-    """One sampler with one environment."""
+    """Plays a sampler with one environment."""
 
     inc: int
     step_s: float

@@ -1,4 +1,4 @@
-"""How evenly a total is divided."""
+"""Checks the shares that each quarter has of a total."""
 
 import pytest
 

@@ -21,7 +21,7 @@ RULES = ("recording.yaml", "alerts.yaml")
 
 
 class Prometheus:
-    """One that scrapes each second."""
+    """Runs a Prometheus that scrapes each second."""
 
     def __init__(self, place: Place, config: Path) -> None:
         self.port = ports.free()

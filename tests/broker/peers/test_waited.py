@@ -1,4 +1,4 @@
-"""How many versions a sampler's unrolls wait to be trained."""
+"""Checks the count of versions that a sampler's unrolls wait to be trained."""
 
 from collections.abc import Iterator
 

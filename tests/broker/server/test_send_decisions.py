@@ -1,4 +1,4 @@
-"""What the broker says of its decisions."""
+"""Checks what the broker logs of its decisions."""
 
 import logging
 from typing import Any, cast

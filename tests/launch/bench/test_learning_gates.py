@@ -14,7 +14,7 @@ Started: TypeAlias = tuple[str, list[str], tuple[str, ...]]  # run, options, set
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
-    """What would have been trained. Seed 1 solves it, seed 2 never, the others too late."""
+    """Stands in for training: seed 1 solves it, seed 2 never, the others too late."""
     calls: list[Started] = []
 
     def train(run: str, options: list[str], sets: tuple[str, ...]) -> dict[str, Any]:
