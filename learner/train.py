@@ -137,7 +137,7 @@ def train(parts: TrainParts) -> str:
         if facts.show:  # all ranks do: what is shown is of all of them
             shown_at = now
             progress.mark(now)
-            means = ranks.means(stepped.stats | value_fit(stepped.values, stepped.vs, stepped.share))
+            means = ranks.means(stepped.stats | value_fit(stepped.value, stepped.vs, stepped.share))
             show(parts, explained(means) | {"grad_norm": float(norm_before), "lr": lr})
         if reason := goal.met(progress):
             if reason == "return":

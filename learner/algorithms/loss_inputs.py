@@ -44,7 +44,7 @@ class Loss(NamedTuple):
     total: Tensor  # scalar, to be differentiated
     stats: dict[str, Tensor]  # detached scalars; their mean over the ranks is the global mean
     vs: Tensor  # [T, B] the value targets
-    values: Tensor  # [T, B] detached, what the network said instead
+    value: Tensor  # [T, B] detached, what the network said instead
     share: Tensor  # [T, B] of each step in the whole batch
 
 

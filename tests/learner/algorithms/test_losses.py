@@ -429,7 +429,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
 
 
 def shown(loss: Loss) -> dict[str, Tensor]:
-    return loss.stats | value_fit(loss.values, loss.vs, loss.share)
+    return loss.stats | value_fit(loss.value, loss.vs, loss.share)
 
 
 def test_normalised_advantages() -> None:
