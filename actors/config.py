@@ -95,8 +95,8 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=1,
-            description="most of the machine's processor time that evaluations take in time;"
-            " what takes more comes less often than every_s",
+            description="most of the machine's processor time that evaluations take; what takes"
+            ' more comes less often than every_s. 0.2 where stop.metric is "evaluation"',
         ),
     ] = 0.02
     envs: Annotated[int, Meta(ge=1, le=4096, description="environments played side by side")] = 4

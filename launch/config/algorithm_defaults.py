@@ -7,6 +7,7 @@ for all algorithms, in the struct of their section.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from headrace.actors.config import EvaluateConfig
 from headrace.learner.config import AlgorithmConfig
 
 Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
@@ -54,6 +55,11 @@ def _two_batches(run: Known) -> int:
     return 2 * uses
 
 
+def _more_for_a_goal(run: Known) -> float:
+    """Equals 0.2 where stop.metric is "evaluation": the run goes on until an evaluation ends it."""
+    return 0.2 if run.get("stop.metric") == "evaluation" else EvaluateConfig().share
+
+
 # A key's default, or the rule that gives it from what else the run says.
 Default: TypeAlias = float | Callable[[Known], float]
 
@@ -63,6 +69,7 @@ _EVERY: Final[dict[str, Default]] = {
     "algorithm.trace": 0.95,
     "algorithm.normalise_advantages": True,
     "learner.grad_clip": 0.5,
+    "evaluate.share": _more_for_a_goal,
 }
 DEFAULTS: Final[dict[str, dict[str, Default]]] = {
     "ppo": {

@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import Final
 
 from headrace.actors import evaluator, users_code
 from headrace.actors.acting.policy import Policy
@@ -23,10 +22,6 @@ from headrace.launch.roles.evaluation_results import EvaluationResults, Evaluato
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
-
-# Processor seconds that evaluations have for nothing: in a run of a few seconds the goal is noticed
-# by every_s. After these each one is paid for by a pause, so that evaluate.share is kept.
-_FIRST_CPU_S: Final = 1.0
 
 
 class EvaluationLoop:
@@ -53,13 +48,12 @@ class EvaluationLoop:
     async def run(self) -> None:
         """Evaluates until the run is over and its last weights are evaluated, if there is time for
         that."""
-        how, due, spare_s = self._run.evaluate, 0.0, _FIRST_CPU_S
+        how, due = self._run.evaluate, 0.0
         while (blob := await self._next_weights(due)) is not None:
             began, used = time.monotonic(), time.process_time()
             await self._evaluate(blob)
-            spare_s -= time.process_time() - used
-            owed_s, spare_s = max(0.0, -spare_s), max(0.0, spare_s)
-            due = began + max(how.every_s, owed_s / (how.share * runtime.cores()))
+            spent_s = time.process_time() - used
+            due = began + max(how.every_s, spent_s / (how.share * runtime.cores()))
 
     async def _next_weights(self, due: float) -> Blob | None:
         """Returns the newest weights, once it is time; None = the run is over and these are

@@ -32,17 +32,18 @@ from headrace.launch.roles.role import Role
 
 log = logging.getLogger(__name__)
 
-# Half as much of a busy core as a sampler gets: what evaluations take in all is bounded by
-# evaluate.share, and the sooner one ends, the sooner the goal is known.
-_NICE = 3
+# A tenth of a busy core; half as much as a sampler gets where evaluate.share is large: somebody
+# waits for what an evaluation says then.
+_NICE, _NICE_HURRIED, _LARGE_SHARE = 10, 3, 0.1
 _PATIENCE_S = 2.0  # without an answer, before we say so
 
 
 def evaluate(options: PeerOptions, *, out: Path | None) -> int:
     """Evaluates until SIGTERM, or until the last weights of the run are evaluated; returns the exit
     status, or ends the process."""
+    priority = os.nice(0)
     status = _evaluate_run(options, out)
-    if os.nice(0) >= _NICE:
+    if os.nice(0) > priority:
         # All is written and said. To take an interpreter down is work, which at this priority
         # takes seconds on a busy machine.
         logging.shutdown()
@@ -57,7 +58,7 @@ def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
     descriptors.for_peer("an evaluator")
     key = keyring.from_file(options.key, "evaluator")
     prefixes = allowing.allowed(options.allow)
-    os.nice(_NICE)
+    os.nice(_NICE_HURRIED)
     torch.set_num_threads(1)
 
     async def main() -> int:
@@ -94,6 +95,8 @@ async def _evaluate(
         run = shared_run.from_shared({**shared, "evaluate": {**suggested, **sets}})
         allowing.check(run, prefixes)
         logs.set_identity(run=run.run.name)
+        if run.evaluate.share < _LARGE_SHARE:
+            os.nice(_NICE - _NICE_HURRIED)
         evaluator.check(run.env)
         spaces = probe(run.env)
         end.open((spaces.digest(), str(spaces)))

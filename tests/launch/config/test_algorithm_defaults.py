@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from headrace.actors.config import EvaluateConfig
 from headrace.launch.config import algorithm_defaults, run_file
 from headrace.launch.config.algorithm_defaults import DEFAULTS
 from headrace.learner.config import AlgorithmConfig
@@ -92,6 +93,12 @@ def test_impala_remembers_about_4096_steps_if_anything() -> None:
     assert of("impala", unroll={"length": 4096, "envs": 2})["algorithm.replay_unrolls"] == 1
     without = of("impala", algorithm={"replay_share": 0.0})
     assert without["algorithm.replay_unrolls"] == AlgorithmConfig().replay_unrolls
+
+
+def test_evaluations_come_sooner_where_they_end_the_run() -> None:
+    assert of("ppo")["evaluate.share"] == EvaluateConfig().share
+    assert of("ppo", stop={"metric": "training"})["evaluate.share"] == EvaluateConfig().share
+    assert of("ppo", stop={"metric": "evaluation"})["evaluate.share"] == 0.2
 
 
 @pytest.mark.parametrize("name", sorted(set(run_file.shipped()) - {"bare"}))

@@ -343,9 +343,9 @@ def test_it_waits_between_evaluations(tmp_path: Path, spaces: Spaces) -> None:
 def test_costly_evaluations_come_less_often(
     tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 2 cores 3 %: 0.06 s in a second, after the first second of them."""
+    """Of 2 cores 3 %: 0.06 s in a second."""
     monkeypatch.setattr(runtime, "cores", lambda: 2)
-    used = iter((10.0, 10.9, 10.9, 14.6))  # before and after each; (0.9 + 3.7 - 1) / 0.06 = 60 s
+    used = iter((10.0, 10.9, 10.9, 14.5))  # before and after each; 3.6 / 0.06 = 60 s
     monkeypatch.setattr("time.process_time", lambda: next(used))
     run = msgspec.structs.replace(RUN, evaluate=msgspec.structs.replace(RUN.evaluate, share=0.03))
     dues: list[float] = []
@@ -362,7 +362,8 @@ def test_costly_evaluations_come_less_often(
     began = time.monotonic()
     asyncio.run(main())
     first, second, third = dues
-    assert first < 0 < second < 20.0  # at once: there is time to spare
+    assert first < 0  # at once
+    assert 15.0 <= second < 35.0
     assert 60.0 <= third < 80.0
 
 
