@@ -115,6 +115,11 @@ def _train(train: argparse.ArgumentParser) -> None:
         help="keep every batch in the run's folder, so that headrace replay can train on it again",
     )
     train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
+    train.add_argument(
+        "--debug",
+        action="store_true",
+        help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
+    )
 
 
 def _play(play: argparse.ArgumentParser) -> None:

@@ -60,6 +60,10 @@ def _train(given: argparse.Namespace) -> int:
     name = run_file.load(given.run, sets).run.name
     out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     start = starts.begin(given.run, sets, out, resume=given.resume)
+    if given.debug:
+        from headrace.launch.one_process import debug
+
+        return debug.debug(start, record=given.record, evaluate=bool(given.evaluate))
     options = train.Options(quiet=given.quiet, evaluate=given.evaluate, record=given.record)
     return train.train(start, options)
 

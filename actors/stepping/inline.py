@@ -1,6 +1,7 @@
 """Steps fast environments on the event loop, at the moment their actions are sent."""
 
 import asyncio
+from collections.abc import Callable
 
 from headrace.actors.action_converter import Rows
 from headrace.actors.stepping.bookkeeping import Bookkeeping
@@ -18,12 +19,16 @@ class InlineStepper:
         self.spaces = made.spaces
         self.frame = Frame.empty(made.spaces, groups=made.groups, envs=made.envs)
         self._failures: list[EnvFailure] = []  # since the last failures()
+        # Hears of a failure while it is handled; what it raises is raised by send().
+        self.on_failure: Callable[[EnvFailure], None] = self._failures.append
         self._sent: list[int] = []  # groups stepped since the last ready()
         self._news = asyncio.Event()  # the caller's, from start() on
         books = Bookkeeping.unshared(groups=made.groups, envs=made.envs)
         kind: type[Group] = VectorGroup if made.vector else EnvGroup
         self._groups = [
-            kind(GroupSpec(made, group, books, self._failures.append), self.frame)
+            kind(
+                GroupSpec(made, group, books, lambda failure: self.on_failure(failure)), self.frame
+            )
             for group in range(made.groups)
         ]
 

@@ -6,22 +6,17 @@ curve above what the first weights play.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.launch.one_process.lagged_source import Score
 
 _BINS = 25
 _LAST = _BINS // 5  # bins that say what a run came to
 _DRAWS = 2000  # of the bootstrap
 Floats = NDArray[np.float64]
-
-
-class Score(NamedTuple):
-    """Holds one finished episode."""
-
-    trained: int  # steps that the weights which acted at its end were trained on
-    value: float
 
 
 def curve(scores: Iterable[Score], *, steps: int, start: float) -> Floats:

@@ -5,29 +5,23 @@ played by weights exactly so many versions old, by the real sampler, and trained
 train loop, in one process and one thread.
 """
 
-import asyncio
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from prometheus_client import CollectorRegistry
 
 from headrace.launch.bench import output
-from headrace.launch.bench.lag.curve_area import Score, compare
-from headrace.launch.bench.lag.lagged_source import LaggedSource
+from headrace.launch.bench.lag.curve_area import compare
 from headrace.launch.config import run_file
 from headrace.launch.local.child_plans import actor_seed
+from headrace.launch.one_process import without_broker
+from headrace.launch.one_process.lagged_source import LaggedSource, Score
 from headrace.learner.config import CheckpointConfig
-from headrace.learner.metrics import LearnerMetrics
-from headrace.learner.models.build import build
-from headrace.learner.progress import Progress
-from headrace.learner.ranks import Ranks
 from headrace.learner.train import train
-from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.train_parts import Goal
 
 _LAGS = (0, 2, 4, 8, 16, 32)
 _SEEDS = 20
@@ -61,38 +55,14 @@ def scores_of(run: run_file.Run, *, lag: int, seed: int) -> list[Score]:
     stop.steps steps."""
     torch.set_num_threads(1)
     source = LaggedSource(run, lag=lag, seed=actor_seed(seed, 0))
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
-        parts = _parts(run, source, seed, Path(folder))
-        asyncio.run(source.serve(lambda: train(parts)))
-    return source.scores
-
-
-def _parts(run: run_file.Run, source: LaggedSource, seed: int, folder: Path) -> TrainParts:
-    """Returns the parts of a learner's training, with no broker, on the CPU."""
-    model, target = (build(run.model, source.spaces, seed=seed) for _ in range(2))
     wanted = run.stop.steps or 0
-    return TrainParts(
-        algorithm=run.algorithm,
-        config=msgspec.structs.replace(run.learner, progress_s=0.0),
-        saving=CheckpointConfig(every_s=1e9),
-        goal=Goal(None, None, None),
-        ranks=Ranks(timeout_s=1.0, cuda=False),
-        feed=source,
-        model=model,
-        target=target if run.algorithm.name == "appo" else None,
-        gap=None,
-        progress=Progress(),
-        metrics=LearnerMetrics(CollectorRegistry()),
-        device=torch.device("cpu"),
-        folder=folder,
-        spaces=source.spaces,
-        previous=run.model.previous,
-        identity={},
-        resume=None,
-        stopping=lambda: source.acted >= wanted,
-        seed=seed,
-        started=time.monotonic(),
-    )
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        parts = without_broker.parts(run, source, Path(folder), seed=seed)
+        parts.goal, parts.saving = Goal(None, None, None), CheckpointConfig(every_s=1e9)
+        parts.config = msgspec.structs.replace(run.learner, progress_s=0.0)
+        parts.stopping = lambda: source.acted >= wanted
+        source.serve(lambda: train(parts))
+    return source.scores
 
 
 def _asked(names: Sequence[str], sets: Sequence[str]) -> tuple[run_file.Run, list[int]]:

@@ -1,6 +1,5 @@
 """Training at a forced lag: who played each batch, and what is refused."""
 
-import asyncio
 from unittest import mock
 
 import pytest
@@ -8,8 +7,8 @@ import pytest
 from headrace.actors.rollout import Rollout
 from headrace.launch import cli
 from headrace.launch.bench.lag import lag
-from headrace.launch.bench.lag.lagged_source import LaggedSource
 from headrace.launch.config import run_file
+from headrace.launch.one_process.lagged_source import LaggedSource
 from headrace.learner.models.build import build
 from headrace.learner.weights import FlatWeights
 
@@ -36,15 +35,14 @@ def test_every_batch_is_played_by_weights_exactly_so_many_versions_old(late: int
             source.trained(batch, version=version + 1)
             trained.append(trained[-1] + batch.steps)
 
-    asyncio.run(source.serve(train))
+    source.serve(train)
     assert source.scores
 
 
 def test_an_environment_that_fails_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rollout, "count", mock.Mock(side_effect=ZeroDivisionError))
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(ZeroDivisionError):
         lag.scores_of(small(), lag=0, seed=1)
-    assert raised.group_contains(ZeroDivisionError)
 
 
 @pytest.mark.parametrize("name", ["impala", "appo", "ppo"])

@@ -2,24 +2,24 @@
 
     next() -> credit for a batch, weights `lag` versions old -> the real Sampler plays -> batch
 
-The train loop has a thread of its own and the sampler the event loop, but one always waits for the
-other, so a run with one seed is the same again. The first batches are played with version 0.
+All is one thread: the sampler's event loop turns only while the train loop asks for a batch. So a
+run with one seed is the same again. The first batches are played with version 0.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
 from headrace.actors.metrics import SamplerMetrics
+from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.peers.learner import Objection
 from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import Ack, Deliver, Limit, Outcome
 from headrace.broker.weights.blobs import Blob
-from headrace.launch.bench.lag.curve_area import Score
 from headrace.launch.config.run_file import Run
 from headrace.launch.roles import sampler
 from headrace.learner.batches.batch import Batch
@@ -27,6 +27,15 @@ from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import Windows
 from headrace.learner.models.build import build
 from headrace.learner.weights import layout_digest
+
+T = TypeVar("T")
+
+
+class Score(NamedTuple):
+    """Holds one finished episode."""
+
+    trained: int  # steps that the weights which acted at its end were trained on
+    value: float
 
 
 class LaggedSource:
@@ -55,24 +64,33 @@ class LaggedSource:
         unrolls = run.pacing.batch_unrolls
         self._batch = make_batch(self.spaces, run.unroll, run.model, unrolls=unrolls, pinned=False)
 
-    async def serve(self, train: Callable[[], object]) -> None:
-        """Plays what `train` asks for, until it returns; ends both if either fails."""
-        self._loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._sampler.run(), name="sampler")
-                await asyncio.to_thread(train)
-                self.over = "measured"
-                self.news.set()
-        finally:
-            self._sampler.stepper.close()
+    @property
+    def stepper(self) -> Stepper:
+        return self._sampler.stepper
 
-    # What the train loop asks of its source, in its thread.
+    def serve(self, train: Callable[[], T]) -> T:
+        """Plays what `train` asks for, until it returns; raises what fails in either."""
+        try:
+            with asyncio.Runner() as runner:
+                self._loop = runner.get_loop()
+                self._sampling = self._loop.create_task(self._sampler.run(), name="sampler")
+                result = train()
+                self.over = "trained"
+                self.news.set()
+                self._loop.run_until_complete(self._sampling)
+            return result
+        finally:
+            self.stepper.close()
+
+    # What the train loop asks of its source.
 
     def next(self, timeout_s: float) -> Batch | None:  # noqa: ARG002 - nothing is waited for
         """Plays a batch with the weights of `lag` versions ago."""
-        played = self._play(max(0, self._version - self._lag))
-        asyncio.run_coroutine_threadsafe(played, self._loop).result()
+        played = self._loop.create_task(self._play(max(0, self._version - self._lag)))
+        either = asyncio.wait({played, self._sampling}, return_when=asyncio.FIRST_COMPLETED)
+        self._loop.run_until_complete(either)
+        if not played.done():
+            self._sampling.result()  # it failed
         return self._batch
 
     def publish(self, version: int, body: bytes) -> None:

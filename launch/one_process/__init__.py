@@ -1,0 +1,1 @@
+"""Training in one process and one thread, without a broker."""

@@ -1,0 +1,45 @@
+"""Builds a learner's training with no broker, on the CPU."""
+
+import time
+from pathlib import Path
+
+import torch
+from prometheus_client import CollectorRegistry
+
+from headrace.launch.config import shared_run
+from headrace.launch.config.run_file import Run
+from headrace.launch.one_process.lagged_source import LaggedSource
+from headrace.launch.roles import learner_resume
+from headrace.learner.metrics import LearnerMetrics
+from headrace.learner.models.build import build
+from headrace.learner.progress import Progress
+from headrace.learner.ranks import Ranks
+from headrace.learner.train_parts import TrainParts
+
+
+def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainParts:
+    """Returns the parts of a learner that begins a run and trains on what the source plays."""
+    spaces = source.spaces
+    model, target = (build(run.model, spaces, seed=seed) for _ in range(2))
+    return TrainParts(
+        algorithm=run.algorithm,
+        config=run.learner,
+        saving=run.checkpoint,
+        goal=learner_resume.goal_of(run.stop),
+        ranks=Ranks(timeout_s=1.0, cuda=False),
+        feed=source,
+        model=model,
+        target=target if run.algorithm.name == "appo" else None,
+        gap=None,
+        progress=Progress(),
+        metrics=LearnerMetrics(CollectorRegistry()),
+        device=torch.device("cpu"),
+        folder=folder,
+        spaces=spaces,
+        previous=run.model.previous,
+        identity={"shared": shared_run.shared(run), "spaces": spaces.digest()},
+        resume=None,
+        stopping=lambda: False,
+        seed=seed,
+        started=time.monotonic(),
+    )
