@@ -115,6 +115,7 @@ def _train(train: argparse.ArgumentParser) -> None:
         help="keep every batch in the run's folder, so that headrace replay can train on it again",
     )
     train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
+    shared.web(train, "serve the page of the run there, too; default: 8800, 0 takes a free one")
     train.add_argument(
         "--debug",
         action="store_true",
@@ -241,16 +242,9 @@ def _keygen(keygen: argparse.ArgumentParser) -> None:
 
 
 def _top(top: argparse.ArgumentParser) -> None:
-    shared.broker_address(top)
+    top.add_argument("--broker", help="its address; default: the one that runs on this machine")
     shared.key(top, "none; any of the run's will do")
-    top.add_argument(
-        "--web",
-        type=int,
-        nargs="?",
-        const=8800,
-        metavar="PORT",
-        help="serve the page there instead; default: 8800, 0 takes a free one",
-    )
+    shared.web(top, "serve the page there instead; default: 8800, 0 takes a free one")
     top.add_argument("--host", default="127.0.0.1", help="of the page; default: 127.0.0.1")
     shared.page_name(top)
 

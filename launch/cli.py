@@ -64,7 +64,9 @@ def _train(given: argparse.Namespace) -> int:
         from headrace.launch.one_process import debug
 
         return debug.debug(start, record=given.record, evaluate=bool(given.evaluate))
-    options = train.Options(quiet=given.quiet, evaluate=given.evaluate, record=given.record)
+    options = train.Options(
+        quiet=given.quiet, evaluate=given.evaluate, record=given.record, web=given.web
+    )
     return train.train(start, options)
 
 

@@ -91,6 +91,10 @@ def broker_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--broker", required=True, help="its address")
 
 
+def web(parser: argparse.ArgumentParser, told: str) -> None:
+    parser.add_argument("--web", type=int, nargs="?", const=8800, metavar="PORT", help=told)
+
+
 def peer_name(parser: argparse.ArgumentParser, told: str) -> None:
     parser.add_argument("--name", type=name, help=told)
 

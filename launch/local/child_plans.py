@@ -1,6 +1,7 @@
 """The processes that `headrace train` starts: each role's work in a fork, and the arguments that
 start it again."""
 
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from headrace.launch.config import allowed_code, keyring, run_file
 from headrace.launch.config.starts import Start
 from headrace.launch.local.children import Plan
 from headrace.launch.roles import broker
-from headrace.launch.roles.options import LearnerOptions, PeerOptions
+from headrace.launch.roles.options import Address, LearnerOptions, PeerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class ChildPlans:
     record: bool
     started: float  # when headrace train did, by time.monotonic
     began: float  # the run's clock at 0, by time.monotonic
+    web: int | None = None  # where the broker serves its page; None = nowhere
 
     @property
     def run(self) -> run_file.Run:
@@ -31,10 +33,14 @@ class ChildPlans:
 
     def broker(self) -> Plan:
         options = broker.Options(
-            self.endpoint, report=self.out / "broker.json", ledger=self._ledger
+            self.endpoint,
+            metrics=Address(port=self.web),
+            report=self.out / "broker.json",
+            ledger=self._ledger,
         )
         again = ["broker", "--run", self._toml, "--bind", self.endpoint]
         again += ["--report", str(options.report), "--ledger", str(self._ledger)]
+        again += [] if self.web is None else ["--metrics-port", str(self.web)]
         return Plan("broker", lambda: broker.serve(self.run, options), again)
 
     def learner(self) -> Plan:
@@ -113,6 +119,23 @@ def evaluates(run: run_file.Run, asked: bool | None) -> bool:
     if asked is None and run.stop.metric != "evaluation":
         return not run.security.curve or keyring.path(run, "evaluator").exists()
     return asked is not False
+
+
+def web_port(asked: int | None) -> int | None:
+    """Returns the port of the page that somebody asked for, a free one for 0; ConfigError where it
+    is taken."""
+    if asked is None:
+        return None
+    try:
+        with socket.create_server(("127.0.0.1", asked)) as free:
+            port: int = free.getsockname()[1]
+            return port
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise run_file.ConfigError(
+            f"cannot serve the page at 127.0.0.1:{asked}: {reason}; choose another with --web,"
+            " 0 takes a free one"
+        ) from error
 
 
 def actor_seed(seed: int, index: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from headrace.broker.peers.evaluator import LAST_S
 from headrace.launch.config import keyring, starts
 from headrace.launch.local import run_folder
-from headrace.launch.local.child_plans import ChildPlans, evaluates
+from headrace.launch.local.child_plans import ChildPlans, evaluates, web_port
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.monitor.rates import totals
 from headrace.launch.monitor.terminal import CapturedTerminal
@@ -44,6 +44,7 @@ class Options:
     quiet: bool = False
     evaluate: bool | None = None  # an evaluator plays beside it; None = if it can
     record: bool = False  # every batch is kept
+    web: int | None = None  # the page is served there; 0 = at a free port, None = nowhere
 
 
 def train(start: starts.Start, options: Options) -> int:
@@ -60,7 +61,7 @@ def train(start: starts.Start, options: Options) -> int:
     if problem := run_folder.problem(start):
         log.error("%s", problem)
         return runtime.YOUR_INPUT
-    options = replace(options, evaluate=evaluates(run, options.evaluate))
+    options = replace(options, evaluate=evaluates(run, options.evaluate), web=web_port(options.web))
     evaluators = ["evaluator"] * bool(options.evaluate)
     for role in ("broker", "learner", "actor", "watcher", *evaluators):
         keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
@@ -110,7 +111,12 @@ class _Local:
         self.broker: Child
         self.actors: list[Child] = []
         self.plans = ChildPlans(
-            start, endpoint, record=options.record, started=started, began=self.began
+            start,
+            endpoint,
+            record=options.record,
+            started=started,
+            began=self.began,
+            web=options.web,
         )
         self.evaluators: list[Child] = []  # one or none
         self.left: list[tuple[float, Child]] = []  # these that ended well, and when
@@ -119,7 +125,8 @@ class _Local:
     def run(self) -> int:
         if not self.quiet:  # it takes a moment until there is anything to show
             words = f"headrace {self.given.run.name}: broker, learner and samplers are starting"
-            print(f"{words}; folder {self.out}", file=sys.stderr)  # noqa: T201
+            page = "" if self.plans.web is None else f"; page http://127.0.0.1:{self.plans.web}/"
+            print(f"{words}; folder {self.out}{page}", file=sys.stderr)  # noqa: T201
         # Before the first fork: children write where the live view will move.
         terminal = CapturedTerminal() if not self.quiet and sys.stderr.isatty() else None
         try:

@@ -14,7 +14,7 @@ from rich.live import Live
 from headrace.broker import sanitise
 from headrace.broker.transport import endpoints
 from headrace.launch.config import keyring, run_file
-from headrace.launch.monitor import screens
+from headrace.launch.monitor import local_brokers, screens
 from headrace.launch.monitor.page import page
 from headrace.launch.monitor.rates import Rates
 from headrace.launch.monitor.status_client import PolledStatus, StatusClient
@@ -31,9 +31,11 @@ _SILENT_S = 3.0
 
 
 def top(
-    address: str, *, key: Path | None, port: int | None, host: str, names: Sequence[str] = ()
+    address: str | None, *, key: Path | None, port: int | None, host: str, names: Sequence[str] = ()
 ) -> int:
-    """Shows the run until q or a signal; `port`: serve the page there instead."""
+    """Shows the run until q or a signal; `address`: None = the only one of this machine; `port`:
+    serve the page there instead."""
+    address = address or local_brokers.only_one()
     client = StatusClient(endpoints.check(address), keyring.from_file(key, ""))
     with contextlib.closing(client):
         if port is not None:

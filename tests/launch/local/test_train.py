@@ -1,5 +1,6 @@
 """What `headrace train` makes of children that end: the evaluator is the one it can do without."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.config.starts import Start
 from headrace.launch.local import summary
-from headrace.launch.local.child_plans import evaluates
+from headrace.launch.local.child_plans import evaluates, web_port
 from headrace.launch.local.children import Child, GaveUpError
 from headrace.launch.local.train import Options, _Local
 from headrace.launch.process import runtime
@@ -168,3 +169,15 @@ def test_roles_are_imported_once_before_they_are_forked() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_page_has_a_free_port_or_the_one_that_was_asked_for() -> None:
+    assert web_port(None) is None
+    assert web_port(0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}: .*choose another with --web"):
+            web_port(port)
+    assert web_port(port) == port
+    with pytest.raises(ConfigError, match="choose another with --web"):
+        web_port(70000)

@@ -106,7 +106,7 @@ def test_a_return_goal_is_reached_and_summed_up(place: Place) -> None:
 
 
 def test_a_limit_before_the_goal_is_status_3_and_resume_goes_on(place: Place) -> None:
-    train = place.train("--stop-return", "500", "--stop-steps", "4000", "--quiet")
+    train = place.train("--stop-return", "500", "--stop-steps", "4000", "--quiet", "--web", "0")
     assert train.ends() == 3
     assert train.text() == ""
     first, points = place.summary(), len(place.history())

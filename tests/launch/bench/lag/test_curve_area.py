@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.launch.bench.lag.curve_area import Score, compare, curve
+from headrace.launch.bench.lag.curve_area import compare, curve
+from headrace.launch.one_process.lagged_source import Score
 
 
 def test_a_bin_is_the_mean_of_its_episodes_and_an_empty_one_repeats_the_one_before() -> None:
