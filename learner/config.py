@@ -116,6 +116,13 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Sets what the optimiser step minimises, and how often it uses a batch."""
 
     name: Annotated[Literal["impala", "appo", "ppo"], Meta(description="the loss")] = "impala"
+    loss: Annotated[
+        str,
+        Meta(
+            description="module:function of your own instead of it; batches, targets and all else"
+            " stay those of the algorithm; empty = none"
+        ),
+    ] = ""
     gamma: Annotated[float, Meta(ge=0, le=1, description="discount")] = 0.99
     reward_scale: Annotated[
         float, Meta(gt=0, description="multiplies rewards in the loss: values near 1 learn fastest")

@@ -16,6 +16,7 @@ from headrace.learner.progress import Progress
 
 PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+_MOST_OWN = 20  # figures of a loss of the user's own that get a series
 
 
 class LearnerMetrics:
@@ -60,6 +61,8 @@ class LearnerMetrics:
             "grad_norm": (gauge("grad_norm", "Before clipping"), ""),
             "lr": (gauge("lr", "Step size"), ""),
         }
+        self.own = gauge("own_loss", "Figures that the user's own loss gives beside these", "name")
+        self._own_names: set[str] = set()
         self.reuse = gauge("reuse", "Uses of an unroll, on average")
         self.version = gauge("version", "Trained up to")
         self.mean_return = gauge(
@@ -112,6 +115,12 @@ class LearnerMetrics:
         """Returns where this process's time went."""
         return {name: round(_value(counter), 3) for name, counter in self.phase.items()}
 
+    def _own_stat(self, name: str) -> tuple[Gauge, str] | None:
+        """Returns the gauge of a figure of the user's own loss; None = there are too many."""
+        if len(self._own_names) < _MOST_OWN:
+            self._own_names.add(name)
+        return (self.own, name) if name in self._own_names else None
+
     def count_step(self, steps: int, ages: Sequence[UnrollAge], *, seconds: float) -> None:
         """Counts a trained batch: live steps of all ranks; ages of this rank's unrolls."""
         self.steps.inc()
@@ -128,7 +137,9 @@ class LearnerMetrics:
         for name, age in ages.items():
             self.step_lag.labels(name.removeprefix("lag_")).set(age)
         for name, value in stats.items():
-            metric, label = self._stats[name]
+            if (known := self._stats.get(name) or self._own_stat(name)) is None:
+                continue
+            metric, label = known
             (metric.labels(label) if label else metric).set(value)
         self.version.set(progress.version)
         self.reuse.set(progress.reuse())

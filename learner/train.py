@@ -7,11 +7,11 @@ import time
 import torch
 from torch import Tensor, nn
 
-from headrace.learner.algorithms import optimiser_step, schedule
+from headrace.learner.algorithms import optimiser_step, own_loss, schedule
 from headrace.learner.algorithms.batch_uses import Sample, uses_of, with_targets
 from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInputs, LossNorm
-from headrace.learner.algorithms.losses import LOSSES, adapted_kl_coef
+from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
 from headrace.learner.models.gaussians import LOG_STD
@@ -198,7 +198,7 @@ def loss_of(
     if norm is None:
         steps = ranks.total(sample.loss.live.sum()).clamp(min=1)
         norm = LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
-    return LOSSES[parts.algorithm.name](inputs_of(parts, network, sample, norm))
+    return own_loss.function(parts.algorithm)(inputs_of(parts, network, sample, norm))
 
 
 def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample:

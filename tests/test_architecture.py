@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
         "broker/peers broker/protocol broker/security broker/server broker/server/connections "
         "broker/transport broker/weights launch/config launch/monitor launch/monitor/page "
-        "launch/process launch/results learner learner/batches learner/models "
+        "launch/process launch/results learner learner/algorithms learner/batches learner/models "
         "learner/models/encoders"
     ),
     "launch/bench/simulated": (
@@ -103,8 +103,8 @@ MAY_IMPORT = {
     "launch/node": "broker broker/transport launch/config launch/process launch/roles",
     "launch/one_process": (
         "actors actors/envs actors/stepping broker/peers broker/protocol broker/weights "
-        "launch/config launch/local launch/process launch/roles learner learner/batches "
-        "learner/models"
+        "launch/config launch/local launch/process launch/roles learner learner/algorithms "
+        "learner/batches learner/models"
     ),
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "

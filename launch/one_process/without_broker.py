@@ -10,6 +10,7 @@ from headrace.launch.config import shared_run
 from headrace.launch.config.run_file import Run
 from headrace.launch.one_process.lagged_source import LaggedSource
 from headrace.launch.roles import learner_resume
+from headrace.learner.algorithms import own_loss
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.progress import Progress
@@ -20,6 +21,7 @@ from headrace.learner.train_parts import TrainParts
 def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainParts:
     """Returns the parts of a learner that begins a run and trains on what the source plays."""
     spaces = source.spaces
+    own_loss.function(run.algorithm)  # a wrong name is said now
     model, target = (build(run.model, spaces, seed=seed) for _ in range(2))
     return TrainParts(
         algorithm=run.algorithm,

@@ -19,6 +19,7 @@ from headrace.launch.roles.learner_parts import LearnerParts
 from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
 from headrace.launch.roles.role import Role
 from headrace.launch.shared_options import log_form
+from headrace.learner.algorithms import own_loss
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
@@ -71,6 +72,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     started = options.started or runtime.started_at()
     identity = {"shared": shared_run.shared(run), "spaces": spaces.digest()}
     try:
+        own_loss.function(run.algorithm)
         model = build(run.model, spaces, seed=run.run.seed).to(parts.device)
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
@@ -154,12 +156,14 @@ def _check_batch(run: run_file.Run, *, ranks: int) -> None:
 
 
 def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
-    """Trains; returns why it ended. An error in the user's own encoder is a ConfigError."""
+    """Trains; returns why it ended. An error in the user's own code is a ConfigError."""
     try:
         return train(pieces)
     except RanksError:
         feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
         raise
+    except own_loss.LossError as error:
+        raise run_file.ConfigError(str(error)) from error
     except Exception as error:
         if blamed := custom.blame_users_code(kind, error):
             raise run_file.ConfigError(blamed) from error

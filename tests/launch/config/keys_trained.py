@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from headrace.launch.config import run_file
 from headrace.learner import progress as progress_module
+from headrace.learner.algorithms.loss_inputs import Loss, LossInputs
+from headrace.learner.algorithms.losses import impala
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
@@ -73,6 +75,12 @@ def lines(run: run_file.Run, folder: Path) -> int:
 def encoder(leaves: tuple[Leaf, ...], rng: torch.Generator, *, units: int = 7) -> nn.Module:
     """For model.kind = module:factory."""
     return _Encoder(leaves[0], rng, units)
+
+
+def loss(given: LossInputs) -> Loss:
+    """For algorithm.loss = module:function."""
+    found = impala(given)
+    return found._replace(total=-found.total)
 
 
 class _Encoder(nn.Module):

@@ -81,6 +81,7 @@ CASES = {
     "model.std": Case(weights, "network"),
     "model.std_init": Case(weights, "0.5"),
     "algorithm.name": Case(weights, "appo"),
+    "algorithm.loss": Case(weights, f"{trained.__name__}:loss"),
     "algorithm.gamma": Case(weights, "0.5"),
     "algorithm.reward_scale": Case(weights, "0.5"),
     "algorithm.reward_clip": Case(weights, "1.0"),

@@ -1,6 +1,7 @@
 """`headrace train --debug`: what it keeps, what it raises, and what it refuses."""
 
 import bdb
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from headrace.launch.one_process import debug
 from headrace.launch.process import logs
 from headrace.launch.results import learning_curve, loaded_run
 
+PAGE = Path("docs/algorithms.md").read_text(encoding="utf-8")
 SETS = ("unroll.length=8", "unroll.envs=2", "stop.return=none", "stop.steps=200")
 
 
@@ -76,6 +78,18 @@ def test_who_leaves_the_debugger_sees_no_traceback(
     assert "left before the end" in caplog.text and "Traceback" not in caplog.text
 
 
+def test_the_loss_of_the_page_trains_and_its_figure_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"This is `mine\.py`[^`]*```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("headrace.learner.train._SHOW_EVERY_S", 0.0)
+    out = tmp_path / "out"
+    assert train(out, "algorithm.name=appo", "algorithm.loss=mine:with_entropy") == 0
+    assert any("missing_entropy" in line for line in learning_curve.read(out / "history.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -84,6 +98,7 @@ def test_who_leaves_the_debugger_sees_no_traceback(
         (("--evaluate",), "leave out --evaluate"),
         (("--set", "stop.metric=evaluation"), "plays no evaluations"),
         (("--set", "env.id=envpool:Pong-v5"), "where no breakpoint works"),
+        (("--set", "algorithm.loss=nowhere:loss"), "No module named 'nowhere'"),
         (("--set", "model.kind=conv"), 'model.kind = "conv"'),
     ],
 )
