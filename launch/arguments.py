@@ -83,6 +83,12 @@ def parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
     shared.sets(shown)
+    new = commands.add_parser("new", help="a run file to begin with, for an environment")
+    new.add_argument("env", metavar="ENV_ID", help="as gymnasium has it, or module:factory")
+    new.add_argument(
+        "--algorithm", choices=("ppo", "appo", "impala"), default="ppo", help="default: ppo"
+    )
+    new.add_argument("--out", type=shared.path, metavar="FILE", help="default: NAME.toml here")
     for name, command in commands.choices.items():
         command.epilog = examples.epilog(name)
         command.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -273,6 +273,13 @@ def _config(given: argparse.Namespace) -> int:
     return runtime.OK
 
 
+def _new(given: argparse.Namespace) -> int:
+    from headrace.launch import new_run
+
+    logs.start("new", quiet=True)
+    return new_run.new(given.env, given.out, algorithm=given.algorithm)
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "play": _play,
@@ -291,6 +298,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "units": _units,
     "bench": _bench,
     "config": _config,
+    "new": _new,
 }
 
 

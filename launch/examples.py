@@ -11,6 +11,10 @@ _ALL = {
         ("headrace train cartpole --set learner.lr=1e-3 --set stop.steps=none", "other settings"),
         ("headrace train mine.toml --out runs/mine --resume", "goes on with a run of your own"),
     ),
+    "new": (
+        ("headrace new Acrobot-v1", "writes acrobot.toml: headrace train acrobot.toml"),
+        ("headrace new mine:make --algorithm appo --out mine.toml", "of an environment of yours"),
+    ),
     "play": (
         ("headrace play headrace-runs/cartpole", "ten episodes with the best weights"),
         ("headrace play headrace-runs/cartpole --video pole.mp4 --episodes 1", "a film"),

@@ -61,7 +61,7 @@ MAY_IMPORT = {
         "actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),
     "actors/stepping/processes": "actors/envs",
-    "launch": "actors actors/acting broker broker/protocol broker/security",
+    "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
         "learner/algorithms"
