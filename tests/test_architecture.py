@@ -66,22 +66,23 @@ MAY_IMPORT = {
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
         "learner/algorithms"
     ),
-    "launch/process": "actors broker broker/transport launch/config",
+    "launch/process": "actors broker launch/config",
+    "launch/web": "broker broker/transport",
     "launch/monitor": (
         "broker broker/protocol broker/security broker/server/connections broker/transport "
-        "launch/config launch/process"
+        "launch/config launch/process launch/web"
     ),
-    "launch/monitor/page": "launch/process",
+    "launch/monitor/page": "launch/web",
     "launch/results": (
         "actors actors/acting actors/envs broker broker/journal broker/weights launch/config "
-        "launch/process learner learner/batches learner/models"
+        "launch/process learner learner/batches learner/models launch/web"
     ),
     "launch/roles": (
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
         "broker/peers broker/protocol broker/security broker/server broker/server/connections "
         "broker/transport broker/weights launch/config launch/monitor launch/monitor/page "
         "launch/process launch/results learner learner/algorithms learner/batches learner/models "
-        "learner/models/encoders"
+        "learner/models/encoders launch/web"
     ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/weights "
@@ -100,7 +101,7 @@ MAY_IMPORT = {
         "broker broker/journal broker/peers launch/config launch/monitor launch/process "
         "launch/results launch/roles"
     ),
-    "launch/node": "broker broker/transport launch/config launch/process launch/roles",
+    "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (
         "actors actors/envs actors/stepping broker/peers broker/protocol broker/weights "
         "launch/config launch/local launch/process launch/roles learner learner/algorithms "

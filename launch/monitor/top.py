@@ -18,7 +18,8 @@ from headrace.launch.monitor import local_brokers, screens
 from headrace.launch.monitor.page import page
 from headrace.launch.monitor.rates import Rates
 from headrace.launch.monitor.status_client import PolledStatus, StatusClient
-from headrace.launch.process import http, logs, runtime
+from headrace.launch.process import logs, runtime
+from headrace.launch.web import http
 
 _ANSWERS_S = 5.0
 _EVERY_S = 1.0

@@ -32,9 +32,10 @@ from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.node.shared_folder import shared_folder
 from headrace.launch.node.size import NodeSize
 from headrace.launch.node.unique_name import unique_name
-from headrace.launch.process import forking, http, logs, runtime, sd_notify
+from headrace.launch.process import forking, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import LogLine, ReportReceiver
 from headrace.launch.roles.options import NOWHERE, PeerOptions
+from headrace.launch.web import http
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from headrace.actors.envs.make import probe
 from headrace.launch.config import run_file
-from headrace.launch.process import http, runtime
+from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
+from headrace.launch.web import http
 from headrace.learner import checkpoint
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.recording import Opened, RecordedSource, opening, path_of

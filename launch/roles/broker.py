@@ -26,9 +26,10 @@ from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.monitor import prometheus_targets
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
-from headrace.launch.process import descriptors, http, logs, runtime, sd_notify
+from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.roles.options import NOWHERE, Address
 from headrace.launch.roles.role import Role
+from headrace.launch.web import http
 
 log = logging.getLogger(__name__)
 

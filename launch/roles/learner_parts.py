@@ -13,9 +13,10 @@ from headrace.broker.peers.learner import LearnerEnd
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello
 from headrace.launch.config import keyring, run_file, shared_run, unroll_size
-from headrace.launch.process import http, logs
+from headrace.launch.process import logs
 from headrace.launch.roles.options import LearnerOptions
 from headrace.launch.roles.role import Role
+from headrace.launch.web import http
 from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import UnrollReceiver

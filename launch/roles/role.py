@@ -10,9 +10,10 @@ from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.launch.config import run_file
-from headrace.launch.process import http, logs, runtime
+from headrace.launch.process import logs, runtime
 from headrace.launch.process.sd_notify import Watchdog, WatchdogReading
 from headrace.launch.roles.options import PeerOptions
+from headrace.launch.web import http
 
 
 class Role(contextlib.ExitStack):

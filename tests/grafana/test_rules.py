@@ -15,7 +15,12 @@ ALERTS = (GRAFANA / "alerts.yaml").read_text()
 RULES = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", ALERTS, re.DOTALL))
 CASES = sorted((GRAFANA / "tests").glob("*.yaml"))
 # An external label is the setting; whoever reads an alert has no checkout to look into.
-RUNBOOK_URL = '{{ or $externalLabels.runbook "https://headrace.example/monitor/runbook.html" }}'
+RUNBOOK_URL = (
+    "{{ with $externalLabels.runbook }}{{ . }}{{ else }}"
+    '{{ with query (printf "up{role=~\\".+\\",job=~%q} == 1" (or $labels.job ".+")) }}'
+    'http://{{ . | first | label "instance" }}/runbook'
+    "{{ else }}http://127.0.0.1:9100/runbook{{ end }}{{ end }}"
+)
 PAGES = {
     "RoleAbsent",
     "LearnerStalled",

@@ -5,7 +5,7 @@ import time
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.launch.process import http
+from headrace.launch.web import http
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.progress import Progress
 

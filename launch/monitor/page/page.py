@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headrace.launch.process.http import Page
+from headrace.launch.web.http import Page
 
 Status = Callable[[], Mapping[str, Any]]
 

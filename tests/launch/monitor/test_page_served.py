@@ -25,7 +25,7 @@ from headrace.broker.server.weight_messages import WeightMessages
 from headrace.broker.weights.fetch import WeightFetch
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
-from headrace.launch.process import http
+from headrace.launch.web import http
 from tests.launch.monitor.statuses import status
 
 

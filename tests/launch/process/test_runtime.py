@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headrace.launch import arguments
-from headrace.launch.process import http
+from headrace.launch.web import http
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from headrace.broker.errors import UserError
 from headrace.broker.release import release
 from headrace.broker.transport.endpoints import is_loopback
-from headrace.launch.process.http_server import Answer, Request, WebServer
+from headrace.launch.web import runbook
+from headrace.launch.web.http_server import Answer, Request, WebServer
 
 log = logging.getLogger(__name__)
 
@@ -108,9 +109,11 @@ def serve(
             return Answer(503 if wrong else 200, "text/plain", (wrong or "ok").encode() + b"\n")
         if path == "/metrics":
             return lambda: Answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics))
+        if path == "/runbook":
+            return lambda: Answer(200, *runbook.page())
         page = (pages or {}).get(path)
         if page is None:
-            there = " ".join(("/metrics", "/healthz", "/livez", *(pages or {})))
+            there = " ".join(("/metrics", "/healthz", "/livez", "/runbook", *(pages or {})))
             return Answer(404, "text/plain", f"there are: {there}\n".encode())
         return lambda: Answer(200, *page())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from headrace.launch.process import http, http_server
+from headrace.launch.web import http, http_server
 
 PATIENCE_S = 60.0
 
@@ -76,7 +76,7 @@ def test_what_is_there_and_what_is_no_request() -> None:
     port = served({"/": page})
     assert get(port, "/") == get(port, "/?now") == (200, "the page")
     assert get(port, "/healthz") == (200, "ok\n")
-    assert get(port, "/nowhere") == (404, "there are: /metrics /healthz /livez /\n")
+    assert get(port, "/nowhere") == (404, "there are: /metrics /healthz /livez /runbook /\n")
     assert ask(port, "GET /healthz HTTP/1.0\r\n\r\n") == (200, "ok\n"), "who says no Host"
     assert ask(port, "POST / HTTP/1.1\r\n\r\n")[0] == 501
     assert ask(port, "\x16\x03\x01 hello\r\n\r\n")[0] == 400
