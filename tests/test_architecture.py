@@ -68,8 +68,8 @@ MAY_IMPORT = {
     ),
     "launch/process": "actors broker broker/transport launch/config",
     "launch/monitor": (
-        "broker broker/protocol broker/security broker/server/connections broker/transport "
-        "launch/config launch/process"
+        "broker broker/journal broker/protocol broker/security broker/server/connections "
+        "broker/transport launch/config launch/process"
     ),
     "launch/monitor/page": "launch/process",
     "launch/results": (
