@@ -187,7 +187,7 @@ class Sampler:
         if not rollout.began:
             if not self.end.outbox.may_start(stream, self.policy.version):
                 return False
-            self.end.outbox.start(stream)
+            self.end.journal.started(self.end.inc, stream, self.end.outbox.start(stream))
         rollout.open(self._stacks.history(stream))
         self._full[stream] = 0
         return True

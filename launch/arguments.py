@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument(
         "folder", type=shared.path, metavar="RUN_DIR", help="its folder, or the ledger's"
     )
+    _trace(commands.add_parser("trace", help="when sampled unrolls were where, and for how long"))
     _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
     _units(commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"))
@@ -245,6 +246,17 @@ def _keygen(keygen: argparse.ArgumentParser) -> None:
             metavar="NAME",
             help=f"a key of its own for this {role}; may be said again",
         )
+
+
+def _trace(trace: argparse.ArgumentParser) -> None:
+    trace.add_argument(
+        "folder", type=shared.path, metavar="RUN_DIR", help="its folder, or the ledger's"
+    )
+    trace.add_argument(
+        "--otlp",
+        metavar="URL",
+        help="also send them by OTLP over HTTP; without a path: to /v1/traces there",
+    )
 
 
 def _top(top: argparse.ArgumentParser) -> None:

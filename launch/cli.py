@@ -194,6 +194,12 @@ def _audit(given: argparse.Namespace) -> int:
     return audit_table.audit_table(given.folder)
 
 
+def _trace(given: argparse.Namespace) -> int:
+    from headrace.launch.results import trace_table
+
+    return trace_table.trace_table(given.folder, otlp=given.otlp)
+
+
 def _top(given: argparse.Namespace) -> int:
     from headrace.launch.monitor import top
 
@@ -292,6 +298,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "evaluate": _evaluate,
     "replay": _replay,
     "audit": _audit,
+    "trace": _trace,
     "keygen": _keygen,
     "top": _top,
     "doctor": _doctor,

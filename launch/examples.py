@@ -57,6 +57,13 @@ _ALL = {
         ("headrace keygen keys --actor node7 --actor node8", "two machines' own"),
     ),
     "audit": (("headrace audit headrace-runs/cartpole", "a table: every unroll in one row"),),
+    "trace": (
+        ("headrace trace headrace-runs/cartpole", "of a run with unroll.trace_every=100"),
+        (
+            "headrace trace headrace-runs/cartpole --otlp http://127.0.0.1:4318",
+            "and into Jaeger, Tempo or another receiver of OpenTelemetry",
+        ),
+    ),
     "top": (
         ("headrace top --broker tcp://10.0.0.1:5755", "in the terminal"),
         ("headrace top --broker tcp://10.0.0.1:5755 --web 8800", "as a page"),

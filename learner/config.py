@@ -26,6 +26,15 @@ class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " this is refused: no step survives numbers whose squares are infinite",
         ),
     ] = 1e9
+    trace_every: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000_000,
+            description="one unroll in this many leaves in the ledgers when it came by, for"
+            " headrace trace; 0 = none does",
+        ),
+    ] = 0
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):

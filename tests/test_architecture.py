@@ -69,8 +69,8 @@ MAY_IMPORT = {
     "launch/process": "actors broker launch/config",
     "launch/web": "broker broker/transport",
     "launch/monitor": (
-        "broker broker/protocol broker/security broker/server/connections broker/transport "
-        "launch/config launch/process launch/web"
+        "broker broker/journal broker/protocol broker/security broker/server/connections "
+        "broker/transport launch/config launch/process launch/web"
     ),
     "launch/monitor/page": "launch/web",
     "launch/results": (

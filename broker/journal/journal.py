@@ -12,6 +12,7 @@
 
 Each call is one unbuffered write, before any peer is told: it survives kill -9 of the process. A
 file that is full is followed by another, and the closed ones are compacted: see journal_files.py.
+When sampled unrolls came by stands in a file beside it: see trace.py.
 """
 
 import logging
@@ -22,7 +23,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headrace.broker.journal import journal_files
-from headrace.broker.protocol.messages import Outcome, Range, ranges
+from headrace.broker.journal.trace import Trace
+from headrace.broker.protocol.messages import Outcome, Range, Unroll, ranges
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +41,14 @@ class Journal:
         self._segment = 0  # number of the file that is written
         self._size = 0  # of it
         self._folding: threading.Thread | None = None  # at work on closed files; one at a time
+        self._trace = Trace(self._folder, self._stem)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._fd = self._open(0)
+
+    def trace(self, every: int) -> None:
+        """Notes from now on when one unroll of this many came by; 0 = none."""
+        self._trace.every = every if self._fd >= 0 else 0
 
     def joins(self, role: str, inc: int, name: str) -> None:
         self._write(f"P {role} {inc} {' '.join(name.split())}\n")
@@ -50,7 +57,11 @@ class Journal:
         """Writes which streams there are: one that never ends an unroll stands nowhere else."""
         self._write(f"S {inc} {streams}\n")
 
+    def started(self, inc: int, stream: int, seq: int) -> None:
+        self._trace.note("started", inc, stream, seq)
+
     def generated(self, inc: int, stream: int, seq: int, steps: int) -> None:
+        self._trace.note("full", inc, stream, seq)
         if self._fd >= 0:
             self._write(f"G {inc} {stream} {seq} {steps}\n")
 
@@ -58,17 +69,30 @@ class Journal:
         """Writes what had not been acknowledged before, and only that."""
         if self._fd >= 0:
             word = _NAMES[outcome]
+            self._trace.note_ranges("acknowledged", inc, settled, word)
             self._write("".join(f"A {inc} {s} {lo} {hi} {word}\n" for s, lo, hi in settled))
 
     def given_up(self, inc: int, gone: Iterable[Range]) -> None:
+        self._trace.note_ranges("acknowledged", inc, gone, "abandoned")
         self._write("".join(f"X {inc} {s} {lo} {hi}\n" for s, lo, hi in gone))
 
     def trained(self, keys: Sequence[tuple[int, int, int]], version: int) -> None:
+        for inc, stream, seq in keys:
+            self._trace.note("trained", inc, stream, seq, version)
         if self._fd >= 0:
             self._write("".join(f"T {inc} {s} {seq} {version}\n" for inc, s, seq in keys))
 
     def rejected(self, keys: Sequence[tuple[int, int, int]]) -> None:
         self._write("".join(f"R {inc} {s} {seq} {seq + 1}\n" for inc, s, seq in keys))
+
+    def acts_with(self, inc: int, version: int) -> None:
+        self._trace.acted(inc, version)
+
+    def arrived(self, unroll: Unroll) -> None:
+        self._trace.note("arrived", unroll.inc, unroll.stream, unroll.seq)
+
+    def leased(self, unroll: Unroll) -> None:
+        self._trace.note("leased", unroll.inc, unroll.stream, unroll.seq)
 
     def begins(self, version: int) -> None:
         """Writes that a learner begins: what earlier ones trained above this version is undone."""
@@ -92,6 +116,7 @@ class Journal:
         """Writes that the process ended in order, and closes the file."""
         self._write("E\n")
         self._close()
+        self._trace.close()
         if self._folding is not None:
             self._folding.join(timeout=10.0)
 

@@ -56,11 +56,10 @@ class LedgerState:
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         self.touched: dict[int, Actor] = {}  # actors with acks or limits to send
         self.expelled: list[Actor] = []  # thrown out, and not told yet
-        self._journal = journal  # hears how every unroll ended, before any peer does; None = none
+        self._journal = journal or Journal(None, "")  # hears of every end before any peer does
         # Seqs that ended since the last pump, by (incarnation, stream, outcome).
         self._ends: dict[tuple[int, int, Outcome], list[int]] = {}
-        if journal is not None:
-            journal.window((max_lag + 1) * batch)
+        self._journal.window((max_lag + 1) * batch)
 
     def streams(self) -> Iterator[Stream]:
         """Yields every stream that is remembered."""
@@ -88,6 +87,7 @@ class LedgerState:
         self.entries += 1
         self.nbytes += entry.nbytes
         self.credit.arrived(entry.stream)
+        self._journal.arrived(entry.unroll)
 
     def _remove(self, entry: Entry) -> None:
         del entry.stream.present[entry.unroll.seq]
@@ -105,12 +105,11 @@ class LedgerState:
         self.outcomes[outcome] += 1
         if entry.unroll.seq >= entry.stream.floor:  # else it would never be asked for nor forgotten
             entry.stream.settled[entry.unroll.seq] = outcome
-        if self._journal is not None:
-            unroll = entry.unroll
-            self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
-        self.ack(entry.stream, entry.unroll.seq, outcome)
+        unroll = entry.unroll
+        self._ends.setdefault((unroll.inc, unroll.stream, outcome), []).append(unroll.seq)
+        self.ack(entry.stream, unroll.seq, outcome)
         if outcome is Outcome.TRAINED:
-            entry.stream.trained_steps += entry.unroll.steps
+            entry.stream.trained_steps += unroll.steps
         if outcome is Outcome.TRAINED or (outcome is Outcome.REJECTED and blame):
             self._expel_if_bad(entry.stream.actor, blame if outcome is Outcome.REJECTED else "")
 
@@ -207,6 +206,7 @@ class LedgerState:
             elif session is not None:
                 self.queue.popleft()
                 self.leases.lease(session, entry)
+                self._journal.leased(entry.unroll)
                 effects.deliver.append(entry)
             else:
                 return
@@ -255,9 +255,8 @@ class LedgerState:
 
     def add_replies(self, effects: Effects) -> None:
         """Journals what ended; then adds the acknowledgements and credit to be sent to samplers."""
-        if self._journal is not None and self._ends:
-            self._journal.settled(self._ends)
-            self._ends = {}
+        self._journal.settled(self._ends)
+        self._ends.clear()
         for actor in self.touched.values():
             if actor.alive:
                 self._collect_for(actor, effects)

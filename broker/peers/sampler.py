@@ -70,7 +70,7 @@ class SamplerEnd:
         self._waits = deque([0], maxlen=_WAITS)  # versions; of the latest that were acknowledged
         self._spaces = ("", "")  # digest, words
         self.weights = Subscriber(self.link, shelf)
-        self._journal = journal
+        self.journal = journal
         journal.joins("actor", inc, name)
 
     @property
@@ -109,7 +109,7 @@ class SamplerEnd:
         """Asks for credit, once the environments are made."""
         self.outbox = Outbox(inc=self.inc, streams=streams)
         self._spaces = spaces
-        self._journal.plays(self.inc, streams)
+        self.journal.plays(self.inc, streams)
         self.link.greet()
 
     def put(self, stream: int, finished: FinishedUnroll) -> None:
@@ -117,7 +117,7 @@ class SamplerEnd:
         frames = self.outbox.put(stream, finished)
         seq = self.outbox.last(stream)
         self._sent[stream, seq] = time.monotonic(), self.acting
-        self._journal.generated(self.inc, stream, seq, finished.steps)
+        self.journal.generated(self.inc, stream, seq, finished.steps)
         self.bytes_sent += sum(len(frame) for frame in frames)
         self.link.send_bulk((stream, seq), frames)
 
@@ -126,6 +126,7 @@ class SamplerEnd:
 
     def acts_with(self, version: int, digest: str) -> None:
         """Proves that the weights arrived: sends the digest of what the module holds now."""
+        self.journal.acts_with(self.inc, version)
         self.weights.acts_with(version, digest)
 
     def leave(self, text: str) -> None:
@@ -135,7 +136,7 @@ class SamplerEnd:
         gone = self.outbox.abandon()
         self._forget(gone)
         self._sent.clear()
-        self._journal.given_up(self.inc, gone)
+        self.journal.given_up(self.inc, gone)
         # A full list means that another follows, so the last one is never full.
         for at in range(0, len(gone) + 1, MAX_ENTRIES):
             self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
@@ -165,7 +166,7 @@ class SamplerEnd:
                 return
             case Ack():
                 settled = self.outbox.on_ack(message)
-                self._journal.acknowledged(self.inc, settled, message.outcome)
+                self.journal.acknowledged(self.inc, settled, message.outcome)
                 self._forget(settled)
                 self._settled(settled)
             case Pong():

@@ -26,6 +26,7 @@ from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.monitor import prometheus_targets
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
+from headrace.launch.monitor.traced_status import TracedStatus
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.roles.options import NOWHERE, Address
 from headrace.launch.roles.role import Role
@@ -65,13 +66,16 @@ async def _serve(run: run_file.Run, options: Options) -> int:
         shared = shared_run.shared(run)
         roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
         key = _own_key(run, options.key)
-        journal = None if options.ledger is None else role.open_journal(options.ledger)
+        journal = role.open_journal(options.ledger)
+        journal.trace(run.unroll.trace_every)
         guarded = options.insecure or key is not None
         await _wait_for_address(endpoints.check_bind(options.bind, guarded=guarded))
         sockets = _bind(run, options, key, role.context)
         status = LoopStatus()
         # Before the event loop watches the sockets: a taken port must still let go of them.
-        port = _serve_pages(role, options, status, roster)
+        traces = options.ledger if run.unroll.trace_every else None
+        shown = status if traces is None else TracedStatus(status, traces)
+        port = _serve_pages(role, options, shown, roster)
         server = Server(
             run.broker,
             Ledger(_ledger_state(run, role.inc, journal), lease_s=run.broker.lease_s),
@@ -137,7 +141,7 @@ def _bind(
     return _Sockets(router, publisher, gate, address, announce)
 
 
-def _serve_pages(role: Role, options: Options, status: LoopStatus, roster: Roster) -> int | None:
+def _serve_pages(role: Role, options: Options, status: page.Status, roster: Roster) -> int | None:
     """Serves metrics, the page of the run, and Prometheus' targets; returns the port."""
     targets = functools.partial(prometheus_targets.targets, roster)
     return http.serve(
@@ -182,7 +186,7 @@ def _gate(run: run_file.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
     return gate
 
 
-def _ledger_state(run: run_file.Run, inc: int, journal: Journal | None) -> LedgerState:
+def _ledger_state(run: run_file.Run, inc: int, journal: Journal) -> LedgerState:
     return LedgerState(
         batch=run.pacing.batch_unrolls,
         max_lag=run.pacing.max_lag,

@@ -92,6 +92,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         if ranks.rank == 0:
             learner_resume.keep_start(options.start)
     journal = parts.role.open_journal(options.ledger)
+    journal.trace(run.unroll.trace_every)
     recorder = parts.recorder(fresh=resume is None)
     metrics = LearnerMetrics(parts.role.registry)
     metrics.set_constants(ranks.rank, ranks.world, run.checkpoint.every_s)

@@ -90,6 +90,7 @@ async def _sample(
         run = shared_run.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
         allowing.check(run, prefixes)
         logs.set_identity(run=run.run.name)
+        end.journal.trace(run.unroll.trace_every)
         figures = functools.partial(_figures, end, run.actor.drain_s)
         telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
         reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics)

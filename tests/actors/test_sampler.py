@@ -18,6 +18,7 @@ from headrace.actors.envs.convert import EnvError
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
+from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import Ack, Limit, Outcome
@@ -62,6 +63,7 @@ class End:
     def __init__(self, groups: int, events: list[Event]) -> None:
         self.outbox = Started(inc=1, streams=groups)
         self.outbox.events = events
+        self.inc, self.journal = 1, Journal(None, "")
         self.news = Bell()
         self.blob: Blob | None = None
         self.over = ""

@@ -113,6 +113,20 @@ function troubles(status) {
   )) : [html("li", { class: "quiet" }, "None.")]);
 }
 
+// Times of two clocks are compared as they are: what is below zero shows that they differ.
+function ways(status) {
+  const all = list(status.ways);
+  at("traces").hidden = !all.length;
+  const ms = (key, took) => value(key, known(took) ? number(took, 1) : NONE, "td", { class: took < 0 ? "n alarm" : "n" });
+  replace("ways", [
+    head("", "", "unrolls", "shortest", "50 %", "90 %", "99 %", "longest"),
+    html("tbody", {}, ...all.map((way, n) => row(
+      cell(wire(way.name, 24), ""), cell(`${wire(way.since, 24)} to ${wire(way.to, 24)}`, "quiet"), value(`way_unrolls_${n}`, count(way.unrolls), "td", { class: "n" }),
+      ...["shortest", "p50", "p90", "p99", "longest"].map((figure) => ms(`way_${figure}_${n}`, way[figure])),
+    ))),
+  ]);
+}
+
 // Shown above, or of no use to people: "clock" is the time of day at which a rank sent its figures.
 const PLAIN = new Set(["name", "silent_s", "clock", "version", "t", "trained_steps", "episodes", "mean_return", "lag"]);
 

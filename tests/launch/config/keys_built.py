@@ -18,6 +18,7 @@ from headrace.actors.envs.make import make_env, probe
 from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.stepping import choose
 from headrace.actors.stepping.stepper import Frame
+from headrace.broker.journal.journal import Journal
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
@@ -85,7 +86,7 @@ def sampler(run: run_file.Run, _: Path) -> Any:
 
 
 def drained(run: run_file.Run, _: Path) -> Any:
-    """How long a sampler that is asked to end waits."""
+    """How long a sampler that is asked to end waits; and which of its unrolls are traced."""
     waits = mock.AsyncMock()
     made = SimpleNamespace(
         run=mock.AsyncMock(side_effect=asyncio.CancelledError), drain=waits, stepper=mock.Mock()
@@ -103,7 +104,15 @@ def drained(run: run_file.Run, _: Path) -> Any:
                 role, end, seed=1, sets={}, metrics=mock.Mock(), prefixes=allowed_code.names(run)
             )
         )
-    return waits.call_args
+    return waits.call_args, end.journal.trace.call_args
+
+
+def traced(run: run_file.Run, folder: Path) -> Any:
+    """Which unrolls the learner and the broker trace."""
+    with mock.patch.object(Journal, "trace") as told:
+        learning(run, folder)
+        served(run, folder)
+    return told.call_args_list
 
 
 def plans(run: run_file.Run, folder: Path) -> Any:

@@ -66,6 +66,7 @@ CASES = {
     "unroll.length": Case(built.learning, "6"),
     "unroll.envs": Case(built.learning, "4"),
     "unroll.largest": Case(lambda *run: (built.learning(*run), built.sampler(*run)), "5.0"),
+    "unroll.trace_every": Case(lambda *run: (built.drained(*run), built.traced(*run)), "100"),
     "model.kind": Case(images, "nature"),
     "model.kwargs": Case(weights, "{ units = 9 }", (OWN,)),
     "model.hidden": Case(weights, "[7]"),

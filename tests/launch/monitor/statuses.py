@@ -86,12 +86,21 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
                 "high": 360.0,
             }
         ],
+        "ways": [
+            way("played", "started", "full", p50=41.26, p90=50.0, p99=66.0),
+            way("sent", "full", "arrived", shortest=-3.04, p50=0.9, p90=2.0, p99=None),
+        ],
         "late": [],
         "behind_versions": 1,
         "troubles": [],
         "curve": [[400_000.0 * at, 340 * (1 - math.exp(-at / 60))] for at in range(240)],
         **more,
     }
+
+
+def way(name: str, since: str, to: str, **took: float | None) -> dict[str, Any]:
+    """Between two stations of the sampled unrolls."""
+    return {"name": name, "since": since, "to": to, "unrolls": 1234, "negative": 0, **took}
 
 
 def hostile(second: int = 0) -> dict[str, Any]:
@@ -109,6 +118,7 @@ def hostile(second: int = 0) -> dict[str, Any]:
         troubles=troubles,
         learners=learners,
         outcomes={"trained": 5, SCRIPT: 7},
+        ways=["nonsense", way(SCRIPT, TURNED, LONG)],
         evaluators=["nonsense"],
         curve=[[1, 2], "x", None],
     )

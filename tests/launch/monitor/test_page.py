@@ -126,6 +126,10 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
         "loop_env": "12 %",
         "network": "21 %",  # less what ran in environments' own threads
         "rest": "7.5 %",  # so that all rows are the whole
+        "way_unrolls_0": "1,234",
+        "way_p50_0": "41.3",
+        "way_longest_0": "\u2013",
+        "way_shortest_1": "-3.0",
         "rank_lag_7": "1.31",
         "rank_policy_loss_0": "-0.012",
         "rank_lr_0": "2.5e-4",
@@ -134,6 +138,8 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
     assert "rank_clock_0" not in found  # the time of day at which a rank said all this
     assert f"{last['received']:,} came in. Each" in chrome.get("at('ledger').textContent")
     assert chrome.get("at('state').textContent") == "training"
+    assert not chrome.get("at('traces').hidden")
+    assert chrome.get("document.querySelectorAll('#ways td.alarm').length") == 1  # below zero
     assert chrome.get("document.title") == "24,100 steps/s · breakout"
     assert chrome.get("at('attention').hidden")
     assert chrome.complaints == []
@@ -267,6 +273,7 @@ def test_a_run_that_has_trained_does_not_start(chrome: Browser, frozen: Frozen) 
     assert chrome.get("at('state').textContent") == "it has trained; how fast is not known yet"
     shown(chrome, frozen, lambda _: BARE | {"actors": {"count": 1}, "learners": [{}]}, looks=1)
     assert chrome.get("at('state').textContent") == "starting"
+    assert chrome.get("at('traces').hidden")
 
 
 def test_nothing_is_asked_while_nobody_looks(chrome: Browser, frozen: Frozen) -> None:

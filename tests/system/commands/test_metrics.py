@@ -1,5 +1,6 @@
 """/metrics and /healthz of every role, and what they say against the journals."""
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -7,6 +8,7 @@ import urllib.request
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.broker.journal import trace_reader
 from headrace.broker.journal.audit import Account
 from tests.system.conftest import Place, Process, until
 
@@ -44,8 +46,9 @@ def value(family: Metric) -> float:
 
 
 def test_every_role_tells_what_it_does(place: Place) -> None:
-    broker = place.broker("--metrics-port", "0")
-    learner, actor = place.learner("--metrics-port", "0"), place.actor("--metrics-port", "0")
+    traced = ("--metrics-port", "0", "--set", "unroll.trace_every=5")
+    broker, learner = place.broker(*traced), place.learner(*traced)
+    actor = place.actor("--metrics-port", "0")
     ports = {"broker": port_of(broker), "learner": port_of(learner), "actor": port_of(actor)}
     place.trains(50)
     for role, port in ports.items():
@@ -94,6 +97,13 @@ def test_every_role_tells_what_it_does(place: Place) -> None:
     delivered = value(learned["headrace_learner_delivered_fragments"])
     assert delivered == ends["trained"] + ends["rejected"] + ends["abandoned"] + held
     assert (ends["rejected"], ends["duplicate"]) == (0, 0)
+    # The page shows the ways of the unrolls that were sampled: those that the ledgers trace.
+    status = json.loads(get(ports["broker"], "/status.json")[1])
+    ways = {way["name"]: way["unrolls"] for way in status["ways"]}
+    assert ways == {way.name: way.unrolls for way in trace_reader.read(place.ledger).ways()}
+    assert len(ways) == 7
+    # A dozen of the latest may not be trained, or their weights not be acted with.
+    assert account.generated / 5 - 5 < ways["whole"] <= ways["played"] < account.generated / 5 + 1
     assert learner.term() == 0
     assert broker.term() == 0
 
