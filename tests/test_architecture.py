@@ -101,6 +101,9 @@ MAY_IMPORT = {
         "launch/results launch/roles"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles",
+    "launch/on_ray": (
+        "broker broker/peers broker/security launch/config launch/node launch/process"
+    ),
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "
         "broker/protocol broker/transport broker/weights launch/config launch/local "
