@@ -13,6 +13,7 @@ from headrace.launch import cli
 from headrace.launch.on_ray import agent, cluster, run
 from tests.needs import missing
 from tests.system.conftest import until
+from tests.system.platforms import ray_cluster
 
 # An agent as Ray's worker holds it: with threads beside. Its command says its pid, and waits.
 HOST = """
@@ -104,6 +105,8 @@ def test_where_no_cluster_answers_it_ends_in_time(
     if subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode:
         missing("ray is not installed: pip install 'headrace[ray]'")
     monkeypatch.setitem(sys.modules, "ray", run)  # what is imported is of no matter here
+    for name, value in ray_cluster.ENV.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 1.0)
     said = refused(capsys, "--address", "127.0.0.1:9", "--out", str(tmp_path))
     assert "no Ray cluster answers at 127.0.0.1:9: start one" in said
