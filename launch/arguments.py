@@ -80,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
     _units(commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"))
+    _ray(commands.add_parser("ray", help="everything on a Ray cluster, until the run is over"))
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
@@ -276,7 +277,9 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
 
 def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument(
-        "kind", choices=("systemd", "supervisor", "slurm", "kubernetes"), help="what starts it"
+        "kind",
+        choices=("systemd", "supervisor", "slurm", "kubernetes", "skypilot"),
+        help="what starts it",
     )
     units.add_argument("--run", required=True, help=_LISTED)
     shared.sets(units)
@@ -306,6 +309,32 @@ def _units(units: argparse.ArgumentParser) -> None:
     units.add_argument(
         "--out", type=shared.path, metavar="DIR", help="write into it; default: print"
     )
+
+
+def _ray(ray: argparse.ArgumentParser) -> None:
+    ray.add_argument("run", help=_LISTED)
+    shared.sets(ray)
+    ray.add_argument(
+        "--address", default="auto", help="HOST:PORT of Ray; default: the cluster of this machine"
+    )
+    ray.add_argument(
+        "--out",
+        type=shared.path,
+        help="the run's folder, which all machines share; default: headrace-runs/NAME",
+    )
+    ray.add_argument(
+        "--ranks", type=shared.count, default=1, help="on a learner machine; default: 1"
+    )
+    ray.add_argument(
+        "--learners", type=shared.count, default=1, help="learner machines; default: 1"
+    )
+    ray.add_argument(
+        "--wait-s",
+        type=float,
+        default=600.0,
+        help="for a place for broker, evaluator and learner; default: 600",
+    )
+    shared.log_form(ray)
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:

@@ -231,6 +231,16 @@ def _units(given: argparse.Namespace) -> int:
     )
 
 
+def _ray(given: argparse.Namespace) -> int:
+    from headrace.launch.on_ray import run as on_ray
+
+    _start_log("ray", given)
+    run = run_file.load(given.run, given.set)
+    out = (given.out or Path("headrace-runs", run.run.name)).absolute()
+    own = {key: getattr(given, key) for key in ("address", "ranks", "learners", "wait_s")}
+    return on_ray.ray_run(run, on_ray.Options(out=out, **own))
+
+
 def _bench(given: argparse.Namespace) -> int:
     from headrace.launch.bench import (
         broker,
@@ -303,6 +313,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "top": _top,
     "doctor": _doctor,
     "units": _units,
+    "ray": _ray,
     "bench": _bench,
     "config": _config,
     "new": _new,

@@ -76,6 +76,10 @@ _ALL = {
         ("headrace units systemd --run mine.toml --nodes node1,node2 --out units", "unit files"),
         ("headrace units slurm --run mine.toml --nodes 4 --ranks 2", "a batch script, printed"),
     ),
+    "ray": (
+        ("headrace ray cartpole --out /shared/cartpole", "on this machine's cluster"),
+        ("headrace ray mine.toml --address 10.0.0.1:6379 --ranks 2 --out /shared/mine", "two GPUs"),
+    ),
     "bench": (
         ("headrace bench broker", "unrolls a second through it"),
         ("headrace bench sampler breakout", "steps a second of one run's sampler"),

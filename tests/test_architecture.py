@@ -107,6 +107,9 @@ MAY_IMPORT = {
         "launch/config launch/local launch/process launch/roles learner learner/algorithms "
         "learner/batches learner/models"
     ),
+    "launch/on_ray": (
+        "broker broker/peers broker/security launch/config launch/node launch/process"
+    ),
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "
         "broker/protocol broker/transport broker/weights launch/config launch/local "

@@ -74,6 +74,15 @@ def build(tables: dict[str, Any], sets: Sequence[str], *, source: str) -> Run:
     return run
 
 
+def check_ranks(run: Run, ranks: int) -> None:
+    """Raises ConfigError where a batch cannot be shared by so many learner ranks."""
+    if run.pacing.batch_unrolls % ranks:
+        raise ConfigError(
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks}"
+            f" ranks; make it a multiple of {ranks}"
+        )
+
+
 def effective(run: Run, *, head: str = _WHOLE, origins: Mapping[str, str] = _NOWHERE) -> str:
     """Returns the run as TOML: every key, its value, meaning and range, and where it comes from,
     for those in `origins`. It loads to an equal run."""

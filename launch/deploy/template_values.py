@@ -130,6 +130,10 @@ class TemplateValues:
             "broker_max": 2 * self._broker_mb(),
             **self._allow_words(),
             **self._key_words(machine),
+            "machines": 1 + len(self.nodes),
+            "accelerators": f"  accelerators: L4:{self.ranks}\n"
+            if run.learner.device == "cuda"
+            else "",
             "gpus": f"#SBATCH --gpus-per-node={self.ranks}\n"
             if run.learner.device == "cuda"
             else "",

@@ -1,7 +1,7 @@
 """`headrace units`: a run as files for a process supervisor (systemd, Slurm, ..) on many machines.
 
-The files are templates with {{words}} in launch/deploy/systemd, supervisor, slurm and kubernetes;
-headrace.launch.deploy.template_values gives the words their values.
+The files are templates with {{words}} in launch/deploy/systemd, supervisor, slurm, kubernetes and
+skypilot; headrace.launch.deploy.template_values gives the words their values.
 """
 
 import re
@@ -36,11 +36,7 @@ def units(
     for option, number in (("--ranks", ranks), ("--learners", learners)):
         if number < 1:
             raise run_file.ConfigError(f"{option} {number}: it must be 1 or more")
-    if run.pacing.batch_unrolls % (ranks * learners):
-        raise run_file.ConfigError(
-            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by"
-            f" {ranks * learners} ranks; make it a multiple of {ranks * learners}"
-        )
+    run_file.check_ranks(run, ranks * learners)
     values = TemplateValues(
         run,
         nodes=parse_nodes(nodes),
@@ -117,6 +113,15 @@ def _kubernetes(values: TemplateValues) -> dict[str, str]:
     return {name: fill_template(f"kubernetes/{name}", values.words()) for name in names}
 
 
+def _skypilot(values: TemplateValues) -> dict[str, str]:
+    if values.learners != 1:
+        raise run_file.ConfigError(
+            f"--learners {values.learners}: a SkyPilot task has one learner machine; see --ranks"
+        )
+    name = "headrace.sky.yaml"
+    return {name: fill_template(f"skypilot/{name}", values.words())} | _run_file(values)
+
+
 def _run_file(values: TemplateValues) -> dict[str, str]:
     """Returns the run with every default spelt out, so that all machines run the same in any
     release."""
@@ -128,4 +133,5 @@ KINDS: dict[str, Callable[[TemplateValues], dict[str, str]]] = {
     "supervisor": _supervisor,
     "slurm": _slurm,
     "kubernetes": _kubernetes,
+    "skypilot": _skypilot,
 }

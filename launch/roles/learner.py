@@ -46,7 +46,7 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
         options.broker,
         options.out,
     )
-    _check_batch(run, ranks=int(os.environ.get("WORLD_SIZE", "1")))  # before they wait
+    run_file.check_ranks(run, int(os.environ.get("WORLD_SIZE", "1")))  # before they wait
     # While they wait for each other in torch a handler would not run: a signal kills at once.
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
     asked = runtime.StopRequested()
@@ -146,14 +146,6 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
         watch.stop()
-
-
-def _check_batch(run: run_file.Run, *, ranks: int) -> None:
-    if run.pacing.batch_unrolls % ranks:
-        raise run_file.ConfigError(
-            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks}"
-            f" ranks; make it a multiple of {ranks}"
-        )
 
 
 def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:

@@ -1,0 +1,1 @@
+"""`headrace ray`: a run on a Ray cluster."""
