@@ -16,9 +16,10 @@ from tests.test_architecture import ROOT
 
 pytestmark = pytest.mark.skipif("HEADRACE_SOAK" not in os.environ, reason="long: make soak")
 
-MOST_BYTES = 1_000_000_000  # that a build for CPUs adds to its base
+# That a build for CPUs adds to its base: with the 130 MB of the slim one it stays below 1 GB.
+MOST_BYTES = 850_000_000
 BUILDS = ("--isolation", "chroot", "--network", "host")
-_PACKAGES = "python3,python3-venv,ca-certificates"
+_PACKAGES = "binutils,python3,python3-venv,ca-certificates"
 
 
 class Store:
@@ -81,6 +82,7 @@ def test_the_image_is_small_and_trains_as_nobody(store: Store, tmp_path: Path) -
         for path in (files / "opt/headrace").rglob("*")
         if not path.is_symlink()
     )
+    print(f"{taken / 1e6:.0f} MB")  # noqa: T201
     assert taken < MOST_BYTES
     inside = ("run", "--isolation", "chroot", made, "--")
     assert store(*inside, "id", "-u") == "10001"
