@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from headrace.broker.release import release
 from headrace.broker.security.keys import ROLES
-from headrace.launch import examples
+from headrace.launch import cluster_arguments, examples
 from headrace.launch import shared_options as shared
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
@@ -79,8 +79,14 @@ def parser() -> argparse.ArgumentParser:
     _trace(commands.add_parser("trace", help="when sampled unrolls were where, and for how long"))
     _top(commands.add_parser("top", help="a run while it runs: in the terminal, or as a page"))
     _doctor(commands.add_parser("doctor", help="looks at this machine, and says what to mend"))
-    _units(commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"))
-    _ray(commands.add_parser("ray", help="everything on a Ray cluster, until the run is over"))
+    cluster_arguments.units(
+        commands.add_parser("units", help="files that run it on many machines: systemd, Slurm"),
+        _LISTED,
+    )
+    cluster_arguments.ray(
+        commands.add_parser("ray", help="everything on a Ray cluster, until the run is over"),
+        _LISTED,
+    )
     _bench(commands.add_parser("bench", help="measure; one JSON line each"))
     shown = commands.add_parser("config", help="print the whole run, every default spelt out")
     shown.add_argument("run", help=_LISTED)
@@ -273,68 +279,6 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     shared.sets(doctor)
     doctor.add_argument("--broker", help="this broker too: its address")
     shared.key(doctor, "the watcher's in the folder security.keys")
-
-
-def _units(units: argparse.ArgumentParser) -> None:
-    units.add_argument(
-        "kind",
-        choices=("systemd", "supervisor", "slurm", "kubernetes", "skypilot"),
-        help="what starts it",
-    )
-    units.add_argument("--run", required=True, help=_LISTED)
-    shared.sets(units)
-    units.add_argument(
-        "--nodes", default="1", metavar="N|NAME,NAME", help="sampler machines; default: 1"
-    )
-    units.add_argument("--broker", help="its address; default: broker.bind, or the service's name")
-    units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
-    units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
-    units.add_argument(
-        "--key-folder",
-        type=shared.path,
-        metavar="DIR",
-        help="where these machines have their keys; default: security.keys",
-    )
-    units.add_argument(
-        "--bin",
-        type=shared.path,
-        metavar="DIR",
-        help="where they have headrace and python; default: where this machine has them",
-    )
-    units.add_argument("--image", help="kubernetes: the image; default: headrace:RELEASE")
-    units.add_argument("--namespace", help="kubernetes: default: headrace")
-    units.add_argument(
-        "--storage", metavar="CLASS", help="kubernetes: of its volumes; default: the cluster's"
-    )
-    units.add_argument(
-        "--out", type=shared.path, metavar="DIR", help="write into it; default: print"
-    )
-
-
-def _ray(ray: argparse.ArgumentParser) -> None:
-    ray.add_argument("run", help=_LISTED)
-    shared.sets(ray)
-    ray.add_argument(
-        "--address", default="auto", help="HOST:PORT of Ray; default: the cluster of this machine"
-    )
-    ray.add_argument(
-        "--out",
-        type=shared.path,
-        help="the run's folder, which all machines share; default: headrace-runs/NAME",
-    )
-    ray.add_argument(
-        "--ranks", type=shared.count, default=1, help="on a learner machine; default: 1"
-    )
-    ray.add_argument(
-        "--learners", type=shared.count, default=1, help="learner machines; default: 1"
-    )
-    ray.add_argument(
-        "--wait-s",
-        type=float,
-        default=600.0,
-        help="for a place for broker, evaluator and learner; default: 600",
-    )
-    shared.log_form(ray)
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:
