@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.stepping.stepper import Stepper
+from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.learner import Objection
 from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
@@ -55,6 +56,7 @@ class LaggedSource:
         self.news, self.over, self.waited = asyncio.Event(), "", 0
         self.blob: Blob | None = None
         self.outbox = Outbox(inc=1, streams=groups)
+        self.journal = Journal(None, "")
         end = cast(SamplerEnd, self)
         metrics = SamplerMetrics(CollectorRegistry())
         played = msgspec.structs.replace(run, actor=alone)
