@@ -60,9 +60,8 @@ def _more_for_a_goal(run: Known) -> float:
     return 0.2 if run.get("stop.metric") == "evaluation" else EvaluateConfig().share
 
 
-# A key's default, a schedule of one, or the rule that gives it from what else the run says.
-Value: TypeAlias = float | list[list[float]]
-Default: TypeAlias = Value | Callable[[Known], float]
+# A key's default, or the rule that gives it from what else the run says.
+Default: TypeAlias = float | Callable[[Known], float]
 
 _EVERY: Final[dict[str, Default]] = {
     "model.normalise_obs": _unless_scaled_obs,
@@ -92,14 +91,11 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": 2,
         "pacing.max_lag": 2,
         **_EVERY,
-        # The mean and deviation of so few steps would hide how good a batch is, and enlarge what
-        # is noise where little is to be gained.
-        "algorithm.normalise_advantages": False,
-        "algorithm.entropy_coef": 0.001,
+        "algorithm.entropy_coef": 0.003,
         "algorithm.uses": 8,
         "algorithm.buffer_batches": _as_many_as_uses,
         "algorithm.target_interval": _two_batches,
-        "learner.lr": [[0, 1e-3], [500_000, 2e-4]],
+        "learner.lr": 1e-3,
     },
     "impala": {
         # 16 x 4 x 1 = 64 new steps in a batch, beside them 3 x 64 of the newest 4096; one optimiser

@@ -27,7 +27,7 @@ def test_each_origin(bare: str) -> None:
 def test_headrace_config_says_them(bare: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", bare, "--set", "algorithm.name=appo", "--set", "run.seed=2"]) == 0
     said = capsys.readouterr().out
-    assert "\nlr = [[0, 0.001], [500000, 0.0002]]  # default of appo; its step size; " in said
+    assert "\nlr = 0.001  # default of appo; its step size; " in said
     assert '\nname = "appo"  # by --set; the loss; ' in said
     assert '\nid = "Acrobot-v1"  # from bare.toml; ' in said
     assert "\nepochs = 4  # default; ppo: " in said
