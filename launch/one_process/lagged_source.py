@@ -55,8 +55,8 @@ class LaggedSource:
         # What the sampler asks of its end.
         self.news, self.over, self.waited = asyncio.Event(), "", 0
         self.blob: Blob | None = None
-        self.outbox = Outbox(inc=1, streams=groups)
-        self.journal = Journal(None, "")
+        self.inc, self.journal = 1, Journal(None, "")
+        self.outbox = Outbox(inc=self.inc, streams=groups)
         end = cast(SamplerEnd, self)
         metrics = SamplerMetrics(CollectorRegistry())
         played = msgspec.structs.replace(run, actor=alone)
