@@ -61,6 +61,10 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--to", type=shared.path, metavar="FILE", help="default: RUN_DIR/report.html"
     )
+    compare = commands.add_parser("compare", help="runs side by side, seeds as repetitions")
+    compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
+    compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
+    compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
     _broker(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
     learner_arguments(learner)

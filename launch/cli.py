@@ -98,6 +98,12 @@ def _report(given: argparse.Namespace) -> int:
     return report.report(given.folder, to=given.to)
 
 
+def _compare(given: argparse.Namespace) -> int:
+    from headrace.launch.results import compare
+
+    return compare.compare(given.folders, page=given.html, table=given.csv)
+
+
 def _broker(given: argparse.Namespace) -> int:
     from headrace.launch.roles import broker
 
@@ -301,6 +307,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "play": _play,
     "export": _export,
     "report": _report,
+    "compare": _compare,
     "broker": _broker,
     "learner": _learner,
     "actor": _actor,

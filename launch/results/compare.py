@@ -1,0 +1,186 @@
+"""`headrace compare DIR...`: runs grouped by their settings, their seeds as repetitions."""
+
+import csv
+import html
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.broker import durable
+from headrace.launch.config import run_file, starts
+from headrace.launch.process import runtime
+from headrace.launch.results import compare_figures, learning_curve
+
+_COLUMNS = ("group", "runs", "mean", "low", "high", "iqm", "steps_to_goal", "improvement")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """Holds what is compared of one run."""
+
+    env: str
+    settings: Mapping[str, Any]  # by dotted key, without the name and the seed
+    steps: Sequence[float]
+    returns: Sequence[float]
+    solved_at_steps: float | None
+
+
+Groups = Mapping[str, Sequence[KeptRun]]
+
+
+def compare(folders: Sequence[Path], *, page: Path | None, table: Path | None) -> int:
+    """Prints the table, and writes it as a page and as CSV where asked to; returns the exit
+    status."""
+    groups = grouped([read(folder) for folder in dict.fromkeys(p.resolve() for p in folders)])
+    rows = [row(name, runs, next(iter(groups.values()))) for name, runs in groups.items()]
+    if table is not None:
+        _write(table, as_csv(rows))
+    if page is not None:
+        _write(page, as_html(groups, rows))
+    print(as_text(rows))  # noqa: T201
+    return runtime.OK
+
+
+def read(folder: Path) -> KeptRun:
+    """Reads a run's folder; ConfigError where it is none or has no episode yet."""
+    run = starts.load_kept(folder)
+    history = learning_curve.read(folder / "history.jsonl")
+    points = [
+        entry
+        for entry in history
+        if entry.get("mean_return") is not None and "trained_steps" in entry
+    ]
+    if not points:
+        raise run_file.ConfigError(f"{folder} has no return in its history.jsonl yet")
+    settings = _flat(msgspec.to_builtins(run))
+    for key in ("run.name", "run.seed"):
+        settings.pop(key, None)
+    return KeptRun(
+        env=run.env.id,
+        settings=settings,
+        steps=[entry["trained_steps"] for entry in points],
+        returns=[entry["mean_return"] for entry in points],
+        solved_at_steps=_solved_at(folder / "summary.json"),
+    )
+
+
+def grouped(runs: Sequence[KeptRun]) -> dict[str, list[KeptRun]]:
+    """Groups runs by their settings, named by what differs between them, in the order given."""
+    envs = list(dict.fromkeys(run.env for run in runs))
+    if len(envs) > 1:
+        raise run_file.ConfigError(f"runs of different environments: {', '.join(envs)}")
+    keys = sorted({key for run in runs for key in run.settings})
+    differ = [k for k in keys if len({repr(run.settings.get(k)) for run in runs}) > 1]
+    groups: dict[str, list[KeptRun]] = {}
+    for run in runs:
+        name = " ".join(f"{key}={run.settings.get(key, 'unset')}" for key in differ)
+        groups.setdefault(name or "all runs", []).append(run)
+    return groups
+
+
+def row(name: str, runs: Sequence[KeptRun], first: Sequence[KeptRun]) -> dict[str, Any]:
+    """Returns a group's line of the table; improvement is None for the first group itself."""
+    finals = [run.returns[-1] for run in runs]
+    interval = compare_figures.bootstrap(np.asarray(finals, dtype=np.float64))
+    base = [run.returns[-1] for run in first]
+    values = (
+        name,
+        len(runs),
+        float(np.mean(finals)),
+        *((None, None) if interval is None else map(float, interval)),
+        compare_figures.iqm(finals),
+        compare_figures.median_steps([run.solved_at_steps for run in runs]),
+        None if runs is first else compare_figures.improvement(finals, base),
+    )
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Renders the table; a note says which intervals are missing."""
+    cells = [_COLUMNS, *(tuple(_cell(line[c]) for c in _COLUMNS) for line in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    if any(line["low"] is None for line in rows):
+        lines.append("one run alone has no interval: train it with more seeds")
+    return "\n".join(lines)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_html(groups: Groups, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Renders one page that needs no other file."""
+    table = html.escape(as_text(rows))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Runs compared</title>'
+        f"</head>\n<body><h1>Runs compared</h1>{_svg(groups)}<pre>{table}</pre></body></html>\n"
+    )
+
+
+def _svg(groups: Groups) -> str:
+    """Draws each group's mean return with its 95 % interval, as far as all its runs reach."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for name, runs in groups.items():
+        curve = compare_figures.shared_curve([(run.steps, run.returns) for run in runs])
+        if curve is None:
+            axes.plot([], [], label=f"{name}: its runs have no steps in common")
+            continue
+        steps, returns = curve
+        (line,) = axes.plot(steps, returns.mean(axis=0), label=f"{name} ({len(runs)} runs)")
+        interval = compare_figures.bootstrap(returns)
+        if interval is not None:
+            axes.fill_between(steps, *interval, alpha=0.2, color=line.get_color())
+    axes.set(xlabel="agent steps trained on", ylabel="return, mean of the latest episodes")
+    axes.legend()
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    pyplot.close(figure)
+    text = drawn.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        nested = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
+
+
+def _solved_at(summary: Path) -> float | None:
+    """Returns the steps to the goal; None = missed, or the run still goes on."""
+    try:
+        found = json.loads(summary.read_text()).get("solved_at_steps")
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return None if found is None else float(found)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        durable.write(file, text)
+    except OSError as error:
+        raise run_file.ConfigError(f"cannot write {file}: {error.strerror}") from error

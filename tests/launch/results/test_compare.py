@@ -1,0 +1,91 @@
+"""Runs compared: the figures by their definitions, the groups, the table, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.launch.cli import main
+from headrace.launch.config import run_file
+from headrace.launch.results import compare_figures
+
+
+def _kept(folder: Path, *, seed: int, final: float, sets: tuple[str, ...] = ()) -> str:
+    folder.mkdir()
+    run = run_file.load("cartpole", [f"run.seed={seed}", *sets])
+    (folder / "run.toml").write_text(run_file.effective(run))
+    lines = [{"t": 1.0, "trained_steps": n * 100, "mean_return": final * n / 4} for n in (1, 2, 4)]
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1, 2, 3, 4], 2.5), ([9, 1, 2, 3, 100], 14 / 3), ([7], 7), ([0, 1, 2, 3, 4, 5, 6, 70], 3.5)],
+)
+def test_iqm_cuts_a_quarter_rounded_down_at_each_end(values: list[float], expected: float) -> None:
+    assert compare_figures.iqm(values) == pytest.approx(expected)
+
+
+def test_improvement_counts_ties_half() -> None:
+    assert compare_figures.improvement([2, 3], [1, 2]) == pytest.approx(3.5 / 4)
+    assert compare_figures.improvement([1], [1]) == 0.5
+
+
+def test_the_interval_of_the_mean_holds_it_and_one_run_has_none() -> None:
+    found = compare_figures.bootstrap(np.arange(100.0))
+    assert found is not None
+    # The normal approximation: 49.5 and 1.96 standard errors of 28.87 / 10.
+    assert [float(v) for v in found] == pytest.approx([43.84, 55.16], abs=0.5)
+    assert compare_figures.bootstrap(np.array([3.0])) is None
+
+
+def test_a_missed_goal_counts_as_endless() -> None:
+    assert compare_figures.median_steps([10, None, 30]) == 30
+    assert compare_figures.median_steps([10, None]) is None
+
+
+def test_curves_are_averaged_where_all_runs_reach() -> None:
+    found = compare_figures.shared_curve([([0, 10], [0, 10]), ([2, 6], [4, 4])])
+    assert found is not None
+    steps, returns = found
+    assert (steps[0], steps[-1]) == (2, 6)
+    assert returns[:, -1].tolist() == [6, 4]
+    assert compare_figures.shared_curve([([0, 1], [0, 1]), ([2, 3], [0, 1])]) is None
+
+
+def test_groups_are_named_by_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = ("algorithm.gamma=0.5",)
+    dirs = [_kept(tmp_path / f"a{n}", seed=n, final=100.0 * n) for n in (1, 2)]
+    dirs.append(_kept(tmp_path / "b", seed=1, final=150.0, sets=slow))
+    page, table = tmp_path / "c.html", tmp_path / "c.csv"
+    assert main(["compare", *dirs, "--html", str(page), "--csv", str(table)]) == 0
+    printed = capsys.readouterr().out
+    assert "algorithm.gamma=0.5" in printed
+    assert "one run alone has no interval" in printed
+    lines = table.read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[1].split(",")[1:3] == ["2", "150.0"]
+    assert lines[2].endswith(",0.5")  # above one run, below the other
+    assert "<svg" in page.read_text()
+
+
+def test_bad_input_is_refused_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pole = _kept(tmp_path / "pole", seed=1, final=1.0)
+    other = _kept(tmp_path / "other", seed=1, final=1.0, sets=('env.id="Acrobot-v1"',))
+    fresh = _kept(tmp_path / "fresh", seed=1, final=1.0)
+    (tmp_path / "fresh" / "history.jsonl").unlink()
+    for given, said in (
+        ([pole, other], "different environments"),
+        ([fresh], "no return"),
+        ([str(tmp_path)], str(tmp_path)),
+    ):
+        assert main(["compare", *given]) == 2
+        error = capsys.readouterr().err.strip()
+        assert said in error
+        assert "\n" not in error
