@@ -99,7 +99,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    from headrace.launch.results import compare
+    from headrace.launch.comparison import compare
 
     return compare.compare(given.folders, page=given.html, table=given.csv)
 

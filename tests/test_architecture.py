@@ -77,6 +77,7 @@ MAY_IMPORT = {
         "actors actors/acting actors/envs broker broker/journal broker/weights launch/config "
         "launch/process learner learner/batches learner/models launch/web"
     ),
+    "launch/comparison": "broker launch/config launch/process launch/results",
     "launch/roles": (
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
         "broker/peers broker/protocol broker/security broker/server broker/server/connections "

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.launch.cli import main
+from headrace.launch.comparison import compare_figures
 from headrace.launch.config import run_file
-from headrace.launch.results import compare_figures
 
 
 def _kept(folder: Path, *, seed: int, final: float, sets: tuple[str, ...] = ()) -> str:
@@ -59,7 +59,11 @@ def test_groups_are_named_by_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = ("algorithm.gamma=0.5",)
-    dirs = [_kept(tmp_path / f"a{n}", seed=n, final=100.0 * n) for n in (1, 2)]
+    elsewhere = ("broker.beat_s=0.5",)  # nothing that a policy learns by
+    dirs = [
+        _kept(tmp_path / f"a{n}", seed=n, final=100.0 * n, sets=sets)
+        for n, sets in ((1, ()), (2, elsewhere))
+    ]
     dirs.append(_kept(tmp_path / "b", seed=1, final=150.0, sets=slow))
     page, table = tmp_path / "c.html", tmp_path / "c.csv"
     assert main(["compare", *dirs, "--html", str(page), "--csv", str(table)]) == 0
@@ -71,6 +75,14 @@ def test_groups_are_named_by_what_differs(
     assert lines[1].split(",")[1:3] == ["2", "150.0"]
     assert lines[2].endswith(",0.5")  # above one run, below the other
     assert "<svg" in page.read_text()
+
+
+def test_damaged_files_of_a_run_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    folder = _kept(tmp_path / "a", seed=1, final=8.0)
+    with (tmp_path / "a" / "history.jsonl").open("a") as history:
+        history.write('{"trained_steps": 500, "mean_return": "much"}\n{"trained')
+    (tmp_path / "a" / "summary.json").write_text("[]")
+    assert main(["compare", folder]) == 0
 
 
 def test_bad_input_is_refused_with_one_line(

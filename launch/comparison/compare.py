@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from headrace.broker import durable
+from headrace.launch.comparison import compare_figures
 from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
-from headrace.launch.results import compare_figures, learning_curve
+from headrace.launch.results import learning_curve
 
+# What a policy learns from. Another port or folder makes no other group.
+_SECTIONS = ("env", "unroll", "model", "algorithm", "learner", "pacing", "actor", "stop")
 _COLUMNS = ("group", "runs", "mean", "low", "high", "iqm", "steps_to_goal", "improvement")
 
 
@@ -25,7 +27,7 @@ class KeptRun:
     """Holds what is compared of one run."""
 
     env: str
-    settings: Mapping[str, Any]  # by dotted key, without the name and the seed
+    settings: Mapping[str, Any]  # by dotted key, of the sections that it learns by
     steps: Sequence[float]
     returns: Sequence[float]
     solved_at_steps: float | None
@@ -54,13 +56,12 @@ def read(folder: Path) -> KeptRun:
     points = [
         entry
         for entry in history
-        if entry.get("mean_return") is not None and "trained_steps" in entry
+        if all(isinstance(entry.get(key), int | float) for key in ("mean_return", "trained_steps"))
     ]
     if not points:
         raise run_file.ConfigError(f"{folder} has no return in its history.jsonl yet")
-    settings = _flat(msgspec.to_builtins(run))
-    for key in ("run.name", "run.seed"):
-        settings.pop(key, None)
+    plain = run_file.to_dict(run)
+    settings = _flat({section: plain[section] for section in _SECTIONS})
     return KeptRun(
         env=run.env.id,
         settings=settings,
@@ -172,10 +173,11 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _solved_at(summary: Path) -> float | None:
     """Returns the steps to the goal; None = missed, or the run still goes on."""
     try:
-        found = json.loads(summary.read_text()).get("solved_at_steps")
-    except (FileNotFoundError, json.JSONDecodeError):
+        found = json.loads(summary.read_text())
+    except (OSError, ValueError):
         return None
-    return None if found is None else float(found)
+    steps = found.get("solved_at_steps") if isinstance(found, dict) else None
+    return float(steps) if isinstance(steps, int | float) else None
 
 
 def _write(file: Path, text: str) -> None:

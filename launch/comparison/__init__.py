@@ -1,0 +1,1 @@
+"""Runs compared with each other: by their settings, with their seeds as repetitions."""
