@@ -61,6 +61,12 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--to", type=shared.path, metavar="FILE", help="default: RUN_DIR/report.html"
     )
+    sweep = commands.add_parser("sweep", help="a run with several seeds and settings, compared")
+    sweep.add_argument("run", help=_LISTED)
+    shared.sets(sweep)
+    sweep.add_argument("--seeds", default="1..3", help="1..5, or 1,4,7; default: 1..3")
+    sweep.add_argument("--parallel", type=shared.count, help="at a time; default: by the cores")
+    sweep.add_argument("--out", type=shared.path, help="default: headrace-sweeps/NAME")
     compare = commands.add_parser("compare", help="runs side by side, seeds as repetitions")
     compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
     compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")

@@ -98,6 +98,14 @@ def _report(given: argparse.Namespace) -> int:
     return report.report(given.folder, to=given.to)
 
 
+def _sweep(given: argparse.Namespace) -> int:
+    from headrace.launch.comparison import sweep
+
+    return sweep.sweep(
+        given.run, given.set, seeds=given.seeds, out=given.out, parallel=given.parallel
+    )
+
+
 def _compare(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import compare
 
@@ -307,6 +315,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "play": _play,
     "export": _export,
     "report": _report,
+    "sweep": _sweep,
     "compare": _compare,
     "broker": _broker,
     "learner": _learner,
