@@ -106,7 +106,7 @@ def test_a_request_to_stop_ends_what_trains(
 ) -> None:
     fake = Fake()
     monkeypatch.setattr(sweep, "subprocess", fake)
-    monkeypatch.setattr(sweep.runtime, "StopRequested", lambda: True)
+    monkeypatch.setattr("headrace.launch.process.runtime.StopRequested", lambda: True)
     assert run(tmp_path) == 3
     assert not fake.started
     assert "the same command goes on with what is left" in caplog.text
