@@ -143,13 +143,13 @@ class _Driver:
             return
         self._core = [self._place("broker", 1, 0)]
         self._join(self._core[0])
-        self._command(self._core[0])
         for at in range(options.learners):
             self._core.append(self._place("learner", options.ranks, 1 + at, gpus))
         for post in self._core[1:]:
             self._join(post)
+        # The broker only now: it refuses to start where it may let in nobody.
         meeting = f"{self._run.run.name}-{next(self._numbers)}"
-        for post in self._core[1:]:
+        for post in self._core:
             self._command(post, meeting)
 
     def _place_peers(self) -> None:
