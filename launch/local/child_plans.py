@@ -1,6 +1,7 @@
 """The processes that `headrace train` starts: each role's work in a fork, and the arguments that
 start it again."""
 
+import errno
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,14 +128,15 @@ def web_port(asked: int | None) -> int | None:
     if asked is None:
         return None
     try:
+        if not 0 <= asked < 2**16:
+            raise OSError(errno.EINVAL, "a port is between 0 and 65535")
         with socket.create_server(("127.0.0.1", asked)) as free:
             port: int = free.getsockname()[1]
             return port
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise run_file.ConfigError(
-            f"cannot serve the page at 127.0.0.1:{asked}: {reason}; choose another with --web,"
-            " 0 takes a free one"
+            f"cannot serve the page at 127.0.0.1:{asked}: {error.strerror}; choose another with"
+            " --web, 0 takes a free one"
         ) from error
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 from headrace.launch import arguments
+from headrace.launch.comparison import sweep
 from headrace.launch.config import run_file
 from tests.docs.pages import NAMES, PAGES, ROOT, inline, lines
 
@@ -56,7 +57,8 @@ def typed(page: Path) -> list[list[str]]:
 def settings(run: str, sets: list[str]) -> None:
     """Reads the run as the command would; a run of the reader's own is taken for an empty one."""
     if run in run_file.shipped():
-        run_file.load(run, sets)
+        for chosen in sweep.grid(sets, [1]):  # lists are for sweeps; one value is itself
+            run_file.load(run, chosen)
     else:
         run_file.build({"run": {"name": "run"}}, sets, source=run)
 

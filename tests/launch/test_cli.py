@@ -14,6 +14,7 @@ import pytest
 from headrace.broker.protocol import messages
 from headrace.launch import arguments, cli, examples
 from headrace.launch.bench import learning_gates
+from headrace.launch.comparison import sweep
 from headrace.launch.config import run_file
 from headrace.launch.config.starts import run_folder
 from headrace.launch.export import export
@@ -73,7 +74,8 @@ def test_every_command_has_examples_that_it_takes(
         assert given.command == command
         run = getattr(given, "run", None)
         assert run in (None, "mine.toml", *run_file.shipped())
-        run_file.load(run if run in run_file.shipped() else "cartpole", getattr(given, "set", ()))
+        for sets in sweep.grid(getattr(given, "set", ()), [1]):
+            run_file.load(run if run in run_file.shipped() else "cartpole", sets)
 
 
 def test_alone_it_shows_the_help(
