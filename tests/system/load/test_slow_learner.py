@@ -52,6 +52,7 @@ def test_samplers_wait_for_a_slow_learner(place: Place, tcp: str) -> None:
     base_mb, learner = held(broker.pid).rss_mb, system.start("learner")
     # An unroll is trained in a tenth less time while the queue has not filled: it is in the cache.
     until(lambda: queue_mb(broker) > 0.9 * LIMIT_MB, "the queue to fill")
+    until(place.trained, "the learner to train")  # the queue may be full before it has begun
     full_rate = trained_per_s(place, RATE_S)
     waited = [credit_s(role.metrics()) for role in samplers]
 
