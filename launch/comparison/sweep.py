@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.launch.comparison import compare
-from headrace.launch.config import run_file, starts
+from headrace.launch.config import differences, run_file, starts
 from headrace.launch.process import logs, runtime
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ _LOOK_EVERY_S = 0.2
 # Of a run that is asked to end: it writes a checkpoint, and waits for its samplers.
 _ENDS_WITHIN_S = 60.0
 _CORES = 2  # that a run keeps busy
+_LONGEST_NAME = 200  # of a folder, beside which ".log" is a file
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ def sweep(
     """Trains all, so many at a time, and compares them; returns the exit status."""
     folder = out or Path("headrace-sweeps") / Path(run).stem
     # What is wrong with any of them is said before the first one starts.
-    planned = [_planned(run, given, folder) for given in grid(sets, _seeds(seeds))]
+    planned = _planned(run, grid(sets, _seeds(seeds)), folder)
     logs.start("sweep")
     asked = runtime.StopRequested()
     waiting = [one for one in planned if not one.over]
@@ -67,7 +68,7 @@ def sweep(
     failed = [one for one in planned if not one.over]
     for one in failed:
         log.error("%s failed; see %s", one.name, one.log)
-    if ended := [one.out for one in planned if one.over]:
+    if ended := [one.out for one in planned if one.over and _has_returns(one)]:
         compare.compare(ended, page=folder / "compared.html", table=folder / "compared.csv")
     return runtime.OUR_FAULT if failed else runtime.OK
 
@@ -116,9 +117,50 @@ def _seeds(text: str) -> list[int]:
     return list(range(numbers[0], numbers[1] + 1))
 
 
-def _planned(run: str, sets: tuple[str, ...], folder: Path) -> _Planned:
-    name = re.sub(r"[^\w.=-]+", "_", "-".join(one.partition(".")[2] for one in sets))
-    return _Planned(name, run_file.load(run, sets), sets, folder / name)
+def _planned(run: str, combinations: Sequence[tuple[str, ...]], folder: Path) -> list[_Planned]:
+    """Returns all runs; ConfigError where two cannot be told apart or compared, or where the folder
+    holds others."""
+    varied = [len(set(column)) > 1 for column in zip(*combinations, strict=True)]
+    varied[-1] = True  # the seed
+    found: dict[str, _Planned] = {}
+    for sets in dict.fromkeys(combinations):
+        named = [one.partition(".")[2] for one, varies in zip(sets, varied, strict=True) if varies]
+        name = re.sub(r"[^\w.=-]+", "_", "-".join(named))
+        one = _Planned(name, run_file.load(run, sets), sets, folder / name)
+        if name in found or len(name) > _LONGEST_NAME:
+            raise run_file.ConfigError(
+                f"{name:.200}: two runs would have this name, or it is too long"
+            )
+        found[name] = one
+        _check_folder(one)
+    envs = dict.fromkeys(one.run.env.id for one in found.values())
+    if len(envs) > 1:
+        raise run_file.ConfigError(
+            f"runs of different environments cannot be compared: {', '.join(envs)}"
+        )
+    return list(found.values())
+
+
+def _check_folder(one: _Planned) -> None:
+    """Raises ConfigError where another run is in its folder."""
+    if not (one.out / starts.RUN).is_file():
+        return
+    kept = run_file.to_dict(starts.load_kept(one.out))
+    difference = next(differences.differences(kept, run_file.to_dict(one.run)), None)
+    if difference is not None:
+        raise run_file.ConfigError(
+            f"{one.out} holds another run: {difference.place} is {difference.there} there, and"
+            f" {difference.here} here; choose another folder with --out"
+        )
+
+
+def _has_returns(one: _Planned) -> bool:
+    try:
+        compare.read(one.out)
+    except run_file.ConfigError as error:
+        log.warning("not compared: %s", error)
+        return False
+    return True
 
 
 def _train(run: str, waiting: list[_Planned], parallel: int, asked: runtime.StopRequested) -> None:
@@ -157,4 +199,4 @@ def _start(run: str, one: _Planned) -> None:
             stdout=sink,
             stderr=sink,
         )
-    log.info("%s trains", one.name)
+    log.info("%s %s", one.name, "goes on" if "--resume" in words else "trains")

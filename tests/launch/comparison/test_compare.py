@@ -33,6 +33,14 @@ def test_improvement_counts_ties_half() -> None:
     assert compare_figures.improvement([1], [1]) == 0.5
 
 
+def test_figures_are_those_of_rliable() -> None:
+    """rliable 1.2.0's aggregate_iqm and probability_of_improvement of these two groups."""
+    ours, base = [9.0, 1.0, 2.0, 3.0, 100.0, 7.0, 7.0], [2.0, 3.0, 7.0, 8.0]
+    assert compare_figures.iqm(ours) == pytest.approx(5.6)
+    assert compare_figures.iqm(base) == pytest.approx(5.0)
+    assert compare_figures.improvement(ours, base) == pytest.approx(0.5357142857142857)
+
+
 def test_the_interval_of_the_mean_holds_it_and_one_run_has_none() -> None:
     found = compare_figures.bootstrap(np.arange(100.0))
     assert found is not None

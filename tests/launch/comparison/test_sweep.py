@@ -1,5 +1,6 @@
 """What a sweep starts, resumes and leaves alone, and what it refuses before it starts anything."""
 
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from headrace.launch.cli import main
 from headrace.launch.comparison import sweep
+from headrace.launch.config import run_file
 from headrace.launch.process import logs
 
 LIMITS = ("--set", "stop.return=none", "--set", "stop.steps=100")
@@ -27,18 +29,19 @@ class Fake:
         self.started.append((out.name, "--resume" in words))
         self.now += 1
         self.most = max(self.most, self.now)
-        return FakeProcess(self, out)
+        sets = [word for before, word in itertools.pairwise(words) if before == "--set"]
+        return FakeProcess(self, out, sets)
 
 
 class FakeProcess:
-    def __init__(self, fake: Fake, out: Path) -> None:
-        self._fake, self._out, self.ended = fake, out, False
+    def __init__(self, fake: Fake, out: Path, sets: list[str]) -> None:
+        self._fake, self._out, self._sets, self.ended = fake, out, sets, False
 
     def poll(self) -> int:
         if not self.ended:
             self._fake.now -= 1
             if self._out.name != self._fake.sick:
-                complete(self._out)
+                complete(self._out, self._sets)
         self.ended = True
         return 0
 
@@ -49,11 +52,10 @@ class FakeProcess:
         return 0
 
 
-def complete(out: Path) -> None:
+def complete(out: Path, sets: list[str]) -> None:
     """A run's folder, as `headrace train` leaves it at its limit of steps."""
     out.mkdir(parents=True, exist_ok=True)
-    sets = "[run]\nname = 'cartpole'\n[stop]\nsteps = 100\n"
-    (out / "run.toml").write_text(sets)
+    (out / "run.toml").write_text(run_file.effective(run_file.load("cartpole", sets)))
     report = {"stop_reason": "steps", "trained_steps": 100, "mean_return": 9.0, "seconds": 1.0}
     (out / "learner.json").write_text(json.dumps(report))
     (out / "history.jsonl").write_text('{"t": 1, "trained_steps": 100, "mean_return": 9.0}\n')
@@ -93,12 +95,37 @@ def test_it_goes_on_with_what_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_one_that_fails_ends_no_other_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    sick = "return=none-steps=100-seed=1"
+    sick = "seed=1"
     fake = Fake(sick=sick)
     monkeypatch.setattr(sweep, "subprocess", fake)
     assert run(tmp_path, "--parallel", "1") == 1
     assert len(fake.started) == 2
     assert f"{sick} failed; see {tmp_path}/{sick}.log" in caplog.text
+
+
+def test_a_folder_of_other_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = Fake()
+    monkeypatch.setattr(sweep, "subprocess", fake)
+    assert run(tmp_path) == 0
+    fake.started.clear()
+    assert run(tmp_path, "--set", "algorithm.gamma=0.5") == 2
+    said = capsys.readouterr().err
+    assert "holds another run: algorithm.gamma is 0.99 there, and 0.5 here" in said
+    assert not fake.started
+
+
+def test_a_run_without_an_episode_leaves_the_others_their_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(sweep, "subprocess", Fake())
+    assert run(tmp_path) == 0
+    (tmp_path / "compared.csv").unlink()
+    (tmp_path / "seed=1" / "history.jsonl").write_text("")
+    assert run(tmp_path) == 0
+    assert "not compared: " in caplog.text
+    assert (tmp_path / "compared.csv").is_file()
 
 
 def test_a_request_to_stop_ends_what_trains(
@@ -127,6 +154,8 @@ def test_a_list_is_split_at_its_own_commas() -> None:
         (("--set", "algorithm.gamma=0.9,"), "it is SECTION.KEY=VALUE,VALUE"),
         (("--set", "algorithm.gama=0.9,0.8"), "gama"),
         (("--set", "algorithm.gamma=0.9,7"), "algorithm.gamma"),
+        (("--set", "env.id=CartPole-v1,Acrobot-v1"), "runs of different environments"),
+        (("--set", "env.kwargs.a='a b','a+b'"), "two runs would have this name"),
         (("--parallel", "0"), "0 is not between 1 and 1024"),
     ],
 )
