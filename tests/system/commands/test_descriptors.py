@@ -120,9 +120,10 @@ def test_connections_that_come_and_go(place: Place, tcp: str) -> None:
     finally:
         honest.end()
         context.destroy(0)
-    # A busy machine holds up any process now and then: one late answer in a hundred is its own.
+    # A busy machine holds up any process now and then, by 0.2 s in one answer of a hundred where
+    # four tests share two cores. A broker that served the others first would take seconds.
     p99 = busy[int(0.99 * (len(busy) - 1))]
-    assert p99 < max(0.1, 5 * quiet) and busy[-1] < 2.0, (p99, busy[-1], quiet)
+    assert p99 < max(0.5, 5 * quiet) and busy[-1] < 2.0, (p99, busy[-1], quiet)
     assert broker.term() == 0
     say(
         "connect and disconnect",
