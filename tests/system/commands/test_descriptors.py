@@ -90,6 +90,7 @@ class Honest(threading.Thread):
         return max(self.seconds[begin:])
 
 
+@pytest.mark.alone  # it measures answers
 def test_connections_that_come_and_go(place: Place, tcp: str) -> None:
     """Thousands of peers connect, say HELLO and vanish, while another one asks for numbers: it is
     not kept waiting, and every descriptor comes back."""
@@ -120,10 +121,9 @@ def test_connections_that_come_and_go(place: Place, tcp: str) -> None:
     finally:
         honest.end()
         context.destroy(0)
-    # A busy machine holds up any process now and then, by 0.2 s in one answer of a hundred where
-    # four tests share two cores. A broker that served the others first would take seconds.
+    # A busy machine holds up any process now and then: one late answer in a hundred is its own.
     p99 = busy[int(0.99 * (len(busy) - 1))]
-    assert p99 < max(0.5, 5 * quiet) and busy[-1] < 2.0, (p99, busy[-1], quiet)
+    assert p99 < max(0.1, 5 * quiet) and busy[-1] < 2.0, (p99, busy[-1], quiet)
     assert broker.term() == 0
     say(
         "connect and disconnect",
