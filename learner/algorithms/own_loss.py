@@ -1,13 +1,13 @@
 """Finds the loss of a run: that of its algorithm, or the user's own."""
 
 import functools
-import importlib
 
 import torch
 
 from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.config import AlgorithmConfig
+from headrace.learner.models import named_code
 
 
 class LossError(ValueError):
@@ -21,11 +21,12 @@ def function(config: AlgorithmConfig) -> LossFn:
 
 @functools.cache
 def _own(name: str) -> LossFn:
-    module, _, attribute = name.partition(":")
     try:
-        loss = getattr(importlib.import_module(module), attribute)
+        loss = named_code.imported(name)
     except Exception as error:
-        raise LossError(f'algorithm.loss = "{name}" cannot be imported: {_line(error)}') from error
+        raise LossError(
+            f'algorithm.loss = "{name}" cannot be imported: {named_code.one_line(error)}'
+        ) from error
     if not callable(loss):
         raise LossError(f'algorithm.loss = "{name}" is a {type(loss).__name__}, not a function')
 
@@ -35,7 +36,9 @@ def _own(name: str) -> LossFn:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise LossError(f'algorithm.loss = "{name}" failed, mend it: {_line(error)}') from error
+            raise LossError(
+                f'algorithm.loss = "{name}" failed, mend it: {named_code.one_line(error)}'
+            ) from error
         if not isinstance(made, Loss):
             raise LossError(
                 f'algorithm.loss = "{name}" gives a {type(made).__name__}; it must give a Loss of'
@@ -44,9 +47,3 @@ def _own(name: str) -> LossFn:
         return made
 
     return checked
-
-
-def _line(error: Exception) -> str:
-    """Returns an exception in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -1,8 +1,7 @@
 """Encoders of users: imported by name, called, and tried before training."""
 
-import importlib
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from headrace.learner.config import ModelConfig
+from headrace.learner.models import named_code
 from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import Normaliser
 from headrace.learner.spaces import Leaf
@@ -34,12 +34,14 @@ def custom_encoder(
             " model.normalise_obs = true"
         )
     try:
-        encoder = _factory(kind)(leaves, rng, **config.kwargs)
+        encoder = named_code.imported(kind)(leaves, rng, **config.kwargs)
     except Exception as error:
         hint = ""
         if isinstance(error, TypeError) and "argument" in str(error):
             hint = "; it is called with (leaves, rng, **model.kwargs)"
-        raise ValueError(f'model.kind = "{kind}" cannot be made: {_line(error)}{hint}') from error
+        raise ValueError(
+            f'model.kind = "{kind}" cannot be made: {named_code.one_line(error)}{hint}'
+        ) from error
     if not isinstance(encoder, nn.Module):
         _refuse(kind, f"made a {type(encoder).__name__}, which is no torch.nn.Module")
     units = getattr(encoder, "units", None)
@@ -54,7 +56,7 @@ def custom_encoder(
 
 def failure(kind: str, error: Exception) -> str:
     """Returns the one line that ends the process."""
-    return f'model.kind = "{kind}" failed, mend the encoder: {_line(error)}'
+    return f'model.kind = "{kind}" failed, mend the encoder: {named_code.one_line(error)}'
 
 
 def blame_users_code(kind: str, error: Exception) -> str:
@@ -64,11 +66,6 @@ def blame_users_code(kind: str, error: Exception) -> str:
     frames = traceback.walk_tb(error.__traceback__)
     inside = any(isinstance(frame.f_locals.get("self"), Model) for frame, _ in frames)
     return failure(kind, error) if inside else ""
-
-
-def _factory(kind: str) -> Any:
-    module, _, name = kind.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _refuse_moods(kind: str, encoder: nn.Module) -> None:
@@ -103,8 +100,9 @@ def _probe(kind: str, encoder: nn.Module, units: int, obs: dict[str, Tensor]) ->
         with torch.enable_grad():
             hidden = encoder.train()(obs)
     except Exception as error:
+        line = named_code.one_line(error)
         raise ValueError(
-            f'model.kind = "{kind}" cannot read rows of zeros ({shapes}): {_line(error)}'
+            f'model.kind = "{kind}" cannot read rows of zeros ({shapes}): {line}'
         ) from error
     rows = len(next(iter(obs.values())))
     if not isinstance(hidden, Tensor):
@@ -133,7 +131,7 @@ def _probe_gradients(kind: str, encoder: nn.Module, hidden: Tensor) -> None:
                 total = hidden.sum()
             found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
         except RuntimeError as error:
-            _refuse(kind, f"cannot be trained on rows of zeros: {_line(error)}")
+            _refuse(kind, f"cannot be trained on rows of zeros: {named_code.one_line(error)}")
     for name, gradient in zip(trained, found, strict=True):
         if gradient is None:
             _refuse(
@@ -145,9 +143,3 @@ def _probe_gradients(kind: str, encoder: nn.Module, hidden: Tensor) -> None:
 
 def _refuse(kind: str, what: str) -> NoReturn:
     raise ValueError(f'model.kind = "{kind}" {what}')
-
-
-def _line(error: Exception) -> str:
-    """Returns an exception in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
