@@ -1,7 +1,6 @@
 """`headrace new`: a run file to begin with, from an environment's id."""
 
 import contextlib
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import make_env, probe
 from headrace.broker import durable
-from headrace.launch.config import run_file
+from headrace.launch.config import run_file, toml_text
 from headrace.launch.process import runtime
 from headrace.learner.spaces import Spaces
 
@@ -72,8 +71,8 @@ def _text(config: EnvConfig, spaces: Spaces, *, file: str, name: str, algorithm:
         id=config.id,
         spaces=spaces,
         limit=f" At most {limit} steps an episode." if limit else "",
-        name=json.dumps(name),
-        quoted=json.dumps(config.id),
+        name=toml_text.value(name),
+        quoted=toml_text.value(config.id),
         algorithm=algorithm,
         pad=" " * (30 - len(algorithm)),
         goal=f"{goal:<39}# {why}",

@@ -1,17 +1,17 @@
-"""Finds the brokers that run on this machine: those of `headrace train`, and one at port 5755."""
+"""Finds the brokers on this machine: those of `headrace train`, and one at the usual port."""
 
 import contextlib
 import re
 import socket
-import time
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
+from headrace.broker.config import BrokerConfig
 from headrace.launch.config.run_file import ConfigError
-from headrace.launch.monitor.status_client import StatusClient
+from headrace.launch.monitor.status_client import PolledStatus, StatusClient
 
-_PORT: Final = 5755
-_ANSWERS_S: Final = 2.0
+_PORT: Final = urlsplit(BrokerConfig().bind).port or 0
 _SOCKETS: Final = Path("/proc/net/unix")  # a line for each; its path stands last
 _NAMED: Final = re.compile(r" (/\S.*/broker)$", re.MULTILINE)
 
@@ -49,9 +49,4 @@ def _answers(family: socket.AddressFamily, address: str | tuple[str, int]) -> bo
 def _run_at(address: str) -> str:
     """Returns the name of the run there."""
     with contextlib.closing(StatusClient(address)) as client:
-        deadline = time.monotonic() + _ANSWERS_S
-        while not client.status and not client.refused and time.monotonic() < deadline:
-            client.ask()
-            client.wait(0.2)
-            client.receive()
-        return str(client.status.get("run", "wants a --key"))
+        return str(PolledStatus(client)().get("run", "wants a --key"))
