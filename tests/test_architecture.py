@@ -78,6 +78,7 @@ MAY_IMPORT = {
         "launch/process learner learner/batches learner/models launch/web"
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
+    "launch/trace": "broker/journal launch/config launch/process launch/results",
     "launch/roles": (
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
         "broker/peers broker/protocol broker/security broker/server broker/server/connections "

@@ -16,6 +16,7 @@ from headrace.launch.comparison import compare_figures
 from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve
+from headrace.launch.results.text_table import columns
 
 # What a policy learns from. Another port or folder makes no other group.
 _SECTIONS = ("env", "unroll", "model", "algorithm", "learner", "pacing", "actor", "stop")
@@ -105,8 +106,7 @@ def row(name: str, runs: Sequence[KeptRun], first: Sequence[KeptRun]) -> dict[st
 def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Renders the table; a note says which intervals are missing."""
     cells = [_COLUMNS, *(tuple(_cell(line[c]) for c in _COLUMNS) for line in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    lines = list(columns(cells, words=(0,)))
     if any(line["low"] is None for line in rows):
         lines.append("one run alone has no interval: train it with more seeds")
     return "\n".join(lines)

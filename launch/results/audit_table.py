@@ -9,15 +9,21 @@ from headrace.broker.journal.fates import OUTCOMES, meanings
 from headrace.broker.journal.reader import Role
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
+from headrace.launch.results.ledger_folder import ledger_folder
+from headrace.launch.results.text_table import columns
 
 _COLUMNS = ("sampler", "incarnation", "ended", "generated", *OUTCOMES, "in flight")
 _WORDS = 3  # columns of words; the others are numbers
+_MISSING = (
+    "has no ledger: headrace train writes one; a learner, a broker and samplers that are started"
+    " alone write theirs with --ledger FOLDER"
+)
 
 
 def audit_table(folder: Path) -> int:
     """Prints the table; returns 0 if it is exact to the last unroll, 1 if there is a gap."""
     try:
-        account = audit.read(_ledger(folder))
+        account = audit.read(ledger_folder(folder, files="*.log", missing=_MISSING))
     except OSError as error:
         raise run_file.ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
     if not account.journals[Role.SAMPLER]:
@@ -30,26 +36,9 @@ def audit_table(folder: Path) -> int:
     return runtime.OK if account.exact() else runtime.OUR_FAULT
 
 
-def _ledger(folder: Path) -> Path:
-    """Finds the ledger's folder; `folder` is the run's folder or the ledger's own."""
-    if not folder.is_dir():
-        raise run_file.ConfigError(f"{folder}: no such folder")
-    for found in (folder / "ledger", folder):
-        if found.is_dir() and any(found.glob("*.log")):
-            return found
-    raise run_file.ConfigError(
-        f"{folder} has no ledger: headrace train writes one; a learner, a broker and samplers that"
-        " are started alone write theirs with --ledger FOLDER"
-    )
-
-
 def lines(account: Account) -> Iterator[str]:
     rows = [_COLUMNS, *(_row(sampler) for sampler in account.samplers), _totals(account)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
-    for row in rows:
-        words = [word.ljust(width) for word, width in zip(row[:_WORDS], widths, strict=False)]
-        numbers = zip(row[_WORDS:], widths[_WORDS:], strict=True)
-        yield "  ".join((*words, *(number.rjust(width) for number, width in numbers))).rstrip()
+    yield from columns(rows, words=range(_WORDS))
     yield ""
     yield from meanings(account.outcomes)
     yield f"trained twice {account.twice:,}, rolled back {account.rolled_back:,}"

@@ -1,7 +1,7 @@
 """`headrace trace`: where sampled unrolls were when, and how long each way took, as tables."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,43 +9,36 @@ from headrace.broker.journal import trace_reader
 from headrace.broker.journal.trace_reader import WAYS, TracedUnroll, Traces
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
+from headrace.launch.results.ledger_folder import ledger_folder
+from headrace.launch.results.text_table import columns
 
 _SHOWN = 20  # unrolls that get a row of their own: the newest
+_MISSING = (
+    "has no traces: switch them on with --set unroll.trace_every=100; a learner, a broker and"
+    " samplers that are started alone need --ledger FOLDER too"
+)
 
 
 def trace_table(folder: Path, *, otlp: str | None = None) -> int:
     """Prints the tables, and sends the traces to an OTLP receiver if one is named."""
     try:
-        traces = trace_reader.read(_ledger(folder))
+        traces = trace_reader.read(ledger_folder(folder, files="*.trace", missing=_MISSING))
     except OSError as error:
         raise run_file.ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
     for line in lines(traces):
         print(line)  # noqa: T201
     if otlp is not None:
-        from headrace.launch.results import trace_otlp
+        from headrace.launch.trace import trace_otlp
 
         print(trace_otlp.send(traces.unrolls, otlp))  # noqa: T201
     return runtime.OK
-
-
-def _ledger(folder: Path) -> Path:
-    """Finds the folder of the traces; `folder` is the run's folder or the ledger's own."""
-    if not folder.is_dir():
-        raise run_file.ConfigError(f"{folder}: no such folder")
-    for found in (folder / "ledger", folder):
-        if any(found.glob("*.trace")):
-            return found
-    raise run_file.ConfigError(
-        f"{folder} has no traces: switch them on with --set unroll.trace_every=100; a learner, a"
-        " broker and samplers that are started alone need --ledger FOLDER too"
-    )
 
 
 def lines(traces: Traces) -> Iterator[str]:
     shown = traces.unrolls[-_SHOWN:]
     head: tuple[str, ...] = ("incarnation", "stream", "number", "began")
     head += (*(name for name, _, _ in WAYS), "version", "ended")
-    yield from _columns([head, *map(_row, shown)], words=(0, len(head) - 1))
+    yield from columns([head, *map(_row, shown)], words=(0, len(head) - 1))
     yield f"the newest {len(shown)} of {len(traces.unrolls):,}; milliseconds; began: UTC"
     yield ""
     ways = traces.ways()
@@ -59,7 +52,7 @@ def lines(traces: Traces) -> Iterator[str]:
         for way in ways
     ]
     head = ("way", "", "unrolls", "p50", "p90", "p99", "longest")
-    yield from _columns([head, *figures], words=(0, 1))
+    yield from columns([head, *figures], words=(0, 1))
     yield ""
     ends = Counter(unroll.end() for unroll in traces.unrolls)
     yield from (f"{count:,} {words}" for words, count in ends.most_common())
@@ -83,12 +76,3 @@ def _row(unroll: TracedUnroll) -> tuple[str, ...]:
 
 def _ms(took: float | None) -> str:
     return "-" if took is None or took != took else f"{took:,.1f}"
-
-
-def _columns(rows: Sequence[Sequence[str]], *, words: Sequence[int]) -> Iterator[str]:
-    """Yields the rows as lines; the columns of `words` are flush left, the others are numbers."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        filled = (cell.ljust(n) if at in words else cell.rjust(n) for at, (cell, n) in cells)
-        yield "  ".join(filled).rstrip()

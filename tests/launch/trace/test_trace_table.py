@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from headrace.launch import cli
-from headrace.launch.results import trace_otlp
+from headrace.launch.trace import trace_otlp
 
 AT = 1_795_000_000_000_000  # microseconds since 1970
 
@@ -231,7 +231,7 @@ def test_the_extra_may_be_missing(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, trace_otlp.__name__)
-    monkeypatch.delattr("headrace.launch.results.trace_otlp")
+    monkeypatch.delattr("headrace.launch.trace.trace_otlp")
     for name in list(sys.modules):
         if name.split(".")[0] == "opentelemetry":
             monkeypatch.delitem(sys.modules, name)

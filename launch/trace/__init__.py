@@ -1,0 +1,1 @@
+"""`headrace trace`: what sampled unrolls went through, as tables and for OpenTelemetry."""
