@@ -6,27 +6,12 @@ from typing import NoReturn
 
 from headrace.broker.release import release
 from headrace.broker.security.keys import ROLES
-from headrace.launch import cluster_arguments, examples
+from headrace.launch import benches, cluster_arguments, examples
 from headrace.launch import shared_options as shared
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
-from headrace.launch.roles.options import learner_arguments
+from headrace.launch.roles import options
 
-BENCHES = (
-    "broker",
-    "throughput",
-    "vector",
-    "solve",
-    "lockstep",
-    "balance",
-    "atari",
-    "curve",
-    "crowd",
-    "sampler",
-    "lag",
-    "learn",
-    "all",
-)
 _LISTED = f"a TOML file, or one of: {', '.join(run_file.shipped())}"
 
 
@@ -71,13 +56,17 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
     compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
     compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
-    _broker(commands.add_parser("broker", help="the run's broker, alone"))
+    options.broker_arguments(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
-    learner_arguments(learner)
+    options.learner_arguments(learner)
     shared.log_form(learner)
-    _actor(commands.add_parser("actor", help="a sampler, alone; the run comes from the broker"))
-    _node(commands.add_parser("node", help="a machine's samplers; one command for each machine"))
-    _evaluate(
+    options.actor_arguments(
+        commands.add_parser("actor", help="a sampler, alone; the run comes from the broker")
+    )
+    options.node_arguments(
+        commands.add_parser("node", help="a machine's samplers; one command for each machine")
+    )
+    options.evaluator_arguments(
         commands.add_parser("evaluate", help="an evaluator, alone; the run comes from the broker")
     )
     _replay(commands.add_parser("replay", help="train again on what a run recorded, and compare"))
@@ -176,75 +165,6 @@ def _export(export: argparse.ArgumentParser) -> None:
     shared.checkpoint(export)
 
 
-def _broker(broker: argparse.ArgumentParser) -> None:
-    broker.add_argument("--run", required=True, help=_LISTED)
-    shared.sets(broker)
-    broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
-    broker.add_argument("--report", type=shared.path, help="write the final numbers here as JSON")
-    broker.add_argument(
-        "--ledger", type=shared.path, help="write what became of unrolls into this folder"
-    )
-    broker.add_argument(
-        "--insecure", action="store_true", help="listen beyond this machine even without keys"
-    )
-    shared.key(broker, "broker.key in the folder security.keys")
-    shared.metrics(broker)
-    shared.page_name(broker)
-    shared.log_form(broker)
-
-
-def _actor(actor: argparse.ArgumentParser) -> None:
-    shared.broker_address(actor)
-    shared.peer_name(actor, "shown in logs; default: host and process id")
-    actor.add_argument("--seed", type=shared.seed, help="of its environments; default: random")
-    shared.sampling(actor)
-    actor.add_argument(
-        "--shelf",
-        type=shared.path,
-        metavar="PATH",
-        help="take weights from this machine's shared memory, where headrace node puts them",
-    )
-    shared.sent_run(actor, key_default="none")
-
-
-def _node(node: argparse.ArgumentParser) -> None:
-    shared.broker_address(node)
-    node.add_argument(
-        "--samplers",
-        type=shared.size,
-        metavar="N|FILE",
-        help="how many, or a file that says it, which SIGHUP reads again; default, also where that"
-        " file is not there: one for each core it may use",
-    )
-    node.add_argument(
-        "--notice",
-        type=shared.path,
-        metavar="FILE",
-        help="drain and end as soon as this file is there: the machine is to be taken away",
-    )
-    shared.peer_name(
-        node,
-        "shown in logs; its samplers are NAME-0, ..; default: host; the second on a machine"
-        " is NAME.2",
-    )
-    shared.sampling(node)
-    shared.sent_run(node, key_default="none; a sampler's")
-
-
-def _evaluate(evaluate: argparse.ArgumentParser) -> None:
-    shared.broker_address(evaluate)
-    shared.peer_name(evaluate, "shown in logs; default: host and process id")
-    evaluate.add_argument(
-        "--out",
-        type=shared.path,
-        help="the run's folder: evaluations and the best weights go there",
-    )
-    evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
-    evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
-    evaluate.add_argument("--share", type=float, help="of this machine; default: the run's")
-    shared.sent_run(evaluate, key_default="none")
-
-
 def _replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
         "folder", type=shared.path, metavar="RUN_DIR", help="a folder of headrace train --record"
@@ -292,7 +212,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:
-    bench.add_argument("what", choices=BENCHES, help="which benchmark")
+    bench.add_argument("what", choices=benches.NAMES, help="which benchmark")
     bench.add_argument(
         "names",
         nargs="*",

@@ -46,17 +46,15 @@ def _train(given: argparse.Namespace) -> int:
     from headrace.launch.local import train
 
     sets = list(given.set)
-    if given.actors is not None:
-        sets.append(f"actor.count={given.actors}")
-    if given.seed is not None:
-        sets.append(f"run.seed={given.seed}")
     for key, value in (
-        ("return", given.stop_return),
-        ("steps", given.stop_steps),
-        ("seconds", given.stop_seconds),
+        ("actor.count", given.actors),
+        ("run.seed", given.seed),
+        ("stop.return", given.stop_return),
+        ("stop.steps", given.stop_steps),
+        ("stop.seconds", given.stop_seconds),
     ):
         if value is not None:
-            sets.append(f"stop.{key}={value}")
+            sets.append(f"{key}={value}")
     name = run_file.load(given.run, sets).run.name
     out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     start = starts.begin(given.run, sets, out, resume=given.resume)
@@ -209,7 +207,7 @@ def _audit(given: argparse.Namespace) -> int:
 
 
 def _trace(given: argparse.Namespace) -> int:
-    from headrace.launch.results import trace_table
+    from headrace.launch.trace import trace_table
 
     return trace_table.trace_table(given.folder, otlp=given.otlp)
 
@@ -256,44 +254,9 @@ def _ray(given: argparse.Namespace) -> int:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from headrace.launch.bench import (
-        broker,
-        crowd,
-        encryption,
-        learning_gates,
-        lockstep,
-        sampler,
-        solve,
-        throughput,
-    )
-    from headrace.launch.bench.lag import lag
+    from headrace.launch import benches
 
-    benches: dict[str, Callable[[], object]] = {
-        "broker": broker.bench,
-        "throughput": lambda: throughput.bench("make"),
-        "vector": lambda: throughput.bench("vector"),
-        "solve": solve.bench,
-        "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
-        "balance": lockstep.balance,
-        "atari": lambda: throughput.bench("atari"),
-        "curve": encryption.bench,
-        "crowd": lambda: crowd.bench(crowd.size_of(given.names)),
-    }
-    if given.what == "sampler":
-        if len(given.names) != 1:
-            raise run_file.ConfigError(
-                f"headrace bench sampler RUN: name the run, one of {', '.join(run_file.shipped())}"
-            )
-        sampler.bench(given.names[0], given.set)
-    elif given.what == "lag":
-        lag.bench(given.names, given.set)
-    elif given.what == "learn":  # too long to be one of "all"
-        learning_gates.bench(given.names, given.runs)
-    else:
-        for name, bench in benches.items():
-            if given.what in (name, "all"):
-                bench()
-    return runtime.OK
+    return benches.bench(given.what, given.names, given.set, runs=given.runs)
 
 
 def _config(given: argparse.Namespace) -> int:

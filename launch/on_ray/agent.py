@@ -1,4 +1,4 @@
-"""One command of ours on a machine of a Ray cluster: Ray makes an actor of the agent.
+"""Runs one command of ours on a machine of a Ray cluster: Ray makes an actor of the agent.
 
 The secret half of its key is made where it is used, in shared memory, and goes nowhere. When the
 agent dies, however that happens, Linux sends its command SIGTERM.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.protocol import messages
-from headrace.launch import arguments, cli, examples
+from headrace.launch import arguments, benches, cli, examples
 from headrace.launch.bench import learning_gates
 from headrace.launch.comparison import sweep
 from headrace.launch.config import run_file
@@ -46,9 +46,9 @@ def test_every_command_has_something_to_do() -> None:
     assert set(listed.choices) == set(cli._COMMANDS)
 
 
-@pytest.mark.parametrize("name", arguments.BENCHES)
+@pytest.mark.parametrize("name", benches.NAMES)
 def test_every_benchmark_has_something_to_do(name: str) -> None:
-    assert f'"{name}"' in inspect.getsource(cli._bench)
+    assert f'"{name}"' in inspect.getsource(benches.bench)
 
 
 @pytest.mark.parametrize("command", list(cli._COMMANDS))

@@ -1,4 +1,4 @@
-"""What a sweep starts, resumes and leaves alone, and what it refuses before it starts anything."""
+"""Tests what a sweep starts, resumes and leaves alone, and what it refuses at once."""
 
 import itertools
 import json

@@ -86,7 +86,7 @@ def sampler(run: run_file.Run, _: Path) -> Any:
 
 
 def drained(run: run_file.Run, _: Path) -> Any:
-    """How long a sampler that is asked to end waits; and which of its unrolls are traced."""
+    """Returns how long a sampler waits when asked to end, and which of its unrolls are traced."""
     waits = mock.AsyncMock()
     made = SimpleNamespace(
         run=mock.AsyncMock(side_effect=asyncio.CancelledError), drain=waits, stepper=mock.Mock()
@@ -108,7 +108,7 @@ def drained(run: run_file.Run, _: Path) -> Any:
 
 
 def traced(run: run_file.Run, folder: Path) -> Any:
-    """Which unrolls the learner and the broker trace."""
+    """Returns which unrolls the learner and the broker trace."""
     with mock.patch.object(Journal, "trace") as told:
         learning(run, folder)
         served(run, folder)

@@ -1,4 +1,4 @@
-"""Which broker `headrace top` means when nobody names one."""
+"""Tests which broker `headrace top` takes when nobody names one."""
 
 import socket
 from pathlib import Path

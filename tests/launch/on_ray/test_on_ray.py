@@ -109,7 +109,7 @@ def test_ranks_that_cannot_share_a_batch(
 def test_where_no_cluster_answers_it_ends_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would go on for 40 s; at a port of discard nobody listens."""
+    """Asks at the port of discard, where nobody listens; Ray alone would go on for 40 s."""
     if subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode:
         missing("ray is not installed: pip install 'headrace[ray]'")
     monkeypatch.setitem(sys.modules, "ray", run)  # what is imported is of no matter here

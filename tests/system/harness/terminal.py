@@ -57,7 +57,7 @@ class Terminal:
         os.write(self._ours, keys)
 
     def ends(self) -> int:
-        """What it says last must be read, or it waits for that."""
+        """Waits for its end, and reads on meanwhile: it waits until its last words are read."""
         deadline = time.monotonic() + LONG_S
         while self.popen.poll() is None:
             assert time.monotonic() < deadline
