@@ -35,6 +35,13 @@ def active(machine: Machine, unit: str) -> bool:
     return state == "active"
 
 
+def until_active(machine: Machine, unit: str, what: str) -> None:
+    try:
+        until(partial(active, machine, unit), f"{unit} {what}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{machine.journal(unit)}") from None
+
+
 def another(machine: Machine, unit: str, before: str) -> bool:
     # In this order: just killed it is still called active.
     return machine.show(unit, "MainPID") not in ("0", before) and active(machine, unit)
@@ -53,7 +60,7 @@ def start(machine: Machine) -> None:
         machine.run("systemctl", "enable", "--quiet", unit)
     machine.run("systemctl", "start", "--no-block", "headrace.target")
     for unit in UNITS:
-        until(partial(active, machine, unit), f"{unit} to be active")
+        until_active(machine, unit, "to be active")
 
 
 def says(machine: Machine, unit: str, words: str) -> None:
@@ -89,7 +96,7 @@ def check_withdrawal(machine: Machine) -> None:
     assert "was withdrawn" in machine.journal("headrace-node")
     machine.run("mv", "/srv/actor.pub", key)
     machine.run("systemctl", "start", "--no-block", "headrace-node")
-    until(partial(active, machine, "headrace-node"), "it to be back")
+    until_active(machine, "headrace-node", "to be back")
 
 
 def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machine) -> None:
@@ -137,5 +144,5 @@ def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
         machine.run("kill", "-STOP", machine.show(unit, "MainPID"))
     for unit in UNITS:
         until(partial(restarted, machine, unit), f"{unit}'s watchdog")
-        until(partial(active, machine, unit), f"{unit} to be back")
+        until_active(machine, unit, "to be back")
         assert "Watchdog timeout" in machine.journal(unit)
