@@ -110,6 +110,13 @@ def _compare(given: argparse.Namespace) -> int:
     return compare.compare(given.folders, page=given.html, table=given.csv)
 
 
+def _branch(given: argparse.Namespace) -> int:
+    from headrace.launch.local import branch
+
+    logs.start("branch", quiet=False)
+    return branch.branch(given.folder, given.out, version=given.version, sets=given.set)
+
+
 def _broker(given: argparse.Namespace) -> int:
     from headrace.launch.roles import broker
 
@@ -280,6 +287,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "sweep": _sweep,
     "compare": _compare,
+    "branch": _branch,
     "broker": _broker,
     "learner": _learner,
     "actor": _actor,

@@ -28,6 +28,10 @@ _ALL = {
         ("headrace sweep cartpole --set learner.lr=1e-3,3e-3", "two settings, three seeds each"),
     ),
     "compare": (("headrace compare runs/a-1 runs/a-2 runs/b-1 --html c.html", "with curves"),),
+    "branch": (
+        ("headrace branch runs/a runs/b --set learner.lr=1e-4", "from here on more slowly"),
+        ("headrace branch runs/a runs/b --version 4000", "from an older checkpoint"),
+    ),
     "broker": (
         ("headrace broker --run mine.toml --bind tcp://127.0.0.1:5755", "on this machine"),
         (

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -87,6 +88,8 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         log.info("continues from %s", resume.path)
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
+    elif run.learner.warm_start:
+        learner_resume.warm_start(model, Path(run.learner.warm_start))
     if options.start is not None:
         learner_resume.refuse_diverged(options.start, ranks)
         if ranks.rank == 0:
