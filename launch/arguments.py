@@ -56,11 +56,7 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
     compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
     compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
-    branch = commands.add_parser("branch", help="go on from a run's checkpoint in another folder")
-    shared.run_folder(branch)
-    branch.add_argument("out", type=shared.path, metavar="OUT", help="the new folder")
-    branch.add_argument("--version", type=int, help="of the checkpoint; default: the newest")
-    shared.sets(branch)
+    _branch(commands.add_parser("branch", help="go on from a run's checkpoint in another folder"))
     options.broker_arguments(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
     options.learner_arguments(learner)
@@ -139,6 +135,13 @@ def _train(train: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
     )
+
+
+def _branch(branch: argparse.ArgumentParser) -> None:
+    shared.run_folder(branch)
+    branch.add_argument("out", type=shared.path, metavar="OUT", help="the new folder")
+    branch.add_argument("--version", type=int, help="of the checkpoint; default: the newest")
+    shared.sets(branch)
 
 
 def _play(play: argparse.ArgumentParser) -> None:

@@ -16,34 +16,29 @@ from headrace.broker import durable
 from headrace.launch.config import run_file, starts, unused_keys
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve, loaded_run
-from headrace.learner import checkpoint
 
 log = logging.getLogger(__name__)
 
 
 def branch(source: Path, out: Path, *, version: int | None, sets: Sequence[str]) -> int:
-    """Makes the folder; ConfigError where it cannot, and nothing is made then."""
+    """Makes the folder; ConfigError where it cannot."""
     if starts.has_checkpoints(out) or (out / starts.RUN).exists():
         raise run_file.ConfigError(f"{out} holds a run already; name another folder")
     start = starts.branch(source, sets, out)
-    found = loaded_run.find_checkpoint(
-        source, "newest" if version is None else str(version), _whole_state
-    )
+    found = loaded_run.find_checkpoint(source, "newest" if version is None else str(version))
+    if "progress" not in found.state:
+        raise run_file.ConfigError(
+            f"{found.path} holds an evaluator's weights alone; begin a run with them:"
+            " --set learner.warm_start"
+        )
     changes = start.changes or ()
     try:
         dataclasses.replace(start, changes=(f"goes on from {found.path}", *changes)).keep()
         past = learning_curve.read(source / "history.jsonl")
         lines = (json.dumps(line) for line in past if line.get("version", 0) <= found.version)
         durable.write(out / "history.jsonl", "".join(f"{line}\n" for line in lines))
-        # Last: with it the folder can go on.
-        checkpoint.save(
-            out / "checkpoints",
-            step_version=found.version,
-            tensors=found.tensors,
-            state=found.state,
-            keep=None,
-        )
-    except (OSError, checkpoint.CheckpointError) as error:
+        _copy(found.path, out / "checkpoints" / found.path.name[:12])  # last: now it can go on
+    except OSError as error:
         raise run_file.ConfigError(f"cannot make the folder {out}: {error}") from error
     unused_keys.warn(start.run)
     log.info("%s goes on from %s", out, found.path)
@@ -53,9 +48,10 @@ def branch(source: Path, out: Path, *, version: int | None, sets: Sequence[str])
     return runtime.OK
 
 
-def _whole_state(found: checkpoint.Checkpoint) -> None:
-    """Raises CheckpointError for an evaluator's: it holds weights alone."""
-    if "progress" not in found.state:
-        raise checkpoint.CheckpointError(
-            f"{found.path} holds weights alone; begin a run with them: --set learner.warm_start"
-        )
+def _copy(folder: Path, to: Path) -> None:
+    """Copies a folder of files; whole or not at all."""
+    part = to.with_suffix(".tmp")
+    part.mkdir(parents=True)
+    for path in folder.iterdir():
+        durable.put(part / path.name, path.read_bytes())
+    durable.commit(part, to)

@@ -71,7 +71,7 @@ class EvaluationResults:
 
     @property
     def highest(self) -> float:
-        """The mean of the best weights."""
+        """Returns the mean of the best weights."""
         return max(self._kept.values(), default=-math.inf)
 
     def _save(self, blob: Blob, line: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from headrace.launch.roles import learner_report
 from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import checkpoint, train_state
 from headrace.learner.batches.receiver import UnrollReceiver
+from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
@@ -53,8 +54,12 @@ def checkpoint_of(
     return found
 
 
-def warm_start(model: Model, source: Path) -> None:
-    """Gives the model the weights of another run, where name and shape are the same."""
+def warm_start(model: Model, config: LearnerConfig) -> None:
+    """Gives the model the weights of the run that learner.warm_start names, where name and shape
+    are the same."""
+    if not config.warm_start:
+        return
+    source = Path(config.warm_start)
     try:
         one = (source / checkpoint.MANIFEST).is_file()
         found = checkpoint.load(source) if one else loaded_run.find_checkpoint(source, None)
@@ -90,9 +95,11 @@ def refuse_diverged(start: starts.Start, ranks: Ranks) -> None:
         raise DivergedError(line or "training has diverged; rank 0 says how")
 
 
-def keep_start(start: starts.Start) -> None:
-    """Writes the run's files. A full disk does not end a run that goes on; one that begins needs
-    its folder."""
+def keep_start(start: starts.Start, ranks: Ranks) -> None:
+    """Writes the run's files, as rank 0. A full disk does not end a run that goes on; one that
+    begins needs its folder."""
+    if ranks.rank:
+        return
     try:
         start.keep()
         (start.out / "learner.json").unlink(missing_ok=True)  # of a process that is gone
