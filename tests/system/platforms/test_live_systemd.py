@@ -9,6 +9,8 @@ from tests.system.platforms.machine import BIN, Machine, machine
 
 __all__ = ["machine"]
 
+# On a busy machine: four units start at once, most of them with torch.
+PATIENCE_S = 240.0
 UNITS = ("headrace-broker", "headrace-learner", "headrace-evaluator", "headrace-node")
 ADDRESS = "tcp://10.0.0.1:5755"
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
@@ -37,7 +39,7 @@ def active(machine: Machine, unit: str) -> bool:
 
 def until_active(machine: Machine, unit: str, what: str) -> None:
     try:
-        until(partial(active, machine, unit), f"{unit} {what}")
+        until(partial(active, machine, unit), f"{unit} {what}", timeout_s=PATIENCE_S)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{machine.journal(unit)}") from None
 
