@@ -96,6 +96,13 @@ def _report(given: argparse.Namespace) -> int:
     return report.report(given.folder, to=given.to)
 
 
+def _log(given: argparse.Namespace) -> int:
+    from headrace.launch.sinks import follow
+
+    logs.start(f"log-{given.to}", quiet=given.log_level == "warning")
+    return follow.follow(given.folder, given.to, wait=given.follow)
+
+
 def _sweep(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import sweep
 
@@ -285,6 +292,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "play": _play,
     "export": _export,
     "report": _report,
+    "log": _log,
     "sweep": _sweep,
     "compare": _compare,
     "branch": _branch,

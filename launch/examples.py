@@ -23,6 +23,10 @@ _ALL = {
         ("headrace export headrace-runs/cartpole --onnx --out pole.onnx", "to act without us"),
     ),
     "report": (("headrace report headrace-runs/cartpole --to pole.html", "one file to send"),),
+    "log": (
+        ("headrace log headrace-runs/cartpole --to tensorboard", "what it has written until now"),
+        ("headrace log headrace-runs/cartpole --to wandb --follow", "while it trains"),
+    ),
     "sweep": (
         ("headrace sweep cartpole --seeds 1..5", "five seeds, as many at a time as cores allow"),
         ("headrace sweep cartpole --set learner.lr=1e-3,3e-3", "two settings, three seeds each"),

@@ -124,9 +124,10 @@ def plans(run: run_file.Run, folder: Path) -> Any:
     one = local._Local(start, local.Options(), "ipc:///x", started=0.0, asked=mock.Mock())
     children = mock.Mock()
     children.fork_together = lambda wanted, _: list(wanted)
+    children.start = lambda name, _: SimpleNamespace(name=name)
     one.children = children
     one._start()
-    return [plan.name for plan in one.actors]
+    return [plan.name for plan in (*one.actors, *one.sinks)]
 
 
 def served(run: run_file.Run, _: Path) -> Any:

@@ -163,6 +163,7 @@ CASES = {
     "evaluate.greedy": Case(built.evaluation, "false"),
     "evaluate.seed": Case(built.evaluation, "7"),
     "evaluate.keep": Case(built.best_weights, "1"),
+    "log.sinks": Case(built.plans, '["csv"]'),
     "stop.return": Case(built.learning, "5.0"),
     "stop.steps": Case(built.learning, "5"),
     "stop.seconds": Case(built.learning, "5.0"),
