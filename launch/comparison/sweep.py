@@ -5,6 +5,7 @@ Started again on its folder it goes on: what has ended is left alone, what was b
 
 import itertools
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from headrace.launch.comparison import compare
 from headrace.launch.config import differences, run_file, starts
-from headrace.launch.process import logs, runtime
+from headrace.launch.process import forking, logs, runtime
 
 log = logging.getLogger(__name__)
 
@@ -192,11 +193,13 @@ def _start(run: str, one: _Planned) -> None:
     words += [word for setting in one.sets for word in ("--set", setting)]
     words += ["--resume"] * starts.has_checkpoints(one.out)
     one.out.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.getpid()
     with one.log.open("ab") as sink:
         one.process = subprocess.Popen(
             [sys.executable, "-m", "headrace.launch.cli", *words],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
+            preexec_fn=lambda: forking.become_child(parent),
         )
     log.info("%s %s", one.name, "goes on" if "--resume" in words else "trains")
