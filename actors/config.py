@@ -104,3 +104,6 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="the likeliest action; false = drawn, as samplers do")
     ] = True
     seed: Annotated[int, Meta(ge=0, lt=2**31, description="of its environments")] = 1_000_000
+    keep: Annotated[
+        int, Meta(ge=1, le=1000, description="so many of the best weights stay in best/")
+    ] = 2

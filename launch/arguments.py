@@ -2,13 +2,14 @@
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from headrace.broker.release import release
 from headrace.broker.security.keys import ROLES
 from headrace.launch import benches, cluster_arguments, examples
 from headrace.launch import shared_options as shared
 from headrace.launch.config import run_file
+from headrace.launch.config.run_sections import Sink
 from headrace.launch.process import runtime
 from headrace.launch.roles import options
 
@@ -46,16 +47,15 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--to", type=shared.path, metavar="FILE", help="default: RUN_DIR/report.html"
     )
-    sweep = commands.add_parser("sweep", help="a run with several seeds and settings, compared")
-    sweep.add_argument("run", help=_LISTED)
-    shared.sets(sweep)
-    sweep.add_argument("--seeds", default="1..3", help="1..5, or 1,4,7; default: 1..3")
-    sweep.add_argument("--parallel", type=shared.count, help="at a time; default: by the cores")
-    sweep.add_argument("--out", type=shared.path, help="default: headrace-sweeps/NAME")
+    _log(
+        commands.add_parser("log", help="figures to TensorBoard, Weights & Biases, MLflow, a table")
+    )
+    _sweep(commands.add_parser("sweep", help="a run with several seeds and settings, compared"))
     compare = commands.add_parser("compare", help="runs side by side, seeds as repetitions")
     compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
     compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
     compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
+    _branch(commands.add_parser("branch", help="go on from a run's checkpoint in another folder"))
     options.broker_arguments(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
     options.learner_arguments(learner)
@@ -134,6 +134,27 @@ def _train(train: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
     )
+
+
+def _sweep(sweep: argparse.ArgumentParser) -> None:
+    sweep.add_argument("run", help=_LISTED)
+    shared.sets(sweep)
+    sweep.add_argument("--seeds", default="1..3", help="1..5, or 1,4,7; default: 1..3")
+    sweep.add_argument("--parallel", type=shared.count, help="at a time; default: by the cores")
+    sweep.add_argument("--out", type=shared.path, help="default: headrace-sweeps/NAME")
+
+
+def _log(log: argparse.ArgumentParser) -> None:
+    shared.run_folder(log)
+    log.add_argument("--to", required=True, choices=get_args(Sink), help="where to")
+    log.add_argument("--follow", action="store_true", help="until the run is over")
+
+
+def _branch(branch: argparse.ArgumentParser) -> None:
+    shared.run_folder(branch)
+    branch.add_argument("out", type=shared.path, metavar="OUT", help="the new folder")
+    branch.add_argument("--version", type=int, help="of the checkpoint; default: the newest")
+    shared.sets(branch)
 
 
 def _play(play: argparse.ArgumentParser) -> None:

@@ -96,6 +96,13 @@ def _report(given: argparse.Namespace) -> int:
     return report.report(given.folder, to=given.to)
 
 
+def _log(given: argparse.Namespace) -> int:
+    from headrace.launch.sinks import follow
+
+    logs.start(f"log-{given.to}", quiet=given.log_level == "warning")
+    return follow.follow(given.folder, given.to, wait=given.follow)
+
+
 def _sweep(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import sweep
 
@@ -108,6 +115,13 @@ def _compare(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import compare
 
     return compare.compare(given.folders, page=given.html, table=given.csv)
+
+
+def _branch(given: argparse.Namespace) -> int:
+    from headrace.launch.local import branch
+
+    logs.start("branch", quiet=False)
+    return branch.branch(given.folder, given.out, version=given.version, sets=given.set)
 
 
 def _broker(given: argparse.Namespace) -> int:
@@ -278,8 +292,10 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "play": _play,
     "export": _export,
     "report": _report,
+    "log": _log,
     "sweep": _sweep,
     "compare": _compare,
+    "branch": _branch,
     "broker": _broker,
     "learner": _learner,
     "actor": _actor,

@@ -23,11 +23,19 @@ _ALL = {
         ("headrace export headrace-runs/cartpole --onnx --out pole.onnx", "to act without us"),
     ),
     "report": (("headrace report headrace-runs/cartpole --to pole.html", "one file to send"),),
+    "log": (
+        ("headrace log headrace-runs/cartpole --to tensorboard", "what it has written until now"),
+        ("headrace log headrace-runs/cartpole --to wandb --follow", "while it trains"),
+    ),
     "sweep": (
         ("headrace sweep cartpole --seeds 1..5", "five seeds, as many at a time as cores allow"),
         ("headrace sweep cartpole --set learner.lr=1e-3,3e-3", "two settings, three seeds each"),
     ),
     "compare": (("headrace compare runs/a-1 runs/a-2 runs/b-1 --html c.html", "with curves"),),
+    "branch": (
+        ("headrace branch runs/a runs/b --set learner.lr=1e-4", "from here on more slowly"),
+        ("headrace branch runs/a runs/b --version 4000", "from an older checkpoint"),
+    ),
     "broker": (
         ("headrace broker --run mine.toml --bind tcp://127.0.0.1:5755", "on this machine"),
         (

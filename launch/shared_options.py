@@ -54,6 +54,12 @@ def size(word: str) -> int | Path:
     return count(word) if word.lstrip("-").isdigit() else path(word)
 
 
+def checkpoint_name(word: str) -> str:
+    if word not in ("best", "newest") and not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is not best, newest or a version's number")
+    return word
+
+
 def seconds(word: str) -> float:
     """Returns the seconds of a drain: as many as actor.drain_s may be."""
     seconds = float(word)
@@ -73,7 +79,10 @@ def run_folder(parser: argparse.ArgumentParser) -> None:
 
 def checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--checkpoint", choices=("best", "newest"), help="default: the best where there is one"
+        "--checkpoint",
+        type=checkpoint_name,
+        metavar="best|newest|VERSION",
+        help="default: the best where there is one",
     )
 
 

@@ -39,7 +39,7 @@ _FINISHED = re.compile(r"(\d{12})(\.replaced)?")
 _HALF = re.compile(r"\d{12}\.(tmp|gone)")
 _TENSORS = ".safetensors"
 _STATE = "state.msgpack"
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 
 TensorGroups = dict[str, dict[str, Tensor]]
 T = TypeVar("T")
@@ -73,12 +73,19 @@ class Checkpoint:
 
 
 def save(
-    folder: Path, *, step_version: int, tensors: TensorGroups, state: dict[str, Any], keep: int
+    folder: Path,
+    *,
+    step_version: int,
+    tensors: TensorGroups,
+    state: dict[str, Any],
+    keep: int | None,
+    keep_every: int = 0,
 ) -> Path:
     """Writes `folder/<version>/` and returns it once it would survive a power cut.
 
-    The tensors are copied first. Only then are older checkpoints beyond `keep` removed. When the
-    disk fails, CheckpointError is raised and the older ones are still there.
+    The tensors are copied first. Only then are older checkpoints beyond `keep` removed, save the
+    first of every `keep_every` versions; None removes none. When the disk fails, CheckpointError is
+    raised and the older ones are still there.
     """
     blobs = _encode(step_version, tensors, state)
     final = folder / f"{step_version:012d}"
@@ -91,7 +98,7 @@ def save(
         _write(temp, blobs)
         if final.exists():
             if aside.exists():
-                _remove(aside)
+                remove(aside)
             final.rename(aside)
         durable.commit(temp, final)
     except OSError as error:
@@ -101,19 +108,24 @@ def save(
             if aside.exists() and not final.exists():
                 aside.rename(final)
         raise CheckpointError(f"checkpoint {final} could not be written: {error}") from error
-    _prune(folder, newest=step_version, keep=keep)
+    if keep is not None:
+        _prune(folder, newest=step_version, keep=keep, every=keep_every)
     return final
 
 
 def load_latest(
-    folder: Path, usable: Callable[[Checkpoint], object] = lambda _: None
+    folder: Path,
+    usable: Callable[[Checkpoint], object] = lambda _: None,
+    score: Callable[[Checkpoint], float] | None = None,
 ) -> Checkpoint | None:
-    """Returns the newest checkpoint that is whole; None when there is none at all.
+    """Returns the newest checkpoint that is whole, or the one of them with the highest score; None
+    when there is none at all.
 
     A damaged one is logged and passed over; `usable` raises CheckpointError for one that is. If all
     are damaged it raises CheckpointError: a start from nothing is then a person's decision.
     """
-    damaged = []
+    damaged: list[str] = []
+    best: Checkpoint | None = None
     try:
         there = _finished(folder)
     except OSError as error:
@@ -122,16 +134,20 @@ def load_latest(
         try:
             found = load(path)
             usable(found)
-            return found
         except CheckpointError as error:
             _log.warning("%s", error)
             damaged.append(path.name)
-    if damaged:
+            continue
+        if score is None:
+            return found
+        if best is None or score(found) > score(best):
+            best = found
+    if damaged and best is None:
         raise CheckpointError(
             f"no checkpoint in {folder} can be used, all are damaged: {', '.join(damaged)}; "
             f"move the folder away to start anew"
         )
-    return None
+    return best
 
 
 def set_aside(folder: Path, *, before: Path) -> None:
@@ -194,7 +210,7 @@ def _encode(version: int, tensors: TensorGroups, state: dict[str, Any]) -> dict[
         name: {"size": len(blob), "xxh3_128": xxhash.xxh3_128_hexdigest(blob)}
         for name, blob in blobs.items()
     }
-    return {**blobs, _MANIFEST: _manifest(version, files)}
+    return {**blobs, MANIFEST: _manifest(version, files)}
 
 
 def _unpack(blob: bytes) -> dict[str, Any]:
@@ -209,25 +225,25 @@ def _manifest(version: int, files: dict[str, Any]) -> bytes:
 
 
 def _read_manifest(path: Path) -> tuple[int, dict[str, Any]]:
-    raw = (path / _MANIFEST).read_bytes()
+    raw = (path / MANIFEST).read_bytes()
     try:
         facts = json.loads(raw)
         schema = facts["schema"]
         if schema != SCHEMA:
-            raise _DamageError(f"{_MANIFEST} has schema {schema}, this program reads {SCHEMA}")
+            raise _DamageError(f"{MANIFEST} has schema {schema}, this program reads {SCHEMA}")
         version = msgspec.convert(facts["version"], int)
         files = msgspec.convert(facts["files"], dict[str, dict[str, int | str]])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _DamageError(f"{_MANIFEST} cannot be read: {error!r}") from error
+        raise _DamageError(f"{MANIFEST} cannot be read: {error!r}") from error
     if raw != _manifest(version, files):
-        raise _DamageError(f"{_MANIFEST} is not what was written")
+        raise _DamageError(f"{MANIFEST} is not what was written")
     if path.name[:12] != f"{version:012d}":
-        raise _DamageError(f"{_MANIFEST} is that of version {version}")
+        raise _DamageError(f"{MANIFEST} is that of version {version}")
     for name in files:
         if name != _STATE and not _STEM.fullmatch(name.removesuffix(_TENSORS)):
-            raise _DamageError(f"{_MANIFEST} names an unknown file {name!r}")
+            raise _DamageError(f"{MANIFEST} names an unknown file {name!r}")
     if _STATE not in files:
-        raise _DamageError(f"{_MANIFEST} names no {_STATE}")
+        raise _DamageError(f"{MANIFEST} names no {_STATE}")
     return version, files
 
 
@@ -262,7 +278,7 @@ def _finished(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (-int(path.name[:12]), len(path.name)))
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Removes a checkpoint; if we are killed in the middle, nothing is left that looks finished."""
     going = path.with_name(f"{path.name[:12]}.gone")
     if going.exists():
@@ -271,16 +287,19 @@ def _remove(path: Path) -> None:
     shutil.rmtree(going)
 
 
-def _prune(folder: Path, *, newest: int, keep: int) -> None:
-    """Leaves `newest` and the keep - 1 before it; those above `newest` are not touched."""
+def _prune(folder: Path, *, newest: int, keep: int, every: int) -> None:
+    """Leaves `newest`, the keep - 1 before it, and the first of every so many versions; those above
+    `newest` are not touched."""
     try:
         there = _finished(folder)
     except OSError as error:
         _log.warning("old checkpoints in %s could not be listed: %s", folder, error)
         return
     before = [path for path in there if int(path.name[:12]) < newest]
-    for path in {*before[keep - 1 :], *(path for path in there if path.suffix)}:
+    firsts = {int(path.name[:12]) // every: path for path in before if every}  # the oldest is last
+    aside = {path for path in there if path.suffix}
+    for path in {*before[keep - 1 :]} - {*firsts.values()} | aside:
         try:
-            _remove(path)
+            remove(path)
         except OSError as error:
             _log.warning("old checkpoint %s could not be removed: %s", path, error)

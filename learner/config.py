@@ -234,6 +234,13 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     grad_clip_value: Annotated[
         float, Meta(ge=0, description="each gradient stays in +- this, before the norm; 0 = off")
     ] = 0.0
+    warm_start: Annotated[
+        str,
+        Meta(
+            description="the folder of a run, or one of its checkpoints, whose weights this one"
+            " begins with, where name and shape are the same; empty = new ones"
+        ),
+    ] = ""
     device: Annotated[str, Meta(description="auto, cpu or cuda")] = "auto"
     precision: Annotated[
         Literal["auto", "float32", "bfloat16"],
@@ -256,3 +263,7 @@ class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     every_s: Annotated[float, Meta(gt=0, description="seconds between checkpoints")] = 60.0
     keep: Annotated[int, Meta(ge=2, le=1000, description="newest ones kept")] = 3
+    keep_every: Annotated[
+        int,
+        Meta(ge=0, description="of every so many versions the first one stays for ever; 0 = off"),
+    ] = 0

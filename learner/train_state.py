@@ -51,6 +51,7 @@ def _write(p: TrainParts, optimiser: torch.optim.Optimizer, windows: list[Any]) 
             tensors=groups,
             state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)),
             keep=p.saving.keep,
+            keep_every=p.saving.keep_every,
         )
         p.metrics.checkpoints.labels("ok").inc()
         p.metrics.last_checkpoint.set(time.time())

@@ -78,6 +78,7 @@ MAY_IMPORT = {
         "launch/process learner learner/batches learner/models launch/web"
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
+    "launch/sinks": "broker launch/config launch/process launch/results",
     "launch/trace": "broker/journal launch/config launch/process launch/results",
     "launch/roles": (
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
@@ -101,7 +102,7 @@ MAY_IMPORT = {
     ),
     "launch/local": (
         "broker broker/journal broker/peers launch/config launch/monitor launch/process "
-        "launch/results launch/roles"
+        "launch/results launch/roles launch/sinks"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (

@@ -56,6 +56,18 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "training"
 
 
+Sink = Literal["tensorboard", "wandb", "mlflow", "trackio", "csv", "parquet"]
+
+
+class LogSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says where else people look at the run."""
+
+    sinks: Annotated[
+        tuple[Sink, ...],
+        Meta(description="headrace train starts a headrace log for each; every one has its extra"),
+    ] = ()
+
+
 class ConfigError(UserError, ValueError):
     """Says that a run, or what was said with it, is wrong."""
 
@@ -76,6 +88,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     actor: ActorConfig = field(default_factory=ActorConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     stop: StopSection = field(default_factory=StopSection)
+    log: LogSection = field(default_factory=LogSection)
 
 
 def check(run: Run) -> None:

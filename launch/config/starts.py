@@ -117,17 +117,37 @@ def begin(name: str, sets: Sequence[str], out: Path, *, resume: bool) -> Start:
     if not _same_file(path, held):
         _edit(own, out / _FOLDER / _FILE, tables)
     now = run_file.build(own, sets, source=path.name)
-    was, is_now = run_file.to_dict(before), run_file.to_dict(now)
-    difference = differences.no_continuation(was, is_now)
+    difference, changes = _changes(before, now)
     if difference is not None:
         raise run_file.ConfigError(
             f"{out} is of another run: {difference} (there = in the folder); train that in another"
             f" folder (--out), or leave {path.name} aside: name {held} as the run"
         )
-    changes = tuple(
+    return Start(now, out, path, tuple(sets), changes, resume=resume)
+
+
+def branch(source: Path, sets: Sequence[str], out: Path) -> Start:
+    """Returns the start of a run in `out` that goes on from what `source` has trained."""
+    before = load_kept(source)
+    own = _of_its_release(run_file.read(str(source / RUN))[1])
+    now = run_file.build(own, sets, source=RUN)
+    difference, changes = _changes(before, now)
+    if difference is not None:
+        raise run_file.ConfigError(
+            f"{source} cannot go on as another run: {difference} (there = in {source}); begin one"
+            " with its weights: --set learner.warm_start"
+        )
+    return Start(now, out, source / RUN, tuple(sets), changes)
+
+
+def _changes(before: run_file.Run, now: run_file.Run) -> tuple[str | None, tuple[str, ...]]:
+    """Returns why `now` cannot go on from what `before` has trained, None = it can; and what is
+    not the same."""
+    was, is_now = run_file.to_dict(before), run_file.to_dict(now)
+    changes = (
         f"{place}: {there} -> {here}" for place, there, here in differences.differences(was, is_now)
     )
-    return Start(now, out, path, tuple(sets), changes, resume=resume)
+    return differences.no_continuation(was, is_now), tuple(changes)
 
 
 def keep_told(run: run_file.Run, out: Path) -> None:

@@ -89,6 +89,9 @@ class ChildPlans:
         again = ["evaluate", "--out", str(self.out), *self._again(options)]
         return Plan(options.name, role, again)
 
+    def sink(self, name: str) -> tuple[str, list[str]]:
+        return f"log-{name}", ["log", str(self.out), "--to", name, "--follow"]
+
     def _peer(self, role: str, name: str) -> PeerOptions:
         """Returns the options of a peer. It does not read the run file, which names the keys of the
         others."""

@@ -92,6 +92,13 @@ class Children:
                     ended.append(child)
         return ended
 
+    def start(self, name: str, arguments: Sequence[str]) -> Child:
+        """Starts a child in a fresh process."""
+        child = Child(name, arguments, pid=0)
+        self._spawn(child)
+        self.all.append(child)
+        return child
+
     def restart(self, child: Child) -> None:
         """Starts a fresh process in its place, unless it dies too often."""
         now = time.monotonic()
@@ -102,6 +109,9 @@ class Children:
                 f" (last: {forking.exit_words(child.status)}); see its lines above"
             )
         log.warning("%s %s; starting it again", child.name, forking.exit_words(child.status))
+        self._spawn(child)
+
+    def _spawn(self, child: Child) -> None:
         parent = os.getpid()
         child.popen = subprocess.Popen(
             [sys.executable, "-m", "headrace.launch.cli", *_log_level_option(), *child.again],

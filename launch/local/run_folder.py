@@ -31,5 +31,5 @@ def prepare(start: starts.Start) -> None:
     if not start.resume:
         for name in ("history.jsonl", "evaluations.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)
-        for name in ("ledger", "best", "record"):
+        for name in ("ledger", "best", "record", "sinks", "tensorboard"):
             shutil.rmtree(out / name, ignore_errors=True)

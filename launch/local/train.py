@@ -8,6 +8,7 @@ weights  ->  end the broker  ->  summary
 import importlib
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -24,6 +25,7 @@ from headrace.launch.monitor.terminal import CapturedTerminal
 from headrace.launch.process import folder_lock, logs, runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
+from headrace.launch.sinks.sink import check_sink
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ _MEMORY_EVERY_S = 1.0
 _LEARNER_ENDS_WITHIN_S = 3.0
 # The evaluator: once it is asked to, or its time is up.
 _EVALUATOR_ENDS_WITHIN_S = 3.0
+# A sink: it sends the last figures, pictures and the best weights.
+_SINK_ENDS_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ def train(start: starts.Start, options: Options) -> int:
         return runtime.YOUR_INPUT
     options = replace(options, evaluate=evaluates(run, options.evaluate), web=web_port(options.web))
     evaluators = ["evaluator"] * bool(options.evaluate)
+    for name in run.log.sinks:
+        check_sink(name)
     for role in ("broker", "learner", "actor", "watcher", *evaluators):
         keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
     with folder_lock.lock_folder(out, "train", patience_s=0.0):
@@ -119,6 +125,7 @@ class _Local:
             web=options.web,
         )
         self.evaluators: list[Child] = []  # one or none
+        self.sinks: list[Child] = []  # each sends what the run writes to a place
         self.left: list[tuple[float, Child]] = []  # these that ended well, and when
         self.steps_seen: list[tuple[float, float]] = []  # (time, sampled steps), for the rate
 
@@ -135,7 +142,12 @@ class _Local:
         finally:
             if terminal is not None:
                 terminal.close()
-        return self._conclude(failed)
+        status = self._conclude(failed)
+        # They have waited for the summary.
+        self.children.stop(self.sinks, timeout_s=_SINK_ENDS_WITHIN_S)
+        for late in (child for child in self.sinks if child.status == -signal.SIGKILL):
+            log.warning("%s was too slow: send the rest later", late.name)
+        return status
 
     def _live(self, terminal: CapturedTerminal | None) -> str:
         """Runs from the first process to the end of training; returns why it had to give up, or
@@ -157,6 +169,8 @@ class _Local:
         wanted += [plans.evaluator()] if self.evaluate else []
         self.learner, *rest = self.children.fork_together(wanted, _import_roles)
         self.actors, self.evaluators = rest[:count], rest[count:]
+        for name in self.given.log.sinks:
+            self.sinks.append(self.children.start(*plans.sink(name)))
         return not self.asked
 
     # ---- run ------------------------------------------------------------------------------------
@@ -196,6 +210,9 @@ class _Local:
     def _expected(self, child: Child) -> bool:
         """Says whether a child ended because it should; GaveUpError for wrong input, which starting
         again does not cure."""
+        if child in self.sinks:
+            log.warning("%s ended early; the run goes on, send the rest later", child.name)
+            return True
         if child in self.evaluators and child.status not in (runtime.OK, None):
             self._mourn(child)
             return True

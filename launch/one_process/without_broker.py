@@ -23,6 +23,8 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     spaces = source.spaces
     own_loss.function(run.algorithm)  # a wrong name is said now
     model, target = (build(run.model, spaces, seed=seed) for _ in range(2))
+    learner_resume.warm_start(model, run.learner)
+    target.load_state_dict(model.state_dict())
     return TrainParts(
         algorithm=run.algorithm,
         config=run.learner,

@@ -1,7 +1,7 @@
 """A run's folder, read back: the trained network, without its environment and without a broker.
 
 run.toml             the run
-best/                the checkpoint that an evaluator found best, where there was one
+best/                the checkpoints that an evaluator found best, where there was one
 checkpoints/         the learner's
 """
 
@@ -42,8 +42,8 @@ class LoadedRun:
 
 
 def load(run_dir: Path, which: str | None = None) -> LoadedRun:
-    """Loads the best checkpoint or the newest whole one; None = the best where there is one.
-    ConfigError where the folder holds none that can be used."""
+    """Loads the best checkpoint, the newest whole one, or that of a version; None = the best where
+    there is one. ConfigError where the folder holds none that can be used."""
     run = starts.load_kept(run_dir)
     found = find_checkpoint(run_dir, which)
     _check_identity(found, run)
@@ -64,12 +64,14 @@ def find_checkpoint(
     run_dir: Path, which: str | None, usable: Callable[[Checkpoint], object] = lambda _: None
 ) -> Checkpoint:
     """Reads the checkpoint; one for which `usable` raises CheckpointError is damaged, too."""
+    if which is not None and which.isdecimal():
+        return _of_version(run_dir, int(which), usable)
     if which is not None and which not in _FOLDERS:
-        raise ConfigError(f"checkpoint {which!r}: it is {' or '.join(_FOLDERS)}")
+        raise ConfigError(f"checkpoint {which!r}: it is {', '.join(_FOLDERS)} or a version")
     for name in (which,) if which else _FOLDERS:
         folder = run_dir / _FOLDERS[name]
         try:
-            found = checkpoint.load_latest(folder, usable)
+            found = checkpoint.load_latest(folder, usable, score if name == "best" else None)
         except CheckpointError as error:
             # Its text advises how to go on training, which does not apply here.
             if which is None and name == "best":
@@ -85,6 +87,28 @@ def find_checkpoint(
             " (headrace train --evaluate); take the newest, --checkpoint newest"
         )
     raise ConfigError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
+
+
+def _of_version(run_dir: Path, version: int, usable: Callable[[Checkpoint], object]) -> Checkpoint:
+    folders = [run_dir / name for name in ("checkpoints", "best")]
+    path = next((p for f in folders if (p := f / f"{version:012d}").is_dir()), None)
+    if path is None:
+        kept = sorted({int(p.name) for f in folders for p in f.glob("[0-9]" * 12)})
+        has = f"it has {', '.join(map(str, kept))}" if kept else "it has none"
+        raise ConfigError(f"{run_dir} has no checkpoint of version {version}; {has}")
+    try:
+        found = checkpoint.load(path)
+        usable(found)
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
+    return found
+
+
+def score(found: Checkpoint) -> float:
+    """Returns the mean of weights in best/; CheckpointError when it does not say of which run."""
+    found.entry(dict[str, dict[str, Any]], "identity", "shared")
+    found.entry(str, "identity", "spaces")
+    return found.entry(float, "score", "mean")
 
 
 def _check_identity(found: Checkpoint, run: run_file.Run) -> None:

@@ -66,8 +66,7 @@ async def _serve(run: run_file.Run, options: Options) -> int:
         shared = shared_run.shared(run)
         roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
         key = _own_key(run, options.key)
-        journal = role.open_journal(options.ledger)
-        journal.trace(run.unroll.trace_every)
+        journal = role.open_journal(options.ledger, trace_every=run.unroll.trace_every)
         guarded = options.insecure or key is not None
         await _wait_for_address(endpoints.check_bind(options.bind, guarded=guarded))
         sockets = _bind(run, options, key, role.context)

@@ -1,13 +1,12 @@
 """The results of evaluations: a line each, the best weights, metrics.
 
 OUT/evaluations.jsonl   every evaluation: "t" never falls, "trained_steps" only where they are known
-OUT/best/<version>/     the weights with the highest mean, and the ones that were so before
+OUT/best/<version>/     the weights with the highest means, evaluate.keep of them
 """
 
 import json
 import logging
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
-from headrace.launch.results import learning_curve
+from headrace.launch.results import learning_curve, loaded_run
 from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
@@ -24,7 +23,6 @@ from headrace.learner.weights import FlatWeights
 
 log = logging.getLogger(__name__)
 
-_KEPT = 2
 _LATE_S = 10.0
 
 
@@ -39,7 +37,7 @@ class EvaluationResults:
             "spaces": spaces.digest(),
         }
         # From what lies on the disk: an evaluator that died goes on where it was.
-        self.highest = self._before()
+        self._kept = self._before()  # means of what is in best/, by version
         self._last, self._ahead = self._ended(), 0.0  # seconds
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -68,8 +66,13 @@ class EvaluationResults:
                 file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
             log.error("a line of the evaluations is missing: %s", error)
-        if line["mean"] >= self.highest:
+        if len(self._kept) < self._run.evaluate.keep or line["mean"] >= min(self._kept.values()):
             self._save(blob, line)
+
+    @property
+    def highest(self) -> float:
+        """Returns the mean of the best weights."""
+        return max(self._kept.values(), default=-math.inf)
 
     def _save(self, blob: Blob, line: dict[str, Any]) -> None:
         model = build(self._run.model, self._spaces, seed=0)
@@ -86,26 +89,34 @@ class EvaluationResults:
                 step_version=version,
                 tensors={"model": dict(model.state_dict())},
                 state=msgspec.msgpack.decode(msgspec.msgpack.encode(state)),
-                keep=_KEPT,
+                keep=None,
             )
         except checkpoint.CheckpointError as error:
             log.error("the best weights are not kept: %s", error)
             return
-        self.highest = line["mean"]
-        # A reader takes the highest version. After a return to an older checkpoint that need not
-        # be the best any more.
-        for path in self._best.iterdir():
-            if path.name[:12].isdigit() and int(path.name[:12]) > version:
-                shutil.rmtree(path, ignore_errors=True)
+        self._kept[version] = line["mean"]
+        while len(self._kept) > self._run.evaluate.keep:
+            worst = min(self._kept, key=lambda kept: (self._kept[kept], kept))
+            del self._kept[worst]
+            try:
+                checkpoint.remove(self._best / f"{worst:012d}")
+            except OSError as error:
+                log.warning("weights that are no longer the best stay: %s", error)
 
-    def _before(self) -> float:
+    def _before(self) -> dict[int, float]:
+        """Returns the means of the weights on the disk, by version."""
+        kept: dict[int, float] = {}
+
+        def usable(found: checkpoint.Checkpoint) -> None:
+            kept[found.version] = loaded_run.score(found)
+
         try:
-            found = checkpoint.load_latest(self._best, _score)
+            found = checkpoint.load_latest(self._best, usable, loaded_run.score)
         except checkpoint.CheckpointError as error:
             log.warning("%s", error)
-            return -math.inf
+            return kept
         if found is None:
-            return -math.inf
+            return kept
         there = found.entry(dict[str, dict[str, Any]], "identity", "shared")
         difference = differences.no_continuation(there, self._identity["shared"])
         if difference is not None or found.state["identity"]["spaces"] != self._identity["spaces"]:
@@ -113,7 +124,7 @@ class EvaluationResults:
                 f"{found.path} is of another run: {difference or 'other spaces'}"
                 " (there = in the folder); choose another folder with --out"
             )
-        return _score(found)
+        return kept
 
     def _ended(self) -> float:
         """Returns when the last line was written; 0 = there is none."""
@@ -123,13 +134,6 @@ class EvaluationResults:
             log.warning("%s cannot be read, times begin at 0: %s", self._lines, error)
             return 0.0
         return max((t for t in moments if isinstance(t, int | float)), default=0.0)
-
-
-def _score(found: checkpoint.Checkpoint) -> float:
-    """Returns the mean of the best weights; CheckpointError when it does not say of which run."""
-    found.entry(dict[str, dict[str, Any]], "identity", "shared")
-    found.entry(str, "identity", "spaces")
-    return found.entry(float, "score", "mean")
 
 
 class EvaluatorMetrics:

@@ -87,12 +87,12 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         log.info("continues from %s", resume.path)
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
+    else:
+        learner_resume.warm_start(model, run.learner)
     if options.start is not None:
         learner_resume.refuse_diverged(options.start, ranks)
-        if ranks.rank == 0:
-            learner_resume.keep_start(options.start)
-    journal = parts.role.open_journal(options.ledger)
-    journal.trace(run.unroll.trace_every)
+        learner_resume.keep_start(options.start, ranks)
+    journal = parts.role.open_journal(options.ledger, trace_every=run.unroll.trace_every)
     recorder = parts.recorder(fresh=resume is None)
     metrics = LearnerMetrics(parts.role.registry)
     metrics.set_constants(ranks.rank, ranks.world, run.checkpoint.every_s)

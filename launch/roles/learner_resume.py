@@ -8,14 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.broker.errors import DivergedError
+from headrace.broker.errors import DivergedError, UserError
 from headrace.launch.config import differences, run_file, starts
 from headrace.launch.config.run_sections import StopSection
-from headrace.launch.results import learning_curve
+from headrace.launch.results import learning_curve, loaded_run
 from headrace.launch.roles import learner_report
 from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import checkpoint, train_state
 from headrace.learner.batches.receiver import UnrollReceiver
+from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
@@ -53,6 +54,38 @@ def checkpoint_of(
     return found
 
 
+def warm_start(model: Model, config: LearnerConfig) -> None:
+    """Gives the model the weights of the run that learner.warm_start names, where name and shape
+    are the same."""
+    if not config.warm_start:
+        return
+    source = Path(config.warm_start)
+    try:
+        one = (source / checkpoint.MANIFEST).is_file()
+        found = checkpoint.load(source) if one else loaded_run.find_checkpoint(source, None)
+    except UserError as error:
+        raise run_file.ConfigError(f"learner.warm_start: {error}") from error
+    there, here = found.tensors.get("model", {}), model.state_dict()
+    fit = {
+        name: there[name]
+        for name, own in here.items()
+        if name in there and (there[name].shape, there[name].dtype) == (own.shape, own.dtype)
+    }
+    others = [
+        f"{name} is {list(own.shape)}, there {list(there[name].shape) if name in there else 'none'}"
+        for name, own in here.items()
+        if name not in fit
+    ]
+    if not fit.keys() & dict(model.named_parameters()):
+        raise run_file.ConfigError(
+            f"learner.warm_start: no layer of {found.path} fits this network: {others[0]}"
+        )
+    model.load_state_dict({**here, **fit})
+    words = f"; new are {'; '.join(others)}" if others else ""
+    # Seen in `headrace train`, too, whose learner says warnings alone.
+    log.warning("begins with %d of %d tensors of %s%s", len(fit), len(here), found.path, words)
+
+
 def refuse_diverged(start: starts.Start, ranks: Ranks) -> None:
     """Raises DivergedError where this start would repeat one that diverged, as rank 0 sees it.
     torchrun starts its ranks again without asking."""
@@ -62,9 +95,11 @@ def refuse_diverged(start: starts.Start, ranks: Ranks) -> None:
         raise DivergedError(line or "training has diverged; rank 0 says how")
 
 
-def keep_start(start: starts.Start) -> None:
-    """Writes the run's files. A full disk does not end a run that goes on; one that begins needs
-    its folder."""
+def keep_start(start: starts.Start, ranks: Ranks) -> None:
+    """Writes the run's files, as rank 0. A full disk does not end a run that goes on; one that
+    begins needs its folder."""
+    if ranks.rank:
+        return
     try:
         start.keep()
         (start.out / "learner.json").unlink(missing_ok=True)  # of a process that is gone

@@ -38,7 +38,7 @@ class Role(contextlib.ExitStack):
         """Returns for how long it has not got on; "" = it does, or has not begun."""
         return self._watchdog.stuck() if self._watchdog is not None else ""
 
-    def open_journal(self, folder: Path | None) -> Journal:
+    def open_journal(self, folder: Path | None, *, trace_every: int = 0) -> Journal:
         """Opens its journal in the folder that the user named; None = it writes nothing."""
         try:
             journal = Journal(folder, f"{self._kind}-{self.inc}.log")
@@ -48,6 +48,7 @@ class Role(contextlib.ExitStack):
                 " choose another with --ledger"
             ) from error
         self.callback(journal.close)
+        journal.trace(trace_every)
         return journal
 
     def attach(self, end: SamplerEnd | EvaluatorEnd, options: PeerOptions) -> None:

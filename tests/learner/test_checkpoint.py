@@ -79,6 +79,12 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["000000000020", "000000000100"]
 
 
+def test_the_first_of_every_so_many_stays(tmp_path: Path) -> None:
+    for version in (3, 8, 20, 25, 29, 41, 52, 58, 100):
+        checkpoint.save(tmp_path, step_version=version, tensors={}, state={}, keep=2, keep_every=20)
+    assert [int(name) for name in names(tmp_path)] == [3, 20, 41, 58, 100]
+
+
 def test_a_damaged_future_does_not_push_out_what_is_saved_now(tmp_path: Path) -> None:
     for version in (90, 91, 92):
         (tmp_path / f"{version:012d}").mkdir()

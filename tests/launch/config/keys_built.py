@@ -33,7 +33,10 @@ from headrace.launch.roles import (
     options,
 )
 from headrace.launch.roles import sampler as actor
+from headrace.launch.roles.evaluation_results import EvaluationResults
+from headrace.learner.models.build import build
 from headrace.learner.ranks import Ranks
+from headrace.learner.weights import FlatWeights
 
 
 class Stop(Exception):  # noqa: N818 - ends what was looked at
@@ -122,9 +125,10 @@ def plans(run: run_file.Run, folder: Path) -> Any:
     one = local._Local(start, local.Options(), "ipc:///x", started=0.0, asked=mock.Mock())
     children = mock.Mock()
     children.fork_together = lambda wanted, _: list(wanted)
+    children.start = lambda name, _: SimpleNamespace(name=name)
     one.children = children
     one._start()
-    return [plan.name for plan in one.actors]
+    return [plan.name for plan in (*one.actors, *one.sinks)]
 
 
 def served(run: run_file.Run, _: Path) -> Any:
@@ -242,6 +246,17 @@ def evaluation(run: run_file.Run, _: Path) -> Any:
 
     asyncio.run(main())
     return scores, asked, due
+
+
+def best_weights(run: run_file.Run, folder: Path) -> Any:
+    """Which of three stay, each better than the one before."""
+    spaces = probe(run.env)
+    results = EvaluationResults(folder, run, spaces)
+    body = FlatWeights(build(run.model, spaces, seed=0)).dump()
+    for version in (1, 2, 3):
+        blob: Any = SimpleNamespace(announce=SimpleNamespace(version=version), body=body)
+        results.add(blob, {"mean": float(version)})
+    return sorted(path.name for path in (folder / "best").iterdir())
 
 
 def _plain(parts: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,11 @@ def test_where_the_best_is_damaged_the_newest_is_taken(
 
 @pytest.mark.parametrize(
     ("which", "words"),
-    [("best", "only an evaluator writes one"), ("oldest", "it is best or newest")],
+    [
+        ("best", "only an evaluator writes one"),
+        ("oldest", "it is best, newest or a version"),
+        ("4", "of version 4; it has "),
+    ],
 )
 def test_a_checkpoint_that_is_not_there(
     leave_run: Any, tmp_path: Path, which: str, words: str

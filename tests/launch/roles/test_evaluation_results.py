@@ -9,6 +9,7 @@ import pytest
 
 from headrace.actors.envs.make import probe
 from headrace.launch.config import run_file, shared_run
+from headrace.launch.results.loaded_run import find_checkpoint
 from headrace.launch.roles.evaluation_results import EvaluationResults
 from headrace.learner import checkpoint
 from headrace.learner.config import ModelConfig
@@ -27,15 +28,18 @@ def line(version: int, mean: float) -> dict[str, Any]:
     return {"version": version, "mean": mean, "low": None, "high": None}
 
 
+def best_version(out: Path) -> int:
+    """As a reader finds it."""
+    return find_checkpoint(out, "best").version
+
+
 def test_the_best_is_only_replaced_by_what_is_no_worse(tmp_path: Path, spaces: Spaces) -> None:
     keep = EvaluationResults(tmp_path, RUN, spaces)
     story = [(1, 5.0, 1), (2, 4.0, 1), (3, 5.0, 3), (4, 7.0, 4), (5, 6.99, 4), (6, -1.0, 4)]
     for version, mean, expected in story:
         keep.add(blob(spaces, version), line(version, mean))
-        found = checkpoint.load_latest(tmp_path / "best")
-        assert found is not None
-        assert found.version == expected
-    assert best(tmp_path) == [3, 4]
+        assert best_version(tmp_path) == expected
+    assert best(tmp_path) == [4, 5]
     assert [(entry["version"], entry["mean"]) for entry in lines(tmp_path)] == [
         (version, mean) for version, mean, _ in story
     ]
@@ -68,19 +72,29 @@ def test_an_evaluator_that_died_goes_on_where_it_was(tmp_path: Path, spaces: Spa
     again = EvaluationResults(tmp_path, RUN, spaces)
     assert again.highest == 9.0
     again.add(blob(spaces, 5), line(5, 8.0))
-    assert best(tmp_path) == [3]
+    assert best_version(tmp_path) == 3
     assert (tmp_path / "evaluations.jsonl").read_text().splitlines()[-1] == json.dumps(line(5, 8.0))
 
 
-def test_after_a_return_to_an_older_checkpoint_the_newest_name_is_still_the_best(
+@pytest.mark.parametrize("keep", [1, 3])
+def test_as_many_of_the_best_stay_as_was_asked_for(
+    tmp_path: Path, spaces: Spaces, keep: int
+) -> None:
+    evaluate = msgspec.structs.replace(RUN.evaluate, keep=keep)
+    run = msgspec.structs.replace(RUN, evaluate=evaluate)
+    for version, mean in enumerate((1.0, 5.0, 2.0, 4.0, 3.0, 4.0), start=1):
+        EvaluationResults(tmp_path, run, spaces).add(blob(spaces, version), line(version, mean))
+    assert best(tmp_path) == {1: [2], 3: [2, 4, 6]}[keep]
+    assert best_version(tmp_path) == 2
+
+
+def test_after_a_return_to_an_older_checkpoint_the_older_name_is_the_best(
     tmp_path: Path, spaces: Spaces
 ) -> None:
     EvaluationResults(tmp_path, RUN, spaces).add(blob(spaces, 60), line(60, 9.0))
     again = EvaluationResults(tmp_path, RUN, spaces)
     again.add(blob(spaces, 55), line(55, 9.5))
-    found = checkpoint.load_latest(tmp_path / "best")
-    assert found is not None
-    assert found.version == 55
+    assert best_version(tmp_path) == 55
 
 
 def test_the_best_of_another_run_is_not_touched(tmp_path: Path, spaces: Spaces) -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -46,8 +47,11 @@ class Cluster:
             gone |= more
         for each in gone:
             os.kill(each, signal.SIGSTOP)  # nobody shall say goodbye
+        memory = [folder for each in gone for folder in held_memory(each)]
         for each in gone:
             os.kill(each, signal.SIGKILL)
+        for folder in memory:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def is_raylet(self, pid: int) -> bool:
         return self.place.alive()[pid].split()[0].endswith("/raylet")
@@ -57,6 +61,12 @@ class Cluster:
         placed = re.findall(rf"({role}-\d+) is on", run.text())
         self.ray.signal(signal.SIGUSR1)
         run.says(rf"(?!{'|'.join(placed)} ){role}-\d+ is on", timeout_s=PATIENCE_S)
+
+
+def held_memory(pid: int) -> list[Path]:
+    """The folders in shared memory that a process holds, which is lost with its machine."""
+    held = (path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir())
+    return [path for path in held if path.name.startswith("headrace-node-") and path.is_dir()]
 
 
 def parent(pid: int) -> int:

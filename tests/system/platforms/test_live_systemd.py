@@ -9,6 +9,8 @@ from tests.system.platforms.machine import BIN, Machine, machine
 
 __all__ = ["machine"]
 
+# On a busy machine: four units start at once, most of them with torch.
+PATIENCE_S = 240.0
 UNITS = ("headrace-broker", "headrace-learner", "headrace-evaluator", "headrace-node")
 ADDRESS = "tcp://10.0.0.1:5755"
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
@@ -35,6 +37,13 @@ def active(machine: Machine, unit: str) -> bool:
     return state == "active"
 
 
+def until_active(machine: Machine, unit: str, what: str) -> None:
+    try:
+        until(partial(active, machine, unit), f"{unit} {what}", timeout_s=PATIENCE_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{machine.journal(unit)}") from None
+
+
 def another(machine: Machine, unit: str, before: str) -> bool:
     # In this order: just killed it is still called active.
     return machine.show(unit, "MainPID") not in ("0", before) and active(machine, unit)
@@ -53,7 +62,7 @@ def start(machine: Machine) -> None:
         machine.run("systemctl", "enable", "--quiet", unit)
     machine.run("systemctl", "start", "--no-block", "headrace.target")
     for unit in UNITS:
-        until(partial(active, machine, unit), f"{unit} to be active")
+        until_active(machine, unit, "to be active")
 
 
 def says(machine: Machine, unit: str, words: str) -> None:
@@ -89,7 +98,7 @@ def check_withdrawal(machine: Machine) -> None:
     assert "was withdrawn" in machine.journal("headrace-node")
     machine.run("mv", "/srv/actor.pub", key)
     machine.run("systemctl", "start", "--no-block", "headrace-node")
-    until(partial(active, machine, "headrace-node"), "it to be back")
+    until_active(machine, "headrace-node", "to be back")
 
 
 def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machine) -> None:
@@ -137,5 +146,5 @@ def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
         machine.run("kill", "-STOP", machine.show(unit, "MainPID"))
     for unit in UNITS:
         until(partial(restarted, machine, unit), f"{unit}'s watchdog")
-        until(partial(active, machine, unit), f"{unit} to be back")
+        until_active(machine, unit, "to be back")
         assert "Watchdog timeout" in machine.journal(unit)

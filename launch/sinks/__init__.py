@@ -1,0 +1,1 @@
+"""Sends what a run writes down to where people look at their experiments."""

@@ -1,0 +1,31 @@
+"""A table for data frames: RUN_DIR/figures.parquet."""
+
+import io
+
+import numpy as np
+import pyarrow
+from pyarrow import parquet
+
+from headrace.launch.sinks.sink import Told
+from headrace.launch.sinks.to_csv import CsvSink
+
+
+class ParquetSink(CsvSink):
+    """Collects columns as the table for a spreadsheet does."""
+
+    def __init__(self, told: Told) -> None:
+        super().__init__(told)
+        self._path = told.folder / "figures.parquet"
+        self.where = str(self._path)
+
+    def _content(self) -> bytes:
+        columns = {name: np.asarray(column) for name, column in self.columns.items()}
+        table = pyarrow.table(
+            {name: pyarrow.array(held, mask=np.isnan(held)) for name, held in columns.items()}
+        )
+        written = io.BytesIO()
+        parquet.write_table(table, written)
+        return written.getvalue()
+
+
+open_sink = ParquetSink
