@@ -6,8 +6,9 @@ from msgspec import Struct
 from headrace.broker.protocol.fields import Count, Digest, Sizes
 
 
-class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Serves as base of the closed union in messages.py; fields travel by position."""
+class Message(Struct, frozen=True, array_like=True):
+    """Serves as base of the closed union in messages.py; fields travel by position. What a later
+    protocol adds at their end is ignored."""
 
 
 class Open(Message, frozen=True):

@@ -39,6 +39,7 @@ from headrace.broker.protocol.fields import (
     ranges,
 )
 from headrace.broker.protocol.lease_messages import Deliver, Done, LearnerPing, LearnerPong, Nack
+from headrace.broker.protocol.releases import OLDEST, PROTOCOL
 from headrace.broker.protocol.sampler_messages import (
     Ack,
     Limit,
@@ -79,7 +80,6 @@ __all__ = [
     "ranges",
 ]
 
-PROTOCOL: Final = 2
 MAGIC: Final = b"HR"
 MAX_HEADER: Final = 4096
 
@@ -270,7 +270,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     magic, protocol, tag, buffers, spare, size, check = _PREFIX.unpack(prefix)
     if magic != MAGIC:
         raise Malformed("magic")
-    if protocol != PROTOCOL:
+    if not OLDEST <= protocol <= PROTOCOL:
         raise OtherProtocol(protocol)
     if tag >= len(TYPES) or spare:
         raise Malformed("type")

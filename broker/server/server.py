@@ -20,7 +20,7 @@ from headrace.broker import sanitise
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.trained_shares import TrainedShares
-from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol import hello_payload, messages, releases
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Buffer, Hello, Message, Refusal
 from headrace.broker.server import send_decisions
@@ -64,22 +64,21 @@ class Server:
         self.ledger = ledger
         self.counters = counters
         self.inc = inc
-        self._shared = hello_payload.pack(shared)  # the run, as every peer must see it
         self.roster = roster
         self.gate = gate  # whose key a connection came with; None = there are no keys
         limits = self.limits = RateLimits(config)
         queue_bytes = ledger.state.queue_bytes
         self.memory = MemoryGuard(queue_bytes=queue_bytes)
         self.announce = announce  # where weight announcements go out
-        self._router = Mailbox(router)
-        replies = self._replies = Replies(self._router, counters, config.lease_s, queue_bytes)
+        mail = self._router = Mailbox(router)
+        replies = self._replies = Replies(mail, roster, counters, config.lease_s, queue_bytes)
         self._xpub = Mailbox(publisher)
         self.peer_log = PeerLog(limits, counters)
         self.weights = WeightMessages(
             ledger, limits, self.peer_log, replies, roster, announce=self._publish, inc=inc
         )
         self.takeover = Takeover(ledger, roster, replies, config.beat_s, self.weights.pong)
-        self.joining = Joining(ledger, roster, limits, gate, self.takeover)
+        self.joining = Joining(ledger, roster, limits, gate, self.takeover, shared)
         self.bulk_arrivals = BulkArrivals(ledger, limits, self.weights, self._take)
         self.trained_shares = TrainedShares()
         self.run_status = RunStatus(ledger, roster, self.weights, inc=inc, beat_s=config.beat_s)
@@ -179,13 +178,13 @@ class Server:
         try:
             message, views = messages.decode([frame.buffer for frame in frames[1:]])
         except messages.WireError as error:
-            other = isinstance(error, messages.OtherProtocol)
-            self.counters.dropped["protocol" if other else "malformed"] += 1
-            if other and self.limits.may_answer(budget, now):
-                self._replies.refuse(route, Refusal.PROTOCOL, str(error))
+            theirs = error.theirs if isinstance(error, messages.OtherProtocol) else None
+            self.counters.dropped["malformed" if theirs is None else "protocol"] += 1
+            if theirs is not None and self.limits.may_answer(budget, now):
+                self._replies.refuse(route, Refusal.PROTOCOL, releases.refusal(theirs), theirs)
             return
-        self.counters.count("in", type(message), size)
-        kind = type(message)
+        kind, protocol = type(message), frames[1].buffer[2]
+        self.counters.count("in", kind, size)
         if not self.limits.has_honest_size(message, views, size):
             self.peer_log.dropped("size", "a %s of %d bytes", kind.__name__, size)
         elif isinstance(message, Hello):
@@ -193,7 +192,7 @@ class Server:
         elif peer is None or not (self.joining.heard(peer, now) or kind is messages.Bye):
             self.counters.dropped["unknown"] += 1
             if self.limits.may_answer(budget, now):
-                self._replies.send(route, messages.Resync(self.inc))
+                self._replies.send(route, messages.Resync(self.inc), protocol=protocol)
         else:
             # Unrolls stay frames: they go out again as they came, without a copy.
             self._take(peer, message, frames[3:] if kind is messages.Unroll else views)
@@ -211,7 +210,7 @@ class Server:
     def _hello(
         self, frame: zmq.Frame, route: bytes, budget: ConnectionBudget, hello: Hello, body: Buffer
     ) -> None:
-        now = time.monotonic()
+        now, protocol = time.monotonic(), frame.buffer[2]
         if not self.limits.takes_hello(budget, now):
             self.counters.dropped["hello"] += 1
             return
@@ -222,15 +221,15 @@ class Server:
             return
         user = user_of(frame) if self.gate is not None else ""
         published = self.weights.fetch.version
-        objection = self.joining.refusal(hello, intro, user, published=published, now=now)
+        objection = self.joining.refusal(hello, intro, user, protocol, published=published, now=now)
         if objection is not None:
             who = sanitise.words(f"{hello.role} {hello.name}")
             if objection[0] is not Refusal.WAIT:
                 self.peer_log.log("refused %s: %s", who, sanitise.words(objection[1], 1000))
-            self._replies.refuse(route, *objection)
+            self._replies.refuse(route, *objection, protocol)
             return
         peer, news = self.joining.join(
-            route, hello, intro, user=user, address=address_of(frame), budget=budget, now=now
+            route, hello, intro, user, protocol, address=address_of(frame), budget=budget, now=now
         )
         if news:
             self.peer_log.log("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
@@ -240,14 +239,14 @@ class Server:
         for other, code, text in out:
             if code is Refusal.TAKEN:
                 self.peer_log.log("%s is out: %s", other.name, text)
-            self._replies.refuse(other.route, code, text)
+            self._replies.refuse(other.route, code, text, other.protocol)
         self._welcome(peer, version)
 
     # ---- sending --------------------------------------------------------------------------------
 
     def _publish(self, announce: messages.Announce) -> None:
-        """Sends an announcement to all subscribers."""
-        self._xpub.send(messages.encode(announce))
+        """Sends an announcement to all subscribers, who understand the oldest protocol alike."""
+        self._xpub.send(releases.spoken(messages.encode(announce), releases.OLDEST))
 
     def _pump(self) -> None:
         send_decisions.send(
@@ -264,5 +263,5 @@ class Server:
         welcome = messages.Welcome(
             self.inc, run, config.beat_s, config.lease_s, self.announce, version
         )
-        if not self._replies.send(peer.route, welcome, self._shared):
+        if not self._replies.send(peer.route, welcome, self.joining.welcomed(peer)):
             self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC

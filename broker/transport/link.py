@@ -40,6 +40,7 @@ from headrace.broker.protocol.messages import (
     decode,
     encode,
 )
+from headrace.broker.protocol.releases import PROTOCOL
 from headrace.broker.security import curve
 from headrace.broker.security.handshake import Handshakes, failure
 from headrace.broker.security.keys import Key
@@ -262,6 +263,8 @@ class Link:
                     log.info("the broker at %s lets us wait: %s", self.endpoint, message.text)
             case Refuse():
                 told = f"the broker at {self.endpoint} refused: {message.text}"
+                if frames[0][2] < PROTOCOL:  # a broker of this release answers in ours
+                    told += "; upgrade the broker first"
                 raise RefusedError(told + (f" (our key: {self._key.path})" if self._key else ""))
             case Resync():
                 # Each message that the new broker does not know brings one; one answer will do.

@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from headrace.broker import sanitise
-from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol import hello_payload, messages, releases
 from headrace.broker.release import release
 from headrace.broker.security.handshake import Handshakes, failure
 from headrace.broker.security.keys import Key
@@ -197,7 +197,7 @@ def _protocol(visit: BrokerVisit) -> Iterator[Finding]:
         yield Finding(BAD, "protocol", f"{words}; is it a broker, and is it alive?")
     else:
         level = WARN if visit.took_s > 0.5 else OK
-        words = f"{messages.PROTOCOL} on both ends, answer in {1000 * visit.took_s:.1f} ms"
+        words = f"{releases.PROTOCOL} on both ends, answer in {1000 * visit.took_s:.1f} ms"
         yield Finding(level, "protocol", words)
 
 

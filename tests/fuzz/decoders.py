@@ -7,7 +7,7 @@ import struct
 import msgspec
 from xxhash import xxh32_intdigest
 
-from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol import hello_payload, messages, releases
 from headrace.broker.transport import endpoints
 from headrace.launch.config import run_file
 from headrace.launch.config.shared_run import for_peers, from_shared, shared
@@ -34,7 +34,7 @@ def decode(data: bytes) -> None:
     if count > 2:
         count = 0 if count < 250 else 28 + count % 8
     check = xxh32_intdigest(header, seed=tag << 16 | count)
-    prefix = _PREFIX.pack(b"HR", messages.PROTOCOL, tag, count, 0, len(header), check)
+    prefix = _PREFIX.pack(b"HR", releases.PROTOCOL, tag, count, 0, len(header), check)
     try:
         message, _ = messages.decode([prefix, header, *_BUFFERS[:count]])
     except messages.WireError:

@@ -4,7 +4,7 @@ import struct
 
 import xxhash
 
-from headrace.broker.protocol import messages
+from headrace.broker.protocol import releases
 
 
 def framed(header: bytes, tag: int, *, buffers: int = 0) -> list[bytes]:
@@ -12,7 +12,7 @@ def framed(header: bytes, tag: int, *, buffers: int = 0) -> list[bytes]:
     check = xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers)
     return [
         struct.pack(
-            "!2sBBHHII", b"HR", messages.PROTOCOL, tag & 255, buffers & 65535, 0, len(header), check
+            "!2sBBHHII", b"HR", releases.PROTOCOL, tag & 255, buffers & 65535, 0, len(header), check
         ),
         header,
     ]

@@ -7,12 +7,15 @@ incarnation belongs to the user that said it first. Without keys every user is "
 import ipaddress
 from typing import Final
 
+import msgspec
 import zmq
 
 from headrace.broker import sanitise
 from headrace.broker.ledger.ledger import Ledger
+from headrace.broker.protocol import hello_payload, releases
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
+from headrace.broker.protocol.releases import PROTOCOL
 from headrace.broker.server.connections.rate_limits import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.connections.takeover import Takeover
@@ -50,8 +53,10 @@ class Joining:
         limits: RateLimits,
         gate: Gate | None,
         takeover: Takeover,
+        run: releases.Sections,
     ) -> None:
         self._takeover = takeover
+        self._run = run
         self._ledger = ledger
         self._roster = roster
         self._limits = limits
@@ -61,7 +66,14 @@ class Joining:
         roster.most_ranks = ledger.state.credit.batch
 
     def refusal(
-        self, hello: Hello, intro: HelloPayload, user: str, *, published: int, now: float
+        self,
+        hello: Hello,
+        intro: HelloPayload,
+        user: str,
+        protocol: int,
+        *,
+        published: int,
+        now: float,
     ) -> tuple[Refusal, str] | None:
         """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
@@ -75,6 +87,11 @@ class Joining:
         actor = self._ledger.state.actors.get(hello.inc)
         if actor is not None and actor.expelled:
             return Refusal.UNROLLS, actor.expelled
+        if unknown := releases.unknown_setting(self._run, protocol, hello.role):
+            return Refusal.PROTOCOL, unknown
+        if intro.shared is not None:
+            full = releases.completed(intro.shared, self._run, protocol)
+            intro = msgspec.structs.replace(intro, shared=full)
         owner = actor.user if actor is not None else None
         objection = self._roster.refusal(hello, intro, user, owner)
         if objection is None and hello.role == "learner":
@@ -86,8 +103,9 @@ class Joining:
         route: bytes,
         hello: Hello,
         intro: HelloPayload,
-        *,
         user: str,
+        protocol: int,
+        *,
         address: str,
         budget: ConnectionBudget,
         now: float,
@@ -105,6 +123,7 @@ class Joining:
             hello.spaces,
             intro.spaces[:_WORDS],
             hello.version,
+            protocol=protocol,
             user=user,
             budget=budget,
             address=address,
@@ -112,7 +131,12 @@ class Joining:
         if intro.port:  # only at its own address: no peer may send Prometheus elsewhere
             peer.metrics_address = f"{address}:{intro.port}"
         new = self._roster.join(peer)
-        return peer, "joins" if new else "goes on from another connection" if moved else ""
+        news = "joins" if new else "goes on from another connection" if moved else ""
+        return peer, f"{news}, by protocol {protocol}" if news and protocol < PROTOCOL else news
+
+    def welcomed(self, peer: Peer) -> bytes:
+        """Returns the run as that peer may know it, for its WELCOME."""
+        return hello_payload.pack(releases.known(self._run, peer.protocol))
 
     def enter(
         self, peer: Peer, hello: Hello, intro: HelloPayload, *, published: int

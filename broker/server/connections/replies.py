@@ -1,10 +1,12 @@
-"""Sends the broker's messages. What a socket does not take is dropped; bulk waits for room."""
+"""Sends the broker's messages, to each peer in its own protocol. What a socket does not take is
+dropped; bulk waits for room."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from headrace.broker.protocol import messages as wire
+from headrace.broker.protocol import releases
 from headrace.broker.protocol.messages import (
     Chunk,
     Deliver,
@@ -16,7 +18,7 @@ from headrace.broker.protocol.messages import (
     Refusal,
 )
 from headrace.broker.server.connections.counters import Counters
-from headrace.broker.server.connections.roster import Peer
+from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.transport.bulk.sender import BulkSender, Send
 from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, UnsentBytes
 from headrace.broker.transport.mailbox import Mailbox
@@ -29,25 +31,28 @@ class Replies:
     """Sends through the ROUTER, with flow control for each peer."""
 
     def __init__(
-        self, router: Mailbox, metrics: Counters, lease_s: float, queue_bytes: int
+        self, router: Mailbox, roster: Roster, metrics: Counters, lease_s: float, queue_bytes: int
     ) -> None:
         self.pipes = UnsentBytes()
         # Called when nothing waits for a peer any more, after something did.
         self.emptied: Callable[[Peer], object] = bool
         self._router = router
+        self._roster = roster
         self._metrics = metrics
         self._lease_s = lease_s
         self._queue_bytes = queue_bytes  # what learners do not read may be as much as the queue
 
-    def send(self, route: bytes, message: Message, *buffers: Payload) -> bool:
-        """Sends a message; False = there was no room for it, or no peer there."""
-        return self._send(route, wire.encode(message, *buffers))
+    def send(self, route: bytes, message: Message, *buffers: Payload, protocol: int = 0) -> bool:
+        """Sends a message; False = there was no room for it, or no peer there. `protocol`: for a
+        route where no peer is."""
+        return self._send(route, wire.encode(message, *buffers), protocol=protocol)
 
     def bulk(self, peer: Peer, key: Hashable, message: Message, *buffers: Payload) -> None:
         """Sends bulk in its turn, in pieces where the line is slow; without room it waits."""
         if peer.bulk is None:
             peer.bulk = BulkSender(self._lease_s)
-        frames = wire.encode(message, *buffers)
+        # Before it waits: if it goes in pieces, these frames travel inside its Open.
+        frames = releases.spoken(wire.encode(message, *buffers), peer.protocol)
         peer.bulk.submit(key, frames, self._to(peer), time.monotonic())
 
     def reached(self, peer: Peer, message: Reached) -> None:
@@ -71,29 +76,35 @@ class Replies:
 
     def is_reachable(self, route: bytes, message: Message) -> bool:
         """Sends a harmless message; False = the connection is closed."""
-        return self._router.reaches([route, *wire.encode(message)])
+        return self._router.reaches([route, *self._spoken(route, wire.encode(message), 0)])
 
     def send_all(self, route: bytes, messages: Sequence[Message]) -> None:
         for message in messages:
             self.send(route, message)
 
-    def refuse(self, route: bytes, code: Refusal, text: str) -> None:
+    def refuse(self, route: bytes, code: Refusal, text: str, protocol: int = 0) -> None:
         self._metrics.refused[code.name.lower()] += 1
         # The description of two environments may be long; what matters stands first.
-        self.send(route, wire.Refuse(code, text[:_MOST_WORDS]))
+        self.send(route, wire.Refuse(code, text[:_MOST_WORDS]), protocol=protocol)
 
     def _to(self, peer: Peer) -> Send:
         queue = self._queue_bytes if peer.role == "learner" else 0
         return partial(self._send, peer.route, queue=queue)
 
-    def _send(self, route: bytes, frames: Sequence[Payload], *, queue: int = 0) -> bool:
+    def _spoken(self, route: bytes, frames: Sequence[Payload], protocol: int) -> Sequence[Payload]:
+        peer = self._roster.get(route)
+        return releases.spoken(frames, protocol or (peer.protocol if peer else releases.PROTOCOL))
+
+    def _send(
+        self, route: bytes, frames: Sequence[Payload], *, queue: int = 0, protocol: int = 0
+    ) -> bool:
         kind = wire.kind(frames)
         size, bulk, most = len(route) + sum(map(len, frames)), kind in _BULK, MOST_BULK + queue
         if not self.pipes.has_room(route, size, bulk=bulk, most=most, in_all=queue):
             self._metrics.peer_full += not bulk  # bulk waits for room
             return False
         left = self.pipes.count(route, size, bulk=bulk, most=most)
-        sent = self._router.send([route, *frames], left)
+        sent = self._router.send([route, *self._spoken(route, frames, protocol)], left)
         if sent:
             self._metrics.count("out", kind, size)
         else:

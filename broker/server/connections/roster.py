@@ -8,6 +8,7 @@ from typing import Any
 from headrace.broker import sanitise
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
+from headrace.broker.protocol.releases import PROTOCOL
 from headrace.broker.server.connections.rate_limits import ConnectionBudget
 from headrace.broker.transport.bulk.sender import BulkSender
 
@@ -31,6 +32,7 @@ class Peer:
     acting: int = -1  # actor, evaluator: version it proved to act with
     fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
     wanted_chunks: dict[int, None] = field(default_factory=dict)  # of it, to be sent in order
+    protocol: int = PROTOCOL  # that it speaks
     user: str = ""  # "role:name" of its key; "" = there are no keys
     budget: ConnectionBudget = field(default_factory=ConnectionBudget)
     stats: dict[str, float] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol import hello_payload, messages, releases
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import (
     Buffer,
@@ -78,7 +78,7 @@ def framed(header: bytes, tag: int, **other: int) -> list[bytes]:
     buffers = other.get("buffers", 0)
     check = other.get("check", xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers))
     size = other.get("size", len(header))
-    protocol, spare = other.get("protocol", messages.PROTOCOL), other.get("spare", 0)
+    protocol, spare = other.get("protocol", releases.PROTOCOL), other.get("spare", 0)
     prefix = struct.pack("!2sBBHHII", b"HR", protocol, tag, buffers, spare, size, check)
     return [prefix, header]
 
@@ -152,7 +152,6 @@ DELIVER = messages.TYPES.index(messages.Deliver)
         (framed(HEADER + b"\0", UNROLL), "fields"),  # bytes behind the message
         (framed(HEADER[:-1], UNROLL), "fields"),
         (framed(msgpack.packb([1, 2, 3]), UNROLL), "fields"),  # too few
-        (framed(msgpack.packb([1, 2, 3, 0, 4, 5, 6, 7, 1, [], 9]), UNROLL), "fields"),  # too many
         (framed(msgpack.packb([1, 2, "3", 0, 4, 5, 6, 7]), UNROLL), "fields"),
         (framed(msgpack.packb([1, 2, -3, 0, 4, 5, 6, 7]), UNROLL), "fields"),
         (framed(msgpack.packb([1, 2, 2**60, 0, 4, 5, 6, 7]), UNROLL), "fields"),
@@ -180,7 +179,7 @@ def test_a_buffer_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_protocol_is_told_both_numbers() -> None:
-    with pytest.raises(OtherProtocol, match=r"9.*2.*upgrade") as caught:
+    with pytest.raises(OtherProtocol, match=r"9.*3.*upgrade") as caught:
         decode(framed(b"whatever they say there", 200, protocol=9))
     assert caught.value.theirs == 9
 
@@ -203,6 +202,8 @@ def test_every_flipped_bit_in_front_is_noticed() -> None:
     for bit in range(8 * len(front)):
         flipped = bytearray(front)
         flipped[bit // 8] ^= 1 << bit % 8
+        if flipped[2] == releases.OLDEST:
+            continue  # one that is spoken too: the message is the same
         assert refused([bytes(flipped[:16]), bytes(flipped[16:]), *GOOD[2:]]), bit
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from headrace.broker.protocol import messages
+from headrace.broker.protocol import messages, releases
 from tests.system.conftest import RUN, Place, Process
 
 ENVS = {"PYTHONPATH": str(Path(__file__).parent)}
@@ -414,25 +414,30 @@ def cut(checkpoint: Path) -> None:
 # ---- another release ---------------------------------------------------------------------------
 
 
-def of_another_release(frames: list[messages.Payload]) -> list[bytes]:
-    """The same message with another protocol number in its third byte."""
-    prefix, *rest = [f.bytes if isinstance(f, zmq.Frame) else bytes(f) for f in frames]
-    return [prefix[:2] + bytes([messages.PROTOCOL + 1]) + prefix[3:], *rest]
+TOO_NEW, TOO_OLD = releases.PROTOCOL + 1, releases.OLDEST - 1
 
 
 def test_a_peer_of_another_release_is_told_so(place: Place) -> None:
+    """In its own protocol, which it understands: Refuse is the same in all."""
     broker = place.broker()
     broker.says("run small at")
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
-        peer.linger = 0
-        peer.connect(place.ipc)
-        peer.send_multipart(of_another_release(messages.encode(messages.Hello("actor", "old", 7))))
-        assert peer.poll(10_000)
-        message, _ = messages.decode(peer.recv_multipart())
-    assert isinstance(message, messages.Refuse)
-    assert message.code == messages.Refusal.PROTOCOL
-    assert f"protocol {messages.PROTOCOL + 1}" in message.text
-    assert f"protocol {messages.PROTOCOL} " in message.text
+    told = {}
+    with zmq.Context() as context:
+        for protocol in (TOO_OLD, TOO_NEW):
+            with context.socket(zmq.DEALER) as peer:
+                peer.linger = 0
+                peer.connect(place.ipc)
+                hello = messages.encode(messages.Hello("actor", "other", 7))
+                peer.send_multipart(releases.spoken(hello, protocol))
+                assert peer.poll(10_000)
+                answer = peer.recv_multipart()
+                assert answer[0][2] == protocol
+                message, _ = messages.decode(releases.spoken(answer, releases.PROTOCOL))
+                assert isinstance(message, messages.Refuse)
+                assert message.code == messages.Refusal.PROTOCOL
+                told[protocol] = message.text
+    assert f"you speak {TOO_OLD}: upgrade this peer" in told[TOO_OLD]
+    assert f"you speak {TOO_NEW}: upgrade the broker first" in told[TOO_NEW]
     assert broker.term() == 0
 
 
@@ -445,7 +450,5 @@ def test_a_broker_of_another_release_ends_a_role(place: Place, role: str) -> Non
         assert broker.poll(30_000)
         route = broker.recv_multipart()[0]
         refuse = messages.encode(messages.Refuse(messages.Refusal.PROTOCOL, "in words of tomorrow"))
-        broker.send_multipart([route, *of_another_release(refuse)])
-        refuses(
-            process, f"protocol {messages.PROTOCOL + 1}", "upgrade the older side", timeout_s=20
-        )
+        broker.send_multipart([route, *releases.spoken(refuse, TOO_NEW)])
+        refuses(process, f"protocol {TOO_NEW}", "upgrade the older side", timeout_s=20)
