@@ -4,9 +4,6 @@ MLFLOW_EXPERIMENT_NAME and the rest of its variables."""
 import os
 from collections.abc import Mapping
 
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param
-
 from headrace.launch.sinks.sink import Kept, Told
 
 _LONGEST = 500  # characters of a value that every server takes
@@ -16,12 +13,16 @@ class MlflowSink:
     """Sends to one run there, the same one when a run is continued."""
 
     def __init__(self, told: Told) -> None:
+        from mlflow import MlflowClient
+
         self._client = MlflowClient()
         self.id = told.id or self._new(told)
         self._client.update_run(self.id, status="RUNNING")
         self.where = f"run {self.id} at {self._client.tracking_uri}"
 
     def _new(self, told: Told) -> str:
+        from mlflow.entities import Param
+
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "headrace")
         found = self._client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self._client.create_experiment(name)
@@ -32,6 +33,8 @@ class MlflowSink:
         return run_id
 
     def row(self, figures: Mapping[str, float], *, step: int, at: float) -> None:
+        from mlflow.entities import Metric
+
         metrics = [Metric(name, value, int(1000 * at), step) for name, value in figures.items()]
         self._client.log_batch(self.id, metrics=metrics)
 

@@ -3,8 +3,6 @@
 import io
 
 import numpy as np
-import pyarrow
-from pyarrow import parquet
 
 from headrace.launch.sinks.sink import Told
 from headrace.launch.sinks.to_csv import CsvSink
@@ -19,6 +17,9 @@ class ParquetSink(CsvSink):
         self.where = str(self._path)
 
     def _content(self) -> bytes:
+        import pyarrow
+        from pyarrow import parquet
+
         columns = {name: np.asarray(column) for name, column in self.columns.items()}
         table = pyarrow.table(
             {name: pyarrow.array(held, mask=np.isnan(held)) for name, held in columns.items()}

@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping
 
-from matplotlib import image
-from torch.utils.tensorboard import SummaryWriter
-
 from headrace.launch.sinks.sink import Kept, Told
 
 
@@ -12,6 +9,8 @@ class TensorBoardSink:
     """Writes event files."""
 
     def __init__(self, told: Told) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         folder = told.folder / "tensorboard"
         self.id, self.where = folder.name, f"tensorboard --logdir {folder}"
         self._writer = SummaryWriter(str(folder))
@@ -24,6 +23,8 @@ class TensorBoardSink:
             self._writer.add_scalar(name, value, step, walltime=at)
 
     def end(self, kept: Kept) -> None:
+        from matplotlib import image
+
         for name, value in kept.summary.items():
             self._writer.add_scalar(f"summary/{name}", value)
         for path in kept.pictures:

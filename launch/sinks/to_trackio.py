@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import trackio
-
 from headrace.launch.sinks.sink import Kept, Told
 
 
@@ -15,6 +13,8 @@ class TrackioSink:
     """Sends to one run there, the same one when a run is continued."""
 
     def __init__(self, told: Told) -> None:
+        import trackio
+
         project = os.environ.get("TRACKIO_PROJECT", "headrace")
         with contextlib.redirect_stdout(io.StringIO()):  # it greets
             self._run: Any = trackio.init(
@@ -32,6 +32,8 @@ class TrackioSink:
         self._run.log({**figures, "at": at}, step=step)
 
     def end(self, kept: Kept) -> None:
+        import trackio
+
         last: dict[str, object] = {f"summary/{name}": v for name, v in kept.summary.items()}
         last |= {path.stem: trackio.Image(str(path)) for path in kept.pictures}
         self._run.log(last | {path.stem: trackio.Video(str(path)) for path in kept.videos})

@@ -5,8 +5,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import wandb
-
 from headrace.launch.sinks.sink import Kept, Told
 
 
@@ -14,6 +12,8 @@ class WandbSink:
     """Sends to one run there, the same one when a run is continued."""
 
     def __init__(self, told: Told) -> None:
+        import wandb
+
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "headrace"),
             name=told.folder.name,
@@ -33,6 +33,8 @@ class WandbSink:
         self._run.log({**figures, "steps": step, "at": at})
 
     def end(self, kept: Kept) -> None:
+        import wandb
+
         self._run.summary.update(dict(kept.summary))
         pictures = {path.stem: wandb.Image(str(path)) for path in kept.pictures}
         self._run.log(pictures | {path.stem: wandb.Video(str(path)) for path in kept.videos})
