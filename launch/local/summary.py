@@ -47,6 +47,8 @@ def write(
         "trained_steps_per_s": round(learner.get("trained_steps_per_s", 0.0), 1),
         "episodes": learner.get("episodes", 0),
         "mean_return": _rounded(learner.get("mean_return")),
+        "mean_length": _rounded(learner.get("mean_length")),
+        "metrics": {name: round(mean, 6) for name, mean in learner.get("metrics", {}).items()},
         "solved_at_s": _rounded(learner.get("solved_at_s")),
         "solved_at_steps": learner.get("solved_at_steps"),
         "evaluation": _evaluation(evaluations),
