@@ -33,10 +33,7 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     metrics: Annotated[
-        tuple[
-            Annotated[str, Meta(pattern=r"^[!-~]([ -~]*[!-~])?\Z", max_length=MOST_METRIC_NAME)],
-            ...,
-        ],
+        tuple[Annotated[str, Meta(pattern=r"^[ -~]+\Z", max_length=MOST_METRIC_NAME)], ...],
         Meta(
             max_length=MOST_METRICS,
             description="entries of info to sum up and show, as success; episode.r = entry r of the"

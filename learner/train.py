@@ -14,7 +14,7 @@ from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInpu
 from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
-from headrace.learner.history.line import line, rounded
+from headrace.learner.history.line import for_beats, line, rounded
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.model import Output
 from headrace.learner.models.normalise import explained, moments, value_fit
@@ -263,7 +263,7 @@ def show(parts: TrainParts, stats: dict[str, float]) -> None:
     parts.metrics.show(progress, stats, ages, steps, time.time())
     pace = parts.pace.since(parts.clock(), progress.trained_steps, parts.metrics.phase_seconds())
     told = line(progress, parts.clock(), pace | ages | stats)
-    parts.feed.stats({name: float(value) for name, value in told.items() if value is not None})
+    parts.feed.stats(for_beats(told))
     if parts.ranks.rank == 0:
         if news := progress.news():
             log.warning(news)

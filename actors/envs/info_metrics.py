@@ -10,23 +10,28 @@ from numpy.typing import NDArray
 from headrace.learner.spaces import LARGEST_METRIC
 
 Numbers = NDArray[np.float64]  # NaN = not in info, infinite = it is no number that can be shown
+_SCALARS = (float, int, np.number, np.bool_)
 
 
 class InfoMetrics:
     """Finds each metric by its name, or along the dots in it: episode.r is entry r of episode."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._names = [(name, tuple(name.split("."))) for name in names]
+        self.names = [(name, tuple(name.split("."))) for name in names]
 
     def read(self, info: Mapping[str, Any], into: Numbers) -> None:
         """Reads the info of one environment into its row, [metrics]."""
-        for place, (name, path) in enumerate(self._names):
-            into[place] = _number(_find(info, name, path)[1])
+        for place, (name, path) in enumerate(self.names):
+            value = info.get(name)
+            if value is None and len(path) > 1:
+                value = _find(info, name, path)[1]
+            plain = type(value) is float and -LARGEST_METRIC <= value <= LARGEST_METRIC
+            into[place] = value if plain else _number(value)
 
     def read_batch(self, info: Mapping[str, Any], into: Numbers) -> None:
         """Reads the info of a vector environment into [envs, metrics]. Beside an entry gymnasium
         puts another, its name behind a dash: which environments gave it."""
-        for place, (name, path) in enumerate(self._names):
+        for place, (name, path) in enumerate(self.names):
             given, values = _find(info, name, path)
             into[:, place] = _numbers(values, len(into))
             if np.shape(given) == (len(into),):
@@ -52,7 +57,7 @@ def _number(value: Any) -> float:
     if value is None:
         return math.nan
     try:
-        if not isinstance(value, float | int | np.number | np.bool_):
+        if not isinstance(value, _SCALARS):
             array = np.asarray(value)
             value = array.reshape(()) if array.dtype.kind in "biuf" else math.inf
         number = float(value)

@@ -203,12 +203,14 @@ class EnvGroup(Group):
         self._rows = frame.obs[leaf.name][self._columns]
         self._reward = frame.reward[self._columns]
         self._flags = frame.flags[self._columns]
-        self._metrics = None if frame.metrics is None else frame.metrics[self._columns]
+        self._metrics = np.empty((len(self._flags), 0))
+        if frame.metrics is not None:
+            self._metrics = frame.metrics[self._columns]
 
     def step(self, actions: Rows) -> None:
         began = time.perf_counter()
         envs, over, group, at = self._envs, self._over, self._group, self._books.at
-        dtype, shape, array = self._dtype, self._shape, np.ndarray
+        dtype, shape, array, measures = self._dtype, self._shape, np.ndarray, self._info.names
         self._flags[:] = 0
         numbers = range(len(envs))
         given = self._actions.each(actions)
@@ -229,7 +231,7 @@ class EnvGroup(Group):
                 else:
                     self._write(index, observation, ended or cut)
                 self._reward[index] = float(reward)
-                if self._metrics is not None:
+                if measures:
                     self._info.read(info, self._metrics[index])
                 if ended or cut:
                     self._flags[index] = (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
@@ -243,8 +245,7 @@ class EnvGroup(Group):
     def _dead(self, index: int) -> None:
         """Marks the step of an environment that has just been reset: the step only did that."""
         self._reward[index], self._flags[index], self._over[index] = 0.0, DEAD, False
-        if self._metrics is not None:
-            self._metrics[index] = np.nan
+        self._metrics[index] = np.nan
         books = self._books
         books.missed[self._first + index] += 1
 

@@ -5,6 +5,9 @@ from typing import Any
 
 from headrace.learner.progress import Progress
 
+# Of a beat's header (4 KiB), beside the leases that it lists; and of a figure beside its name.
+_MOST_BYTES, _FIGURE_BYTES = 2400, 12
+
 
 class Pace:
     """Says how fast training was, and where the learner's time went, since it was last asked."""
@@ -41,9 +44,20 @@ def line(progress: Progress, at: float, figures: Mapping[str, float]) -> dict[st
         "mean_return": progress.mean_return(),
         "mean_length": None if length is None else round(length, 3),
         "lag": progress.lag()["mean"],
-        **rounded(figures),
         **rounded(means),
+        **rounded(figures),
     }
+
+
+def for_beats(told: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a line that every beat carries: the first that fit into its header,
+    for a loss of the user's own may return any number of figures."""
+    found, size = {}, 0
+    for name, value in told.items():
+        size += len(name.encode()) + _FIGURE_BYTES
+        if value is not None and size <= _MOST_BYTES:
+            found[name] = float(value)
+    return found
 
 
 def rounded(figures: Mapping[str, float]) -> dict[str, float]:
