@@ -188,9 +188,10 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
     journals(tmp_path)
     result = write(tmp_path)
     assert (tmp_path / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    first, unrolls, stale, rejected, abandoned, *where = summary.words(
+    first, measured, unrolls, stale, rejected, abandoned, *where = summary.words(
         result, tmp_path
     ).splitlines()
+    assert measured == "metrics: won 0.5"
     assert first.startswith("solved: return 475.123 after 24,000 steps, ")
     assert first.endswith("(12,346 trained steps/s)")
     assert unrolls == (
