@@ -5,6 +5,9 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct, field
 
 Stepping = Literal["auto", "inline", "vector", "threads", "processes"]
+# Names of env.metrics, and characters of one: all of them travel with each beat of a learner.
+MOST_METRICS, MOST_METRIC_NAME = 16, 40
+
 STEPPINGS: tuple[str, ...] = get_args(Stepping)
 
 
@@ -29,6 +32,14 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " are allowed; empty = all are"
         ),
     ] = ""
+    metrics: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[ -~]+\Z", max_length=MOST_METRIC_NAME)], ...],
+        Meta(
+            max_length=MOST_METRICS,
+            description="entries of info to sum up and show, as success; episode.r = entry r of the"
+            " dict episode",
+        ),
+    ] = ()
     bounds: Annotated[
         Literal["clip", "tanh"],
         Meta(

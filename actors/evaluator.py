@@ -6,9 +6,11 @@ those episodes count, not the first that end: short ones would be too many.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from headrace.actors.acting.frame_stacks import FrameStacks
@@ -18,6 +20,7 @@ from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs import envpool
 from headrace.actors.envs.atari import whole_games
 from headrace.actors.envs.convert import Env, EnvError, Writer, blamed
+from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_env
 from headrace.actors.stepping.group import check_spaces
 from headrace.actors.stepping.stepper import Frame
@@ -25,10 +28,12 @@ from headrace.learner.spaces import DEAD, Spaces
 
 
 class Scores(NamedTuple):
-    """Holds returns and lengths by episode, in the order of the seeds."""
+    """Holds returns and lengths by episode, in the order of the seeds; and metrics."""
 
     returns: list[float]
     lengths: list[int]
+    # By name in env.metrics: last values of the episodes that gave it, in the order of their ends.
+    metrics: Mapping[str, list[float]] = MappingProxyType({})
 
 
 class StoppedError(Exception):
@@ -50,7 +55,9 @@ def play(
     to. `stopped` is asked before every step; once it says so, StoppedError is raised. Whatever goes
     wrong in an environment is an EnvError.
     """
-    scores = Scores([0.0] * how.episodes, [0] * how.episodes)
+    spaces = msgspec.structs.replace(spaces, metrics=env_config.metrics)
+    metrics: dict[str, list[float]] = {name: [] for name in spaces.metrics}
+    scores = Scores([0.0] * how.episodes, [0] * how.episodes, metrics)
     waiting = iter(range(how.episodes))
     with contextlib.closing(_EnvTable(policy, spaces, how)) as table:
         table.make(env_config)
@@ -69,6 +76,9 @@ def play(
                 episode = playing.pop(place)
                 scores.returns[episode] = table.returns[place]
                 scores.lengths[episode] = table.lengths[place]
+                for name, last in zip(spaces.metrics, table.lasts[place].tolist(), strict=True):
+                    if math.isfinite(last):
+                        metrics[name].append(last)
                 following = next(waiting, None)
                 if following is not None:
                     playing[place] = following
@@ -93,6 +103,8 @@ class _EnvTable:
         self.envs: list[Env] = []
         self.over = [False] * places
         self.returns, self.lengths = [0.0] * places, [0] * places
+        self._info = InfoMetrics(spaces.metrics)
+        self.lasts = np.full((places, len(spaces.metrics)), np.nan)  # metrics of the episode
         self._policy, self._spaces, self._greedy = policy, spaces, how.greedy
         self._frame = Frame.empty(spaces, groups=places, envs=1)
         self._stacks = FrameStacks(
@@ -118,7 +130,7 @@ class _EnvTable:
     def begin(self, place: int, seed: int) -> None:
         """Begins an episode; nothing is remembered of the one before."""
         self._seeds[place], self.returns[place], self.lengths[place] = seed, 0.0, 0
-        self.over[place] = False
+        self.over[place], self.lasts[place] = False, np.nan
         with self._blamed("reset", place):
             observation, _ = self.envs[place].reset(seed=seed)
             self._writer.check(observation)
@@ -144,12 +156,16 @@ class _EnvTable:
 
     def _one(self, place: int, action: Any) -> None:
         with self._blamed("step", place):
-            observation, reward, ended, cut, _ = self.envs[place].step(action)
+            observation, reward, ended, cut, info = self.envs[place].step(action)
             gained = float(reward)
             if not math.isfinite(gained):
                 raise ValueError(f"a reward of {gained}")
             # Nobody acts on an episode's last observation, but a learner would reject it, too.
             self._take(place, observation, last=bool(ended or cut))
+        if self._frame.metrics is not None:
+            row = self._frame.metrics[place]
+            self._info.read(info, row)
+            np.copyto(self.lasts[place], row, where=np.isfinite(row))
         self.returns[place] += gained
         self.lengths[place] += 1
         self.over[place] = bool(ended or cut)

@@ -1,5 +1,6 @@
 """The metrics of a sampler."""
 
+import logging
 import time
 from collections.abc import Iterator
 
@@ -7,10 +8,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from headrace.actors.metric_sums import MetricSums
 from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.histograms import STEP_S, Buckets, settled_sum
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.sampler_figures import FAILURES, METRICS, WAITS
+
+log = logging.getLogger(__name__)
 
 
 class SamplerMetrics(Collector):
@@ -42,6 +46,8 @@ class SamplerMetrics(Collector):
         self.failures = dict.fromkeys(FAILURES, 0)  # environments restarted, by where
         self.steps = Buckets(STEP_S)  # seconds of an environment's step, mean of an unroll
         self._spent_before = (0.0, 0)  # inside the environments, and steps, at the last unroll
+        self.unusable_values = 0  # in info, of metrics that are asked for
+        self._complained: set[str] = set()  # metrics of which the log has told that
         registry.register(self)
 
     def watch(self, end: SamplerEnd) -> None:
@@ -94,6 +100,21 @@ class SamplerMetrics(Collector):
         self.acted(rows, seconds)
         self.replies_s += seconds
 
+    def unusable(self, metrics: MetricSums | None) -> None:
+        """Counts the values of info in an unroll that are no numbers; names each metric once."""
+        if metrics is None or not metrics.unusable.any():
+            return
+        self.unusable_values += int(metrics.unusable.sum())
+        names = self._stepper.spaces.metrics if self._stepper is not None else ()
+        for name, times in zip(names, metrics.unusable.tolist(), strict=True):
+            if times and name not in self._complained:
+                self._complained.add(name)
+                log.warning(
+                    "env.metrics: %r in info is not always a finite number; such values are left"
+                    " out and counted",
+                    name,
+                )
+
     def waited(self, phase: str, seconds: float) -> None:
         self.waits[phase] += seconds
         self.waiting_s += seconds
@@ -141,6 +162,7 @@ class SamplerMetrics(Collector):
             "env_steps": float(self.env_steps),
             "episodes": float(self.episodes),
             "raw_bytes": float(self.raw_bytes),
+            "unusable": float(self.unusable_values),
             **{f"fail_{where}": float(n) for where, n in self.failures.items()},
             **self.costs(),
             **self.steps.figures("step"),

@@ -23,12 +23,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.actors.episodes import RunningEpisodes
+from headrace.actors.metric_sums import MetricSums
 from headrace.broker.peers.outbox import FinishedUnroll
-from headrace.broker.protocol.messages import MAX_EPISODES, Buffer, Episodes
+from headrace.broker.protocol.messages import Buffer
 from headrace.learner.config import UnrollConfig
 from headrace.learner.spaces import (
     DEAD,
-    TRUNCATED,
     Field,
     Spaces,
     out_of_bounds,
@@ -41,7 +42,7 @@ from headrace.learner.spaces import (
 _LEAST_SHARE = 10
 
 Rows = Mapping[str, NDArray[np.generic]]
-_Episode = tuple[int, float, int]  # column, return, length
+_NONE: NDArray[np.generic] = np.empty(0, np.float64)
 
 
 def versions_to_play(max_lag: int, waited: int) -> int:
@@ -54,8 +55,9 @@ def versions_to_play(max_lag: int, waited: int) -> int:
 class Part:
     """Writes the columns of an unroll that are stepped together."""
 
-    def __init__(self, columns: slice, *, length: int) -> None:
+    def __init__(self, columns: slice, *, length: int, metrics: MetricSums | None = None) -> None:
         self.columns = columns  # of the unroll
+        self._metrics = None if metrics is None else metrics.steps[:, columns]
         self.versions = (0, 0)  # of the weights that acted since row 0: lowest, highest
         self.steps = length  # of the unroll that was closed last; below `length` = it ended early
         self._length = length
@@ -96,11 +98,18 @@ class Part:
         self.versions = (min(low, version), max(high, version))
         self._acted = True
 
-    def stepped(self, reward: NDArray[np.float32], flags: NDArray[np.uint8]) -> None:
+    def stepped(
+        self,
+        reward: NDArray[np.float32],
+        flags: NDArray[np.uint8],
+        metrics: NDArray[np.float64] | None = None,
+    ) -> None:
         """Writes the environments' answer to the action before, if there was one."""
         if self._acted:
             self._reward[self._t] = reward
             self._flags[self._t] = flags
+            if self._metrics is not None:
+                self._metrics[self._t] = metrics
             self._acted = False
             self._t += 1
 
@@ -111,6 +120,8 @@ class Part:
             newest[self.steps :] = rows[name]
         for array in (self._action, self._logp, self._reward, self._flags):
             array[self.steps :] = 0
+        if self._metrics is not None:
+            self._metrics[self.steps :] = np.nan
 
     def mark_unplayed(self) -> None:
         """Marks the steps that were not played as dead."""
@@ -132,22 +143,19 @@ class Rollout:
         largest: float = UnrollConfig().largest,
     ) -> None:
         self.largest = largest  # no float that is sent lies beyond +- this
-        width = envs // parts
+        width, names = envs // parts, len(spaces.metrics)
+        self.metrics = MetricSums(length=length, envs=envs, metrics=names) if names else None
         self.parts = [
-            Part(slice(first, first + width), length=length) for first in range(0, envs, width)
+            Part(slice(first, first + width), length=length, metrics=self.metrics)
+            for first in range(0, envs, width)
         ]
         self._leaves = spaces.observation
         self._fields = unroll_fields(
             spaces, length=length, envs=envs, memory=memory, previous=previous
         )
-        self._returns = np.zeros(envs, np.float64)
-        self._lengths = np.zeros(envs, np.int64)
-        self._over = np.zeros(envs, np.bool_)  # the step before ended the episode
         self._played = np.full(envs, length)  # steps of each column in the unroll counted last
         self.began = False  # an unroll was opened and not finished
-        self._ended = 0
-        self._episodes: Episodes = ()  # told with this unroll
-        self._untold: list[_Episode] = []  # for which the unrolls so far had no place
+        self._episodes = RunningEpisodes(envs)
 
     def open(self, history: Rows) -> None:
         """Begins an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
@@ -156,7 +164,8 @@ class Rollout:
         named = {field.name: array for field, array in zip(self._fields, self._arrays, strict=True)}
         for name, rows in history.items():
             named[name][: len(rows)] = rows
-        self._reward, self._flags = named["reward"], named["flags"].view(np.uint8)
+        self._reward, self._flags = named["reward"].view(np.float32), named["flags"].view(np.uint8)
+        self._sums = named.get("metrics", _NONE).view(np.float64)
         self._obs = {leaf.name: named[f"obs.{leaf.name}"] for leaf in self._leaves}
         # Row 0 of the unroll comes after the history.
         newest = {leaf.name: self._obs[leaf.name][leaf.stack - 1 :] for leaf in self._leaves}
@@ -168,17 +177,9 @@ class Rollout:
         """Counts the episodes that ended in an unroll that is full, in the order of their ends."""
         for part in self.parts:
             self._played[part.columns] = part.steps
-        marked = self._flags.any(axis=0)
-        quiet = ~marked  # nothing happened there but steps
-        self._returns[quiet] += self._reward.sum(axis=0, dtype=np.float64)[quiet]
-        self._lengths[quiet] += self._played[quiet]
-        self._over[quiet] = False
-        ended = [end for column in np.flatnonzero(marked).tolist() for end in self._walk(column)]
-        # Not finite is the return of an episode of which a dropped unroll held a part.
-        ended = [end for end in ended if math.isfinite(end[1][1])]
-        ended.sort(key=lambda end: end[0])
-        self._ended = len(ended)
-        self._tell([episode for _, episode in ended])
+        if self.metrics is not None:
+            self.metrics.sum_up(self._flags, self._sums)
+        self._episodes.count(self._reward, self._flags, self._played)
 
     def finish(self) -> FinishedUnroll:
         """Returns the unroll, which is full."""
@@ -193,7 +194,7 @@ class Rollout:
         lows, highs = zip(*(part.versions for part in self.parts), strict=True)
         versions = min(lows), max(highs)
         return FinishedUnroll(
-            buffers, versions, live, digest.intdigest(), self._ended, self._episodes
+            buffers, versions, live, digest.intdigest(), self._episodes.ended, self._episodes.told
         )
 
     def fault(self) -> tuple[int, str] | None:
@@ -207,39 +208,6 @@ class Rollout:
                 column = int(np.flatnonzero(~right.all(axis=(0, 2)))[0])
                 return column, out_of_bounds_words(name, number, self.largest)
         return None
-
-    def _tell(self, episodes: list[_Episode]) -> None:
-        """Puts as many episodes into this unroll as have room. Of those that wait, the latest of
-        each environment is enough; the one that has waited longest comes first, so that every
-        environment gets its turn."""
-        episodes = self._untold + episodes
-        if len(episodes) > MAX_EPISODES:
-            episodes = list({episode[0]: episode for episode in episodes}.values())
-        self._episodes = tuple(episodes[:MAX_EPISODES])
-        self._untold = episodes[MAX_EPISODES:]
-
-    def _walk(self, column: int) -> list[tuple[int, _Episode]]:
-        """Returns (step, episode) of one environment's episodes that ended in this unroll."""
-        reward, flags = self._reward[:, column], self._flags[:, column]
-        total, count = float(self._returns[column]), int(self._lengths[column])
-        over, at, ended = bool(self._over[column]), 0, []
-        for t in np.flatnonzero(flags).tolist():
-            total += float(reward[at:t].sum(dtype=np.float64))
-            count += t - at
-            at = t + 1
-            if flags[t] != DEAD:
-                ended.append((t, (column, total + float(reward[t]), count + 1)))
-            elif not over and count:
-                # Dead without an end before it: the environment was restarted, and what it lost is
-                # the end of its episode. The row before is true, so it may bootstrap from there.
-                ended.append((t, (column, total, count)))
-                if t:
-                    flags[t - 1] |= TRUNCATED
-            total, count, over = 0.0, 0, flags[t] != DEAD
-        self._returns[column] = total + float(reward[at:].sum(dtype=np.float64))
-        self._lengths[column] = count + self._played[column] - at
-        self._over[column] = over and at == self._played[column]
-        return ended
 
 
 def _array(field: Field) -> NDArray[np.generic]:

@@ -149,7 +149,7 @@ class Sampler:
             part, columns = self._parts[group], frame.columns(group)
             self._stacks.push(group)
             if part.filling(self._oldest):
-                part.stepped(frame.reward[columns], frame.flags[columns])
+                part.stepped(*frame.answer(columns))
                 part.close({name: rows[columns] for name, rows in frame.obs.items()})
             if not part.full:
                 self._ready_groups.append(group)
@@ -169,6 +169,7 @@ class Sampler:
     def _send(self, stream: int) -> None:
         rollout = self._rollouts[stream]
         rollout.count()
+        self.metrics.unusable(rollout.metrics)
         fault = rollout.fault()
         if fault is not None:
             # Nothing of it can be trained on. The unroll is begun again with the credit it had.
@@ -204,6 +205,7 @@ class Sampler:
             rows = (np.array(groups)[:, None] * envs + self._within).ravel()
         seen = self._stacks.snapshot(rows)
         reward, flags = frame.reward[rows].copy(), frame.flags[rows].copy()
+        metrics = frame.metrics if frame.metrics is None else frame.metrics[rows].copy()
         with self._network:
             began = time.monotonic()
             actions, logp = self._choose(rows, seen)
@@ -213,7 +215,7 @@ class Sampler:
                 self.stepper.send(group, actions[own])
             for group, own in zip(groups, shares, strict=True):
                 part, newest = self._parts[group], self._stacks.newest(seen, own)
-                part.stepped(reward[own], flags[own])
+                part.stepped(reward[own], flags[own], metrics if metrics is None else metrics[own])
                 part.acted(newest, actions[own], logp[own], self.policy.version)
 
     def _act_in_env_thread(self, group: int) -> Actions | None:
@@ -230,7 +232,7 @@ class Sampler:
         self._stacks.push(group)
         seen = self._stacks.view(columns)
         actions, logp = self._choose(columns, seen)
-        part.stepped(frame.reward[columns], frame.flags[columns])
+        part.stepped(*frame.answer(columns))
         newest = self._stacks.newest(seen, slice(None))
         part.acted(newest, actions, logp, self.policy.version)
         self.metrics.replied(len(actions), time.monotonic() - began)

@@ -82,6 +82,7 @@ COUNTERS: Final = (
         {where: f"fail_{where}" for where in FAILURES},
         "where",
     ),
+    Counter("metric_unusable", "Values in info that are no numbers", {"": "unusable"}),
     Counter(
         "fragment_bytes", "Unroll bytes by stage", {"raw": "raw_bytes", "wire": "bytes"}, "stage"
     ),

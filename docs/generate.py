@@ -12,6 +12,7 @@ from grafana.generate import reference
 from grafana.generate.registries import all_metrics
 from headrace.launch import arguments, examples
 from headrace.launch.config import algorithm_defaults, run_file, toml_text
+from headrace.learner.history import columns
 
 _SETTINGS = """\
 # Settings
@@ -40,6 +41,15 @@ _COMMANDS = """\
 
 `headrace` alone lists the commands, `headrace COMMAND --help` says what stands here. What the exit
 statuses mean stands on [a page of its own](exit-statuses.md).
+"""
+
+_HISTORY = """\
+# Columns of history.jsonl
+
+`history.jsonl` in [the run's folder](run-folder.md) has a line every quarter second. The first
+seven columns stand in each line, the others once an optimiser step was made since the line before.
+[Metrics of your own](../environments.md#metrics-of-your-own) add four columns each: NAME stands for
+the name in `env.metrics`. The figures that a loss of your own returns stand under their own names.
 """
 
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\*_[]|"})
@@ -98,6 +108,12 @@ def commands() -> str:
         table = _table(("option", "meaning"), rows)
         parts.append(f"## headrace {name}\n\n{_sentence(words)}\n\n```\n{lines}\n```\n\n{table}")
     return "\n".join(parts)
+
+
+def history() -> str:
+    """Returns the page of the columns of history.jsonl."""
+    rows = [(f"`{name}`", meaning) for name, meaning in columns.COLUMNS.items()]
+    return f"{_HISTORY}\n{_table(('column', 'meaning'), rows)}"
 
 
 def _commands(
@@ -175,5 +191,6 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/settings.md": settings,
     "reference/defaults.md": defaults,
     "reference/commands.md": commands,
+    "reference/history.md": history,
     "reference/metrics.md": lambda: reference.page(all_metrics()),
 }

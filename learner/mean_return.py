@@ -11,7 +11,9 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
+
+from headrace.learner.batches.unroll_ends import EpisodeEnds, Lasts
 
 # Training episodes that the mean is over; more where there are more environments: one of each.
 LAST = 100
@@ -27,24 +29,16 @@ _MOST = 1 << 17
 _LOOKS = 64
 
 
-class EpisodeEnds(NamedTuple):
-    """Holds one unroll of a stream, and the episodes that are reported with it."""
-
-    inc: int
-    stream: int
-    envs: int
-    length: int  # live steps of each environment, on average
-    episodes: tuple[tuple[int, float, int], ...]  # (column, return, length), the latest last
-
-
 class _Environment:
-    """Holds the latest returns of one environment."""
+    """Holds the latest episodes of one environment."""
 
-    __slots__ = ("at", "returns")
+    __slots__ = ("at", "episodes", "metrics")
 
     def __init__(self, at: int, returns: Iterable[float]) -> None:
         self.at = at  # steps of its stream when it last ended an episode
-        self.returns = deque(returns)  # of its latest episodes
+        # (return, length) of its latest episodes; without a length where it was restored.
+        self.episodes = deque[tuple[float, int | None]]((value, None) for value in returns)
+        self.metrics: deque[Lasts] | None = None  # of its latest episodes; None = none are told
 
 
 class _Stream:
@@ -68,6 +62,9 @@ class MeanReturn:
     def __init__(self) -> None:
         self.mean: float | None = None  # None = some environment has yet to end its first episode
         self.whole = False  # the mean is over LAST episodes or more, and nobody is waited for
+        self.mean_length: float | None = None  # of the same episodes, in steps
+        # By environment: the metrics of its latest episodes, as of the last look.
+        self.metrics: list[Sequence[Lasts]] = []
         self.waits = 0  # environments that are waited for
         self.endless = 0  # environments that are left out, for their episodes do not end
         self._longest = 0  # episode, in steps
@@ -75,7 +72,7 @@ class MeanReturn:
         self._each = LAST  # episodes of each environment that the mean is over
         self._live = 0  # streams, when last looked
         self._ended = 0  # episodes since then
-        self._told = 0  # episodes in all
+        self.told = 0  # episodes in all
         self._news: list[str] = []  # sentences for the log, each is said once
         self._said: set[str] = set()  # what they were about
         self._streams: dict[tuple[int, int], _Stream] = {}  # the longest silent first
@@ -104,12 +101,19 @@ class MeanReturn:
         for number, value, length in unroll.episodes:
             column = stream.columns[number]
             column.at = stream.steps
-            column.returns.append(value)
-            while len(column.returns) > self._each:
-                column.returns.popleft()
+            column.episodes.append((value, length))
+            while len(column.episodes) > self._each:
+                column.episodes.popleft()
             self._longest = max(self._longest, length)
+        for number, lasts in unroll.metrics.episodes if unroll.metrics is not None else ():
+            column = stream.columns[number]
+            if column.metrics is None:
+                column.metrics = deque()
+            column.metrics.append(lasts)
+            while len(column.metrics) > self._each:
+                column.metrics.popleft()
         self._ended += len(unroll.episodes)
-        self._told += len(unroll.episodes)
+        self.told += len(unroll.episodes)
 
     def _recompute(self, version: int, *, usual: float) -> None:
         """Recomputes the mean. usual: versions between unrolls of a stream, over all of them."""
@@ -128,7 +132,7 @@ class MeanReturn:
             if stream.joined <= newest
             for column in stream.columns
         ]
-        counted = [column.returns for column, ends in there if ends and column.returns]
+        counted = [column for column, ends in there if ends and column.episodes]
         self.endless = sum(not ends for _, ends in there)
         self.waits = len(there) - self.endless - len(counted)
         self._each = math.ceil(LAST / max(1, len(counted) + self.waits))
@@ -136,16 +140,22 @@ class MeanReturn:
         self.whole = False
         # Once it was known it is shown again while a newcomer's first episode is waited for.
         if counted and (not self.waits or self.mean is not None):
-            latest = [list(islice(reversed(one), self._each)) for one in counted]
-            self.mean = sum(sum(one) / len(one) for one in latest) / len(latest)
+            latest = [list(islice(reversed(one.episodes), self._each)) for one in counted]
+            self.mean = _mean([value for value, _ in one] for one in latest)
+            self.mean_length = _mean(
+                [length for _, length in one if length is not None] for one in latest
+            )
             self.whole = not self.waits and sum(map(len, latest)) >= LAST
+            self.metrics = [
+                list(islice(reversed(one.metrics or ()), self._each)) for one in counted
+            ]
 
     def news(self) -> str:
         """Returns a line for the log, once; "" = nothing new."""
         return self._news.pop(0) if self._news else ""
 
     def _remark(self, envs: int, patience: int) -> None:
-        if self.mean is None and self.waits and self._told >= LAST and "waits" not in self._said:
+        if self.mean is None and self.waits and self.told >= LAST and "waits" not in self._said:
             self._said.add("waits")
             self._news.append(
                 f"the mean return waits for the first episode of {self.waits} of {envs}"
@@ -173,7 +183,10 @@ class MeanReturn:
                     one.heard,
                     one.unrolls,
                     one.steps,
-                    [[column.at, *column.returns] for column in one.columns],
+                    [
+                        [column.at, *(value for value, _ in column.episodes)]
+                        for column in one.columns
+                    ],
                 ]
                 for key, one in self._streams.items()
             ],
@@ -188,3 +201,9 @@ class MeanReturn:
             self._streams[inc, number] = stream
             self._envs += len(columns)
         self._live = len(self._streams)
+
+
+def _mean(environments: Iterable[Sequence[float]]) -> float | None:
+    """Returns the mean in which each environment weighs the same; None = there are no numbers."""
+    means = [sum(one) / len(one) for one in environments if one]
+    return sum(means) / len(means) if means else None

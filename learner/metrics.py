@@ -68,6 +68,13 @@ class LearnerMetrics:
         self.mean_return = gauge(
             "episode_return_mean", "Of each environment's latest training episodes"
         )
+        self.mean_length = gauge("episode_length_mean", "Of the same episodes, agent steps")
+        self.metric = gauge(
+            "metric",
+            "Of env.metrics: mean of the latest episodes' last values; mean, min, max of steps",
+            "name",
+            "stat",
+        )
         self.gap = gauge("logprob_gap", "Recorded against recomputed for the same version, largest")
         self.queue = gauge("batch_queue_fragments", "Unrolls received and not trained")
         self.step_lag = gauge(
@@ -130,10 +137,16 @@ class LearnerMetrics:
             self.lag.observe(lag)
 
     def show(
-        self, progress: Progress, stats: dict[str, float], ages: dict[str, float], now: float
+        self,
+        progress: Progress,
+        stats: dict[str, float],
+        ages: dict[str, float],
+        steps: dict[str, float],
+        now: float,
     ) -> None:
         """Sets the gauges that only a person reads; a few times a second is enough. `ages`: of the
-        steps trained since they were set last; {} = there were none."""
+        steps trained since they were set last; {} = there were none. `steps`: of env.metrics, by
+        their columns."""
         for name, age in ages.items():
             self.step_lag.labels(name.removeprefix("lag_")).set(age)
         for name, value in stats.items():
@@ -147,6 +160,14 @@ class LearnerMetrics:
         mean = progress.mean_return()
         if mean is not None:
             self.mean_return.set(mean)
+        if progress.score.mean_length is not None:
+            self.mean_length.set(progress.score.mean_length)
+        for name in progress.metrics.names:
+            if name in progress.metrics.means:
+                self.metric.labels(name, "episode").set(progress.metrics.means[name])
+            for stat in ("mean", "min", "max"):
+                if f"metric.{name}.{stat}" in steps:
+                    self.metric.labels(name, stat).set(steps[f"metric.{name}.{stat}"])
 
 
 class LeaseMetrics(Collector):

@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.learner.batches.env_metrics import EnvMetrics
 from headrace.learner.batches.step_ages import StepAges, UnrollAge
-from headrace.learner.mean_return import EpisodeEnds, MeanReturn
+from headrace.learner.batches.unroll_ends import EpisodeEnds
+from headrace.learner.mean_return import LAST, MeanReturn
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +19,8 @@ _LARGEST_LAG = 10_000
 class Progress:
     """Counts what one run has done; a resumed learner continues the counters."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Sequence[str] = ()) -> None:
+        """Begins at 0; `metrics` are those of env.metrics."""
         self.version = 0  # optimiser steps, and jumps over versions that a crash has used up
         self.learner_steps = 0
         self.trained_steps = 0  # live steps trained on
@@ -34,6 +37,7 @@ class Progress:
         self.solved_at_steps: int | None = None
         # Not saved: of the steps trained since the numbers were shown last.
         self.step_ages = StepAges()
+        self.metrics = EnvMetrics(metrics)  # not saved either
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
         self._marks: list[tuple[float, int]] = []
 
@@ -57,16 +61,28 @@ class Progress:
         """Counts the episodes that ended in this step's unrolls, and those reported with them."""
         self.episodes += ended
         self.score.add(unrolls, self.version)
+        if self.metrics.names:
+            self.metrics.add_steps([one.metrics for one in unrolls if one.metrics is not None])
+            self.metrics.look(self.score.metrics, whole=self.score.whole)
 
     def mean_return(self) -> float | None:
         """Returns the mean of the latest episodes; None until every environment ended one."""
         return self.score.mean
 
-    def reached(self, target: float | None) -> bool:
-        score = self.score
-        return (
-            target is not None and score.whole and score.mean is not None and score.mean >= target
-        )
+    def reached(self, target: float | None, metric: str = "") -> bool:
+        """Tells whether the mean return, or that metric's mean, is known well and as wanted."""
+        mean, score = self.mean_of(metric), self.score
+        whole = metric in self.metrics.whole if metric else score.whole
+        return target is not None and whole and mean is not None and mean >= target
+
+    def mean_of(self, metric: str) -> float | None:
+        """Returns the mean of a metric over the latest episodes; of "" it is the mean return."""
+        return self.metrics.means.get(metric) if metric else self.score.mean
+
+    def news(self) -> str:
+        """Returns a line for the log, once; "" = nothing new."""
+        asked = self.metrics.missing() if self.score.told >= LAST else ""
+        return self.score.news() or asked
 
     def add_evaluation(self, mean: float | None) -> None:
         """Takes in the best evaluation that was heard of; None = of none."""

@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from headrace.broker.errors import ExpectedError
 from headrace.learner.batches.step_ages import UnrollAge
-from headrace.learner.mean_return import EpisodeEnds
+from headrace.learner.batches.unroll_ends import EpisodeEnds
 
 # Seconds between two looks at who has come.
 _LOOK_S = 0.02

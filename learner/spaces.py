@@ -125,15 +125,18 @@ def discrete(n: int) -> Action:
     return Action((Part((), "int64", (), (n,), (0,)),))
 
 
-class Spaces(Struct, frozen=True):
+class Spaces(Struct, frozen=True, omit_defaults=True):
     """Holds both ends of an environment."""
 
     observation: tuple[Leaf, ...]
     action: Action
+    metrics: tuple[str, ...] = ()  # entries of info that travel; no network depends on them
 
     def digest(self) -> str:
-        """Returns a digest, on every machine the same for the same spaces."""
-        return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(self))
+        """Returns a digest, on every machine the same for the same spaces; metrics do not count."""
+        return xxhash.xxh3_64_hexdigest(
+            msgspec.msgpack.encode(Spaces(self.observation, self.action))
+        )
 
     def __str__(self) -> str:
         return (
@@ -177,6 +180,12 @@ TRUNCATED = 2  # the episode was cut: bootstrap with the value of the next row
 # because the unroll ended early.
 DEAD = 4
 
+# Of each environment and metric in the `metrics` field. ENDED: 0 = no episode ended in the unroll,
+# 1 = the latest that ended never gave the metric, 2 = it did, and LAST is its last value there. The
+# others are of the unroll's steps that gave it: how many, and their mean, least and greatest value.
+ENDED, LAST, STEPS, MEAN, LEAST, MOST = FIGURES = range(6)
+LARGEST_METRIC = 1e15  # no number of a metric lies beyond +- this
+
 
 def unroll_fields(
     spaces: Spaces, *, length: int, envs: int, memory: int = 0, previous: bool = False
@@ -198,7 +207,7 @@ def unroll_fields(
         )
         for leaf in spaces.observation
     )
-    action = spaces.action
+    action, names = spaces.action, spaces.metrics
     memories = (Field("memory", "float32", (1, envs, memory)),) if memory else ()
     before = (
         Field("before.action", action.dtype, (1, envs, *action.shape)),
@@ -212,6 +221,7 @@ def unroll_fields(
         Field("flags", "uint8", (length, envs)),
         *memories,
         *(before if previous else ()),
+        *((Field("metrics", "<f8", (1, envs, len(names), len(FIGURES))),) if names else ()),
     )
 
 

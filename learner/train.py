@@ -14,6 +14,7 @@ from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInpu
 from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
+from headrace.learner.history.line import for_beats, line, rounded
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.model import Output
 from headrace.learner.models.normalise import explained, moments, value_fit
@@ -258,21 +259,15 @@ def show(parts: TrainParts, stats: dict[str, float]) -> None:
     progress = parts.progress
     ages = progress.step_ages.figures()
     progress.step_ages.clear()
-    parts.metrics.show(progress, stats, ages, time.time())
-    line = {
-        "t": round(parts.clock(), 3),
-        "version": progress.version,
-        "trained_steps": progress.trained_steps,
-        "episodes": progress.episodes,
-        "mean_return": progress.mean_return(),
-        "lag": progress.lag()["mean"],
-        **{name: round(value, 6) for name, value in (ages | stats).items()},
-    }
-    parts.feed.stats({name: float(value) for name, value in line.items() if value is not None})
+    steps = progress.metrics.steps()
+    parts.metrics.show(progress, stats, ages, steps, time.time())
+    pace = parts.pace.since(parts.clock(), progress.trained_steps, parts.metrics.phase_seconds())
+    told = line(progress, parts.clock(), pace | ages | stats)
+    parts.feed.stats(for_beats(told))
     if parts.ranks.rank == 0:
-        if news := progress.score.news():
+        if news := progress.news():
             log.warning(news)
-        append_history(parts, line)
+        append_history(parts, told | rounded(steps))
 
 
 def _facts(parts: TrainParts, batch: Batch | None, *, save: bool, show: bool) -> Facts:

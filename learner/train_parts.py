@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.receiver import Windows
 from headrace.learner.checkpoint import Checkpoint
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
+from headrace.learner.history.line import Pace
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
@@ -29,6 +30,7 @@ class Goal:
     steps: int | None
     seconds: float | None  # of the run's clock
     by_evaluation: bool = False  # `return_` is wanted of an evaluation, not of training episodes
+    metric: str = ""  # `return_` is wanted of this one of env.metrics; "" = of the mean return
 
     def met(self, progress: Progress, seconds: float = 0.0) -> str:
         """Returns which limit is reached: return, steps or seconds; "" = none."""
@@ -36,7 +38,7 @@ class Goal:
         if self.by_evaluation and best is not None and self.return_ is not None:
             reached = best >= self.return_
         else:
-            reached = not self.by_evaluation and progress.reached(self.return_)
+            reached = not self.by_evaluation and progress.reached(self.return_, self.metric)
         if reached:
             return "return"
         if self.steps is not None and progress.trained_steps >= self.steps:
@@ -91,6 +93,7 @@ class TrainParts:
     began: float | None = None
     # Returns the best mean return of an evaluation that this rank has heard of; None = of none.
     evaluated: Callable[[], float | None] = lambda: None
+    pace: Pace = field(default_factory=Pace)  # since the numbers were shown last
     history_gap: bool = False  # its latest line could not be written, and that was logged
     first_train_s: float | None = None
 

@@ -53,6 +53,7 @@ MAY_IMPORT = {
         "learner/models"
     ),
     "learner/models/encoders": "",
+    "learner/history": "learner",
     "actors": "broker broker/peers broker/protocol learner",
     "actors/envs/toys": "",
     "actors/envs": "broker learner",

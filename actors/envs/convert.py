@@ -56,7 +56,7 @@ def as_data(
 ) -> Spaces:
     """Returns the spaces of one environment as data."""
     taken = _action(action, config)
-    return Spaces(_leaves(observation, taken, config), taken)
+    return Spaces(_leaves(observation, taken, config), taken, config.metrics)
 
 
 def _leaves(space: "gymnasium.Space[Any]", action: Action, config: EnvConfig) -> tuple[Leaf, ...]:

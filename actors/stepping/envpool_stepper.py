@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
+from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_pool
 from headrace.actors.stepping.stepper import EnvFailure, Frame, ThreadReply
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
@@ -45,6 +47,7 @@ class EnvPoolStepper:
         self.beside = groups
         self._writer = Writer(self._pool.single_observation_space, self.spaces)
         self._actions = ActionConverter(self.spaces.action)
+        self._info = InfoMetrics(self.spaces.metrics)
         self._over = np.zeros(groups, np.bool_)  # ended: its next step only resets
         self._idle = np.zeros(total, np.bool_)  # not under way, spares included
         self._sent_at = np.zeros(total)
@@ -131,6 +134,8 @@ class EnvPoolStepper:
                 rows, reward, ended, cut, info = self._pool.recv()
                 numbers = np.asarray(info["env_id"])
                 self._write(numbers, rows, reward, ended, cut, begun)
+                if self.frame.metrics is not None:
+                    self._write_metrics(numbers, info, self.frame.metrics)
                 begun[numbers] = True
                 self._idle[numbers] = True
                 self._came.append(numbers[numbers < self._groups])
@@ -163,6 +168,16 @@ class EnvPoolStepper:
         frame.reward[numbers] = np.where(flags == DEAD, 0.0, reward[real])
         frame.spent[numbers] += time.perf_counter() - self._sent_at[numbers]
         self._over[numbers] = flags & (TERMINATED | TRUNCATED) != 0
+
+    def _write_metrics(
+        self, numbers: NDArray[np.integer], info: dict[str, Any], metrics: NDArray[np.float64]
+    ) -> None:
+        """Writes the metrics of what came back; a dead step has none."""
+        real = numbers < self._groups
+        found = np.empty((len(numbers), metrics.shape[1]))
+        self._info.read_batch(info, found)
+        metrics[numbers[real]] = found[real]
+        metrics[numbers[real][self.frame.flags[numbers[real]] == DEAD]] = np.nan
 
     def _ring(self) -> None:
         if not self._ringing:

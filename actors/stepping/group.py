@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
+from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_env
 from headrace.actors.stepping.bookkeeping import Bookkeeping
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame
@@ -159,6 +160,8 @@ class Group(ABC):
         frame = self.frame
         frame.reward[self._columns] = 0.0
         frame.flags[self._columns] = flags
+        if frame.metrics is not None:
+            frame.metrics[self._columns] = np.nan
         frame.spent[self._group] += time.perf_counter() - began
         self.begun = True
 
@@ -186,6 +189,7 @@ class EnvGroup(Group):
         plain = len(spaces.observation) == 1 and not leaf.categories
         self._dtype, self._shape = np.dtype(leaf.dtype) if plain else None, leaf.shape
         self._actions = ActionConverter(spaces.action)
+        self._info = InfoMetrics(spaces.metrics)
 
     @property
     def frame(self) -> Frame:
@@ -199,11 +203,14 @@ class EnvGroup(Group):
         self._rows = frame.obs[leaf.name][self._columns]
         self._reward = frame.reward[self._columns]
         self._flags = frame.flags[self._columns]
+        self._metrics = np.empty((len(self._flags), 0))
+        if frame.metrics is not None:
+            self._metrics = frame.metrics[self._columns]
 
     def step(self, actions: Rows) -> None:
         began = time.perf_counter()
         envs, over, group, at = self._envs, self._over, self._group, self._books.at
-        dtype, shape, array = self._dtype, self._shape, np.ndarray
+        dtype, shape, array, measures = self._dtype, self._shape, np.ndarray, self._info.names
         self._flags[:] = 0
         numbers = range(len(envs))
         given = self._actions.each(actions)
@@ -214,7 +221,7 @@ class EnvGroup(Group):
                     self._reset(index, None)
                     self._dead(index)
                     continue
-                observation, reward, ended, cut, _ = env.step(action)
+                observation, reward, ended, cut, info = env.step(action)
                 if (
                     type(observation) is array
                     and observation.dtype is dtype
@@ -224,6 +231,8 @@ class EnvGroup(Group):
                 else:
                     self._write(index, observation, ended or cut)
                 self._reward[index] = float(reward)
+                if measures:
+                    self._info.read(info, self._metrics[index])
                 if ended or cut:
                     self._flags[index] = (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
                     over[index] = True
@@ -236,6 +245,7 @@ class EnvGroup(Group):
     def _dead(self, index: int) -> None:
         """Marks the step of an environment that has just been reset: the step only did that."""
         self._reward[index], self._flags[index], self._over[index] = 0.0, DEAD, False
+        self._metrics[index] = np.nan
         books = self._books
         books.missed[self._first + index] += 1
 

@@ -17,7 +17,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 from headrace.actors.action_converter import Rows
 from headrace.actors.config import EnvConfig
 from headrace.learner.spaces import Spaces
+
+# Rewards, flags and metrics.
+Answer: TypeAlias = tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float64] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Frame:
     action: Rows  # what was sent: [groups * envs, *action.shape] of action.dtype
     spent: NDArray[np.float64]  # by group: seconds inside it since the start
     parts: int = 1  # groups of a stream
+    # [groups * envs, metrics]: NaN = not in info, infinite = no number. None = none are asked for.
+    metrics: NDArray[np.float64] | None = None
 
     @classmethod
     def empty(cls, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
@@ -70,16 +75,22 @@ class Frame:
         return cls(
             groups,
             envs,
-            dict(zip(names, rows, strict=True)),
+            dict(zip(names, rows[: len(names)], strict=True)),
             reward.view(np.float32),
             flags.view(np.uint8),
             action,
             spent.view(np.float64),
+            metrics=rows[-1].view(np.float64) if spaces.metrics else None,
         )
 
     @staticmethod
     def nbytes(spaces: Spaces, *, groups: int, envs: int) -> int:
         return _places(spaces, groups, envs)[-1][0]
+
+    def answer(self, rows: slice) -> Answer:
+        """Returns what the newest step of these environments gave beside their observations."""
+        metrics = None if self.metrics is None else self.metrics[rows]
+        return self.reward[rows], self.flags[rows], metrics
 
     def columns(self, group: int) -> slice:
         return slice(group * self.envs, (group + 1) * self.envs)
@@ -149,6 +160,7 @@ def _places(
         ("float32", (count,)),
         ("uint8", (count,)),
         *((leaf.dtype, (count, *leaf.shape)) for leaf in spaces.observation),
+        *([("float64", (count, len(spaces.metrics)))] if spaces.metrics else []),
     ]
     places, offset = [], 0
     for dtype, shape in wanted:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.envs.convert import Writer
+from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_vector
 from headrace.actors.stepping.group import Group, GroupSpec, check_spaces
 from headrace.actors.stepping.stepper import Frame
@@ -26,6 +27,7 @@ class VectorGroup(Group):
         self._vector: Any = None
         self._writer: Writer | None = None
         self._actions = ActionConverter(spec.made.spaces.action)
+        self._info = InfoMetrics(spec.made.spaces.metrics)
         self._over = np.zeros(spec.made.envs, np.bool_)  # ended at the step before
 
     def step(self, actions: Rows) -> None:
@@ -34,7 +36,7 @@ class VectorGroup(Group):
         assert self._writer is not None
         over = self._over
         try:
-            rows, rewards, ended, cut, _ = self._vector.step(self._actions.many(actions))
+            rows, rewards, ended, cut, info = self._vector.step(self._actions.many(actions))
             frame = self.frame
             flags = self._each(ended) * TERMINATED | self._each(cut) * TRUNCATED
             # The step after an end only resets, whatever else it says.
@@ -44,11 +46,16 @@ class VectorGroup(Group):
             frame.reward[columns] = self._each(rewards)
             frame.reward[columns][over] = 0.0
             frame.flags[columns] = flags
+            if frame.metrics is not None:
+                self._info.read_batch(info, frame.metrics[columns])
+                frame.metrics[columns][over] = np.nan
             self._over = flags & (TERMINATED | TRUNCATED) != 0
         except BaseException as error:  # noqa: BLE001 - exits and foreign panics too
             self._mend(0, "step", error)
             frame = self.frame
             frame.reward[columns], frame.flags[columns] = 0.0, DEAD
+            if frame.metrics is not None:
+                frame.metrics[columns] = np.nan
             self._books.missed[columns.start] += 1
         self._books.steps[self._group] += 1
         frame.spent[self._group] += time.perf_counter() - began

@@ -49,6 +49,7 @@ OBJECTIONS: Final = (
     "logp",
     "action",
     "memory",
+    "metrics",
     "step",
 )
 

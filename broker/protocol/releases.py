@@ -31,6 +31,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
     3: {
         "algorithm.drift_limit": Added(("learner",), without=0.0),
         "algorithm.loss": Added(("learner",), without=""),
+        "env.metrics": Added(("actor", "learner"), without=[]),  # their unrolls have a buffer less
         "evaluate.keep": Added(),  # an older evaluator keeps two
         "evaluate.share": Added(),  # it takes what it took before
         "model.core_bias": Added(),  # of first weights; what trains already has others

@@ -26,6 +26,8 @@ _FIXED: Mapping[str, tuple[str, ...] | None] = {  # section -> its keys; None = 
 }
 # Of the first weights only: what was trained has weights of its own.
 _FIRST_WEIGHTS = {"model.core_bias"}
+# What is shown only: no weight depends on it.
+_SHOWN = {"env.metrics"}
 _MISSING = "absent"
 
 
@@ -76,7 +78,7 @@ def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
                 for side in (before, now)
             )
         )
-        if difference.place not in _FIRST_WEIGHTS
+        if difference.place not in _FIRST_WEIGHTS | _SHOWN
     ]
     return "; ".join(found) or None
 

@@ -25,6 +25,7 @@ from headrace.launch.config.run_sections import check
 
 # --set stop.steps=none
 NOT_SET = "none"
+_MOST_SAID = 160  # characters of a setting that a message repeats
 RUNS = Path(__file__).parents[1] / "runs"
 
 
@@ -152,7 +153,7 @@ def _name_as_registered(tables: dict[str, Any]) -> None:
 def _override(tables: dict[str, Any], setting: str) -> None:
     """Writes `section.key=value` into the tables; `env.kwargs.x=1` reaches into a table there, and
     `stop.steps=none` removes a key that may be unset: TOML has no null."""
-    source = f"--set {setting}"
+    source = f"--set {setting if len(setting) <= _MOST_SAID else f'{setting[:_MOST_SAID]}...'}"
     dotted, equals, text = setting.partition("=")
     *outer, last = (part.strip() for part in dotted.split("."))
     if not equals or not outer or not all((*outer, last)):

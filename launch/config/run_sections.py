@@ -48,10 +48,11 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="limit on seconds at work, over all starts"),
     ] = None
     metric: Annotated[
-        Literal["training", "evaluation"],
+        str,
         Meta(
-            description="the mean return that stop.return is compared with: of the latest training"
-            " episodes, 100 or more; or of an evaluation of evaluate.episodes or more"
+            description="what stop.return is compared with. training: the mean return of the latest"
+            " training episodes, 100 or more; evaluation: of an evaluation of evaluate.episodes or"
+            " more; one of env.metrics: its mean over the latest training episodes"
         ),
     ] = "training"
 
@@ -108,6 +109,7 @@ def check(run: Run) -> None:
             'stop.metric is "evaluation", and stop.return is not set: no evaluation would end the'
             " run; set stop.return, or leave stop.metric out"
         )
+    _check_metrics(run)
     schedules = {
         "learner.lr": run.learner.lr,
         "algorithm.entropy_coef": run.algorithm.entropy_coef,
@@ -135,4 +137,32 @@ def check(run: Run) -> None:
         raise ConfigError(
             f"algorithm.minibatches is {run.algorithm.minibatches}, a batch has {parts} {unit};"
             " lower it, or raise pacing.batch_unrolls"
+        )
+
+
+_GOALS = ("training", "evaluation")
+
+
+def _check_metrics(run: Run) -> None:
+    """Refuses a goal that nothing tells of, and names that would stand for two things."""
+    names, goal = run.env.metrics, run.stop.metric
+    for name in names:
+        if name in _GOALS or names.count(name) > 1:
+            why = "stands there twice" if names.count(name) > 1 else "means a return in stop.metric"
+            raise ConfigError(f"env.metrics: {name!r} {why}; name each entry of info once")
+        whole, _, end = name.rpartition(".")
+        if whole in names and end in ("mean", "min", "max"):
+            raise ConfigError(
+                f"env.metrics: {name!r} would be taken for the {end} of {whole!r}; rename one of"
+                " them in the environment"
+            )
+    if goal not in (*_GOALS, *names):
+        raise ConfigError(
+            f"stop.metric = {goal!r} is neither training nor evaluation, nor one of env.metrics,"
+            f" which has {[*names]}"
+        )
+    if goal in names and run.stop.return_ is None:
+        raise ConfigError(
+            f"stop.metric is {goal!r}, and stop.return is not set: set it to the mean of"
+            f" {goal!r} that is wanted"
         )

@@ -193,13 +193,13 @@ def finished(stop: StopSection, out: Path) -> str:
     try:
         report = json.loads((out / "learner.json").read_text())
         reason, steps = report["stop_reason"], int(report["trained_steps"])
-        by_evaluation = stop.metric == "evaluation"
-        mean = report.get("evaluated") if by_evaluation else report["mean_return"]
+        means = {"training": report["mean_return"], "evaluation": report.get("evaluated")}
+        mean: float | None = {**report.get("metrics", {}), **means}.get(stop.metric)
         seconds = float(report["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     met = {
-        "return": reason == "return" and None not in (mean, stop.return_) and mean >= stop.return_,
+        "return": reason == "return" and _is_reached(mean, stop.return_),
         "steps": stop.steps is not None and steps >= stop.steps,
         "seconds": stop.seconds is not None and seconds >= stop.seconds and steps > 0,
     }
@@ -209,13 +209,20 @@ def finished(stop: StopSection, out: Path) -> str:
     return complete(ended, stop, steps=steps, mean=mean, seconds=seconds)
 
 
+def _is_reached(mean: float | None, wanted: float | None) -> bool:
+    return mean is not None and wanted is not None and mean >= wanted
+
+
+_GOALS = {"training": "mean return", "evaluation": "mean return in an evaluation"}
+
+
 def complete(
     reason: str, stop: StopSection, *, steps: int, mean: float | None, seconds: float
 ) -> str:
     """Returns the line that says that the run is complete, and how to go on."""
     done = {
-        "return": f"its mean return{' in an evaluation' * (stop.metric == 'evaluation')} is"
-        f" {mean}, stop.return {stop.return_}",
+        "return": f"its {_GOALS.get(stop.metric, f'mean {stop.metric}')} is {mean}, stop.return"
+        f" {stop.return_}",
         "steps": f"{steps} steps are trained, stop.steps is {stop.steps}",
         "seconds": f"it has run for {seconds:.1f} s, stop.seconds is {stop.seconds}",
     }

@@ -95,7 +95,8 @@ def _allowed(told: inspect.Type) -> str:
         case inspect.LiteralType(values=values):
             return _either(map(value, values))
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-            return f"a list, each item {_allowed(item)}"
+            most = f" of at most {told.max_length}" if told.max_length is not None else ""
+            return f"a list{most}, each item {_allowed(item)}"
         case inspect.TupleType(item_types=items):
             return f"[{', '.join(map(_allowed, items))}]"
         case inspect.IntType():

@@ -47,6 +47,8 @@ def write(
         "trained_steps_per_s": round(learner.get("trained_steps_per_s", 0.0), 1),
         "episodes": learner.get("episodes", 0),
         "mean_return": _rounded(learner.get("mean_return")),
+        "mean_length": _rounded(learner.get("mean_length")),
+        "metrics": {name: round(mean, 6) for name, mean in learner.get("metrics", {}).items()},
         "solved_at_s": _rounded(learner.get("solved_at_s")),
         "solved_at_steps": learner.get("solved_at_steps"),
         "evaluation": _evaluation(evaluations),
@@ -102,6 +104,7 @@ def words(result: dict[str, Any], out: Path) -> str:
         "diverged": "diverged",
     }
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
+    metrics = ", ".join(f"{name} {mean:.4g}" for name, mean in result["metrics"].items())
     # Only whole ones: one that was being written when its process was killed has a suffix.
     checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())
     picture = out / "curve.png"
@@ -110,6 +113,7 @@ def words(result: dict[str, Any], out: Path) -> str:
             f"{reasons[result['stop_reason']]}: return {result['mean_return']} after"
             f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
             f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
+            *([f"metrics: {metrics}"] if metrics else []),
             f"unrolls: {unrolls}",
             *(f"  {line}" for line in fates.meanings(result["unrolls"])),
             *_best_words(result["evaluation"], out),

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.launch.config.run_sections import StopSection
+from headrace.launch.monitor.learning_figures import Metric, metrics, time_words
 from headrace.launch.monitor.rates import Rates
 from headrace.launch.monitor.terminal import CapturedTerminal
 
@@ -79,6 +80,7 @@ class LiveView:
             f"{seconds}  {steps:10.0f} steps  {self._rate():8.0f}/s"
             f"  return {mean if mean is None else round(mean, 1)}{self._goals.get('training', '')}"
             f"{''.join(f'  {name} {words}' for name, words in self._evaluation_rows(status))}"
+            f"{''.join(f'  {name} {words}' for name, words in self._metric_rows(status))}"
             f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
         )
 
@@ -96,22 +98,33 @@ class LiveView:
         learner = (status.get("learners") or [{}])[0]
         rate = self._rate()
         goal = self._goals.get("training", "")
-        mean = learner.get("mean_return")
+        mean, fit = learner.get("mean_return"), learner.get("explained_variance")
         outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
         rows = (
             ("time", f"{time.monotonic() - self._began:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
             *self._evaluation_rows(status),
+            *self._metric_rows(status),
+            *([("length", f"{length:,.1f}")] if (length := learner.get("mean_length")) else []),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
             ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
             ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
             ("unrolls", "  ".join(f"{name} {n:,}" for name, n in outcomes.items() if n)),
             ("in flight", f"queued {status['queued']}  at the learner {status['leased']}"),
             ("samplers", f"{status['actors']['count']}"),
+            *([("learner", spent)] if (spent := time_words(learner)) else []),
+            *([("explained", f"{fit:.2f} of the values' variance")] if fit is not None else []),
         )
         for name, value in rows:
             table.add_row(name, value)
         return table
+
+    def _metric_rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
+        """Returns a row for each of env.metrics; the goal's has one from the start."""
+        found = {one.name: one for one in metrics(status)}
+        for name in self._goals.keys() - {"training", "evaluation"} - found.keys():
+            found[name] = Metric(name, None, None)
+        return [(name, one.words(self._goals.get(name, ""))) for name, one in found.items()]
 
     def _evaluation_rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
         """Returns the last evaluation as one row of the table; empty = there is none yet, and no

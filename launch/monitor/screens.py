@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.broker import sanitise
+from headrace.launch.monitor.learning_figures import metrics, time_words
 from headrace.launch.monitor.rates import Rates, trained_steps
 
 Status = Mapping[str, Any]
@@ -154,6 +155,14 @@ def _figures(status: Status) -> Iterable[tuple[str, str, bool]]:
     ahead = status.get("ahead")
     bound = "" if most is None else f" of at most {most + 1:,}"
     yield "return", f"{_amount(learner.get('mean_return'))}{evaluated}", False
+    if (length := learner.get("mean_length")) is not None:
+        yield "length", f"{_amount(length)} steps an episode", False
+    for metric in metrics(status):
+        yield metric.name, metric.words(), False
+    if (fit := learner.get("explained_variance")) is not None:
+        yield "explained", f"{_amount(fit)} of the values' variance", False
+    if spent := time_words(learner):
+        yield "learner", spent, False
     yield "lag", f"{_amount(lag)} versions when trained", False
     if ahead is not None:
         beyond = most is not None and ahead > most + 1

@@ -35,7 +35,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
         model=model,
         target=target if run.algorithm.name == "appo" else None,
         gap=None,
-        progress=Progress(),
+        progress=Progress(run.env.metrics),
         metrics=LearnerMetrics(CollectorRegistry()),
         device=torch.device("cpu"),
         folder=folder,

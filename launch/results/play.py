@@ -85,6 +85,12 @@ def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str)
             f" max {max(scores.returns):.2f}",
             f"length      mean {sum(lengths) / len(lengths):.1f}, min {min(lengths)},"
             f" max {max(lengths)}",
+            *(
+                f"{name:11} mean {sum(lasts) / len(lasts):.4g}, min {min(lasts):.4g},"
+                f" max {max(lasts):.4g}, {len(lasts)} episodes"
+                for name, lasts in scores.metrics.items()
+                if lasts
+            ),
             f"checkpoint  {found.path}",
         )
     )

@@ -20,9 +20,11 @@ _PARTS = (
     "kl",
     "clip_fraction",
     "rho_mean",
+    "explained_variance",
     "grad_norm",
     "lr",
 )
+METRIC = "metric."
 _NAMES = {"lr": "step size", "rho_mean": "importance ratio, mean", "kl": "KL divergence"}
 
 
@@ -93,13 +95,31 @@ def lag(history: Lines, max_lag: int) -> Plot | None:
 
 def losses(history: Lines) -> list[Plot]:
     """Draws a picture for each loss part and training figure in the history."""
-    plots = []
-    for part in _PARTS:
-        points = [(e["trained_steps"], e[part]) for e in history if e.get(part) is not None]
-        if points:
-            name = _NAMES.get(part, part.replace("_", " "))
-            plots.append(_plot(part, name, _line(points), size=(4, 2.4)))
-    return plots
+    plots = [
+        _figure(history, part, part, _NAMES.get(part, part.replace("_", " "))) for part in _PARTS
+    ]
+    return [plot for plot in plots if plot is not None]
+
+
+def length(history: Lines) -> Plot | None:
+    return _figure(history, "mean_length", "length", "steps an episode")
+
+
+def metrics(history: Lines) -> list[Plot]:
+    """Draws a picture for each of env.metrics: its mean over episodes, and over steps."""
+    found = {column for entry in history for column in entry if column.startswith(METRIC)}
+    names = sorted(name for name in found if not name.endswith((".min", ".max")))
+    plots = [
+        _figure(history, name, f"metric-{number}", name.removeprefix(METRIC))
+        for number, name in enumerate(names)
+    ]
+    return [plot for plot in plots if plot is not None]
+
+
+def _figure(history: Lines, column: str, file: str, title: str) -> Plot | None:
+    """Draws one column; None = it is empty."""
+    points = [(e["trained_steps"], e[column]) for e in history if e.get(column) is not None]
+    return _plot(file, title, _line(points), size=(4, 2.4)) if points else None
 
 
 def returns(draw: Callable[[Any], None]) -> Plot:

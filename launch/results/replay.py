@@ -130,7 +130,7 @@ def _pieces(
         torch.cuda.set_device(device)
     unrolls = run.pacing.batch_unrolls // ranks.world
     batch = make_batch(spaces, run.unroll, run.model, unrolls=unrolls, pinned=cuda)
-    feed, progress = RecordedSource(path, batch), Progress()
+    feed, progress = RecordedSource(path, batch), Progress(run.env.metrics)
     model = build(run.model, spaces, seed=run.run.seed).to(device)
     target = None
     if run.algorithm.name == "appo":

@@ -91,7 +91,7 @@ def _draw_plots(
             )
         )
     made += [plots.throughput(history), plots.lag(history, run.pacing.max_lag)]
-    made += plots.losses(history)
+    made += [plots.length(history), *plots.metrics(history), *plots.losses(history)]
     return [plot for plot in made if plot is not None]
 
 
@@ -101,11 +101,13 @@ def render(
     """Renders the page. Text written by people is escaped; the pictures are our own SVG."""
     name = html.escape(run.run.name)
     large = [plot for plot in drawn if plot.name in ("curve", "throughput", "lag")]
-    small = [plot for plot in drawn if plot not in large]
+    own = [plot for plot in drawn if plot.name.startswith(("metric-", "length"))]
+    small = [plot for plot in drawn if plot not in large and plot not in own]
     parts = [
         f"<h1>{name}</h1><p>{_sentence(run, summary)}</p>",
         _tiles(summary),
         *(f"<h2>{html.escape(plot.title)}</h2><figure>{plot.svg}</figure>" for plot in large),
+        _section("Episodes", "".join(map(_small, own)), "small"),
         _section("The learner's steps", "".join(map(_small, small)), "small"),
         _outcomes(summary),
         _shares(summary),
@@ -135,6 +137,8 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     lag = summary["lag"]
     shown = {
         "return": _number(summary["mean_return"]),
+        "steps an episode": _number(summary.get("mean_length")),
+        **{html.escape(name): f"{mean:,.4g}" for name, mean in summary.get("metrics", {}).items()},
         "steps trained": f"{summary['trained_steps']:,}",
         "steps a second": f"{summary['trained_steps_per_s']:,.0f}",
         "versions": f"{summary['version']:,}",

@@ -138,6 +138,11 @@ class EvaluationLoop:
         version, known = blob.announce.version, confidence.interval_of(scores.returns)
         # Before the first batch nothing was trained; after it only the learner knows the number.
         steps = self._end.trained_steps(version) if version else 0
+        metrics = {
+            f"metric.{name}": round(sum(lasts) / len(lasts), 6)
+            for name, lasts in scores.metrics.items()
+            if lasts
+        }
         line = {
             "t": round(self._moment(), 3),
             "version": version,
@@ -145,6 +150,7 @@ class EvaluationLoop:
             "episodes": len(scores.returns),
             **{name: _rounded(value) for name, value in known._asdict().items()},
             "length": round(sum(scores.lengths) / len(scores.lengths), 3),
+            **metrics,
             "greedy": self._run.evaluate.greedy,
             "seconds": round(seconds, 3),
         }
@@ -154,7 +160,8 @@ class EvaluationLoop:
         self._end.stats = {
             name: float(value)
             for name, value in line.items()
-            if name in ("version", "mean", "low", "high", "episodes") and value is not None
+            if name in ("version", "mean", "low", "high", "episodes", *metrics)
+            and value is not None
         }
         # A beat may miss an evaluation; whoever waits for one that is good enough must not.
         self._end.stats |= {"best": self._best[0], "best_version": float(self._best[1])}

@@ -152,6 +152,12 @@ class EvaluatorMetrics:
             "seconds": gauge("seconds", "How long the last evaluation took"),
         }
         self._gauges["version"].set(-1)
+        self._metric = Gauge(
+            "headrace_evaluator_metric",
+            "Of env.metrics: mean of the episodes' last values in the last evaluation",
+            ["name"],
+            registry=registry,
+        )
         self.evaluations = Counter(
             "headrace_evaluator_evaluations", "Evaluations", registry=registry
         )
@@ -164,3 +170,6 @@ class EvaluatorMetrics:
         for name, gauge in self._gauges.items():
             value = line[name]
             gauge.set(math.nan if value is None else value)
+        for name, value in line.items():
+            if name.startswith("metric."):
+                self._metric.labels(name.removeprefix("metric.")).set(value)

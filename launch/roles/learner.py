@@ -80,7 +80,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         learner_report.log_network(run.model, spaces, model)
     resume = learner_resume.checkpoint_of(run, options, identity, model)
     began = learner_resume.clock_began_at(options, ranks, started)
-    progress = Progress()
+    progress = Progress(run.env.metrics)
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])

@@ -68,6 +68,8 @@ def write(
         "trained_steps_per_s": progress.rate(),
         "episodes": progress.episodes,
         "mean_return": progress.mean_return(),
+        "mean_length": progress.score.mean_length,
+        "metrics": progress.metrics.means,
         "evaluated": progress.evaluated,
         "solved_at_s": progress.solved_at_s,
         "solved_at_steps": progress.solved_at_steps,

@@ -113,8 +113,13 @@ def keep_start(start: starts.Start, ranks: Ranks) -> None:
 
 
 def goal_of(stop: StopSection) -> Goal:
-    by_evaluation = stop.metric == "evaluation"
-    return Goal(stop.return_, stop.steps, stop.seconds, by_evaluation=by_evaluation)
+    return Goal(
+        stop.return_,
+        stop.steps,
+        stop.seconds,
+        by_evaluation=stop.metric == "evaluation",
+        metric="" if stop.metric in ("training", "evaluation") else stop.metric,
+    )
 
 
 def complete(
@@ -135,7 +140,7 @@ def complete(
                 reason,
                 run.stop,
                 steps=progress.trained_steps,
-                mean=progress.evaluated if goal.by_evaluation else progress.mean_return(),
+                mean=progress.evaluated if goal.by_evaluation else progress.mean_of(goal.metric),
                 seconds=seconds,
             ),
         )

@@ -17,8 +17,8 @@ from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.learner.batches.step_ages import UnrollAge
+from headrace.learner.batches.unroll_ends import EpisodeEnds, false_metrics, metrics_of
 from headrace.learner.config import UnrollConfig
-from headrace.learner.mean_return import EpisodeEnds
 from headrace.learner.spaces import (
     DEAD,
     TERMINATED,
@@ -97,10 +97,10 @@ class Batch:
     @property
     def ends(self) -> list[EpisodeEnds]:
         """Returns the episodes that ended in each unroll, in the same order."""
-        envs = self._envs
+        envs, metrics = self._envs, metrics_of(self._arrays.get("metrics"), self._envs)
         return [
-            EpisodeEnds(one.inc, one.stream, envs, math.ceil(one.steps / envs), one.episodes)
-            for one in self.messages
+            EpisodeEnds(one.inc, one.stream, envs, math.ceil(one.steps / envs), one.episodes, told)
+            for one, told in zip(self.messages, metrics, strict=False)
         ]
 
     @property
@@ -160,8 +160,10 @@ class Batch:
 
     def _nonsense(self, message: Deliver, arrays: dict[str, NDArray[Any]]) -> Objection | None:
         """Objects to contents that no environment of this run can have given."""
+        if "metrics" in arrays and (words := false_metrics(arrays["metrics"], self._length)):
+            return Objection("metrics", words)
         for name, array in arrays.items():
-            number = out_of_bounds(array, self.largest)
+            number = None if name == "metrics" else out_of_bounds(array, self.largest)
             if number is not None:
                 reason = _reason(name) if math.isfinite(number) else "not_finite"
                 return Objection(reason, out_of_bounds_words(name, number, self.largest))

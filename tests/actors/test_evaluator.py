@@ -319,7 +319,7 @@ def test_a_network_plays_here_as_it_does_alone(core: Any) -> None:
     for dice, envs in ((1, 1), (2, 4)):
         policy = policy_of(model, config, found, seed=dice)
         scores = play(policy, MAZE, found, of(9, envs, 40))
-        assert list(zip(*scores, strict=True)) == expected
+        assert list(zip(scores.returns, scores.lengths, strict=True)) == expected
 
 
 def test_drawn_actions_are_others_and_allowed_all_the_same() -> None:

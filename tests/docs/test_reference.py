@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from docs import generate
 from grafana.generate.registries import all_metrics
 from headrace.launch.process import runtime
 from tests.docs.pages import NAMES, PAGES, ROOT
@@ -25,6 +26,8 @@ SETS = (
     "algorithm.kl_coef=0.1",
     "evaluate.episodes=2",
     "evaluate.every_s=0",
+    'env.wrappers=[{ id = "gymnasium.wrappers:RecordEpisodeStatistics" }]',
+    'env.metrics=["episode.l"]',
 )
 
 
@@ -70,9 +73,25 @@ def columns(file: Path) -> set[str]:
     return {key for entry in entries for key in entry}
 
 
-@pytest.mark.parametrize("name", ["history.jsonl", "evaluations.jsonl"])
-def test_every_column_is_named_and_no_other(run: Path, name: str) -> None:
-    assert columns(run / name) == set(first_cells(FOLDER, f"## {name}"))
+@pytest.mark.parametrize(
+    ("name", "page", "heading"),
+    [
+        ("history.jsonl", generate.history(), "# Columns of history.jsonl"),
+        ("evaluations.jsonl", FOLDER, "## evaluations.jsonl"),
+    ],
+)
+def test_every_column_is_named_and_no_other(run: Path, name: str, page: str, heading: str) -> None:
+    named = {column.replace("NAME", "episode.l") for column in first_cells(page, heading)}
+    assert columns(run / name) == named
+
+
+def test_the_length_of_episodes_is_the_same_by_every_way(run: Path) -> None:
+    """Counted by us, and told by gymnasium's wrapper in info."""
+    *_, last = map(json.loads, (run / "evaluations.jsonl").read_text().splitlines())
+    assert last["metric.episode.l"] == pytest.approx(last["length"])
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["metrics"]["episode.l"] == pytest.approx(summary["mean_return"], rel=0.5)
+    assert summary["mean_length"] == pytest.approx(summary["mean_return"])  # CartPole pays 1 a step
 
 
 def test_every_key_of_the_summary_is_named_and_no_other(run: Path) -> None:

@@ -20,6 +20,7 @@ _SPACES = (
     Spaces((Leaf("eye", "|u1", (32, 32), stack=2), Leaf("gear", "<i8", (), (3,))), discrete(2)),
     Spaces((Leaf("obs", "<f4", (3,)), Leaf("far", "<f8", (2,))), Action((Part((), "<f4", (2,)),))),
     Spaces((Leaf("obs", "<f4", (3,)), Leaf("allowed", "|i1", (4,), mask=True)), discrete(4)),
+    Spaces((Leaf("obs", "<f4", (3,)),), discrete(4), ("won", "far")),
 )
 _T, _G = 3, 2
 _BATCHES = [
@@ -105,6 +106,9 @@ def _sound(batch: Batch) -> None:
     assert 0 <= batch.ended <= _T * _G
     for column, score, length in (end for unroll in batch.ends for end in unroll.episodes):
         assert 0 <= column < _G and np.isfinite(score) and 0 <= length <= 2**53
+    for told in (unroll.metrics for unroll in batch.ends if unroll.metrics is not None):
+        assert all(0 <= column < _G and len(lasts) == 2 for column, lasts in told.episodes)
+        assert all(0 <= one.steps <= _T * _G and np.isfinite(one.total) for one in told.steps)
     assert all(0 <= low <= high <= 2**53 for low, high in batch.versions)
 
 

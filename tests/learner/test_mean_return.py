@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from headrace.learner import mean_return
-from headrace.learner.mean_return import EpisodeEnds, MeanReturn
+from headrace.learner.batches.unroll_ends import EpisodeEnds
+from headrace.learner.mean_return import MeanReturn
 
 T = 20
 

@@ -26,7 +26,7 @@ STATS = {
 
 def test_numbers_of_different_units_are_different_metrics() -> None:
     registry = http.registry("learner")
-    LearnerMetrics(registry).show(Progress(), STATS, {}, time.time())
+    LearnerMetrics(registry).show(Progress(), STATS, {}, {}, time.time())
     text = generate_latest(registry).decode()
     found = {
         (sample.name, *sample.labels.values()): sample.value

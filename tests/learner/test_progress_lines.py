@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from headrace.learner.batches.step_ages import UnrollAge
-from headrace.learner.mean_return import EpisodeEnds
+from headrace.learner.batches.unroll_ends import EpisodeEnds
 from headrace.learner.progress import Progress, ProgressLines
 
 

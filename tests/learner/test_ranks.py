@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from headrace.learner.batches.step_ages import UnrollAge
-from headrace.learner.mean_return import EpisodeEnds
+from headrace.learner.batches.unroll_ends import EpisodeEnds
 from headrace.learner.ranks import Facts, Ranks, fresh_store
 
 WORLD, TIMEOUT_S = 3, 20.0

@@ -28,10 +28,7 @@ def returns(*, width: int = 8) -> Panel:
 EPISODE_LENGTH: Final = lines(
     "Episode length",
     "none",
-    "Agent steps of an episode in training, a mean over those that ended lately.",
-    {
-        "steps": 'rate(headrace_samplers_env_steps_total{job="$job"}[$__rate_interval])'
-        ' / (rate(headrace_samplers_episodes_total{job="$job"}[$__rate_interval]) > 0)'
-    },
+    "Agent steps of an episode in training, a mean over the episodes of the mean return.",
+    {"steps": 'max(headrace_learner_episode_length_mean{job="$job"})'},
     none="No episode has ended lately",
 )

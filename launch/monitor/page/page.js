@@ -111,6 +111,7 @@ function show(status) {
   waits(seen);
   late(status);
   troubles(status);
+  metrics(status);
   ways(status);
   ranks(status);
 }

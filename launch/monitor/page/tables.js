@@ -127,12 +127,28 @@ function ways(status) {
   ]);
 }
 
+const METRIC = "metric.";
+const MOST_METRICS = 16;
+
+function metrics(status) {
+  const [training, evaluation] = [list(status.learners), list(status.evaluators)];
+  const names = [...new Set([...training, ...evaluation].flatMap((one) => Object.keys(one)))].filter((name) => name.startsWith(METRIC)).slice(0, MOST_METRICS);
+  at("measured").hidden = !names.length;
+  const mean = (key, of, name) => value(key, amount(of.map((one) => one[name]).find(known)), "td", { class: "n" });
+  replace("metrics", [
+    head("", "training", "evaluation"),
+    html("tbody", {}, ...names.map((name, n) => row(
+      cell(wire(name.slice(METRIC.length), 40), ""), mean(`metric_training_${n}`, training, name), mean(`metric_evaluation_${n}`, evaluation, name),
+    ))),
+  ]);
+}
+
 // Shown above, or of no use to people: "clock" is the time of day at which a rank sent its figures.
 const PLAIN = new Set(["name", "silent_s", "clock", "version", "t", "trained_steps", "episodes", "mean_return", "lag"]);
 
 function ranks(status) {
   const all = list(status.learners);
-  const parts = [...new Set(all.flatMap((one) => Object.keys(one)))].filter((name) => !PLAIN.has(name)).slice(0, 24);
+  const parts = [...new Set(all.flatMap((one) => Object.keys(one)))].filter((name) => !PLAIN.has(name) && !name.startsWith(METRIC)).slice(0, 28);
   const line = (name, key, words) => row(cell(name, ""), ...all.map((one, n) => value(`${key}_${n}`, words(one), "td", { class: "n" })));
   replace("ranks", all.length ? [
     head("", ...all.map((one, n) => wire(one.name ?? `rank ${n}`, 24))),

@@ -118,6 +118,30 @@ class Reference:
 
 
 @pytest.mark.parametrize("kind", WAYS)
+def test_metrics_stand_beside_the_reward(kind: Any) -> None:
+    """gymnasium's wrapper says at an episode's last step how long it was."""
+    config = EnvConfig(
+        CARTPOLE.id,
+        CARTPOLE.kwargs,
+        wrappers=({"id": "gymnasium.wrappers:RecordEpisodeStatistics"},),
+        metrics=("missing", "episode.l"),
+    )
+
+    async def story(playing: Play) -> None:
+        metrics, lengths = playing.frame.metrics, np.zeros(4)
+        assert metrics is not None and np.isnan(metrics).all()
+        for _ in range(60):
+            await playing.step(np.zeros(4, np.int64))
+            flags = playing.frame.flags
+            lengths = np.where(flags == DEAD, 0, lengths + 1)
+            ended = flags & (TERMINATED | TRUNCATED) != 0
+            np.testing.assert_array_equal(metrics[ended, 1], lengths[ended])
+            assert np.isnan(metrics[~ended]).all() and np.isnan(metrics[:, 0]).all()
+
+    play(made(kind, config, groups=2, envs=2, seed=3), story)
+
+
+@pytest.mark.parametrize("kind", WAYS)
 def test_it_is_the_environment_step_by_step(kind: Any) -> None:
     groups, envs, seed = 3, 2, 11
     references = [Reference(seed + column) for column in range(groups * envs)]

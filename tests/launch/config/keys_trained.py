@@ -162,7 +162,7 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         memory=run.model.memory,
         previous=run.model.previous,
     )
-    feed, progress = _MadeUp(batch, spaces), Progress()
+    feed, progress = _MadeUp(batch, spaces), Progress(run.env.metrics)
     appo = run.algorithm.name == "appo"
     pieces = TrainParts(
         algorithm=run.algorithm,

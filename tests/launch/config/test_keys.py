@@ -62,6 +62,7 @@ CASES = {
     ),
     "env.stack": Case(built.environment, "2", (CATCH,)),
     "env.mask": Case(built.environment, "allowed", (MASKED,)),
+    "env.metrics": Case(built.stepper, '["success"]'),
     "env.bounds": Case(built.environment, "tanh", ("env.id=Pendulum-v1",)),
     "unroll.length": Case(built.learning, "6"),
     "unroll.envs": Case(built.learning, "4"),

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.config import EnvConfig
-from headrace.launch.config import algorithm_defaults, differences, run_file, toml_text
+from headrace.launch.config import (
+    algorithm_defaults,
+    differences,
+    run_file,
+    run_sections,
+    toml_text,
+)
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.config.run_sections import RunSection, StopSection
 from headrace.launch.config.shared_run import from_shared, shared
@@ -315,3 +321,28 @@ def test_importing_the_configuration_brings_in_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (("env.metrics=['a', 'a']",), "'a' stands there twice"),
+        (("env.metrics=['training']",), "'training' means a return in stop.metric"),
+        (("env.metrics=['a', 'a.min']",), "'a.min' would be taken for the min of 'a'"),
+        (("stop.metric=won", "stop.return=1"), "'won' is neither training nor evaluation"),
+        (("env.metrics=['']",), "env.metrics"),
+        ((f"env.metrics=['{'x' * 41}']",), "env.metrics"),
+        ((f"env.metrics={[f'm{n}' for n in range(10_000)]}",), "a list of at most 16"),
+    ],
+)
+def test_metrics_that_cannot_be(sets: tuple[str, ...], words: str) -> None:
+    with pytest.raises(run_file.ConfigError) as error:
+        run_file.load("cartpole", sets)
+    line = str(error.value)
+    assert words in line and len(line) < 400 and "\n" not in line
+
+
+def test_a_goal_by_a_metric_needs_a_number() -> None:
+    run = run_file.Run(env=EnvConfig(metrics=("won",)), stop=StopSection(metric="won"))
+    with pytest.raises(run_file.ConfigError, match=r"'won', and stop\.return is not set"):
+        run_sections.check(run)

@@ -23,6 +23,8 @@ LEARNER = {
     "trained_steps_per_s": 12_345.67,
     "episodes": 321,
     "mean_return": 475.12345,
+    "mean_length": 470.98765,
+    "metrics": {"won": 0.5},
     "solved_at_s": 6.54321,
     "solved_at_steps": 23_999,
     "lag": {"mean": 1.5, "p95": 3.0, "max": 4},
@@ -101,6 +103,8 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "trained_steps_per_s": 12_345.7,
         "episodes": 321,
         "mean_return": 475.123,
+        "mean_length": 470.988,
+        "metrics": {"won": 0.5},
         "solved_at_s": 6.543,
         "solved_at_steps": 23_999,
         "evaluation": None,
@@ -184,9 +188,10 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
     journals(tmp_path)
     result = write(tmp_path)
     assert (tmp_path / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    first, unrolls, stale, rejected, abandoned, *where = summary.words(
+    first, measured, unrolls, stale, rejected, abandoned, *where = summary.words(
         result, tmp_path
     ).splitlines()
+    assert measured == "metrics: won 0.5"
     assert first.startswith("solved: return 475.123 after 24,000 steps, ")
     assert first.endswith("(12,346 trained steps/s)")
     assert unrolls == (

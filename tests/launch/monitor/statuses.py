@@ -69,6 +69,11 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
                 "trained_steps": 24100.0 * second,
                 "episodes": 12345.0,
                 "mean_return": 312.42,
+                "mean_length": 55.5,
+                "metric.won": 0.25,
+                "time_wait": 0.625,
+                "time_forward": 0.25,
+                "explained_variance": 0.875,
                 "lag": 1.31,
                 "policy_loss": -0.0123,
                 "grad_norm": 0.9,
@@ -84,6 +89,8 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
                 "mean": 341.0,
                 "low": 322.0,
                 "high": 360.0,
+                "metric.won": 0.5,
+                "metric.far": 3.0,
             }
         ],
         "ways": [
@@ -110,7 +117,10 @@ def hostile(second: int = 0) -> dict[str, Any]:
         {"role": "actor", "name": text, "text": text, "count": 3, "ago_s": 60.0}
         for text in (SCRIPT, TURNED, LONG)
     ]
-    learners = [{"name": SCRIPT, SCRIPT[:64]: 1.0, "__proto__": 2.0, "trained_steps": 5.0}]
+    learners = [
+        {"name": SCRIPT, SCRIPT[:64]: 1.0, "__proto__": 2.0, "trained_steps": 5.0},
+        {f"{kind}{text[:57]}": 0.5 for kind in ("metric.", "time_") for text in (SCRIPT, TURNED)},
+    ]
     return status(
         second,
         run=SCRIPT,

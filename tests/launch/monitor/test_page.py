@@ -133,6 +133,11 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
         "rank_lag_7": "1.31",
         "rank_policy_loss_0": "-0.012",
         "rank_lr_0": "2.5e-4",
+        "rank_mean_length_0": "55.50",
+        "metric_training_0": "0.250",
+        "metric_evaluation_0": "0.500",
+        "metric_training_1": "\u2013",
+        "metric_evaluation_1": "3.00",
     }
     assert {key: found.get(key) for key in expected} == expected
     assert "rank_clock_0" not in found  # the time of day at which a rank said all this

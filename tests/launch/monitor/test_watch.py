@@ -52,6 +52,16 @@ def test_the_goal_stands_beside_what_must_reach_it(capsys: Any) -> None:
     assert "return 21.5 of 40  evaluation 30.0 (28.5 to 31.5), version 6  lag" in line
 
 
+def test_metrics_and_the_goal_of_one(capsys: Any) -> None:
+    learner = {**STATUS["learners"][0], "metric.won": 0.25}
+    line = shown(capsys, learners=[learner], evaluators=[{"metric.won": 0.5}])
+    assert "return 21.5  won 0.25, evaluation 0.5  lag" in line
+    goal = StopSection(return_=0.9, metric="won")
+    line = shown(capsys, stop=goal, learners=[learner])
+    assert "return 21.5  won 0.25 of 0.9  lag" in line
+    assert "return 21.5  won none yet of 0.9  lag" in shown(capsys, stop=goal)
+
+
 def test_without_evaluators_nothing_is_missing(capsys: Any) -> None:
     assert "version 7" in shown(capsys)
 

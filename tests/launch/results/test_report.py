@@ -16,6 +16,8 @@ SUMMARY: dict[str, Any] = {
     "stop_reason": "return",
     "wall_s": 12.3,
     "mean_return": 480.25,
+    "mean_length": 77.5,
+    "metrics": {"<won>": 0.5625},
     "trained_steps": 40000,
     "trained_steps_per_s": 3333.3,
     "version": 312,
@@ -75,6 +77,10 @@ def entry(at: int, **more: Any) -> dict[str, Any]:
         "version": at,
         "trained_steps": 128 * at,
         "mean_return": float(at),
+        "mean_length": float(at),
+        "metric.<won>": 0.5,
+        "metric.<won>.mean": 0.25,
+        "metric.<won>.min": 0.0,
         "lag": 1.0,
         "policy_loss": 0.1,
         "entropy": 0.5,
@@ -109,7 +115,10 @@ def test_a_page_that_needs_nothing_beside_it(folder: Path) -> None:
     assert "A <fast> one" in shown.text, "escaped in the source"
     assert "no<b>&c:Such by" in shown.text
     pictures = {path.stem for path in (folder / "report").glob("*.png")}
-    assert pictures == {"curve", "throughput", "lag", "policy_loss", "entropy"}
+    named = {"curve", "throughput", "lag", "policy_loss", "entropy"}
+    assert pictures == named | {"length", "metric-0", "metric-1"}
+    assert "Episodes steps an episode" in shown.text and "<won>.mean" in shown.text
+    assert "0.5625 <won>" in shown.text
     assert (folder / "report" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -20,7 +20,7 @@ from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.receiver import UnrollReceiver
-from headrace.learner.mean_return import EpisodeEnds
+from headrace.learner.batches.unroll_ends import EpisodeEnds
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from tests.learner.unrolls import words as told
 

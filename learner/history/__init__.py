@@ -1,0 +1,1 @@
+"""Lives here: the lines of history.jsonl, and what each column means."""
