@@ -108,8 +108,7 @@ def save(
             if aside.exists() and not final.exists():
                 aside.rename(final)
         raise CheckpointError(f"checkpoint {final} could not be written: {error}") from error
-    if keep is not None:
-        _prune(folder, newest=step_version, keep=keep, every=keep_every)
+    _prune(folder, newest=step_version, keep=keep, every=keep_every)
     return final
 
 
@@ -287,9 +286,9 @@ def remove(path: Path) -> None:
     shutil.rmtree(going)
 
 
-def _prune(folder: Path, *, newest: int, keep: int, every: int) -> None:
-    """Leaves `newest`, the keep - 1 before it, and the first of every so many versions; those above
-    `newest` are not touched."""
+def _prune(folder: Path, *, newest: int, keep: int | None, every: int) -> None:
+    """Leaves `newest`, the keep - 1 before it or all, and the first of every so many versions;
+    those above `newest` are not touched."""
     try:
         there = _finished(folder)
     except OSError as error:
@@ -298,7 +297,8 @@ def _prune(folder: Path, *, newest: int, keep: int, every: int) -> None:
     before = [path for path in there if int(path.name[:12]) < newest]
     firsts = {int(path.name[:12]) // every: path for path in before if every}  # the oldest is last
     aside = {path for path in there if path.suffix}
-    for path in {*before[keep - 1 :]} - {*firsts.values()} | aside:
+    older = before[keep - 1 :] if keep is not None else []
+    for path in {*older} - {*firsts.values()} | aside:
         try:
             remove(path)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Which protocols are spoken, and what a peer of an older one does not know of a run. Pure.
+"""Says which protocols are spoken, and what a peer of an older one does not know of a run. Pure.
 
     broker            speaks all from OLDEST to PROTOCOL, with each peer in the peer's own
     everybody else    speaks PROTOCOL alone; so the broker is upgraded first

@@ -1,4 +1,4 @@
-"""What a place for experiments must take, and which places there are."""
+"""Says what a place for experiments must take, and which places there are."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""What ended in an unroll, as one learner rank tells the others: episodes, and metrics."""
+"""Tells other learner ranks what ended in an unroll: episodes, and metrics."""
 
 import itertools
 from collections.abc import Iterator

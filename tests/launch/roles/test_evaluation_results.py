@@ -88,6 +88,14 @@ def test_as_many_of_the_best_stay_as_was_asked_for(
     assert best_version(tmp_path) == 2
 
 
+def test_a_version_that_is_evaluated_again_is_replaced(tmp_path: Path, spaces: Spaces) -> None:
+    """After a return to an older checkpoint its weights are others."""
+    for mean in (5.0, 7.0):
+        EvaluationResults(tmp_path, RUN, spaces).add(blob(spaces, 3), line(3, mean))
+    assert best(tmp_path) == [3]
+    assert EvaluationResults(tmp_path, RUN, spaces).highest == 7.0
+
+
 def test_after_a_return_to_an_older_checkpoint_the_older_name_is_the_best(
     tmp_path: Path, spaces: Spaces
 ) -> None:

@@ -77,7 +77,10 @@ def test_the_guide_runs_as_it_stands(place: Place) -> None:
             process = say(place, line)
             status = process.ends(timeout_s=4 * LONG_S)
             if "several runs are on this machine" in process.text():  # those of tests beside it
-                assert line == "headrace top" and "tcp://127.0.0.1:5755 (" in process.text()
+                assert (line, status) == (
+                    "headrace top",
+                    2,
+                ) and "tcp://127.0.0.1:5755 (" in process.text()
                 continue
             assert status == status_of(line), f"{line}: {status}\n{process.text()}"
             if line.startswith("headrace train") and status == 0:
