@@ -10,7 +10,9 @@ _TRIES = 20  # a journal is folded rarely: once in a great many unrolls
 
 def trained(folder: Path) -> int:
     """Quick: callers poll it."""
-    for _ in range(_TRIES if folder.is_dir() else 0):
+    if not folder.is_dir():
+        return 0
+    for _ in range(_TRIES):
         try:
             return sum(
                 _trained(part.path.read_bytes(), folded=part.folded)
@@ -20,8 +22,7 @@ def trained(folder: Path) -> int:
             )
         except FileNotFoundError:
             continue
-    assert not folder.is_dir(), f"{folder}: its journals are folded faster than they can be read"
-    return 0
+    raise AssertionError(f"{folder}: its journals are folded faster than they can be read")
 
 
 def _trained(lines: bytes, *, folded: bool) -> int:

@@ -69,14 +69,20 @@ drain_s = 2.0
 """
 
 
-def until(condition: Callable[[], Any], what: str, *, timeout_s: float = PATIENCE_S) -> Any:
-    """What the condition gives once it gives something."""
+def until(
+    condition: Callable[[], Any],
+    what: str,
+    *,
+    timeout_s: float = PATIENCE_S,
+    why: Callable[[], str] = str,
+) -> Any:
+    """What the condition gives once it gives something. `why`: what explains that it does not."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
         if found:
             return found
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}{why()}"
         time.sleep(0.02)
 
 
@@ -307,8 +313,17 @@ class Place:
 
     def trains(self, more: int = 20) -> None:
         """Waits until so many further unrolls were trained."""
-        goal = self.trained() + more
-        until(lambda: self.trained() >= goal, f"{goal} trained unrolls, have {self.trained()}")
+        before = self.trained()
+        until(
+            lambda: self.trained() >= before + more,
+            f"{more} trained unrolls more than {before}",
+            why=lambda: f", have {self.trained()}{self._ended()}",
+        )
+
+    def _ended(self) -> str:
+        """The last words of processes that ended: what others may wait for in vain."""
+        ended = [process for process in self._started if process.popen.poll() is not None]
+        return "".join(f"\n{process.text()[-1000:]}" for process in ended)
 
     def checkpoints(self) -> list[Path]:
         return sorted((self.out / "checkpoints").glob("[0-9]" * 12))

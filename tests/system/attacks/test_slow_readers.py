@@ -67,6 +67,9 @@ class Newest:
     def version(self) -> int:
         return int(self.look().get("weights", -1))
 
+    def unread_mb(self) -> float:
+        return float(self.look()["unread_bytes"]) / 2**20
+
 
 def test_slow_readers_of_weights_end_nobody() -> None:
     """Sixty peers ask for each new version, again and again, and ping for answers, and read none of
@@ -105,22 +108,22 @@ def test_slow_readers_of_weights_end_nobody() -> None:
             stack.enter_context(contextlib.closing(SlowReader(cluster.address, number)))
             for number in range(1, _PEERS + 1)
         ]
-        first, asked, largest = newest.version(), 0, calm
+        first, asked, largest, unread = newest.version(), 0, calm, 0.0
 
         def attack(goal: int) -> bool:
-            nonlocal asked, largest
+            nonlocal asked, largest, unread
             seen = newest.version()
             for reader in readers:
                 reader.says(messages.encode(messages.Get(seen, 0, 64)))
                 reader.says(messages.encode(messages.Ping((), {})))
             asked += _PEERS
             largest = max(largest, ProcessLoad.of(broker).rss_kb / 1024)
-            return seen >= goal
+            unread = max(unread, newest.unread_mb())
+            return seen >= goal and unread > 0
 
         # Bit by bit: how long all of them take is the machine's affair.
         for goal in range(first + 25, first + versions + 1, 25):
             cluster.until(functools.partial(attack, goal), "25 versions more")
-        unread = newest.look()["unread_bytes"] / 2**20
         cluster.end([samplers])
         cluster.end([learner])
         cluster.end([broker])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.learner import checkpoint
+from headrace.launch.results import loaded_run
 from tests.system.commands.test_metrics import by, port_of, scrape, value
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, Process, until
@@ -73,8 +73,7 @@ def test_a_run_with_an_evaluator(place: Place) -> None:
     highest = max(line["mean"] for line in found)
     assert summary["evaluation"]["last"] == found[-1]
     assert summary["evaluation"]["best"]["mean"] == highest
-    best = checkpoint.load_latest(place.out / "best")
-    assert best is not None
+    best = loaded_run.find_checkpoint(place.out, "best")
     assert best.state["score"] == summary["evaluation"]["best"]
     assert best.version == summary["evaluation"]["best"]["version"]
     assert str(best.path) in train.text()
