@@ -6,6 +6,7 @@ it awake. A rule reads the source only: an import made at run time by name is no
 
 import ast
 import functools
+import gc
 import importlib
 import os
 import re
@@ -137,7 +138,17 @@ MAX_FILE, MAX_FUNCTION, MAX_FILES = 300, 80, 12
 LONG_FUNCTIONS = {("learner/train.py", "train")}
 
 Rule = Callable[[str, str], list[str]]
-parse = functools.cache(ast.parse)  # every rule reads every file
+
+
+@functools.cache  # every rule reads every file
+def parse(source: str) -> ast.Module:
+    """Without the garbage collector: what it ends may write a traceback, which parses too, and
+    Python 3.11 counts the depth of both together."""
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        gc.enable()
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

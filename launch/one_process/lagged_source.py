@@ -82,6 +82,8 @@ class LaggedSource:
                 self._loop.run_until_complete(self._sampling)
             return result
         finally:
+            if self._sampling.done() and not self._sampling.cancelled():
+                self._sampling.exception()  # known; else asyncio logs it when it is collected
             self.stepper.close()
 
     # What the train loop asks of its source.
