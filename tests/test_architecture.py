@@ -142,8 +142,8 @@ Rule = Callable[[str, str], list[str]]
 
 @functools.cache  # every rule reads every file
 def parse(source: str) -> ast.Module:
-    """Without the garbage collector: what it ends may write a traceback, which parses too, and
-    Python 3.11 counts the depth of both together."""
+    """Parses without the garbage collector: what it ends may write a traceback, which is parsed
+    too, and Python 3.11 counts the depth of both together."""
     gc.disable()
     try:
         return ast.parse(source)

@@ -76,14 +76,14 @@ class LaggedSource:
             with asyncio.Runner() as runner:
                 self._loop = runner.get_loop()
                 self._sampling = self._loop.create_task(self._sampler.run(), name="sampler")
+                # What it raised is taken: else asyncio would log it when the task is collected.
+                self._sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
                 result = train()
                 self.over = "trained"
                 self.news.set()
                 self._loop.run_until_complete(self._sampling)
             return result
         finally:
-            if self._sampling.done() and not self._sampling.cancelled():
-                self._sampling.exception()  # known; else asyncio logs it when it is collected
             self.stepper.close()
 
     # What the train loop asks of its source.

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,9 @@ def until(
     what: str,
     *,
     timeout_s: float = PATIENCE_S,
-    why: Callable[[], str] = str,
+    why: Callable[[], str] = lambda: "",
 ) -> Any:
-    """What the condition gives once it gives something. `why`: what explains that it does not."""
+    """Returns what the condition gives once it gives something; fails with what `why` adds."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
@@ -87,6 +87,7 @@ def until(
 
 
 _MEMORY = Path("/dev/shm")
+_MAKE_NODES = frozenset({"node", "ray"})  # commands
 
 
 def shared_memory() -> set[str]:
@@ -171,7 +172,7 @@ class Place:
         self.ipc = f"ipc://{folder}/b"
         self._started: list[Process] = []
         self._shared_memory = shared_memory()
-        self._nodes = False  # some were started
+        self._nodes = False  # it has started what makes their folders
 
     def toml(self, name: str, text: str) -> str:
         path = self.folder / name
@@ -194,7 +195,7 @@ class Place:
                 start_new_session=True,
                 env=self._env(env),
             )
-        return self._watched(popen, log)
+        return self._watched(popen, log, arguments)
 
     def headrace(
         self,
@@ -205,7 +206,6 @@ class Place:
     ) -> Process:
         """The same for a `headrace` command, forked from a warmed parent where that is as good."""
         module = "headrace.launch.cli"
-        self._nodes |= "node" in arguments
         return self.module(module, *arguments, env=env, cold=cold, namespace=namespace)
 
     def module(
@@ -223,7 +223,7 @@ class Place:
         forked = warm.nest_of_the_session().fork(
             module, arguments, folder=self.folder, log=log, env=self._env(env), namespace=namespace
         )
-        return self._watched(forked, log)
+        return self._watched(forked, log, arguments)
 
     def train(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
         # Tests of evaluations name them; beside others no evaluator takes time.
@@ -288,8 +288,11 @@ class Place:
     def _log(self) -> Path:
         return self.folder / f"log-{len(self._started)}.txt"
 
-    def _watched(self, popen: subprocess.Popen[bytes] | warm.Forked, log: Path) -> Process:
+    def _watched(
+        self, popen: subprocess.Popen[bytes] | warm.Forked, log: Path, arguments: Sequence[str]
+    ) -> Process:
         process = Process(popen, log)
+        self._nodes |= not _MAKE_NODES.isdisjoint(arguments)
         self._started.append(process)
         return process
 
@@ -323,7 +326,7 @@ class Place:
         )
 
     def _ended(self) -> str:
-        """The last words of processes that ended: what others may wait for in vain."""
+        """Returns the last words of processes that ended: others may wait for them in vain."""
         ended = [process for process in self._started if process.popen.poll() is not None]
         return "".join(f"\n{process.text()[-1000:]}" for process in ended)
 
@@ -350,12 +353,13 @@ class Place:
         until(lambda: not self.alive(), f"still there: {self.alive()}", timeout_s=timeout_s)
         assert list(self.temporary.glob("headrace-*")) == []
         # Waits: a node may just have made its folder, and not have taken it yet.
-        if self._nodes:  # others' nodes, killed in tests beside this one, are not ours
-            until(lambda: not self._forsaken(), f"left: {self._forsaken()}", timeout_s=LONG_S)
+        until(lambda: not self._forsaken(), f"left: {self._forsaken()}", timeout_s=LONG_S)
 
     def _forsaken(self) -> set[str]:
-        news = shared_memory() - self._shared_memory
-        return {name for name in news if "headrace" in name and forsaken(name)}
+        news = {name for name in shared_memory() - self._shared_memory if "headrace" in name}
+        if not self._nodes:  # then it is of a test beside this one, which has killed its node
+            news = {name for name in news if not name.startswith("headrace-node-")}
+        return {name for name in news if forsaken(name)}
 
     def close(self) -> None:
         for pid in self.alive():

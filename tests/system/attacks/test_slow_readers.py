@@ -67,9 +67,6 @@ class Newest:
     def version(self) -> int:
         return int(self.look().get("weights", -1))
 
-    def unread_mb(self) -> float:
-        return float(self.look()["unread_bytes"]) / 2**20
-
 
 def test_slow_readers_of_weights_end_nobody() -> None:
     """Sixty peers ask for each new version, again and again, and ping for answers, and read none of
@@ -112,13 +109,14 @@ def test_slow_readers_of_weights_end_nobody() -> None:
 
         def attack(goal: int) -> bool:
             nonlocal asked, largest, unread
-            seen = newest.version()
+            status = newest.look()
+            seen = int(status.get("weights", -1))
             for reader in readers:
                 reader.says(messages.encode(messages.Get(seen, 0, 64)))
                 reader.says(messages.encode(messages.Ping((), {})))
             asked += _PEERS
             largest = max(largest, ProcessLoad.of(broker).rss_kb / 1024)
-            unread = max(unread, newest.unread_mb())
+            unread = max(unread, status.get("unread_bytes", 0) / 2**20)
             return seen >= goal and unread > 0
 
         # Bit by bit: how long all of them take is the machine's affair.
