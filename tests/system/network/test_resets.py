@@ -1,5 +1,7 @@
 """Connections that end without a word, and connections that stand still: a proxy does it."""
 
+import pytest
+
 from tests.system.conftest import Place, until
 from tests.system.harness.figures import LONG, pick
 from tests.system.harness.trial import Trial
@@ -14,6 +16,7 @@ def _beyond(proxy: Proxy, place: Place, tcp: str) -> Trial:
     return Trial(place, broker, learner, sampler)
 
 
+@pytest.mark.alone  # beside others one second may be too short to connect and train
 def test_every_connection_is_reset_each_second(place: Place, tcp: str) -> None:
     """Ends every connection to the broker by a TCP reset, in the middle of what it carries."""
     with Proxy(tcp) as proxy:
