@@ -4,7 +4,7 @@ import csv
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from headrace.launch.results.text_table import columns
 
 # What a policy learns from. Another port or folder makes no other group.
 _SECTIONS = ("env", "unroll", "model", "algorithm", "learner", "pacing", "actor", "stop")
-_COLUMNS = ("group", "runs", "mean", "low", "high", "iqm", "steps_to_goal", "improvement")
+# Those printed, and in the CSV after each the ends of its interval.
+_PRINTED: Mapping[str, tuple[str, ...]] = {
+    "group": (),
+    "runs": (),
+    "mean": ("low", "high"),
+    "iqm": ("iqm_low", "iqm_high"),
+    "steps_to_goal": (),
+    "improvement": ("improvement_low", "improvement_high"),
+}
+_COLUMNS = tuple(key for column, ends in _PRINTED.items() for key in (column, *ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +97,27 @@ def grouped(runs: Sequence[KeptRun]) -> dict[str, list[KeptRun]]:
 
 def row(name: str, runs: Sequence[KeptRun], first: Sequence[KeptRun]) -> dict[str, Any]:
     """Returns a group's line of the table; improvement is None for the first group itself."""
-    finals = [run.returns[-1] for run in runs]
-    interval = compare_figures.bootstrap(np.asarray(finals, dtype=np.float64))
-    base = [run.returns[-1] for run in first]
+    finals, base = (
+        np.asarray([run.returns[-1] for run in group], dtype=np.float64) for group in (runs, first)
+    )
     values = (
         name,
         len(runs),
-        float(np.mean(finals)),
-        *((None, None) if interval is None else map(float, interval)),
-        compare_figures.iqm(finals),
+        *_with_interval(compare_figures.mean, finals),
+        *_with_interval(compare_figures.iqm, finals),
         compare_figures.median_steps([run.solved_at_steps for run in runs]),
-        None if runs is first else compare_figures.improvement(finals, base),
+        *(
+            (None, None, None)
+            if runs is first
+            else _with_interval(compare_figures.improvement, finals, base)
+        ),
     )
     return dict(zip(_COLUMNS, values, strict=True))
 
 
 def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Renders the table; a note says which intervals are missing."""
-    cells = [_COLUMNS, *(tuple(_cell(line[c]) for c in _COLUMNS) for line in rows)]
+    cells = [tuple(_PRINTED), *(tuple(_cell(line, c) for c in _PRINTED) for line in rows)]
     lines = list(columns(cells, words=(0,)))
     if any(line["low"] is None for line in rows):
         lines.append("one run alone has no interval: train it with more seeds")
@@ -144,7 +156,7 @@ def _svg(groups: Groups) -> str:
             continue
         steps, returns = curve
         (line,) = axes.plot(steps, returns.mean(axis=0), label=f"{name} ({len(runs)} runs)")
-        interval = compare_figures.bootstrap(returns)
+        interval = compare_figures.bootstrap(compare_figures.mean, returns)
         if interval is not None:
             axes.fill_between(steps, *interval, alpha=0.2, color=line.get_color())
     axes.set(xlabel="agent steps trained on", ylabel="return, mean of the latest episodes")
@@ -156,10 +168,19 @@ def _svg(groups: Groups) -> str:
     return text[text.index("<svg") :]
 
 
-def _cell(value: object) -> str:
+def _with_interval(
+    figure: Callable[..., Any], *groups: compare_figures.Floats
+) -> tuple[float | None, ...]:
+    found, interval = float(figure(*groups)), compare_figures.bootstrap(figure, *groups)
+    return (found, None, None) if interval is None else (found, *map(float, interval))
+
+
+def _cell(line: Mapping[str, Any], column: str) -> str:
+    value, *ends = (line[key] for key in (column, *_PRINTED[column]))
     if value is None:
         return "-"
-    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+    text = f"{value:,.2f}" if isinstance(value, float) else str(value)
+    return text if not ends or None in ends else f"{text} [{ends[0]:,.2f}, {ends[1]:,.2f}]"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

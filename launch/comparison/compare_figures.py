@@ -3,7 +3,7 @@
 The definitions are those that rliable made usual; a group is one task, its seeds the repetitions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,27 +13,38 @@ Floats = NDArray[np.float64]
 _RESAMPLES = 2000
 
 
-def iqm(values: Sequence[float]) -> float:
+def iqm(values: Sequence[float] | Floats) -> float:
     """Returns the mean of the middle half: a quarter of the values, rounded down, is cut at each
     end."""
     cut = len(values) // 4
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
-def improvement(ours: Sequence[float], base: Sequence[float]) -> float:
+def improvement(ours: Sequence[float] | Floats, base: Sequence[float] | Floats) -> float:
     """Returns the share of all pairs in which ours is above the base; a tie counts half."""
     left, right = np.asarray(ours)[:, None], np.asarray(base)[None, :]
     return float(np.mean((left > right) + 0.5 * (left == right)))
 
 
-def bootstrap(values: Floats) -> tuple[Floats, Floats] | None:
-    """Returns the 95 % percentile interval of the mean over the first axis, the runs; None = one
-    run alone has none. The same runs give the same interval."""
-    if len(values) < 2:
+def mean(values: Floats) -> Floats:
+    """Returns the mean over the first axis, the runs."""
+    return np.asarray(values.mean(axis=0))
+
+
+def bootstrap(
+    figure: Callable[..., Floats | float], *groups: Floats
+) -> tuple[Floats, Floats] | None:
+    """Returns the 95 % percentile interval of a figure of the groups, each of which is resampled by
+    itself along its first axis, the runs; None = one run alone has none. The same runs give the
+    same interval."""
+    if min(map(len, groups)) < 2:
         return None
-    drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
-    means = np.stack([values[rows].mean(axis=0) for rows in drawn])
-    low, high = np.percentile(means, (2.5, 97.5), axis=0)
+    rng = np.random.default_rng(0)
+    drawn = [
+        figure(*(values[rng.integers(len(values), size=len(values))] for values in groups))
+        for _ in range(_RESAMPLES)
+    ]
+    low, high = np.percentile(np.stack(drawn), (2.5, 97.5), axis=0)
     return low, high
 
 

@@ -1,5 +1,6 @@
 """Runs compared: the figures by their definitions, the groups, the table, and what is refused."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -42,11 +43,39 @@ def test_figures_are_those_of_rliable() -> None:
 
 
 def test_the_interval_of_the_mean_holds_it_and_one_run_has_none() -> None:
-    found = compare_figures.bootstrap(np.arange(100.0))
+    found = compare_figures.bootstrap(compare_figures.mean, np.arange(100.0))
     assert found is not None
     # The normal approximation: 49.5 and 1.96 standard errors of 28.87 / 10.
     assert [float(v) for v in found] == pytest.approx([43.84, 55.16], abs=0.5)
-    assert compare_figures.bootstrap(np.array([3.0])) is None
+    assert compare_figures.bootstrap(compare_figures.mean, np.array([3.0])) is None
+
+
+def test_the_interval_of_the_iqm_is_that_of_all_resamples() -> None:
+    """Four runs, of which the middle two count: 1 where three or more of the draws are the lowest,
+    8 where they are the highest, each 13 of 256 resamples, more than 2.5 %."""
+    found = compare_figures.bootstrap(compare_figures.iqm, np.array([1.0, 2.0, 4.0, 8.0]))
+    assert found == pytest.approx((1.0, 8.0))
+
+
+def test_the_interval_of_the_improvement_resamples_both_groups() -> None:
+    # 1/2 - k/8 with k draws of the 1 in four: k = 4 in 0.4 % of resamples, k >= 3 in 5.1 %.
+    ours, base = np.array([1.0, 2.0, 2.0, 2.0]), np.array([2.0, 2.0])
+    assert compare_figures.bootstrap(compare_figures.improvement, ours, base) == pytest.approx(
+        (1 / 8, 1 / 2)
+    )
+    # The other way round, of which only the second group varies.
+    assert compare_figures.bootstrap(compare_figures.improvement, base, ours) == pytest.approx(
+        (1 / 2, 7 / 8)
+    )
+    assert compare_figures.bootstrap(compare_figures.improvement, ours, base[:1]) is None
+
+
+def test_intervals_are_those_of_rliable() -> None:
+    """rliable 1.2.0's get_interval_estimates of the two groups above, by 20,000 and 5,000 draws."""
+    ours, base = np.array([9.0, 1, 2, 3, 100, 7, 7]), np.array([2.0, 3, 7, 8])
+    assert compare_figures.bootstrap(compare_figures.iqm, ours) == pytest.approx((2.6, 44.2))
+    found = compare_figures.bootstrap(compare_figures.improvement, ours, base)
+    assert found == pytest.approx((0.19642857, 0.85714286))
 
 
 def test_a_missed_goal_counts_as_endless() -> None:
@@ -81,8 +110,29 @@ def test_groups_are_named_by_what_differs(
     lines = table.read_text().splitlines()
     assert len(lines) == 3
     assert lines[1].split(",")[1:3] == ["2", "150.0"]
-    assert lines[2].endswith(",0.5")  # above one run, below the other
+    assert lines[2].endswith(",0.5,,")  # above one run, below the other; one run has no interval
     assert "<svg" in page.read_text()
+
+
+def test_table_page_and_csv_have_the_intervals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirs = [_kept(tmp_path / f"a{n}", seed=n, final=2.0) for n in (1, 2)]
+    slow = ("algorithm.gamma=0.5",)
+    dirs += [
+        _kept(tmp_path / f"b{n}", seed=n, final=final, sets=slow)
+        for n, final in enumerate((1.0, 2.0, 2.0, 2.0))
+    ]
+    page, table = tmp_path / "c.html", tmp_path / "c.csv"
+    assert main(["compare", *dirs, "--html", str(page), "--csv", str(table)]) == 0
+    for text in (capsys.readouterr().out, page.read_text()):
+        # The interquartile mean is 1 where three draws of four are the 1: 13 of 256 resamples.
+        assert "2.00 [1.00, 2.00]" in text
+        assert "0.38 [0.12, 0.50]" in text
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert (rows[1]["iqm_low"], rows[1]["iqm_high"]) == ("1.0", "2.0")
+    ends = (rows[1]["improvement_low"], rows[1]["improvement_high"])
+    assert (rows[0]["improvement_low"], *ends) == ("", "0.125", "0.5")
 
 
 def test_damaged_files_of_a_run_are_read_as_far_as_they_go(tmp_path: Path) -> None:
