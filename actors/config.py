@@ -40,6 +40,22 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " dict episode",
         ),
     ] = ()
+    settings: Annotated[
+        dict[str, bool | int | float],
+        Meta(
+            max_length=16,
+            description="attributes of the environment, set before its episodes; env.curriculum may"
+            " change them for samplers",
+        ),
+    ] = field(default_factory=dict)
+    curriculum: Annotated[
+        str,
+        Meta(
+            pattern=r"^([\w.]+:\w+)?\Z",
+            description="module:function that the learner asks at every version for the"
+            " env.settings to sample with; empty = they stay",
+        ),
+    ] = ""
     bounds: Annotated[
         Literal["clip", "tanh"],
         Meta(

@@ -22,6 +22,7 @@ from headrace.actors.envs.atari import whole_games
 from headrace.actors.envs.convert import Env, EnvError, Writer, blamed
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_env
+from headrace.actors.envs.where import Where
 from headrace.actors.stepping.group import check_spaces
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, Spaces
@@ -60,7 +61,7 @@ def play(
     scores = Scores([0.0] * how.episodes, [0] * how.episodes, metrics)
     waiting = iter(range(how.episodes))
     with contextlib.closing(_EnvTable(policy, spaces, how)) as table:
-        table.make(env_config)
+        table.make(env_config, how.seed)
         playing: dict[int, int] = {}  # place -> episode
         for place, episode in zip(range(table.places), waiting, strict=False):
             playing[place] = episode
@@ -118,11 +119,11 @@ class _EnvTable:
         self._id = ""
         self._writer: Writer
 
-    def make(self, config: EnvConfig) -> None:
+    def make(self, config: EnvConfig, seed: int) -> None:
         check(config)
         self._id = config.id
-        for _ in range(self.places):
-            env = make_env(whole_games(config))
+        for place in range(self.places):
+            env = make_env(whole_games(config), Where("evaluator", place, seed + place))
             self.envs.append(env)
             check_spaces(config, self._spaces, env)
         self._writer = Writer(self.envs[0].observation_space, self._spaces)

@@ -131,6 +131,7 @@ class Sampler:
         if blob is not None:
             with self._network:
                 digest = self.policy.load(blob)
+            self.stepper.frame.settings[:] = self.policy.settings
             self.metrics.acts_with(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
             self._oldest = self.policy.version - versions_to_play(self.max_lag, self.end.waited)

@@ -131,9 +131,10 @@ class Spaces(Struct, frozen=True, omit_defaults=True):
     observation: tuple[Leaf, ...]
     action: Action
     metrics: tuple[str, ...] = ()  # entries of info that travel; no network depends on them
+    settings: tuple[str, ...] = ()  # attributes of the environment that the weights bring
 
     def digest(self) -> str:
-        """Returns a digest, on every machine the same for the same spaces; metrics do not count."""
+        """Returns a digest, on every machine the same for the same spaces; names do not count."""
         return xxhash.xxh3_64_hexdigest(
             msgspec.msgpack.encode(Spaces(self.observation, self.action))
         )

@@ -248,6 +248,7 @@ def publish(parts: TrainParts, flat: FlatWeights, version: int) -> None:
     """Copies the weights for the receiver thread, which hashes and sends them."""
     if parts.ranks.rank == 0:
         with parts.metrics.timed("publish"):
+            parts.curriculum.update(parts.moment())
             body = flat.dump()
             parts.feed.publish(version, body)
             if parts.gap is not None:
@@ -262,7 +263,8 @@ def show(parts: TrainParts, stats: dict[str, float]) -> None:
     steps = progress.metrics.steps()
     parts.metrics.show(progress, stats, ages, steps, time.time())
     pace = parts.pace.since(parts.clock(), progress.trained_steps, parts.metrics.phase_seconds())
-    told = line(progress, parts.clock(), pace | ages | stats)
+    figures = pace | ages | stats | parts.curriculum.figures()
+    told = line(progress, parts.clock(), figures)
     parts.feed.stats(for_beats(told))
     if parts.ranks.rank == 0:
         if news := progress.news():

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from headrace.broker.peers.learner import Objection
+from headrace.learner.algorithms.curriculum import Curriculum, Moment
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.receiver import Windows
@@ -93,9 +94,17 @@ class TrainParts:
     began: float | None = None
     # Returns the best mean return of an evaluation that this rank has heard of; None = of none.
     evaluated: Callable[[], float | None] = lambda: None
+    curriculum: Curriculum = field(default_factory=Curriculum)
     pace: Pace = field(default_factory=Pace)  # since the numbers were shown last
     history_gap: bool = False  # its latest line could not be written, and that was logged
     first_train_s: float | None = None
+
+    def moment(self) -> Moment:
+        """Returns how far the run is, for a curriculum."""
+        now, steps = self.progress, self.goal.steps
+        share = min(1.0, now.trained_steps / steps) if steps else 0.0
+        mean, metrics = now.mean_return(), now.metrics.means
+        return Moment(now.trained_steps, now.version, now.episodes, mean, metrics, share)
 
     def clock(self) -> float:
         """Returns the seconds that the run has been at work, over all its starts."""

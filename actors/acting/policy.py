@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headrace.actors.acting.networks import ActingNetwork
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
-from headrace.learner.models.build import build
+from headrace.learner.models.build import SETTINGS, build
 from headrace.learner.models.encoders import custom
 from headrace.learner.spaces import Spaces
 from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
@@ -31,6 +31,8 @@ class Policy:
         self._layout = layout_digest(self._model)
         self._acting = ActingNetwork(self._model, spaces, precision)
         self._distribution = self._model.distribution
+        # What environments are to play with, by these weights.
+        self.settings = np.asarray(getattr(self._model, SETTINGS, ()))
         # A stream of its own: environments are seeded from the same number, and dice that fall as
         # theirs do would make the actions follow their noise.
         self._random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])

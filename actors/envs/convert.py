@@ -56,7 +56,8 @@ def as_data(
 ) -> Spaces:
     """Returns the spaces of one environment as data."""
     taken = _action(action, config)
-    return Spaces(_leaves(observation, taken, config), taken, config.metrics)
+    settings = tuple(sorted(config.settings))
+    return Spaces(_leaves(observation, taken, config), taken, config.metrics, settings)
 
 
 def _leaves(space: "gymnasium.Space[Any]", action: Action, config: EnvConfig) -> tuple[Leaf, ...]:

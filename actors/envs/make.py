@@ -17,11 +17,15 @@ from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
 from headrace.actors.envs.envpool import EnvPoolAdapter
 from headrace.actors.envs.observation_spaces import texts_of
+from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.toys import registered
+from headrace.actors.envs.where import Where, told
+from headrace.learner.models import named_code
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
 
+_NOWHERE = Where()
 # Packages that only some environments need, and the extra that brings them.
 _EXTRAS = {
     "ale_py": ("ale-py", "atari"),
@@ -31,8 +35,9 @@ _EXTRAS = {
 }
 
 
-def make_env(config: EnvConfig) -> Env:
+def make_env(config: EnvConfig, where: Where = _NOWHERE) -> Env:
     """Makes one environment, by gymnasium id or module:factory, in its wrappers."""
+    config = told(config, where)
     if envpool.is_envpool(config):
         raise EnvError(
             f'env.id = {config.id!r}: EnvPool steps many at once; set actor.stepping = "auto"'
@@ -48,14 +53,17 @@ def make_env(config: EnvConfig) -> Env:
             env = _wrapped(env, dict(table), f"env.wrappers[{place}]")
         if config.mask:
             env = _masked(env, config)
+        settings = EnvSettings(config)
+        settings.put(env, settings.initial)
     except EnvError:
         env.close()
         raise
     return env
 
 
-def make_vector(config: EnvConfig, envs: int) -> VectorEnv[Any, Any, Any]:
-    """Makes the environment's own vector class, `envs` wide."""
+def make_vector(config: EnvConfig, envs: int, where: Where = _NOWHERE) -> VectorEnv[Any, Any, Any]:
+    """Makes the environment's own vector class, `envs` wide; `where`: its first column."""
+    config = told(config, where)
     _unwrapped(config, "A vector class")
     if envpool.is_envpool(config):
         raise EnvError(
@@ -101,7 +109,8 @@ def probe(config: EnvConfig) -> Spaces:
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
         return as_data(observation, action, config)
-    native = atari.is_atari(config) and not config.wrappers  # needs one package less
+    # Needs one package less.
+    native = atari.is_atari(config) and not (config.wrappers or config.settings)
     env = make_vector(config, 1) if native else make_env(config)
     try:
         texts = [] if native else [*texts_of(env.observation_space)]
@@ -183,16 +192,16 @@ def _masked(env: Env, config: EnvConfig) -> Env:
 
 
 def _unwrapped(config: EnvConfig, who: str) -> None:
-    if config.wrappers:
-        raise EnvError(
-            f"{who} takes no env.wrappers, they are for single environments;"
-            ' set actor.stepping = "inline", "threads" or "processes"'
-        )
+    for key, given in (("wrappers", config.wrappers), ("settings", config.settings)):
+        if given:
+            raise EnvError(
+                f"{who} takes no env.{key}, they are for single environments;"
+                ' set actor.stepping = "inline", "threads" or "processes"'
+            )
 
 
 def _attribute(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    found = named_code.imported(name)
     if not callable(found):
         raise TypeError(f"{name} is not callable")
     return found  # type: ignore[no-any-return]

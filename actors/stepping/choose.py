@@ -8,6 +8,8 @@ from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import spaces_of
 from headrace.actors.envs.make import make_env, make_vector, probe
+from headrace.actors.envs.settings import EnvSettings
+from headrace.actors.envs.where import Where
 from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.processes.process_stepper import ProcessStepper
@@ -36,7 +38,9 @@ class _Choice(NamedTuple):
     wanted: int = 1  # environments, or groups of them, to step at a time; 1 = groups as they are
 
 
-def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> Stepper:
+def make_stepper(
+    actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int, sampler: str = Where().sampler
+) -> Stepper:
     """Makes the stepper of a sampler with actor.groups groups of `envs` environments."""
     groups = actor.groups
     if envpool.is_envpool(env):
@@ -46,7 +50,7 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
     if choice.why:
         each = f", {parts} parts of each group side by side" if parts > 1 else ""
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
-    made = EnvsSpec(env, choice.spaces, groups * parts, envs // parts, seed, choice.vector)
+    made = EnvsSpec(env, choice.spaces, groups * parts, envs // parts, seed, choice.vector, sampler)
     stepper: Stepper
     if choice.stepping == "inline":
         stepper = InlineStepper(made)
@@ -55,12 +59,13 @@ def make_stepper(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) ->
     else:
         stepper = ProcessStepper(made, workers=actor.workers, timeout_s=actor.step_timeout_s)
     stepper.frame.parts = parts
+    stepper.frame.settings[:] = EnvSettings(env).initial
     return stepper
 
 
 def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:
     wanted = actor.stepping
-    native = atari.is_atari(env) and envs > 1 and not env.wrappers
+    native = atari.is_atari(env) and envs > 1 and not (env.wrappers or env.settings)
     if wanted == "vector" or (wanted == "auto" and native):
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":

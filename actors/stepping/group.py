@@ -15,6 +15,8 @@ from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, Writer, spaces_of
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_env
+from headrace.actors.envs.settings import EnvSettings
+from headrace.actors.envs.where import Where
 from headrace.actors.stepping.bookkeeping import Bookkeeping
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame
 from headrace.actors.users_code import full_traceback
@@ -143,6 +145,10 @@ class Group(ABC):
     def _next_seed(self, part: int) -> int:
         return self._books.next_seed(self._spec.made.seed, self._first + part)
 
+    def _where(self, part: int) -> Where:
+        made, column = self._spec.made, self._first + part
+        return Where(made.sampler, column, made.seed + column)
+
     def _report(self, part: int, where: str, error: BaseException) -> None:
         text = full_traceback(error)
         self._spec.report(self._books.failure(self._first + part, where, text))
@@ -190,6 +196,7 @@ class EnvGroup(Group):
         self._dtype, self._shape = np.dtype(leaf.dtype) if plain else None, leaf.shape
         self._actions = ActionConverter(spaces.action)
         self._info = InfoMetrics(spaces.metrics)
+        self._settings = EnvSettings(spec.made.config)
 
     @property
     def frame(self) -> Frame:
@@ -255,7 +262,7 @@ class EnvGroup(Group):
 
     def _make(self, part: int) -> None:
         made = self._spec.made
-        self._envs[part] = env = make_env(made.config)
+        self._envs[part] = env = make_env(made.config, self._where(part))
         check_spaces(made.config, made.spaces, env)
         self._spaces[part] = env.observation_space, env.action_space
         if self._writer is None:
@@ -264,6 +271,8 @@ class EnvGroup(Group):
     def _reset(self, part: int, seed: int | None) -> None:
         env, writer = self._envs[part], self._writer
         assert writer is not None
+        if self._settings:
+            self._settings.put(env, self._frame.settings.tolist())
         observation = env.reset(seed=seed)[0]
         before, now = self._spaces[part], (env.observation_space, env.action_space)
         # Identical ones are equal without a look inside.

@@ -40,6 +40,7 @@ class EnvsSpec:
     envs: int  # in a group
     seed: int  # of column 0; every other column counts on from it
     vector: bool = False  # each group is one of the environment's own vector class
+    sampler: str = "probe"  # the name of the process that plays
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class Frame:
     flags: NDArray[np.uint8]
     action: Rows  # what was sent: [groups * envs, *action.shape] of action.dtype
     spent: NDArray[np.float64]  # by group: seconds inside it since the start
+    settings: NDArray[np.float64]  # of the environments that begin an episode, by their names
     parts: int = 1  # groups of a stream
     # [groups * envs, metrics]: NaN = not in info, infinite = no number. None = none are asked for.
     metrics: NDArray[np.float64] | None = None
@@ -70,7 +72,7 @@ class Frame:
             count = int(np.prod(shape, dtype=np.int64))
             flat: NDArray[np.generic] = np.frombuffer(memory, dtype, count, offset)
             views.append(flat.reshape(shape))
-        spent, action, reward, flags, *rows = views
+        spent, settings, action, reward, flags, *rows = views
         names = [leaf.name for leaf in spaces.observation]
         return cls(
             groups,
@@ -80,6 +82,7 @@ class Frame:
             flags.view(np.uint8),
             action,
             spent.view(np.float64),
+            settings.view(np.float64),
             metrics=rows[-1].view(np.float64) if spaces.metrics else None,
         )
 
@@ -156,6 +159,7 @@ def _places(
     count = groups * envs
     wanted: list[tuple[str, tuple[int, ...]]] = [
         ("float64", (groups,)),
+        ("float64", (len(spaces.settings),)),
         (spaces.action.dtype, (count, *spaces.action.shape)),
         ("float32", (count,)),
         ("uint8", (count,)),

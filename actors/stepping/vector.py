@@ -69,9 +69,8 @@ class VectorGroup(Group):
         return array
 
     def _make(self, part: int) -> None:
-        del part
         made = self._spec.made
-        self._vector = make_vector(made.config, made.envs)
+        self._vector = make_vector(made.config, made.envs, self._where(part))
         check_spaces(made.config, made.spaces, self._vector)
         if self._writer is None:
             self._writer = Writer(self._vector.single_observation_space, made.spaces)

@@ -22,15 +22,28 @@ class Added(NamedTuple):
 
     roles: tuple[str, ...] = ()  # refused where the run has another value: they would act wrongly
     without: Any = None  # the value by which a peer acts that does not know the key
-    values: tuple[Any, ...] = ()  # the key is an older one, and only these values are new
+    # The key is an older one, and only these values are new; a type stands for all of its values.
+    values: tuple[Any, ...] = ()
+
+    def is_new(self, value: Any) -> bool:
+        if not self.values:
+            return bool(value != self.without)
+        return any(
+            value == new or (isinstance(new, type) and isinstance(value, new))
+            for new in self.values
+        )
 
 
 _PLAYERS: Final = ("actor", "evaluator")
 # Protocol -> "section.key" -> what came with it.
 ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
     3: {
+        "algorithm.clip": Added(("learner", *_PLAYERS), values=(str,)),
+        "algorithm.entropy_coef": Added(("learner", *_PLAYERS), values=(str,)),
         "algorithm.drift_limit": Added(("learner",), without=0.0),
         "algorithm.loss": Added(("learner",), without=""),
+        "env.curriculum": Added(("learner",), without=""),
+        "env.settings": Added(("learner", *_PLAYERS), without={}),  # a part of the weights
         "env.metrics": Added(("actor", "learner"), without=[]),  # their unrolls have a buffer less
         "evaluate.keep": Added(),  # an older evaluator keeps two
         "evaluate.share": Added(),  # it takes what it took before
@@ -55,8 +68,7 @@ def unknown_setting(run: Sections, protocol: int, role: str) -> str:
     for place, added in _since(protocol).items():
         section, _, key = place.partition(".")
         value = run.get(section, {}).get(key, added.without)
-        new = value in added.values if added.values else value != added.without
-        if new and role in added.roles:
+        if added.is_new(value) and role in added.roles:
             told = f"the run has {place} = {value!r}, which protocol {protocol} does not know"
             return f"{told}: upgrade this {role}"
     return ""

@@ -11,6 +11,8 @@ from typing import Final
 
 from headrace.broker.sampler_figures import GROWING
 
+# Of the time since a sampler's environments began: all of it, and what they took on its own loop.
+_SHARES: Final = ("wall_s", "loop_env_s")
 # Samplers that left and may come back.
 _MOST_GONE: Final = 1024
 # More than this in one beat is not an honest figure.
@@ -21,7 +23,7 @@ class SamplerTotals:
     """Sums what all samplers say of themselves into totals that never fall."""
 
     def __init__(self) -> None:
-        self.totals: dict[str, float] = dict.fromkeys(GROWING, 0.0)
+        self.totals: dict[str, float] = dict.fromkeys((*GROWING, *_SHARES), 0.0)
         self._last: OrderedDict[int, Mapping[str, float]] = OrderedDict()  # by incarnation
 
     def add(self, inc: int, stats: Mapping[str, float], *, here: int, age_s: float) -> None:

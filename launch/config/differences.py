@@ -29,6 +29,8 @@ _FIRST_WEIGHTS = {"model.core_bias"}
 # What is shown only: no weight depends on it.
 _SHOWN = {"env.metrics"}
 _MISSING = "absent"
+# Of a key that came later: what an older run, which lacks it, did without.
+_NONE = {'""', "{}"}
 
 
 class Difference(NamedTuple):
@@ -79,6 +81,7 @@ def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
             )
         )
         if difference.place not in _FIRST_WEIGHTS | _SHOWN
+        and not (difference.there == _MISSING and difference.here in _NONE)
     ]
     return "; ".join(found) or None
 

@@ -17,11 +17,12 @@ import msgspec
 
 from headrace.actors.envs.toys.registered import registered_id
 from headrace.launch.config import algorithm_defaults, toml_text
+from headrace.launch.config.run_sections import SCHEDULES, check
 
 # Who loads a run from here needs both, by this name.
 from headrace.launch.config.run_sections import ConfigError as ConfigError
 from headrace.launch.config.run_sections import Run as Run
-from headrace.launch.config.run_sections import check
+from headrace.learner.algorithms.schedule import schedule_fault
 
 # --set stop.steps=none
 NOT_SET = "none"
@@ -205,6 +206,9 @@ def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
         raise ConfigError(
             f"{source}: {place} is {toml_text.shown(value)}; it must be {allowed}"
         ) from None
+    if place in SCHEDULES and isinstance(value, str) and schedule_fault(value):
+        allowed = f"{toml_text.allowed(kind)}, as module:function"
+        raise ConfigError(f"{source}: {place} is {toml_text.shown(value)}; it must be {allowed}")
     if not toml_text.portable(value):
         raise ConfigError(
             f"{source}: {place} is {toml_text.shown(value)}; a run holds only text,"

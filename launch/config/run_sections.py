@@ -1,7 +1,7 @@
 """A whole run: its sections, each beside the code that obeys it, save those that belong to no role;
 and what sections cannot be together."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
@@ -57,7 +57,8 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "training"
 
 
-Sink = Literal["tensorboard", "wandb", "mlflow", "trackio", "csv", "parquet"]
+# Or module:class, the user's own callbacks.
+Sink = Annotated[str, Meta(pattern=r"^(tensorboard|wandb|mlflow|trackio|csv|parquet|[\w.]+:\w+)\Z")]
 
 
 class LogSection(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,8 +66,14 @@ class LogSection(Struct, frozen=True, forbid_unknown_fields=True):
 
     sinks: Annotated[
         tuple[Sink, ...],
-        Meta(description="headrace train starts a headrace log for each; every one has its extra"),
+        Meta(
+            description="headrace train starts a headrace log for each: tensorboard, wandb, mlflow,"
+            " trackio, csv, parquet, every one has its extra; module:class: your callbacks"
+        ),
     ] = ()
+
+
+SCHEDULES = ("learner.lr", "algorithm.entropy_coef", "algorithm.clip")
 
 
 class ConfigError(UserError, ValueError):
@@ -110,14 +117,14 @@ def check(run: Run) -> None:
             " run; set stop.return, or leave stop.metric out"
         )
     _check_metrics(run)
-    schedules = {
-        "learner.lr": run.learner.lr,
-        "algorithm.entropy_coef": run.algorithm.entropy_coef,
-        "algorithm.clip": run.algorithm.clip,
-    }
-    for place, held in schedules.items():
-        if schedule_fault(held):
-            raise ConfigError(f"{place}: {schedule_fault(held)}")
+    if run.env.curriculum and not run.env.settings:
+        raise ConfigError(
+            "env.curriculum changes env.settings, and there are none: name the attributes there"
+        )
+    for place in SCHEDULES:
+        section, _, key = place.partition(".")
+        if fault := schedule_fault(getattr(getattr(run, section), key)):
+            raise ConfigError(f"{place}: {fault}")
     if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
         raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
     if run.algorithm.kl_target and not run.algorithm.kl_coef:

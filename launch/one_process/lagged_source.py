@@ -55,7 +55,7 @@ class LaggedSource:
         # What the sampler asks of its end.
         self.news, self.over, self.waited = asyncio.Event(), "", 0
         self.blob: Blob | None = None
-        self.inc, self.journal = 1, Journal(None, "")
+        self.name, self.inc, self.journal = "actor-0", 1, Journal(None, "")
         self.outbox = Outbox(inc=self.inc, streams=groups)
         end = cast(SamplerEnd, self)
         metrics = SamplerMetrics(CollectorRegistry())
@@ -84,6 +84,8 @@ class LaggedSource:
                 self._loop.run_until_complete(self._sampling)
             return result
         finally:
+            if self._sampling.done() and not self._sampling.cancelled():
+                self._sampling.exception()  # known; else asyncio logs it when it is collected
             self.stepper.close()
 
     # What the train loop asks of its source.

@@ -11,6 +11,7 @@ from headrace.launch.config.run_file import Run
 from headrace.launch.one_process.lagged_source import LaggedSource
 from headrace.launch.roles import learner_resume
 from headrace.learner.algorithms import own_loss
+from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.progress import Progress
@@ -34,6 +35,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
         feed=source,
         model=model,
         target=target if run.algorithm.name == "appo" else None,
+        curriculum=Curriculum(run.env.curriculum, run.env.settings, model),
         gap=None,
         progress=Progress(run.env.metrics),
         metrics=LearnerMetrics(CollectorRegistry()),

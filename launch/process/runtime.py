@@ -47,12 +47,12 @@ class StopRequested:
         for number in (signal.SIGTERM, signal.SIGINT):
             # A SIGINT that our parent has told us to ignore stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._ask)
+                signal.signal(number, self.ask)
 
     def __bool__(self) -> bool:
         return self._asked
 
-    def _ask(self, *_: object) -> None:
+    def ask(self, *_: object) -> None:
         self._asked = True
         sd_notify.stopping()
 

@@ -20,6 +20,7 @@ from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
 from headrace.launch.web import http
 from headrace.learner import checkpoint
+from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.recording import Opened, RecordedSource, opening, path_of
 from headrace.learner.checkpoint import Checkpoint, TensorGroups
@@ -156,6 +157,7 @@ def _pieces(
         stopping=lambda: feed.ended or progress.learner_steps >= until,
         seed=run.run.seed,
         started=time.monotonic(),
+        curriculum=Curriculum(run.env.curriculum, run.env.settings, model),
     )
     return pieces, feed
 

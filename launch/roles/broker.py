@@ -215,6 +215,7 @@ def _totals(server: Server) -> dict[str, Any]:
         "rolled_back": server.ledger.versions.rolled_back,
         "unaccounted": server.ledger.unaccounted(),
         "unroll_bytes": server.counters.unroll_bytes,
+        "samplers": {k: n for k, n in server.run_status.sampler_totals.totals.items() if n},
     }
 
 

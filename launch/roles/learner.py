@@ -20,10 +20,12 @@ from headrace.launch.roles.options import LearnerOptions, learner_arguments, lea
 from headrace.launch.roles.role import Role
 from headrace.launch.shared_options import log_form
 from headrace.learner.algorithms import own_loss
+from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
-from headrace.learner.models.build import build
+from headrace.learner.models.build import Model, build
 from headrace.learner.models.encoders import custom
+from headrace.learner.models.named_code import OwnCodeError
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks, RanksError
 from headrace.learner.train import show, train
@@ -71,11 +73,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     run, options, ranks, spaces = parts.run, parts.options, parts.ranks, parts.spaces
     started = options.started or runtime.started_at()
     identity = {"shared": shared_run.shared(run), "spaces": spaces.digest()}
-    try:
-        own_loss.function(run.algorithm)
-        model = build(run.model, spaces, seed=run.run.seed).to(parts.device)
-    except ValueError as error:
-        raise run_file.ConfigError(str(error)) from error
+    model, curriculum = _model(parts)
     if ranks.rank == 0:
         learner_report.log_network(run.model, spaces, model)
     resume = learner_resume.checkpoint_of(run, options, identity, model)
@@ -97,8 +95,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     metrics = LearnerMetrics(parts.role.registry)
     metrics.set_constants(ranks.rank, ranks.world, run.checkpoint.every_s)
     feed = parts.feed(layout_digest(model), journal, recorder)
-    windows = () if resume is None else resume.state["windows"]
-    feed.start(version=progress.version, windows=windows)
+    feed.start(version=progress.version, windows=resume.state["windows"] if resume else ())
     metrics.watch(feed)
     read = functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
     watch = parts.role.watch(read)
@@ -118,6 +115,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
             feed=feed,
             model=model,
             target=parts.target(model),
+            curriculum=curriculum,
             gap=parts.gap_check(),
             progress=progress,
             metrics=metrics,
@@ -148,6 +146,18 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         watch.stop()
 
 
+def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
+    """Returns the network, and what changes env.settings in it; ConfigError for code of the user's
+    that is not there."""
+    run = parts.run
+    try:
+        own_loss.function(run.algorithm)
+        model = build(run.model, parts.spaces, seed=run.run.seed).to(parts.device)
+        return model, Curriculum(run.env.curriculum, run.env.settings, model)
+    except ValueError as error:
+        raise run_file.ConfigError(str(error)) from error
+
+
 def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
     """Trains; returns why it ended. An error in the user's own code is a ConfigError."""
     try:
@@ -155,7 +165,7 @@ def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
     except RanksError:
         feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
         raise
-    except own_loss.LossError as error:
+    except OwnCodeError as error:
         raise run_file.ConfigError(str(error)) from error
     except Exception as error:
         if blamed := custom.blame_users_code(kind, error):

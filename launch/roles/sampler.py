@@ -145,7 +145,7 @@ class _SamplerReading:
 def build(end: SamplerEnd, run: run_file.Run, *, seed: int, metrics: SamplerMetrics) -> Sampler:
     """Makes environments and policy by the run, and asks the broker for credit."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
-    stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed)
+    stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed, sampler=end.name)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
     # One sampler of one group without lag is the same run again, in whatever order its parts come.
     again = run.pacing.max_lag == 0 and run.actor.groups == 1

@@ -8,27 +8,17 @@ from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models import named_code
-
-
-class LossError(ValueError):
-    """Says what is wrong with the user's loss, in one line."""
+from headrace.learner.models.named_code import OwnCodeError
 
 
 def function(config: AlgorithmConfig) -> LossFn:
-    """Returns the loss; LossError where there is no such one."""
+    """Returns the loss; OwnCodeError where there is no such one."""
     return _own(config.loss) if config.loss else LOSSES[config.name]
 
 
 @functools.cache
 def _own(name: str) -> LossFn:
-    try:
-        loss = named_code.imported(name)
-    except Exception as error:
-        raise LossError(
-            f'algorithm.loss = "{name}" cannot be imported: {named_code.one_line(error)}'
-        ) from error
-    if not callable(loss):
-        raise LossError(f'algorithm.loss = "{name}" is a {type(loss).__name__}, not a function')
+    loss = named_code.function("algorithm.loss", name)
 
     def checked(given: LossInputs) -> Loss:
         try:
@@ -36,11 +26,11 @@ def _own(name: str) -> LossFn:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise LossError(
+            raise OwnCodeError(
                 f'algorithm.loss = "{name}" failed, mend it: {named_code.one_line(error)}'
             ) from error
         if not isinstance(made, Loss):
-            raise LossError(
+            raise OwnCodeError(
                 f'algorithm.loss = "{name}" gives a {type(made).__name__}; it must give a Loss of'
                 " headrace.learner.algorithms.loss_inputs"
             )

@@ -56,4 +56,6 @@ METRICS: Final = {
     "metric.NAME.min": "least value of these steps",
     "metric.NAME.max": "greatest value of these steps",
 }
-COLUMNS: Final = {**ALWAYS, **PACE, **TRAINED, **METRICS}
+# Of each attribute KEY of env.settings.
+SETTINGS: Final = {"setting.KEY": "what samplers play with from this version on"}
+COLUMNS: Final = {**ALWAYS, **PACE, **TRAINED, **METRICS, **SETTINGS}

@@ -24,6 +24,7 @@ from headrace.learner.spaces import Action, Leaf, Spaces, previous_leaves
 __all__ = ["Model", "Output", "build", "chosen_kind"]
 
 AUTO = "auto"
+SETTINGS = "env_settings"  # a buffer: the numbers of env.settings that a version is played with
 _KINDS: dict[str, Callable[..., nn.Module]] = {
     "mlp": Mlp,
     "nature": Nature,
@@ -106,7 +107,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     distribution = distribution_of(spaces.action)
     core = trunks[0].core
     units = _units(encoders[0]) if core is None else core.units
-    return Model(
+    model = Model(
         leaves,
         distribution,
         policy=trunks[0],
@@ -116,6 +117,9 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
         normaliser=normaliser,
         normalise_returns=config.normalise_returns,
     )
+    if spaces.settings:
+        model.register_buffer(SETTINGS, torch.zeros(len(spaces.settings), dtype=torch.float64))
+    return model
 
 
 def _previous(spaces: Spaces) -> tuple[Leaf, ...]:

@@ -132,6 +132,7 @@ class Coder:
     def __init__(self, *, quick: bool) -> None:
         self.version = -1
         self.quick = quick
+        self.settings = np.empty(0)
         self.threads: set[str] = set()  # who asked
         self.saw: list[int] = []  # the rows, as actions
 

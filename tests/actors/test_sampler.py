@@ -172,6 +172,7 @@ class Echo:
     def __init__(self, events: list[Event]) -> None:
         self.version = -1
         self.quick = True
+        self.settings = np.empty(0)
         self.events = events
 
     def load(self, blob: Blob) -> str:

@@ -15,6 +15,7 @@ from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.atari import whole_games
 from headrace.actors.envs.convert import EnvError, spaces_of
 from headrace.actors.envs.make import make_env, make_vector, probe
+from headrace.actors.envs.where import Where
 from headrace.learner.config import ModelConfig
 from headrace.learner.spaces import Leaf, discrete
 from tests.needs import missing
@@ -143,9 +144,9 @@ def test_a_game_is_as_many_episodes_as_it_has_lives() -> None:
 def test_a_score_is_that_of_a_whole_game(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[EnvConfig] = []
 
-    def remember(config: EnvConfig) -> Any:
+    def remember(config: EnvConfig, where: Where) -> Any:
         made.append(config)
-        return make_env(config)
+        return make_env(config, where)
 
     monkeypatch.setattr(evaluator, "make_env", remember)
     given = EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1})

@@ -298,6 +298,7 @@ def test_a_pool_of_games_sends_single_frames() -> None:
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("envpool")
 @pytest.mark.parametrize(
     ("name", "kwargs", "words"),

@@ -25,6 +25,14 @@ def test_samplers_are_added_up_and_one_that_leaves_takes_nothing_along() -> None
     assert sampler_totals.totals["env_steps"] == 170.0  # and nobody need say goodbye
 
 
+def test_the_time_of_all_samplers_is_added_up() -> None:
+    sampler_totals = SamplerTotals()
+    for inc in (1, 2):
+        beat(sampler_totals, inc, loop_env_s=0.5)
+    assert sampler_totals.totals["wall_s"] == 2.0
+    assert sampler_totals.totals["loop_env_s"] == 1.0
+
+
 def test_one_that_comes_back_goes_on_where_it_was() -> None:
     sampler_totals = SamplerTotals()
     beat(sampler_totals, 1, env_steps=100.0)
@@ -48,7 +56,7 @@ def test_what_falls_or_is_made_up_changes_nothing() -> None:
     beat(sampler_totals, 1, env_steps=3.0, invented=5.0, episodes=1e200)
     assert sampler_totals.totals["env_steps"] == 10.0
     assert sampler_totals.totals["episodes"] == 0.0
-    assert set(sampler_totals.totals) == set(GROWING)
+    assert set(sampler_totals.totals) == {*GROWING, "wall_s", "loop_env_s"}
 
 
 def test_who_is_long_gone_is_forgotten() -> None:

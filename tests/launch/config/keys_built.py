@@ -58,7 +58,7 @@ def stepper(run: run_file.Run, _: Path) -> Any:
     """Which, and with what."""
 
     def told(kind: str) -> Any:
-        frame = SimpleNamespace()
+        frame = SimpleNamespace(settings=[])
         return lambda made, **given: SimpleNamespace(kind=kind, made=made, given=given, frame=frame)
 
     with contextlib.ExitStack() as patches:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
+import msgspec
 import numpy as np
 import torch
 from prometheus_client import CollectorRegistry
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from headrace.launch.config import run_file
 from headrace.learner import progress as progress_module
+from headrace.learner.algorithms.curriculum import Curriculum, Moment
 from headrace.learner.algorithms.loss_inputs import Loss, LossInputs
 from headrace.learner.algorithms.losses import impala
 from headrace.learner.batches.batch import Batch
@@ -81,6 +83,11 @@ def loss(given: LossInputs) -> Loss:
     """For algorithm.loss = module:function."""
     found = impala(given)
     return found._replace(total=-found.total)
+
+
+def harder(moment: Moment) -> dict[str, float]:
+    """For env.curriculum = module:function."""
+    return {"gravity": 2.0 + moment.version}
 
 
 class _Encoder(nn.Module):
@@ -163,6 +170,8 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         previous=run.model.previous,
     )
     feed, progress = _MadeUp(batch, spaces), Progress(run.env.metrics)
+    spaces = msgspec.structs.replace(spaces, settings=tuple(sorted(run.env.settings)))
+    model = build(run.model, spaces, seed=run.run.seed)
     appo = run.algorithm.name == "appo"
     pieces = TrainParts(
         algorithm=run.algorithm,
@@ -171,7 +180,7 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         goal=Goal(None, None, None),
         ranks=Ranks(timeout_s=5.0, cuda=False),
         feed=cast(UnrollReceiver, feed),
-        model=build(run.model, spaces, seed=run.run.seed),
+        model=model,
         target=build(run.model, spaces, seed=run.run.seed) if appo else None,
         gap=None,
         progress=progress,
@@ -185,6 +194,7 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         stopping=lambda: progress.version >= _VERSIONS,
         seed=1,
         started=0.0,
+        curriculum=Curriculum(run.env.curriculum, run.env.settings, model),
     )
     folder.mkdir(exist_ok=True)
     assert train(pieces) == "stopped"

@@ -63,6 +63,10 @@ CASES = {
     "env.stack": Case(built.environment, "2", (CATCH,)),
     "env.mask": Case(built.environment, "allowed", (MASKED,)),
     "env.metrics": Case(built.stepper, '["success"]'),
+    "env.settings": Case(built.stepper, "{ gravity = 1.0 }"),
+    "env.curriculum": Case(
+        weights, f"{trained.__name__}:harder", ("env.settings={ gravity = 1.0 }",)
+    ),
     "env.bounds": Case(built.environment, "tanh", ("env.id=Pendulum-v1",)),
     "unroll.length": Case(built.learning, "6"),
     "unroll.envs": Case(built.learning, "4"),

@@ -11,8 +11,8 @@ import torch
 from headrace.learner.algorithms import own_loss
 from headrace.learner.algorithms.loss_inputs import Loss, LossInputs
 from headrace.learner.algorithms.losses import LOSSES
-from headrace.learner.algorithms.own_loss import LossError
 from headrace.learner.config import AlgorithmConfig
+from headrace.learner.models.named_code import OwnCodeError
 
 GIVEN = cast(LossInputs, object())
 ZERO = torch.zeros(())
@@ -57,7 +57,7 @@ def test_it_gets_the_inputs_and_its_result_is_taken_as_it_is(own: Any) -> None:
     ],
 )
 def test_a_wrong_name_is_refused_before_training(name: str, words: str) -> None:
-    with pytest.raises(LossError, match=words):
+    with pytest.raises(OwnCodeError, match=words):
         own_loss.function(AlgorithmConfig(loss=name))
 
 
@@ -65,7 +65,7 @@ def test_what_it_raises_is_one_line_with_its_cause(own: Any) -> None:
     def loss(_: LossInputs) -> Loss:
         raise ZeroDivisionError("two\nlines")
 
-    with pytest.raises(LossError, match="mend it: ZeroDivisionError: two lines") as raised:
+    with pytest.raises(OwnCodeError, match="mend it: ZeroDivisionError: two lines") as raised:
         own(loss)(GIVEN)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
@@ -79,5 +79,5 @@ def test_a_full_memory_is_no_mistake_of_the_loss(own: Any) -> None:
 
 
 def test_it_must_give_a_loss(own: Any) -> None:
-    with pytest.raises(LossError, match="gives a Tensor; it must give a Loss"):
+    with pytest.raises(OwnCodeError, match="gives a Tensor; it must give a Loss"):
         own(lambda _: ZERO)(GIVEN)

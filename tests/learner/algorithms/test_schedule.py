@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.learner.algorithms.schedule import schedule_fault, value_at
+from headrace.learner.models.named_code import OwnCodeError
 
 
 def test_a_number_stays() -> None:
@@ -36,3 +37,18 @@ def test_faults_are_said() -> None:
     assert schedule_fault(1.0) == schedule_fault(((0, 1.0), (5, 0.0))) == ""
     assert "empty" in schedule_fault(())
     assert "rise" in schedule_fault(((5, 1.0), (5, 0.0)))
+
+
+def falling(steps: int) -> float:
+    return {0: 0.5, 1: -1.0, 2: float("nan")}[steps]
+
+
+def test_a_function_of_the_users() -> None:
+    own = f"{__name__}:falling"
+    assert schedule_fault(own) == "" and value_at(own, 0) == 0.5
+    for steps, words in ((1, "gives -1.0 at 1"), (2, "gives nan"), (3, "mend it: KeyError")):
+        with pytest.raises(OwnCodeError, match=words):
+            value_at(own, steps)
+    with pytest.raises(OwnCodeError, match="cannot be imported"):
+        value_at("nowhere:falling", 0)
+    assert "is no number" in schedule_fault("often")
