@@ -7,9 +7,27 @@ not import the others, nor torch.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.launch.api import Config, ConfigError, Run, TrainedPolicy, load_policy, train
+    from headrace.launch.api import (
+        Callbacks,
+        Config,
+        ConfigError,
+        Run,
+        StopRun,
+        TrainedPolicy,
+        load_policy,
+        train,
+    )
 
-__all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
+__all__ = [
+    "Callbacks",
+    "Config",
+    "ConfigError",
+    "Run",
+    "StopRun",
+    "TrainedPolicy",
+    "load_policy",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

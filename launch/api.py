@@ -20,9 +20,21 @@ from headrace.actors.acting.trained_policy import TrainedPolicy
 from headrace.launch.config import run_file, toml_text
 from headrace.launch.config.run_file import SECTIONS, ConfigError, Run, no_section
 from headrace.launch.config.starts import run_folder
+from headrace.launch.local.given_objects import GivenObjects
 from headrace.launch.process import last_errors, runtime
+from headrace.launch.sinks.callbacks import Callbacks, StopRun
+from headrace.launch.sinks.caller import Caller
 
-__all__ = ["Config", "ConfigError", "Run", "TrainedPolicy", "load_policy", "train"]
+__all__ = [
+    "Callbacks",
+    "Config",
+    "ConfigError",
+    "Run",
+    "StopRun",
+    "TrainedPolicy",
+    "load_policy",
+    "train",
+]
 
 # Ends with its parent, which may be killed as a notebook's kernel is.
 _PROGRAM = """
@@ -35,6 +47,7 @@ sys.exit(cli.main())
 _STAMP = re.compile(r"^\d\d:\d\d:\d\d \S+ [A-Z]+ ")  # time, process and level of a log line
 # A run that was asked to stop writes a checkpoint; a second interrupt does not wait for it.
 _STOPS_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.2  # for callbacks
 
 
 def Config(run: str, sets: Sequence[str] = ()) -> Run:  # noqa: N802  # the noun it returns
@@ -53,24 +66,31 @@ def train(
     quiet: bool = True,
     evaluate: bool | dict[str, Any] | None = None,
     record: bool = False,
+    callbacks: Callbacks | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Trains a run on this machine and returns its summary; `folder` in it is the run's folder.
 
     Settings name a section and its keys, `learner={"lr": 1e-3}`, or a stop criterion,
-    `stop_return=475`; None = not set. Wrong settings raise ConfigError with the reason, before
-    anything starts or from the run's first process. `evaluate` says whether an evaluator plays
-    beside it, as it does by default; a dict gives its section, too. `record` keeps every batch, for
-    `headrace replay`. An interrupt ends the run as Ctrl-C does on the command line, with a
+    `stop_return=475`; None = not set. Keys that name code take the class or function itself. Wrong
+    settings raise ConfigError with the reason, before anything starts or from the run's first
+    process. `evaluate` says whether an evaluator plays beside it, as it does by default; a dict
+    gives its section, too. `record` keeps every batch, for `headrace replay`. `callbacks` are told
+    in this process what happens; what one raises ends the run, and is raised again, save StopRun,
+    which only ends it. An interrupt ends the run as Ctrl-C does on the command line, with a
     checkpoint, and is raised again.
     """
     if isinstance(evaluate, dict):
         settings["evaluate"], evaluate = evaluate, True
     if isinstance(settings.get("run"), str):  # train(run="pong"), not the section
         run = settings.pop("run")
-    typed = _settings(settings)
+    given = GivenObjects()
+    typed = _settings(given.named(settings))
     with _in_callers_words(typed):
-        name = run_file.load(run, list(typed)).run.name
+        loaded = run_file.load(run, list(typed))
+    if own := given.registered(loaded.env.id):
+        typed |= _settings({"env": {"id": own}})
+    name = loaded.run.name
     folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
     command = ["train", run, "--out", str(folder)]
     command += [word for setting in typed for word in ("--set", setting)]
@@ -78,9 +98,14 @@ def train(
     command += ["--record"] * record
     if evaluate is not None:
         command.append("--evaluate" if evaluate else "--no-evaluate")
+    caller = None if callbacks is None else Caller(callbacks, folder, goes_on=resume)
     try:
-        status, said = _run(command, shown=not quiet and sys.stderr is sys.__stderr__)
-    except KeyboardInterrupt as interrupt:
+        status, said = _run(
+            command, given, caller, shown=not quiet and sys.stderr is sys.__stderr__
+        )
+    except ConfigError:
+        raise
+    except BaseException as interrupt:  # Ctrl-C, or what a callback raised
         interrupt.add_note(
             f"the run in {folder} was stopped; train(..., out={str(folder)!r}, resume=True)"
             " continues it"
@@ -95,6 +120,8 @@ def train(
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     except (OSError, json.JSONDecodeError) as error:  # a full disk: its output has said so
         raise RuntimeError(f"the run has ended, but {folder} holds no summary: {error}") from error
+    if caller is not None:
+        caller.end(summary)
     return {**summary, "folder": str(folder)}
 
 
@@ -115,18 +142,22 @@ def load_policy(
     return TrainedPolicy(loaded_run.policy_of(found, seed=dice), found.spaces)
 
 
-def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
+def _run(
+    command: list[str], given: GivenObjects, caller: Caller | None, *, shown: bool
+) -> tuple[int, str]:
     """Runs a `headrace` command; returns its exit status, and its error or its last output line.
 
     Shown: it writes to the terminal itself. Else its lines go to Python's sys.stderr, which in a
     notebook is not a file that a process could inherit.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as kept:
+    reasons = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
+    with reasons as kept, given.written() as given_environment:
         # Modules that we can import, such as an environment beside the script, it can import too.
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             last_errors.VARIABLE: kept,
+            **given_environment,
         }
         child = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(os.getpid()), *command],
@@ -142,8 +173,8 @@ def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
         if not shown:
             reader.start()
         try:
-            child.wait()
-        except KeyboardInterrupt:
+            _wait(child, caller)
+        except BaseException:
             _stop(child)
             raise
         finally:
@@ -152,6 +183,20 @@ def _run(command: list[str], *, shown: bool) -> tuple[int, str]:
                 reader.join(timeout=1.0)
         said = _STAMP.sub("", lines[-1]) if lines else ""
         return child.returncode, last_errors.reason(Path(kept)) or said
+
+
+def _wait(child: "subprocess.Popen[str]", caller: Caller | None) -> None:
+    """Waits for its end; meanwhile callbacks are told what happens, and may end the run."""
+    while caller is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_LOOK_EVERY_S)
+            break
+        try:
+            caller.look()
+        except StopRun:
+            child.terminate()
+            break
+    child.wait()
 
 
 def _pass_on(child: "subprocess.Popen[str]", lines: list[str]) -> None:

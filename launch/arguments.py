@@ -2,14 +2,13 @@
 
 import argparse
 import sys
-from typing import NoReturn, get_args
+from typing import NoReturn
 
 from headrace.broker.release import release
 from headrace.broker.security.keys import ROLES
 from headrace.launch import benches, cluster_arguments, examples
 from headrace.launch import shared_options as shared
 from headrace.launch.config import run_file
-from headrace.launch.config.run_sections import Sink
 from headrace.launch.process import runtime
 from headrace.launch.roles import options
 
@@ -146,7 +145,12 @@ def _sweep(sweep: argparse.ArgumentParser) -> None:
 
 def _log(log: argparse.ArgumentParser) -> None:
     shared.run_folder(log)
-    log.add_argument("--to", required=True, choices=get_args(Sink), help="where to")
+    log.add_argument(
+        "--to",
+        required=True,
+        metavar="SINK",
+        help="tensorboard, wandb, mlflow, trackio, csv, parquet; or module:class, your callbacks",
+    )
     log.add_argument("--follow", action="store_true", help="until the run is over")
 
 

@@ -211,7 +211,10 @@ class _Local:
         """Says whether a child ended because it should; GaveUpError for wrong input, which starting
         again does not cure."""
         if child in self.sinks:
-            log.warning("%s ended early; the run goes on, send the rest later", child.name)
+            if child.status == runtime.LIMIT:  # a callback wants the run to stop
+                self.asked.ask()
+            else:
+                log.warning("%s ended early; the run goes on, send the rest later", child.name)
             return True
         if child in self.evaluators and child.status not in (runtime.OK, None):
             self._mourn(child)

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.actors import users_code
 from headrace.broker import durable
 from headrace.launch.config import run_file, starts, toml_text
 from headrace.launch.config.run_sections import Sink
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve
-from headrace.launch.sinks.sink import Kept, OpenSink, Told, open_sink
+from headrace.launch.sinks.callbacks import StopRun
+from headrace.launch.sinks.sink import OpenSink, open_sink
+from headrace.launch.sinks.told import Kept, Told
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ def follow(folder: Path, name: Sink, *, wait: bool) -> int:
     asks to stop. ConfigError for whatever the sink raises."""
     asked = runtime.StopRequested()
     run = starts.load_kept(folder)
-    place = folder / "sinks" / f"{name}.json"
+    place = folder / "sinks" / f"{name.replace(':', '.')}.json"
     noted = _noted(place)
     try:
         sink = open_sink(name, Told(folder, _settings(run), noted.get("id", "")))
@@ -54,9 +57,14 @@ def follow(folder: Path, name: Sink, *, wait: bool) -> int:
                 sink.end(_kept(folder))
         finally:
             sink.close()
+    except StopRun as wish:
+        log.warning("%s asks the run to stop: %s", name, wish)
+        return runtime.LIMIT
     except run_file.ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - their clients may raise anything
+        if ":" in name:  # the user's own: where it failed is what they need
+            log.error("%s", users_code.traceback_of(error))
         words = f"{name} failed: {type(error).__name__}: {' '.join(str(error).split()):.300}"
         raise run_file.ConfigError(words) from None
     return runtime.OK
@@ -70,7 +78,7 @@ def _send_all(
     offsets = {file: int(noted.get(file, 0)) for file in FILES}
     while True:
         ends = last()
-        while _send(folder, sink, offsets, began=began):
+        while send(folder, sink, offsets, began=began):
             silent_since = time.monotonic()
             if sink.id:
                 _note(place, {"id": sink.id, **offsets})
@@ -99,7 +107,7 @@ def rows(lines: Iterator[bytes], about: str) -> Iterator[Row]:
         )
 
 
-def _send(folder: Path, sink: OpenSink, offsets: dict[str, int], *, began: float) -> int:
+def send(folder: Path, sink: OpenSink, offsets: dict[str, int], *, began: float) -> int:
     """Sends the next lines of each file, and moves its offset; returns how many they were."""
     count = 0
     for file, about in FILES.items():

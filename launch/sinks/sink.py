@@ -2,16 +2,17 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import Sink
+from headrace.launch.sinks.callbacks import Callbacks, CallbackSink
+from headrace.launch.sinks.told import Kept, Told
+from headrace.learner.models import named_code
 
 # The package that each needs, and the extra that brings it; "" = none.
-PACKAGES: Final[Mapping[Sink, tuple[str, str]]] = {
+PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "tensorboard": ("tensorboard", "tensorboard"),
     "wandb": ("wandb", "wandb"),
     "mlflow": ("mlflow", "mlflow"),
@@ -19,25 +20,6 @@ PACKAGES: Final[Mapping[Sink, tuple[str, str]]] = {
     "csv": ("", ""),
     "parquet": ("pyarrow", "parquet"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Holds what a sink is told of the run when it is opened."""
-
-    folder: Path
-    settings: Mapping[str, str | float | bool]  # by section.key; what is no such value, as TOML
-    id: str  # what the sink called this run when it was opened before; "" = it never was
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Holds what an ended run has left: those that are there."""
-
-    summary: Mapping[str, float] = field(default_factory=dict)
-    pictures: Sequence[Path] = ()
-    videos: Sequence[Path] = ()
-    best: Path | None = None  # the folder of the best checkpoint
 
 
 class OpenSink(Protocol):
@@ -59,13 +41,27 @@ class OpenSink(Protocol):
 def open_sink(name: Sink, told: Told) -> OpenSink:
     """Opens one; ConfigError without its package."""
     check_sink(name)
+    if ":" in name:
+        return CallbackSink(named_code.imported(name)(), told.folder)
     module: Any = importlib.import_module(f"headrace.launch.sinks.to_{name}")
     sink: OpenSink = module.open_sink(told)
     return sink
 
 
 def check_sink(name: Sink) -> None:
-    """Raises ConfigError for one whose package is not here."""
+    """Raises ConfigError for one whose package is not here, or that is no class of callbacks."""
+    if ":" in name:
+        try:
+            found = named_code.function("log.sinks", name)
+        except named_code.OwnCodeError as error:
+            raise run_file.ConfigError(str(error)) from error
+        if not (isinstance(found, type) and issubclass(found, Callbacks)):
+            raise run_file.ConfigError(f'log.sinks = "{name}" is no class of headrace.Callbacks')
+        return
+    if name not in PACKAGES:
+        raise run_file.ConfigError(
+            f"there is no sink {name}: it is one of {', '.join(PACKAGES)}, or module:class"
+        )
     package, extra = PACKAGES[name]
     if package and importlib.util.find_spec(package) is None:
         raise run_file.ConfigError(

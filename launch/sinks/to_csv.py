@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping
 
 from headrace.broker import durable
-from headrace.launch.sinks.sink import Kept, Told
+from headrace.launch.sinks.told import Kept, Told
 
 
 class CsvSink:

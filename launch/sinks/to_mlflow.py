@@ -4,7 +4,7 @@ MLFLOW_EXPERIMENT_NAME and the rest of its variables."""
 import os
 from collections.abc import Mapping
 
-from headrace.launch.sinks.sink import Kept, Told
+from headrace.launch.sinks.told import Kept, Told
 
 _LONGEST = 500  # characters of a value that every server takes
 

@@ -4,8 +4,8 @@ import io
 
 import numpy as np
 
-from headrace.launch.sinks.sink import Told
 from headrace.launch.sinks.to_csv import CsvSink
+from headrace.launch.sinks.told import Told
 
 
 class ParquetSink(CsvSink):

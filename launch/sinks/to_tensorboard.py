@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from headrace.launch.sinks.sink import Kept, Told
+from headrace.launch.sinks.told import Kept, Told
 
 
 class TensorBoardSink:

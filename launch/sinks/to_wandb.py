@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.launch.sinks.sink import Kept, Told
+from headrace.launch.sinks.told import Kept, Told
 
 
 class WandbSink:

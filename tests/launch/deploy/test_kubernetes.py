@@ -226,6 +226,7 @@ def test_a_learner_that_was_asked_to_stop_is_not_done(tmp_path: Path) -> None:
     assert "--resume" in main["args"]
 
 
+@pytest.mark.processes
 def test_the_scaler_asks_for_what_there_is(tmp_path: Path) -> None:
     (scaler,) = rendered(tmp_path)["scale"]
     (trigger,) = scaler["spec"]["triggers"]

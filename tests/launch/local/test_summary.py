@@ -126,8 +126,23 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "rolled_back": 0,
         "nonfinite_steps": 0,
         "phase_seconds": {},
+        "sampler_seconds": {},
         "machine": {},
         "wire_bytes_per_step": 20.5,
+    }
+
+
+def test_where_the_samplers_time_went_is_what_the_broker_added_up(tmp_path: Path) -> None:
+    give(tmp_path, broker={"samplers": {"wall_s": 9.87654, "env_s": 4.0, "wait_credit_s": 2.0}})
+    assert write(tmp_path)["sampler_seconds"] == {
+        "all": 9.877,
+        "environment": 4.0,
+        "environment_on_loop": 0.0,
+        "network": 0.0,
+        "wait_credit": 2.0,
+        "wait_weights": 0.0,
+        "wait_env": 0.0,
+        "wait_gather": 0.0,
     }
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from headrace.broker.config import SecurityConfig
+from headrace.broker.server.sampler_totals import SamplerTotals
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.config.starts import Start
@@ -144,6 +145,7 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
             unaccounted=lambda: 0,
         ),
         counters=SimpleNamespace(unroll_bytes=0),
+        run_status=SimpleNamespace(sampler_totals=SamplerTotals()),
     )
     broker._report(cast(Any, server), tmp_path / "nowhere" / "broker.json")
     ours, other = [record.message for record in caplog.records]

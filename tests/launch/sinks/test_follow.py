@@ -4,15 +4,13 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from headrace.launch.config import run_file
-from headrace.launch.config.run_sections import Sink
 from headrace.launch.process import runtime
 from headrace.launch.sinks import follow, sink
-from headrace.launch.sinks.sink import Kept, Told
+from headrace.launch.sinks.told import Kept, Told
 from tests.launch.sinks.a_run import leave_run, training
 
 
@@ -143,5 +141,6 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 
 def test_every_sink_has_its_module() -> None:
     modules = Path(sink.__file__).parent.glob("to_*.py")
-    assert {path.stem.removeprefix("to_") for path in modules} == set(get_args(Sink))
-    assert set(sink.PACKAGES) == set(get_args(Sink))
+    assert {path.stem.removeprefix("to_") for path in modules} == set(sink.PACKAGES)
+    for name in sink.PACKAGES:
+        assert run_file.load("cartpole", [f'log.sinks=["{name}"]']).log.sinks == (name,)
