@@ -49,7 +49,8 @@ _HISTORY = """\
 `history.jsonl` in [the run's folder](run-folder.md) has a line every quarter second. The first
 seven columns stand in each line, the others once an optimiser step was made since the line before.
 [Metrics of your own](../environments.md#metrics-of-your-own) add four columns each: NAME stands for
-the name in `env.metrics`. The figures that a loss of your own returns stand under their own names.
+the name in `env.metrics`. [A curriculum](../environments.md#a-curriculum) adds one for each of its
+settings. The figures that a loss of your own returns stand under their own names.
 """
 
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\*_[]|"})

@@ -28,6 +28,7 @@ SETS = (
     "evaluate.every_s=0",
     'env.wrappers=[{ id = "gymnasium.wrappers:RecordEpisodeStatistics" }]',
     'env.metrics=["episode.l"]',
+    "env.settings={ gravity = 9.8 }",
 )
 
 
@@ -80,11 +81,16 @@ def columns(file: Path) -> set[str]:
         ("evaluations.jsonl", FOLDER, "## evaluations.jsonl"),
     ],
 )
+@pytest.mark.processes
 def test_every_column_is_named_and_no_other(run: Path, name: str, page: str, heading: str) -> None:
-    named = {column.replace("NAME", "episode.l") for column in first_cells(page, heading)}
+    named = {
+        column.replace("NAME", "episode.l").replace("KEY", "gravity")
+        for column in first_cells(page, heading)
+    }
     assert columns(run / name) == named
 
 
+@pytest.mark.processes
 def test_the_length_of_episodes_is_the_same_by_every_way(run: Path) -> None:
     """Counted by us, and told by gymnasium's wrapper in info."""
     *_, last = map(json.loads, (run / "evaluations.jsonl").read_text().splitlines())
@@ -94,11 +100,13 @@ def test_the_length_of_episodes_is_the_same_by_every_way(run: Path) -> None:
     assert summary["mean_length"] == pytest.approx(summary["mean_return"])  # CartPole pays 1 a step
 
 
+@pytest.mark.processes
 def test_every_key_of_the_summary_is_named_and_no_other(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert set(summary) == set(first_cells(FOLDER, "## summary.json"))
 
 
+@pytest.mark.processes
 def test_every_file_is_named(run: Path) -> None:
     """Numbers in a name stand for any number."""
     always = {_pattern(name) for name in first_cells(FOLDER, "# The run's folder") if name != ".."}
@@ -111,6 +119,7 @@ def test_every_file_is_named(run: Path) -> None:
     } == second_start
 
 
+@pytest.mark.processes
 def test_every_file_of_a_checkpoint_is_named_and_no_other(run: Path) -> None:
     there = {path.name for path in (run / "checkpoints").rglob("*") if path.is_file()}
     assert there == set(first_cells(FOLDER, "## A checkpoint"))

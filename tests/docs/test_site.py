@@ -26,6 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.processes
 def test_it_has_every_page_and_every_picture(site: Path) -> None:
     made = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
@@ -36,6 +37,7 @@ def test_it_has_every_page_and_every_picture(site: Path) -> None:
         assert (site / "pictures" / picture.name).read_bytes() == picture.read_bytes()
 
 
+@pytest.mark.processes
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     loaded = r"<(?:script|img|iframe)[^>]* src=\"(?:https?:)?//|<link[^>]* href=\"(?:https?:)?//"
     for page in site.rglob("*.html"):

@@ -27,6 +27,8 @@ def test_the_page_shows_these_files() -> None:
         "costly.toml",
         "halls.py",
         "halls.toml",
+        "longer.py",
+        "longer.toml",
         "reach.py",
         "reach.toml",
         "walk.py",
@@ -41,6 +43,7 @@ RETURNS = {
     "costly.toml": (-0.5, 1.0),
     "reach.toml": (0.0, 1.0),
     "halls.toml": (0.0, 1.0),
+    "longer.toml": (0.0, 1.0),
 }
 
 
@@ -54,3 +57,6 @@ def test_its_examples_train(place: Place, run: str) -> None:
     assert summary["trained_steps"] > 0
     least, most = RETURNS[run]
     assert least <= summary["mean_return"] <= most
+    if run == "longer.toml":
+        lengths = [line["setting.length"] for line in place.history()]
+        assert lengths == sorted(lengths) and lengths[0] == 2 and lengths[-1] == 10
