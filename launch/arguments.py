@@ -49,11 +49,9 @@ def parser() -> argparse.ArgumentParser:
     _log(
         commands.add_parser("log", help="figures to TensorBoard, Weights & Biases, MLflow, a table")
     )
+    _explain(commands.add_parser("explain", help="what holds a run back, and what to set"))
     _sweep(commands.add_parser("sweep", help="a run with several seeds and settings, compared"))
-    compare = commands.add_parser("compare", help="runs side by side, seeds as repetitions")
-    compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
-    compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
-    compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
+    _compare(commands.add_parser("compare", help="runs side by side, seeds as repetitions"))
     _branch(commands.add_parser("branch", help="go on from a run's checkpoint in another folder"))
     options.broker_arguments(commands.add_parser("broker", help="the run's broker, alone"))
     learner = commands.add_parser("learner", help="a learner rank, alone (several: torchrun)")
@@ -152,6 +150,19 @@ def _log(log: argparse.ArgumentParser) -> None:
         help="tensorboard, wandb, mlflow, trackio, csv, parquet; or module:class, your callbacks",
     )
     log.add_argument("--follow", action="store_true", help="until the run is over")
+
+
+def _compare(compare: argparse.ArgumentParser) -> None:
+    compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
+    compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
+    compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
+
+
+def _explain(explain: argparse.ArgumentParser) -> None:
+    shared.run_folder(explain)
+    explain.add_argument(
+        "--apply", type=shared.path, metavar="FILE", help="write the run with the remedy there"
+    )
 
 
 def _branch(branch: argparse.ArgumentParser) -> None:

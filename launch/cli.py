@@ -103,6 +103,12 @@ def _log(given: argparse.Namespace) -> int:
     return follow.follow(given.folder, given.to, wait=given.follow)
 
 
+def _explain(given: argparse.Namespace) -> int:
+    from headrace.launch.explain import explain
+
+    return explain.explain(given.folder, apply=given.apply)
+
+
 def _sweep(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import sweep
 
@@ -293,6 +299,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "export": _export,
     "report": _report,
     "log": _log,
+    "explain": _explain,
     "sweep": _sweep,
     "compare": _compare,
     "branch": _branch,

@@ -27,6 +27,10 @@ _ALL = {
         ("headrace log headrace-runs/cartpole --to tensorboard", "what it has written until now"),
         ("headrace log headrace-runs/cartpole --to wandb --follow", "while it trains"),
     ),
+    "explain": (
+        ("headrace explain headrace-runs/cartpole", "the first thing first, with its prediction"),
+        ("headrace explain headrace-runs/mine --apply faster.toml", "as a run file"),
+    ),
     "sweep": (
         ("headrace sweep cartpole --seeds 1..5", "five seeds, as many at a time as cores allow"),
         ("headrace sweep cartpole --set learner.lr=1e-3,3e-3", "two settings, three seeds each"),

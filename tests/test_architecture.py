@@ -80,6 +80,7 @@ MAY_IMPORT = {
         "launch/process learner learner/algorithms learner/batches learner/models launch/web"
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
+    "launch/explain": "broker launch/config launch/process launch/results",
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker/journal launch/config launch/process launch/results",
     "launch/roles": (
@@ -103,8 +104,8 @@ MAY_IMPORT = {
         "actors broker launch/config launch/process launch/results learner learner/models"
     ),
     "launch/local": (
-        "broker broker/journal broker/peers launch/config launch/monitor launch/process "
-        "launch/results launch/roles launch/sinks learner/models"
+        "broker broker/journal broker/peers launch/config launch/explain launch/monitor "
+        "launch/process launch/results launch/roles launch/sinks learner/models"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (

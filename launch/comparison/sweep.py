@@ -5,25 +5,20 @@ Started again on its folder it goes on: what has ended is left alone, what was b
 
 import itertools
 import logging
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.launch.comparison import compare
-from headrace.launch.config import differences, run_file, starts
-from headrace.launch.process import forking, logs, runtime
+from headrace.launch.comparison import compare, training
+from headrace.launch.comparison.training import CORES, Training
+from headrace.launch.config import run_file, starts
+from headrace.launch.process import logs, runtime
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.2
-# Of a run that is asked to end: it writes a checkpoint, and waits for its samplers.
-_ENDS_WITHIN_S = 60.0
-_CORES = 2  # that a run keeps busy
 _LONGEST_NAME = 200  # of a folder, beside which ".log" is a file
 
 
@@ -33,17 +28,11 @@ class _Planned:
 
     name: str
     run: run_file.Run
-    sets: tuple[str, ...]
-    out: Path
-    process: subprocess.Popen[bytes] | None = None  # None = it has not been started
+    training: Training
 
     @property
     def over(self) -> bool:
-        return bool(starts.finished(self.run.stop, self.out))
-
-    @property
-    def log(self) -> Path:
-        return self.out.with_name(f"{self.name}.log")
+        return bool(starts.finished(self.run.stop, self.training.out))
 
 
 def sweep(
@@ -52,7 +41,7 @@ def sweep(
     """Trains all, so many at a time, and compares them; returns the exit status."""
     folder = out or Path("headrace-sweeps") / Path(run).stem
     # What is wrong with any of them is said before the first one starts.
-    planned = _planned(run, grid(sets, _seeds(seeds)), folder)
+    planned = _planned(run, grid(sets, read_seeds(seeds)), folder)
     logs.start("sweep")
     asked = runtime.StopRequested()
     waiting = [one for one in planned if not one.over]
@@ -62,14 +51,14 @@ def sweep(
         folder,
         len(planned) - len(waiting),
     )
-    _train(run, waiting, parallel or max(1, runtime.cores() // _CORES), asked)
+    _train(waiting, parallel or max(1, runtime.cores() // CORES), asked)
     if asked:
         log.warning("stopped; the same command goes on with what is left")
         return runtime.LIMIT
     failed = [one for one in planned if not one.over]
     for one in failed:
-        log.error("%s failed; see %s", one.name, one.log)
-    if ended := [one.out for one in planned if one.over and _has_returns(one)]:
+        log.error("%s failed; see %s", one.name, one.training.log)
+    if ended := [one.training.out for one in planned if one.over and _has_returns(one)]:
         compare.compare(ended, page=folder / "compared.html", table=folder / "compared.csv")
     return runtime.OUR_FAULT if failed else runtime.OK
 
@@ -104,7 +93,7 @@ def split(values: str) -> list[str]:
     return [value.strip() for value in found]
 
 
-def _seeds(text: str) -> list[int]:
+def read_seeds(text: str) -> list[int]:
     """Reads 1..5, or 1,4,7."""
     first, dots, last = text.partition("..")
     words = [first, last] if dots else text.split(",")
@@ -127,7 +116,7 @@ def _planned(run: str, combinations: Sequence[tuple[str, ...]], folder: Path) ->
     for sets in dict.fromkeys(combinations):
         named = [one.partition(".")[2] for one, varies in zip(sets, varied, strict=True) if varies]
         name = re.sub(r"[^\w.=-]+", "_", "-".join(named))
-        one = _Planned(name, run_file.load(run, sets), sets, folder / name)
+        one = _Planned(name, run_file.load(run, sets), Training(run, sets, folder / name))
         if name in found or len(name) > _LONGEST_NAME:
             raise run_file.ConfigError(
                 f"{name:.200}: two runs would have this name, or it is too long"
@@ -144,62 +133,35 @@ def _planned(run: str, combinations: Sequence[tuple[str, ...]], folder: Path) ->
 
 def _check_folder(one: _Planned) -> None:
     """Raises ConfigError where another run is in its folder."""
-    if not (one.out / starts.RUN).is_file():
-        return
-    kept = run_file.to_dict(starts.load_kept(one.out))
-    difference = next(differences.differences(kept, run_file.to_dict(one.run)), None)
+    difference = training.difference(one.training.out, one.run)
     if difference is not None:
         raise run_file.ConfigError(
-            f"{one.out} holds another run: {difference.place} is {difference.there} there, and"
-            f" {difference.here} here; choose another folder with --out"
+            f"{one.training.out} holds another run: {difference.place} is {difference.there} there,"
+            f" and {difference.here} here; choose another folder with --out"
         )
 
 
 def _has_returns(one: _Planned) -> bool:
     try:
-        compare.read(one.out)
+        compare.read(one.training.out)
     except run_file.ConfigError as error:
         log.warning("not compared: %s", error)
         return False
     return True
 
 
-def _train(run: str, waiting: list[_Planned], parallel: int, asked: runtime.StopRequested) -> None:
+def _train(waiting: list[_Planned], parallel: int, asked: runtime.StopRequested) -> None:
     """Trains all that wait, so many at a time; when asked to stop it ends those that train."""
-    training: list[_Planned] = []
+    trains: list[_Planned] = []
     try:
-        while (waiting or training) and not asked:
-            while waiting and len(training) < parallel:
-                training.append(waiting.pop(0))
-                _start(run, training[-1])
+        while (waiting or trains) and not asked:
+            while waiting and len(trains) < parallel:
+                trains.append(waiting.pop(0))
+                goes_on = trains[-1].training.start()
+                log.info("%s %s", trains[-1].name, "goes on" if goes_on else "trains")
             time.sleep(_LOOK_EVERY_S)
-            for one in [one for one in training if one.process and one.process.poll() is not None]:
-                training.remove(one)
-                log.info("%s has ended; %d train, %d wait", one.name, len(training), len(waiting))
+            for one in [one for one in trains if one.training.ended]:
+                trains.remove(one)
+                log.info("%s has ended; %d train, %d wait", one.name, len(trains), len(waiting))
     finally:
-        processes = [one.process for one in training if one.process is not None]
-        for process in processes:
-            process.terminate()
-        deadline = time.monotonic() + _ENDS_WITHIN_S
-        for process in processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _start(run: str, one: _Planned) -> None:
-    words = ["train", run, "--quiet", "--out", str(one.out)]
-    words += [word for setting in one.sets for word in ("--set", setting)]
-    words += ["--resume"] * starts.has_checkpoints(one.out)
-    one.out.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.getpid()
-    with one.log.open("ab") as sink:
-        one.process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.launch.cli", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            preexec_fn=lambda: forking.become_child(parent),
-        )
-    log.info("%s %s", one.name, "goes on" if "--resume" in words else "trains")
+        training.end(one.training for one in trains)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.launch.cli import main
-from headrace.launch.comparison import sweep
+from headrace.launch.comparison import sweep, training
 from headrace.launch.config import run_file
 from headrace.launch.process import logs
 
@@ -73,7 +73,7 @@ def run(out: Path, *words: str) -> int:
 
 def test_it_starts_all_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    monkeypatch.setattr(sweep, "subprocess", fake)
+    monkeypatch.setattr(training, "subprocess", fake)
     assert run(tmp_path, "--set", "algorithm.gamma=0.9,0.99", "--parallel", "3") == 0
     assert len(fake.started) == 4 and fake.most == 3
     assert all("gamma=0.9" in name and not resumed for name, resumed in fake.started)
@@ -82,7 +82,7 @@ def test_it_starts_all_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_it_goes_on_with_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
-    monkeypatch.setattr(sweep, "subprocess", fake)
+    monkeypatch.setattr(training, "subprocess", fake)
     assert run(tmp_path) == 0
     names = [name for name, _ in fake.started]
     (tmp_path / names[0] / "learner.json").unlink()
@@ -97,7 +97,7 @@ def test_one_that_fails_ends_no_other_and_is_named(
 ) -> None:
     sick = "seed=1"
     fake = Fake(sick=sick)
-    monkeypatch.setattr(sweep, "subprocess", fake)
+    monkeypatch.setattr(training, "subprocess", fake)
     assert run(tmp_path, "--parallel", "1") == 1
     assert len(fake.started) == 2
     assert f"{sick} failed; see {tmp_path}/{sick}.log" in caplog.text
@@ -107,7 +107,7 @@ def test_a_folder_of_other_runs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = Fake()
-    monkeypatch.setattr(sweep, "subprocess", fake)
+    monkeypatch.setattr(training, "subprocess", fake)
     assert run(tmp_path) == 0
     fake.started.clear()
     assert run(tmp_path, "--set", "algorithm.gamma=0.5") == 2
@@ -119,7 +119,7 @@ def test_a_folder_of_other_runs_is_refused(
 def test_a_run_without_an_episode_leaves_the_others_their_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(sweep, "subprocess", Fake())
+    monkeypatch.setattr(training, "subprocess", Fake())
     assert run(tmp_path) == 0
     (tmp_path / "compared.csv").unlink()
     (tmp_path / "seed=1" / "history.jsonl").write_text("")
@@ -132,7 +132,7 @@ def test_a_request_to_stop_ends_what_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     fake = Fake()
-    monkeypatch.setattr(sweep, "subprocess", fake)
+    monkeypatch.setattr(training, "subprocess", fake)
     monkeypatch.setattr("headrace.launch.process.runtime.StopRequested", lambda: True)
     assert run(tmp_path) == 3
     assert not fake.started
@@ -167,7 +167,7 @@ def test_what_it_cannot_run_is_one_line_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fake = Fake()
-    monkeypatch.setattr(sweep, "subprocess", fake)
+    monkeypatch.setattr(training, "subprocess", fake)
     try:
         status = run(tmp_path, *words)
     except SystemExit as ended:  # of the parser

@@ -1,0 +1,1 @@
+"""`headrace explain`: what holds a run back, from what it wrote."""

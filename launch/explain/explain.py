@@ -1,0 +1,82 @@
+"""`headrace explain RUN_DIR`: what holds a run back, the first thing first, and what to set."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.broker import durable
+from headrace.launch.config import run_file, starts
+from headrace.launch.explain import figures as run_figures
+from headrace.launch.explain import learning, throughput
+from headrace.launch.explain.figures import Figures
+from headrace.launch.explain.finding import Finding
+from headrace.launch.process import runtime
+
+_NOTHING = "nothing stands out"
+_LEAST_SHOWN = 0.01  # of a process's time
+
+
+def explain(folder: Path, *, apply: Path | None) -> int:
+    """Prints what holds the run back; with `apply` writes the run with the first remedy. Returns
+    the exit status."""
+    figures = run_figures.read(folder)
+    found = findings(figures)
+    print("\n".join(lines(figures, found)))  # noqa: T201
+    if apply is not None:
+        print(_apply(folder, apply, found))  # noqa: T201
+    return runtime.OK
+
+
+def findings(figures: Figures) -> list[Finding]:
+    """Returns what holds the run back, the first thing first."""
+    if not figures.enough():
+        return []
+    return [*learning.find(figures), *throughput.find(figures)]
+
+
+def lines(figures: Figures, found: list[Finding]) -> list[str]:
+    """Returns the findings, and where the time went."""
+    told = [f"{number}. {finding.words()}" for number, finding in enumerate(found, 1)]
+    if not told:
+        too_short = "the run is too short to tell: let it train for some seconds more"
+        told = [_NOTHING if figures.enough() else too_short]
+    told.append(f"learner   {_shares(figures.learner)}")
+    told.append(f"samplers  {_shares(_parts(figures.samplers))}")
+    return told
+
+
+def first_line(folder: Path) -> str:
+    """Returns the first finding for the end of a run; "" = nothing stands out, or the run does
+    not say."""
+    try:
+        found = findings(run_figures.read(folder))
+    except run_file.ConfigError:
+        return ""
+    more = f"; headrace explain {folder} says more" if len(found) > 1 else ""
+    return f"explain     {found[0].words()}{more}" if found else ""
+
+
+def _parts(samplers: Mapping[str, float]) -> dict[str, float]:
+    """Returns the parts of the samplers' time that do not overlap."""
+    parts = {name: share for name, share in samplers.items() if name not in ("all", "environment")}
+    rest = 1 - sum(parts.values())
+    return parts | {"the rest": rest} if parts else {}
+
+
+def _shares(parts: Mapping[str, float]) -> str:
+    shown = sorted(parts.items(), key=lambda part: -part[1])
+    words = [f"{name.replace('_', ' ')} {100 * share:.0f} %" for name, share in shown]
+    return ", ".join(words[: sum(share >= _LEAST_SHOWN for _, share in shown)]) or "not known yet"
+
+
+def _apply(folder: Path, to: Path, found: list[Finding]) -> str:
+    """Writes the run as the first finding with settings would have it; returns what was done."""
+    finding = next((one for one in found if one.sets), None)
+    if finding is None:
+        return f"{to} is not written: there is nothing to set"
+    run = starts.load_kept(folder, finding.sets)
+    head = f"# The run of {folder} with {' '.join(finding.sets)}: {finding.what}."
+    try:
+        durable.write(to, run_file.effective(run, head=head))
+    except OSError as error:
+        raise run_file.ConfigError(f"cannot write {to}: {error.strerror}") from error
+    return f"{to}: the run with {' '.join(finding.sets)}; train it: headrace train {to}"

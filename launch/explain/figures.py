@@ -1,0 +1,134 @@
+"""The figures that a run is judged by, read from its folder; every share is of one process's time.
+
+history.jsonl   what learning looks like, and where the learner's time went
+summary.json    where the samplers' time went, once the run has ended
+"""
+
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.config import run_file, starts
+from headrace.launch.results import learning_curve
+
+# What is known from less is chance.
+_LEAST_LINES, _LEAST_S = 8, 3.0
+_TIME = "time_"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Holds what a run has told of itself."""
+
+    run: run_file.Run
+    lines: Sequence[Mapping[str, float]]  # of the history, with figures of training
+    learner: Mapping[str, float]  # share of its time by phase, as "wait"; {} = not known
+    samplers: Mapping[str, float]  # share of their time, as "environment"; {} = not known yet
+    outcomes: Mapping[str, float] = field(default_factory=dict)  # unrolls by their outcome
+    cores: int = 0  # of the machine; 0 = not known
+    cores_busy: float = 0.0  # mean while it trained
+    bytes_per_s: float = 0.0  # of unrolls
+    rate: float = 0.0  # agent steps trained on a second
+    solved: bool = False
+    nonfinite: int = 0  # steps skipped
+
+    def enough(self) -> bool:
+        """Tells whether there is enough to judge by."""
+        long = self.lines[-1]["t"] - self.lines[0]["t"] if self.lines else 0.0
+        return len(self.lines) >= _LEAST_LINES and long >= _LEAST_S
+
+    def late(self, column: str) -> list[float]:
+        """Returns a column of the second half of the history."""
+        return self.column(column)[len(self.lines) // 2 :]
+
+    def column(self, name: str) -> list[float]:
+        """Returns a column of the whole history; of lines without it nothing."""
+        return [line[name] for line in self.lines if name in line]
+
+    def median(self, column: str) -> float:
+        """Returns the median of the second half; nan = there is none."""
+        values = self.late(column)
+        return statistics.median(values) if values else math.nan
+
+
+def read(folder: Path) -> Figures:
+    """Reads a run's folder; ConfigError where it is none or has no history yet."""
+    run = starts.load_kept(folder)
+    history = [_numbers(line) for line in learning_curve.read(folder / "history.jsonl")]
+    lines = [line for line in history if {"t", "entropy", "trained_steps"} <= line.keys()]
+    if not lines:
+        raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
+    learner = _learner(lines)
+    summary = _summary(folder / "summary.json")
+    if not summary:
+        return Figures(run, lines, learner, {}, rate=_rate(lines))
+    first, wall = _number(summary, "first_train_s"), _number(summary, "wall_s")
+    steps, nbytes = _number(summary, "trained_steps_per_s"), _number(summary, "wire_bytes_per_step")
+    return Figures(
+        run=run,
+        lines=lines,
+        learner=learner,
+        samplers=_samplers(_table(summary, "sampler_seconds")),
+        outcomes=_table(summary, "unrolls"),
+        cores=int(_table(summary, "machine").get("cores", 0)),
+        # Starting takes processor time, too, about as much as it takes time.
+        cores_busy=max(0.0, _number(summary, "cpu_s") - first) / max(wall - first, 1.0),
+        bytes_per_s=steps * nbytes,
+        rate=_rate(lines),
+        solved=summary.get("stop_reason") == "return",
+        nonfinite=int(_number(summary, "nonfinite_steps")),
+    )
+
+
+def _learner(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the shares, by the time between the lines."""
+    spent: dict[str, float] = {}
+    for before, line in itertools.pairwise(lines):
+        for name, share in line.items():
+            if name.startswith(_TIME):
+                phase = name.removeprefix(_TIME)
+                spent[phase] = spent.get(phase, 0.0) + share * max(0.0, line["t"] - before["t"])
+    whole = sum(spent.values())
+    return {phase: seconds / whole for phase, seconds in spent.items()} if whole > 0 else {}
+
+
+def _samplers(seconds: Mapping[str, float]) -> dict[str, float]:
+    whole = seconds.get("all", 0.0)
+    return {name: spent / whole for name, spent in seconds.items()} if whole > 0 else {}
+
+
+def _rate(lines: Sequence[Mapping[str, float]]) -> float:
+    first, last = lines[0], lines[-1]
+    seconds = last["t"] - first["t"]
+    return (last["trained_steps"] - first["trained_steps"]) / seconds if seconds > 0 else 0.0
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(table: Mapping[str, Any], name: str) -> float:
+    return _numbers(table).get(name, 0.0)
+
+
+def _table(summary: Mapping[str, Any], name: str) -> dict[str, float]:
+    found = summary.get(name)
+    return _numbers(found) if isinstance(found, dict) else {}
+
+
+def _numbers(table: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the finite numbers of a table; whoever wrote it may have written anything."""
+    return {
+        name: float(value)
+        for name, value in table.items()
+        if isinstance(value, int | float) and abs(value) < 1e15 and math.isfinite(value)
+    }

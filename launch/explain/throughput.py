@@ -1,0 +1,169 @@
+"""What bounds the steps a second: the learner, acting, the environment, the broker's credit, or a
+core that nobody uses. Pure functions of a run's figures.
+
+    learner waits, samplers do not    the samplers bound it: environment, network, their own loop
+    samplers wait, learner does not   the learner bounds it: the phase that takes most of its time
+    both wait                         they wait for one another: credit
+"""
+
+from collections.abc import Iterator
+
+from headrace.launch.explain.figures import Figures
+from headrace.launch.explain.finding import Finding
+
+_LEAST_GAIN = 1.25  # what promises less is not worth a line
+_BUSY = 0.85  # share of its time from which on a process is the bound
+_WAITS = 0.35  # share of its time from which on it waits for others
+_ROWS = 16  # observations that one call of a small network takes about as long for as one
+_GROUPS = 16  # that wait for slow environments side by side
+
+
+def find(figures: Figures) -> list[Finding]:
+    """Returns what bounds the run, the largest gain first; [] = nothing stands out."""
+    if not (figures.learner and figures.samplers):
+        return []
+    found = [one for one in _bounds(figures) if one.gain is None or one.gain >= _LEAST_GAIN]
+    return sorted(found, key=lambda one: -(one.gain or 0.0))
+
+
+def _bounds(figures: Figures) -> Iterator[Finding]:
+    learner_waits = figures.learner.get("wait", 0.0)
+    samplers_wait = figures.samplers.get("wait_credit", 0.0)
+    if 1 - learner_waits >= _BUSY and samplers_wait >= _WAITS:
+        yield _learner(figures)
+    elif learner_waits >= _WAITS and samplers_wait >= _WAITS:
+        yield from _pacing(figures)
+    elif learner_waits >= _WAITS:
+        yield from _samplers(figures)
+
+
+def _learner(figures: Figures) -> Finding:
+    """Explains a learner that is always busy while samplers wait for it."""
+    shares, run = figures.learner, figures.run
+    samplers_could = 1 / max(0.05, 1 - figures.samplers["wait_credit"])
+    phase = max((name for name in shares if name != "wait"), key=lambda name: shares[name])
+    what = f"the learner is busy {_percent(1 - shares['wait'])} of its time"
+
+    # `left`: the learner's time, of what it spends now.
+    def finding(why: str, sets: tuple[str, ...], left: float) -> Finding:
+        return Finding(
+            "learner",
+            f"{what}, {why}, and samplers wait {_percent(figures.samplers['wait_credit'])}",
+            sets,
+            gain=min(samplers_could, 1 / max(0.05, left)),
+        )
+
+    if phase == "checkpoint":
+        every = run.checkpoint.every_s * 10
+        share = shares["checkpoint"]
+        return finding(
+            f"{_percent(share)} with checkpoints",
+            (f"checkpoint.every_s={every:g}",),
+            1 - 0.9 * share,
+        )
+    if phase == "publish":
+        share, batch = shares["publish"], run.pacing.batch_unrolls * 2
+        return finding(
+            f"{_percent(share)} with new weights",
+            (f"pacing.batch_unrolls={batch}",),
+            1 - 0.5 * share,
+        )
+    trains = sum(shares.get(name, 0.0) for name in ("forward", "backward", "optimise"))
+    why = f"{_percent(trains)} with network and gradients"
+    for key, times in (("epochs", run.algorithm.epochs), ("uses", run.algorithm.uses)):
+        if run.algorithm.name == {"epochs": "ppo", "uses": "appo"}[key] and times >= 8:
+            return finding(why, (f"algorithm.{key}={times // 2}",), 1 - 0.5 * trains)
+    if max(run.model.hidden, default=0) >= 128:
+        hidden = ", ".join(str(max(16, width // 4)) for width in run.model.hidden)
+        return finding(why, (f"model.hidden=[{hidden}]",), 1 - 15 / 16 * trains)
+    return Finding(
+        "learner", f"{what}, {why}", advice="a GPU, or more ranks by torchrun, would train faster"
+    )
+
+
+def _pacing(figures: Figures) -> Iterator[Finding]:
+    """Explains both sides waiting for one another. For PPO that is as it should be: what it learns
+    from was played by the weights that it starts from."""
+    run, learner, samplers = figures.run, figures.learner, figures.samplers
+    if run.algorithm.name == "ppo":
+        return
+    lag = max(2, run.pacing.max_lag * 2)
+    cores = figures.cores / figures.cores_busy if figures.cores_busy else 2.0
+    yield Finding(
+        "pacing",
+        f"samplers wait {_percent(samplers['wait_credit'])} of their time for credit and the"
+        f" learner waits {_percent(learner['wait'])} for them",
+        (f"pacing.max_lag={lag}", f"pacing.max_lag_hard={max(2 * lag, run.pacing.max_lag_hard)}"),
+        gain=min(1 / max(1 - learner["wait"], 1 - samplers["wait_credit"]), cores),
+    )
+
+
+def _samplers(figures: Figures) -> Iterator[Finding]:
+    """Explains a learner that waits for samplers which do not wait for it."""
+    run, shares = figures.run, figures.samplers
+    on_loop = shares.get("environment_on_loop", 0.0)
+    waits = shares.get("wait_env", 0.0) + shares.get("wait_gather", 0.0)
+    idle = figures.cores - figures.cores_busy
+    learner_could = 1 / max(0.05, 1 - figures.learner["wait"])
+    acts = max(0.0, 1 - on_loop - waits - shares.get("wait_credit", 0.0))
+    # Environments that sleep, as those that wait for a simulator, keep no core busy.
+    if max(on_loop, waits) >= 0.5 and figures.cores_busy < 0.6 * min(figures.cores, 2):
+        yield from _slow_environment(figures, max(on_loop, waits), learner_could)
+    elif idle >= 0.3 * figures.cores and run.actor.count < figures.cores:
+        gain = min(learner_could, figures.cores / run.actor.count, figures.cores / _used(figures))
+        yield Finding(
+            "one core",
+            f"{run.actor.count} of {figures.cores} cores play, and the learner waits"
+            f" {_percent(figures.learner['wait'])} of its time",
+            (f"actor.count={figures.cores}",),
+            gain=gain,
+        )
+    if acts >= 0.5:
+        yield from _acting(figures, acts, learner_could)
+    if max(on_loop, waits) >= _BUSY and idle < 0.3 * figures.cores:
+        yield Finding(
+            "environment",
+            f"the environment takes {_percent(max(on_loop, waits))} of the samplers' time, and all"
+            f" {figures.cores} cores are busy",
+            advice="a faster environment, or more machines (headrace node), would give more",
+        )
+
+
+def _used(figures: Figures) -> float:
+    return max(0.1, figures.cores_busy)
+
+
+def _slow_environment(figures: Figures, share: float, most: float) -> Iterator[Finding]:
+    run = figures.run
+    side_by_side = run.actor.groups if run.actor.stepping in ("threads", "processes") else 1
+    groups = max(_GROUPS, 2 * side_by_side)
+    yield Finding(
+        "slow environment",
+        f"samplers wait {_percent(share)} of their time for the environment, and only"
+        f" {figures.cores_busy:.1f} of {figures.cores} cores are busy",
+        ("actor.stepping=threads", f"actor.groups={groups}"),
+        gain=min(most, groups / side_by_side),
+    )
+
+
+def _acting(figures: Figures, share: float, most: float) -> Iterator[Finding]:
+    """Explains samplers that spend their time around the environment: a call costs as much for a
+    few observations as for one."""
+    run = figures.run
+    rows = run.unroll.envs * run.actor.groups
+    if rows >= _ROWS:
+        return
+    envs = _ROWS // run.actor.groups
+    times = envs / run.unroll.envs
+    batch = max(1, round(run.pacing.batch_unrolls / times))
+    yield Finding(
+        "acting",
+        f"samplers spend {_percent(share)} of their time choosing actions, for {rows}"
+        " environments at once",
+        (f"unroll.envs={envs}", f"pacing.batch_unrolls={batch}"),
+        gain=min(most, 1 / (1 - share * (1 - 1 / times))),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
