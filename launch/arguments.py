@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("log", help="figures to TensorBoard, Weights & Biases, MLflow, a table")
     )
     _explain(commands.add_parser("explain", help="what holds a run back, and what to set"))
+    _search(commands.add_parser("search", help="settings that learn better, found by training"))
     _sweep(commands.add_parser("sweep", help="a run with several seeds and settings, compared"))
     _compare(commands.add_parser("compare", help="runs side by side, seeds as repetitions"))
     _branch(commands.add_parser("branch", help="go on from a run's checkpoint in another folder"))
@@ -131,6 +132,40 @@ def _train(train: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
     )
+
+
+def _search(search: argparse.ArgumentParser) -> None:
+    search.add_argument("run", help=_LISTED)
+    shared.sets(search)
+    search.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY[=VALUES]",
+        help="LOW..HIGH, or A,B,..; without values: as it ships; default: what ships for the run",
+    )
+    search.add_argument(
+        "--metric",
+        default="evaluation",
+        help="evaluation (default), return, time_to_return, steps_to_return, one of env.metrics",
+    )
+    search.add_argument(
+        "--budget", type=shared.time, required=True, metavar="TIME", help="2h, 20m or 90s from now"
+    )
+    search.add_argument("--trials", type=shared.count, help="at most so many in all")
+    search.add_argument("--seeds", help="of each trial: 1..3, or 1,4,7; default: the run's own")
+    search.add_argument("--parallel", type=shared.count, help="at a time; default: by the cores")
+    search.add_argument(
+        "--population", type=shared.count, metavar="N", help="so many, that copy from one another"
+    )
+    search.add_argument(
+        "--every",
+        type=shared.steps,
+        default=100_000,
+        metavar="STEPS",
+        help="a population is compared; default: 100000",
+    )
+    search.add_argument("--out", type=shared.path, help="default: headrace-searches/NAME")
 
 
 def _sweep(sweep: argparse.ArgumentParser) -> None:

@@ -109,6 +109,33 @@ def _explain(given: argparse.Namespace) -> int:
     return explain.explain(given.folder, apply=given.apply)
 
 
+def _search(given: argparse.Namespace) -> int:
+    from headrace.launch.comparison.sweep import read_seeds
+
+    try:
+        from headrace.launch.search import population, search
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise run_file.ConfigError(
+            "headrace search needs Optuna: pip install 'headrace[search]'"
+        ) from None
+    plan = search.plan(
+        given.run,
+        sets=given.set,
+        vary=given.vary,
+        metric=given.metric,
+        seeds=read_seeds(given.seeds) if given.seeds else (),
+        out=given.out,
+        budget_s=given.budget,
+        most_trials=given.trials,
+        parallel=given.parallel,
+    )
+    if given.population:
+        return population.search(plan, members=given.population, every=given.every)
+    return search.search(plan)
+
+
 def _sweep(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import sweep
 
@@ -300,6 +327,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "log": _log,
     "explain": _explain,
+    "search": _search,
     "sweep": _sweep,
     "compare": _compare,
     "branch": _branch,

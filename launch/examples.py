@@ -31,6 +31,14 @@ _ALL = {
         ("headrace explain headrace-runs/cartpole", "the first thing first, with its prediction"),
         ("headrace explain headrace-runs/mine --apply faster.toml", "as a run file"),
     ),
+    "search": (
+        ("headrace search cartpole --budget 20m --metric time_to_return", "OUT/best.toml"),
+        (
+            "headrace search mine.toml --budget 2h --vary learner.lr --vary unroll.length=8,32",
+            "these two",
+        ),
+        ("headrace search mine.toml --budget 2h --population 4", "settings change as it goes"),
+    ),
     "sweep": (
         ("headrace sweep cartpole --seeds 1..5", "five seeds, as many at a time as cores allow"),
         ("headrace sweep cartpole --set learner.lr=1e-3,3e-3", "two settings, three seeds each"),

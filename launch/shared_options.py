@@ -8,6 +8,8 @@ from headrace.actors.config import STEPPINGS
 from headrace.broker.protocol.fields import MOST_NAME
 from headrace.launch.process import logs
 
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
 # ---- values --------------------------------------------------------------------------------------
 
 
@@ -47,6 +49,21 @@ def count(word: str) -> int:
     if not 1 <= count <= 1024:
         raise argparse.ArgumentTypeError(f"{word} is not between 1 and 1024")
     return count
+
+
+def steps(word: str) -> int:
+    steps = int(word)
+    if not 1 <= steps < 2**53:
+        raise argparse.ArgumentTypeError(f"{word} is not between 1 and {2**53 - 1}")
+    return steps
+
+
+def time(word: str) -> float:
+    """Returns the seconds of 90s, 20m or 2h."""
+    number, unit = word[:-1], _UNITS.get(word[-1:])
+    if unit is None or not number.replace(".", "", 1).isdecimal() or not float(number):
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is no time: 90s, 20m or 2h")
+    return float(number) * unit
 
 
 def size(word: str) -> int | Path:

@@ -107,6 +107,9 @@ MAY_IMPORT = {
         "broker broker/journal broker/peers launch/config launch/explain launch/monitor "
         "launch/process launch/results launch/roles launch/sinks learner/models"
     ),
+    "launch/search": (
+        "broker launch/comparison launch/config launch/local launch/process launch/results"
+    ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (
         "actors actors/envs actors/stepping broker/journal broker/peers broker/protocol "

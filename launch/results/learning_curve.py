@@ -34,15 +34,25 @@ def ended_at(file: Path) -> float:
     """Returns the run's clock at the last entry of its history; 0 = there is none. Reads only the
     end."""
     try:
+        return float(last(file, "t")["t"])
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+
+
+def last(file: Path, key: str) -> dict[str, Any]:
+    """Returns the last entry that has this key; {} = there is none. Reads only the end."""
+    try:
         with file.open("rb") as history:
             history.seek(max(0, history.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = history.read().splitlines()
     except FileNotFoundError:
-        return 0.0
+        return {}
     for line in reversed(lines):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # torn by a kill
-            return float(json.loads(line)["t"])
-    return 0.0
+        with contextlib.suppress(ValueError):  # torn by a kill
+            entry = json.loads(line)
+            if isinstance(entry, dict) and key in entry:
+                return entry
+    return {}
 
 
 def draw(

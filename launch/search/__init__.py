@@ -1,0 +1,1 @@
+"""`headrace search`: settings that learn better, found by training with many."""

@@ -1,0 +1,128 @@
+"""What a search compares trials by, read from the folders of their trainings.
+
+evaluation, return, one of env.metrics   a score: more is better, after stop.steps steps
+time_to_return, steps_to_return          what it takes until stop.return is met: less is better
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.config import run_file
+from headrace.launch.results import learning_curve
+
+_UNTIL_SOLVED = {"time_to_return": "solved_at_s", "steps_to_return": "solved_at_steps"}
+_SO_FAR = {"time_to_return": "t", "steps_to_return": "trained_steps"}
+NAMES = ("evaluation", "return", *_UNTIL_SOLVED)
+_RUNGS = (0.25, 0.5)  # of stop.steps, at which scores are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Holds the metric's name, and the run's limits that it depends on."""
+
+    name: str
+    goal: float = 0.0  # stop.return, where it is what counts
+    steps: int = 0  # stop.steps, after which scores are compared
+
+    @property
+    def less(self) -> bool:
+        """Tells whether less is better."""
+        return self.name in _UNTIL_SOLVED
+
+    @property
+    def unit(self) -> str:
+        return {"time_to_return": " s", "steps_to_return": " steps"}.get(self.name, "")
+
+    @property
+    def cost_unit(self) -> str:
+        return "steps" if self.name == "time_to_return" else "s"
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Returns the settings by which trials are comparable: scores are of equal steps."""
+        return () if self.less else ("stop.metric=training", "stop.return=none")
+
+    @property
+    def rungs(self) -> list[float]:
+        """Returns the steps at which a trial is compared with what others had there."""
+        return [] if self.less else [rung * self.steps for rung in _RUNGS]
+
+    def value(self, out: Path) -> float | None:
+        """Returns what an ended training reached; None = it did not get there."""
+        summary = read_summary(out)
+        if self.name in _UNTIL_SOLVED:
+            return _number(summary, _UNTIL_SOLVED[self.name])
+        if summary.get("stop_reason") != "steps":
+            return None
+        if self.name == "return":
+            return _number(summary, "mean_return")
+        if self.name == "evaluation":
+            return _number(_table(_table(summary, "evaluation"), "last"), "mean")
+        return _number(_table(summary, "metrics"), self.name)
+
+    def cost(self, out: Path) -> float:
+        """Returns what the value has cost: seconds; of seconds, steps."""
+        name = "trained_steps" if self.name == "time_to_return" else "wall_s"
+        return _number(read_summary(out), name) or 0.0
+
+    def spent(self, out: Path) -> float:
+        """Returns what a training has taken so far, of what counts until it is solved."""
+        key = _SO_FAR[self.name]
+        return _number(learning_curve.last(out / "history.jsonl", key), key) or 0.0
+
+    def gap(self, out: Path) -> float | None:
+        """Returns how far the best mean return so far is from the goal; None = there is none."""
+        history = learning_curve.read(out / "history.jsonl")
+        returns = [found for line in history if (found := _number(line, "mean_return")) is not None]
+        return max(0.0, self.goal - max(returns)) if returns else None
+
+    def score_at(self, out: Path, steps: float) -> float | None:
+        """Returns the score once so many steps are trained; None = they are not, or it is not
+        known yet."""
+        name = "evaluations.jsonl" if self.name == "evaluation" else "history.jsonl"
+        line = learning_curve.last(out / name, "trained_steps")
+        if (_number(line, "trained_steps") or 0.0) < steps:
+            return None
+        key = {"evaluation": "mean", "return": "mean_return"}.get(self.name, f"metric.{self.name}")
+        return _number(line, key)
+
+
+def choose(name: str, run: run_file.Run) -> Metric:
+    """Returns the metric; ConfigError where the run cannot be compared by it."""
+    if name not in (*NAMES, *run.env.metrics):
+        known = ", ".join((*NAMES, *run.env.metrics))
+        raise run_file.ConfigError(f"--metric {name}: there are {known}")
+    if name in _UNTIL_SOLVED:
+        if run.stop.return_ is None:
+            raise run_file.ConfigError(f"--metric {name} needs a goal: --set stop.return=..")
+        if run.stop.steps is None and run.stop.seconds is None:
+            raise run_file.ConfigError(f"--metric {name} needs a limit: --set stop.steps=..")
+        return Metric(name, goal=run.stop.return_)
+    if run.stop.steps is None:
+        raise run_file.ConfigError(
+            f"--metric {name} compares runs of equal length: --set stop.steps=.."
+        )
+    return Metric(name, steps=run.stop.steps)
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    """Reads a training's summary; {} = it has not ended."""
+    try:
+        found = json.loads((out / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
+    found = table.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _number(table: dict[str, Any], key: str) -> float | None:
+    found = table.get(key)
+    fits = isinstance(found, int | float) and math.isfinite(found)
+    return float(found) if fits and found is not None else None
