@@ -130,6 +130,7 @@ def _search(given: argparse.Namespace) -> int:
         budget_s=given.budget,
         most_trials=given.trials,
         parallel=given.parallel,
+        sections=population.SECTIONS if given.population else (),
     )
     if given.population:
         return population.search(plan, members=given.population, every=given.every)

@@ -28,17 +28,16 @@ def explain(folder: Path, *, apply: Path | None) -> int:
 
 def findings(figures: Figures) -> list[Finding]:
     """Returns what holds the run back, the first thing first."""
-    if not figures.enough():
-        return []
-    return [*learning.find(figures), *throughput.find(figures)]
+    found = learning.find(figures) if figures.tells_of_learning else []
+    return found + (throughput.find(figures) if figures.tells_of_time else [])
 
 
 def lines(figures: Figures, found: list[Finding]) -> list[str]:
     """Returns the findings, and where the time went."""
     told = [f"{number}. {finding.words()}" for number, finding in enumerate(found, 1)]
     if not told:
-        too_short = "the run is too short to tell: let it train for some seconds more"
-        told = [_NOTHING if figures.enough() else too_short]
+        long_enough = figures.tells_of_learning or figures.solved
+        told = [_NOTHING if long_enough else "the run is too short to tell"]
     told.append(f"learner   {_shares(figures.learner)}")
     told.append(f"samplers  {_shares(_parts(figures.samplers))}")
     return told
@@ -49,7 +48,7 @@ def first_line(folder: Path) -> str:
     not say."""
     try:
         found = findings(run_figures.read(folder))
-    except run_file.ConfigError:
+    except (OSError, ValueError):
         return ""
     more = f"; headrace explain {folder} says more" if len(found) > 1 else ""
     return f"explain     {found[0].words()}{more}" if found else ""

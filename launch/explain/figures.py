@@ -16,8 +16,9 @@ from typing import Any
 from headrace.launch.config import run_file, starts
 from headrace.launch.results import learning_curve
 
-# What is known from less is chance.
-_LEAST_LINES, _LEAST_S = 8, 3.0
+# What is known from less is chance: of where time goes, of how it learns.
+_LEAST_S, _LEAST_LINES = 3.0, 8
+_MOST_LINES = 4000
 _TIME = "time_"
 
 
@@ -37,10 +38,15 @@ class Figures:
     solved: bool = False
     nonfinite: int = 0  # steps skipped
 
-    def enough(self) -> bool:
-        """Tells whether there is enough to judge by."""
-        long = self.lines[-1]["t"] - self.lines[0]["t"] if self.lines else 0.0
-        return len(self.lines) >= _LEAST_LINES and long >= _LEAST_S
+    @property
+    def tells_of_time(self) -> bool:
+        """Tells whether it is long enough to say where the time goes."""
+        return self.lines[-1]["t"] - self.lines[0]["t"] >= _LEAST_S
+
+    @property
+    def tells_of_learning(self) -> bool:
+        """Tells whether it is long enough to say how it learns."""
+        return self.tells_of_time and len(self.lines) >= _LEAST_LINES
 
     def late(self, column: str) -> list[float]:
         """Returns a column of the second half of the history."""
@@ -59,7 +65,9 @@ class Figures:
 def read(folder: Path) -> Figures:
     """Reads a run's folder; ConfigError where it is none or has no history yet."""
     run = starts.load_kept(folder)
-    history = [_numbers(line) for line in learning_curve.read(folder / "history.jsonl")]
+    history = learning_curve.read(folder / "history.jsonl")
+    # A week has two million lines, and so many tell the same.
+    history = [_numbers(line) for line in history[:: max(1, len(history) // _MOST_LINES)]]
     lines = [line for line in history if {"t", "entropy", "trained_steps"} <= line.keys()]
     if not lines:
         raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
@@ -98,7 +106,9 @@ def _learner(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _samplers(seconds: Mapping[str, float]) -> dict[str, float]:
-    whole = seconds.get("all", 0.0)
+    # Of a sampler that was ended while it played, the last beat may not say "all".
+    parts = sum(spent for name, spent in seconds.items() if name not in ("all", "environment"))
+    whole = max(seconds.get("all", 0.0), parts)
     return {name: spent / whole for name, spent in seconds.items()} if whole > 0 else {}
 
 

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
 
+_LARGE_BONUS = 0.1  # ten times what is usual
+_USUAL_LR, _LARGE_LR = 1e-3, 0.02  # more than the second no network here learns by
+_LEAST_KL = 1e-6  # nats: less is rounded away
+_LEAST_ENTROPY = 0.02  # nats: 3 times in 1000 another action
 _PART = 0.9  # of the lines in which something must be so, to be so all the time
 
 
@@ -47,54 +51,55 @@ def _reward_scale(figures: Figures) -> Iterator[Finding]:
             f"the value loss is {loss:.3g}: values are far above 1",
             (f"algorithm.reward_scale={better:.2g}",),
         )
-    elif 0 < loss < 1e-6 and not figures.solved and max(map(abs, _returns(figures))) > 0:
+    elif loss < 1e-6 and not figures.solved and any(_returns(figures)) and _no_values(figures):
         yield Finding(
             "reward scale",
-            f"the value loss is {loss:.1g}: rewards x algorithm.reward_scale ({scale:g}) are"
-            " too small to learn from",
-            (f"algorithm.reward_scale={_times(scale, 100)}",),
+            f"the value loss is below {max(loss, 1e-6):.0e}: rewards x algorithm.reward_scale"
+            f" ({scale:g}) are too small for values to learn from",
+            (f"algorithm.reward_scale={scale * 1000:.2g}",),
         )
 
 
-def _entropy_coef(figures: Figures) -> Iterator[Finding]:
+def _entropy_bonus(figures: Figures) -> Iterator[Finding]:
     """Speaks where the bonus outweighs what the policy could gain: it stays as random as it
     began."""
-    entropy, coef = figures.median("entropy"), _lately(figures.run.algorithm.entropy_coef)
-    gain = figures.median("policy_loss")
-    if figures.solved or coef is None or not entropy > 0:
+    entropy, coef = figures.median("entropy"), _number(figures.run.algorithm.entropy_coef)
+    if figures.solved or coef is None or coef < _LARGE_BONUS or _at_goal(figures):
         return
-    if entropy > 0.97 * max(figures.column("entropy")) and coef * entropy > 10 * abs(gain):
-        if coef < 0.05:
-            return
+    if entropy > 0.9 * max(figures.column("entropy")) > 0:
         yield Finding(
             "entropy bonus",
-            f"the policy is as random as it began (entropy {entropy:.3g}): the bonus outweighs its"
-            f" loss ({coef * entropy:.2g} against {abs(gain):.2g})",
+            f"the policy stays nearly as random as it began (entropy {entropy:.3g}):"
+            f" algorithm.entropy_coef is {coef:g}",
             ("algorithm.entropy_coef=0.01",),
         )
 
 
-def _kl(figures: Figures) -> Iterator[Finding]:
+def _step_size(figures: Figures) -> Iterator[Finding]:
+    """Speaks of updates that throw the policy about, or have thrown it somewhere for good."""
     if figures.solved or figures.run.pacing.max_lag > 8:
         return
-    kl = figures.median("kl")
+    kl, lr = figures.median("kl"), _lr(figures)
     if kl > 0.1:
         yield Finding(
             "step size",
             f"each update changes the policy a lot (KL {kl:.2g} nats, 0.01 to 0.05 are usual)",
             (_lower_lr(figures, 4),),
         )
+    elif lr > _LARGE_LR and _entropy_is_gone(figures):
+        yield Finding(
+            "step size",
+            f"the policy was thrown to one action (entropy {figures.median('entropy'):.2g}):"
+            f" learner.lr is {lr:g}",
+            (_lower_lr(figures, 4),),
+        )
 
 
 def _entropy_gone(figures: Figures) -> Iterator[Finding]:
-    entropies = figures.column("entropy")
-    if figures.solved or min(entropies) < 0:  # of actions with numbers it may be negative
-        return
-    entropy = figures.median("entropy")
-    if entropy < 0.02 * max(entropies) and not _improves(figures):
+    if _entropy_is_gone(figures) and _lr(figures) <= _LARGE_LR:
         yield Finding(
             "entropy gone",
-            f"the policy hardly explores any more (entropy {entropy:.2g} of {max(entropies):.2g})"
+            f"the policy hardly explores any more (entropy {figures.median('entropy'):.2g} nats)"
             " and does not improve",
             ("algorithm.entropy_coef=0.01", _lower_lr(figures, 4)),
         )
@@ -125,10 +130,10 @@ def _gradient(figures: Figures) -> Iterator[Finding]:
 
 
 def _values(figures: Figures) -> Iterator[Finding]:
-    explained, coef = figures.late("explained_variance"), figures.run.algorithm.value_coef
-    if figures.solved or not explained or _improves(figures):
+    coef = figures.run.algorithm.value_coef
+    if figures.solved or _improves(figures) or coef >= 0.1:
         return
-    if sum(one <= 0.02 for one in explained) >= _PART * len(explained) and coef < 0.1:
+    if _no_values(figures):
         yield Finding(
             "values",
             f"values explain nothing of the returns (explained variance"
@@ -139,10 +144,13 @@ def _values(figures: Figures) -> Iterator[Finding]:
 
 def _flat(figures: Figures) -> Iterator[Finding]:
     """Speaks of a policy that stays where it began, as nothing moves it."""
-    if figures.solved or _improves(figures):
+    if figures.solved or _improves(figures) or _entropy_is_gone(figures):
+        return
+    # Where every return is the same there is nothing to learn, or nothing was found yet.
+    if len(set(_returns(figures))) == 1 or _lr(figures) >= _USUAL_LR:
         return
     kl, rho = figures.median("kl"), figures.median("rho_mean")
-    if abs(kl) < 1e-5 and abs(rho - 1) < 1e-3:
+    if abs(kl) <= _LEAST_KL and abs(rho - 1) < 1e-3:
         yield Finding(
             "flat",
             f"returns are flat ({_returns(figures)[-1]:.4g}) and updates hardly move the policy"
@@ -155,11 +163,11 @@ _RULES: tuple[Callable[[Figures], Iterator[Finding]], ...] = (
     _not_finite,
     _stale,
     _reward_scale,
-    _entropy_coef,
+    _entropy_bonus,
     _lag,
     _gradient,
     _values,
-    _kl,
+    _step_size,
     _entropy_gone,
     _flat,
 )
@@ -169,37 +177,51 @@ def _returns(figures: Figures) -> list[float]:
     return figures.column("mean_return") or [0.0]
 
 
+def _no_values(figures: Figures) -> bool:
+    """Tells whether values explain nothing of the returns, nearly all the time."""
+    explained = figures.late("explained_variance")
+    return bool(explained) and sum(one <= 0.02 for one in explained) >= _PART * len(explained)
+
+
+def _entropy_is_gone(figures: Figures) -> bool:
+    """Tells whether the policy always takes one action, and that does not pay. Of actions that are
+    numbers the entropy may be negative, and says nothing."""
+    if figures.solved or min(figures.column("entropy")) < 0 or _improves(figures):
+        return False
+    return figures.median("entropy") < _LEAST_ENTROPY
+
+
+def _at_goal(figures: Figures) -> bool:
+    goal = figures.run.stop.return_
+    return goal is not None and _returns(figures)[-1] >= goal
+
+
 def _improves(figures: Figures) -> bool:
     """Tells whether returns have risen, or were at the goal already."""
-    returns, goal = _returns(figures), figures.run.stop.return_
+    returns = _returns(figures)
     quarter = max(1, len(returns) // 4)
     first, last = (sum(part) / quarter for part in (returns[:quarter], returns[-quarter:]))
     spread = max(returns) - min(returns)
-    if goal is not None and last >= goal:
-        return True
-    return spread > 0 and last - first > 0.5 * spread and last - first > 0.2 * abs(first)
+    rises = last - first > max(0.5 * spread, 0.2 * abs(first))
+    return _at_goal(figures) or (spread > 0 and rises)
 
 
-def _lately(schedule: object) -> float | None:
+def _number(schedule: object) -> float | None:
     """Returns a setting that is a number; None = it is a schedule."""
     return float(schedule) if isinstance(schedule, int | float) else None
 
 
 def _lower_lr(figures: Figures, times: float) -> str:
-    return f"learner.lr={_lr(figures) / times:.2g}"
+    return f"learner.lr={min(_lr(figures) / times, _USUAL_LR):.2g}"
 
 
 def _higher_lr(figures: Figures, times: float) -> str:
-    return f"learner.lr={min(_lr(figures) * times, 3e-3):.2g}"
+    return f"learner.lr={min(_lr(figures) * times, _USUAL_LR):.2g}"
 
 
 def _lr(figures: Figures) -> float:
-    set_to = _lately(figures.run.learner.lr)
+    set_to = _number(figures.run.learner.lr)
     return set_to if set_to is not None else max([*figures.column("lr"), 1e-6])
-
-
-def _times(value: float, factor: float) -> str:
-    return f"{value * factor:.2g}"
 
 
 def _percent(share: float) -> str:

@@ -14,6 +14,9 @@ from headrace.launch.explain.finding import Finding
 _LEAST_GAIN = 1.25  # what promises less is not worth a line
 _BUSY = 0.85  # share of its time from which on a process is the bound
 _WAITS = 0.35  # share of its time from which on it waits for others
+_IDLE = 0.7  # share that a sampler waits where no setting helps, and still is worth a line
+_MANY_USES = 8  # of a batch
+_WIDE = 512  # a hidden layer that costs more than most tasks need
 _ROWS = 16  # observations that one call of a small network takes about as long for as one
 _GROUPS = 16  # that wait for slow environments side by side
 
@@ -30,17 +33,17 @@ def _bounds(figures: Figures) -> Iterator[Finding]:
     learner_waits = figures.learner.get("wait", 0.0)
     samplers_wait = figures.samplers.get("wait_credit", 0.0)
     if 1 - learner_waits >= _BUSY and samplers_wait >= _WAITS:
-        yield _learner(figures)
+        yield from _learner(figures, samplers_wait + figures.samplers.get("wait_weights", 0.0))
     elif learner_waits >= _WAITS and samplers_wait >= _WAITS:
         yield from _pacing(figures)
     elif learner_waits >= _WAITS:
         yield from _samplers(figures)
 
 
-def _learner(figures: Figures) -> Finding:
-    """Explains a learner that is always busy while samplers wait for it."""
+def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
+    """Explains a learner that is always busy while samplers wait for it and its weights."""
     shares, run = figures.learner, figures.run
-    samplers_could = 1 / max(0.05, 1 - figures.samplers["wait_credit"])
+    samplers_could = 1 / max(0.05, 1 - samplers_wait)
     phase = max((name for name in shares if name != "wait"), key=lambda name: shares[name])
     what = f"the learner is busy {_percent(1 - shares['wait'])} of its time"
 
@@ -48,7 +51,7 @@ def _learner(figures: Figures) -> Finding:
     def finding(why: str, sets: tuple[str, ...], left: float) -> Finding:
         return Finding(
             "learner",
-            f"{what}, {why}, and samplers wait {_percent(figures.samplers['wait_credit'])}",
+            f"{what}, {why}, and samplers wait {_percent(samplers_wait)}",
             sets,
             gain=min(samplers_could, 1 / max(0.05, left)),
         )
@@ -56,29 +59,28 @@ def _learner(figures: Figures) -> Finding:
     if phase == "checkpoint":
         every = run.checkpoint.every_s * 10
         share = shares["checkpoint"]
-        return finding(
-            f"{_percent(share)} with checkpoints",
-            (f"checkpoint.every_s={every:g}",),
-            1 - 0.9 * share,
-        )
+        why = f"{_percent(share)} with checkpoints"
+        yield finding(why, (f"checkpoint.every_s={every:g}",), 1 - 0.9 * share)
+        return
     if phase == "publish":
         share, batch = shares["publish"], run.pacing.batch_unrolls * 2
-        return finding(
-            f"{_percent(share)} with new weights",
-            (f"pacing.batch_unrolls={batch}",),
-            1 - 0.5 * share,
-        )
+        why = f"{_percent(share)} with new weights"
+        yield finding(why, (f"pacing.batch_unrolls={batch}",), 1 - 0.5 * share)
+        return
     trains = sum(shares.get(name, 0.0) for name in ("forward", "backward", "optimise"))
     why = f"{_percent(trains)} with network and gradients"
-    for key, times in (("epochs", run.algorithm.epochs), ("uses", run.algorithm.uses)):
-        if run.algorithm.name == {"epochs": "ppo", "uses": "appo"}[key] and times >= 8:
-            return finding(why, (f"algorithm.{key}={times // 2}",), 1 - 0.5 * trains)
-    if max(run.model.hidden, default=0) >= 128:
+    if run.algorithm.name == "appo" and run.algorithm.uses >= _MANY_USES:
+        yield finding(why, (f"algorithm.uses={run.algorithm.uses // 2}",), 1 - 0.5 * trains)
+        return
+    if max(run.model.hidden, default=0) >= _WIDE:
         hidden = ", ".join(str(max(16, width // 4)) for width in run.model.hidden)
-        return finding(why, (f"model.hidden=[{hidden}]",), 1 - 15 / 16 * trains)
-    return Finding(
-        "learner", f"{what}, {why}", advice="a GPU, or more ranks by torchrun, would train faster"
-    )
+        yield finding(why, (f"model.hidden=[{hidden}]",), 1 - 15 / 16 * trains)
+    elif samplers_wait >= _IDLE and run.algorithm.name != "ppo":  # whose samplers have to wait
+        yield Finding(
+            "learner",
+            f"{what}, {why}, and samplers wait {_percent(samplers_wait)}",
+            advice="a GPU, or more ranks by torchrun, would train faster",
+        )
 
 
 def _pacing(figures: Figures) -> Iterator[Finding]:
@@ -103,7 +105,7 @@ def _samplers(figures: Figures) -> Iterator[Finding]:
     run, shares = figures.run, figures.samplers
     on_loop = shares.get("environment_on_loop", 0.0)
     waits = shares.get("wait_env", 0.0) + shares.get("wait_gather", 0.0)
-    idle = figures.cores - figures.cores_busy
+    idle = figures.cores - _used(figures)
     learner_could = 1 / max(0.05, 1 - figures.learner["wait"])
     acts = max(0.0, 1 - on_loop - waits - shares.get("wait_credit", 0.0))
     # Environments that sleep, as those that wait for a simulator, keep no core busy.
@@ -130,7 +132,11 @@ def _samplers(figures: Figures) -> Iterator[Finding]:
 
 
 def _used(figures: Figures) -> float:
-    return max(0.1, figures.cores_busy)
+    """Returns how many cores the run keeps busy: no more than were, starting included, and no more
+    than its processes can without their waits."""
+    waits = sum(share for name, share in figures.samplers.items() if name.startswith("wait"))
+    could = figures.run.actor.count * max(0.0, 1 - waits) + 1 - figures.learner.get("wait", 0.0)
+    return max(0.1, min(figures.cores_busy, could))
 
 
 def _slow_environment(figures: Figures, share: float, most: float) -> Iterator[Finding]:
@@ -142,7 +148,7 @@ def _slow_environment(figures: Figures, share: float, most: float) -> Iterator[F
         f"samplers wait {_percent(share)} of their time for the environment, and only"
         f" {figures.cores_busy:.1f} of {figures.cores} cores are busy",
         ("actor.stepping=threads", f"actor.groups={groups}"),
-        gain=min(most, groups / side_by_side),
+        gain=min(most, groups / side_by_side, figures.cores / max(0.05, figures.cores_busy)),
     )
 
 

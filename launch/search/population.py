@@ -28,11 +28,11 @@ from headrace.launch.search.study import Study
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.5
 _SHARE = 0.25  # of the members are the worst, and as many the best
 _FACTORS = (0.8, 1.25)
 _MOST_FAILURES = 3  # in a row
-_SECTIONS = ("learner", "algorithm")  # whose settings a run may change as it goes
+SECTIONS = ("learner", "algorithm")  # whose settings a run may change as it goes
 
 
 class NotAppliedError(RuntimeError):
@@ -66,7 +66,10 @@ def search(plan: Plan, *, members: int, every: int) -> int:
         study.opened(plan.out, of, less=False, sampler=None) as kept,
     ):
         kept.take_over(again=False)
-        failed = _Population(plan, kept, members, every).train(asked)
+        try:
+            failed = _Population(plan, kept, members, every).train(asked)
+        except OSError as error:
+            raise run_file.ConfigError(f"cannot write into {plan.out}: {error.strerror}") from error
         page.write(plan.out, kept.ended(), plan.metric)
         best = kept.best()
     if asked:
@@ -139,11 +142,13 @@ def _check(plan: Plan, members: int) -> None:
         raise run_file.ConfigError("--population: it takes two members to compare")
     if len(plan.seeds) > 1:
         raise run_file.ConfigError("--seeds: each member of a population has a seed of its own")
-    fixed = [one.key for one in plan.ranges if one.key.partition(".")[0] not in _SECTIONS]
+    fixed = [one.key for one in plan.ranges if one.key.partition(".")[0] not in SECTIONS]
     if fixed:
         raise run_file.ConfigError(
-            f"--vary {fixed[0]}: as a run goes on, [{'] and ['.join(_SECTIONS)}] may change"
+            f"--vary {fixed[0]}: as a run goes on, [{'] and ['.join(SECTIONS)}] may change"
         )
+    if plan.most_trials is not None:
+        raise run_file.ConfigError("--trials: a population ends by stop.steps, or by --budget")
 
 
 def _first(plan: Plan, member: int, chance: random.Random) -> dict[str, float | str]:

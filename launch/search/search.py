@@ -27,7 +27,7 @@ from headrace.launch.search.trial import Outcome, SearchTrial
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.5
 _STARTUP_TRIALS = 6  # at random, before anything is learnt from them
 _MOST_FAILURES = 3  # in a row: then it is not chance
 _MOST_ASKED = 100  # combinations in a row that no run can have
@@ -54,7 +54,8 @@ class Plan:
     def of(self) -> dict[str, object]:
         """Returns what all trials of one search share."""
         search = {"metric": self.metric.name, "seeds": list(self.seeds)}
-        return {**run_file.to_dict(self.loaded()), "search": search}
+        vary = {one.key: " ".join(one.ends) for one in self.ranges}
+        return {**run_file.to_dict(self.loaded()), "search": search, "vary": vary}
 
 
 def search(plan: Plan) -> int:
@@ -67,7 +68,10 @@ def search(plan: Plan) -> int:
             log.info("goes on with %d trials that a search left behind", taken)
         if not kept.trials.get_trials(deepcopy=False):
             kept.trials.enqueue_trial(space.own(plan.ranges, plan.loaded()))
-        in_vain = _train(plan, kept, asked)
+        try:
+            in_vain = _train(plan, kept, asked)
+        except OSError as error:
+            raise run_file.ConfigError(f"cannot write into {plan.out}: {error.strerror}") from error
         page.write(plan.out, kept.ended(), plan.metric)
         told = _told(plan, kept.best())
     if asked:
@@ -157,12 +161,7 @@ def write_best(plan: Plan, best: FrozenTrial) -> None:
         f"# Trial {best.number} of a search: {plan.metric.name} {best.value:.6g}"
         f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets)
     )
-    try:
-        durable.write(plan.out / "best.toml", run_file.effective(plan.loaded(sets), head=head))
-    except OSError as error:
-        raise run_file.ConfigError(
-            f"cannot write {plan.out / 'best.toml'}: {error.strerror}"
-        ) from error
+    durable.write(plan.out / "best.toml", run_file.effective(plan.loaded(sets), head=head))
 
 
 def _told(plan: Plan, best: FrozenTrial | None) -> str:
@@ -186,13 +185,15 @@ def plan(
     budget_s: float,
     most_trials: int | None,
     parallel: int | None,
+    sections: Sequence[str] = (),
 ) -> Plan:
-    """Returns what is searched; ConfigError before anything starts."""
+    """Returns what is searched, without --vary what ships of these sections; ConfigError before
+    anything starts."""
     given = run_file.load(run, sets)
     return Plan(
         run=run,
         sets=tuple(sets),
-        ranges=space.read(vary, run, sets),
+        ranges=space.read(vary, run, sets, sections=sections),
         metric=metrics.choose(metric, given),
         seeds=seeds or [given.run.seed],
         out=out or Path("headrace-searches") / Path(run).stem,

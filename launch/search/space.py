@@ -92,12 +92,16 @@ def shipped(run: run_file.Run) -> list[Range]:
     return [*_EVERY, *_OF_ALGORITHM[run.algorithm.name]]
 
 
-def read(vary: Sequence[str], name: str, sets: Sequence[str]) -> list[Range]:
+def read(
+    vary: Sequence[str], name: str, sets: Sequence[str], *, sections: Sequence[str] = ()
+) -> list[Range]:
     """Returns the ranges of a search of a run: of --vary KEY, KEY=LOW..HIGH or KEY=VALUE,VALUE, or
-    those that ship. ConfigError where the run cannot be what one of them says."""
+    those that ship, with `sections` of these alone. ConfigError where the run cannot be what one of
+    them says."""
     run = run_file.load(name, sets)
     known = {one.key: one for one in shipped(run)}
-    found = [_read(text, known) for text in vary] or list(known.values())
+    ships = [one for key, one in known.items() if not sections or key.split(".")[0] in sections]
+    found = [_read(text, known) for text in vary] or ships
     keys = [one.key for one in found]
     if twice := next((key for key in keys if keys.count(key) > 1), ""):
         raise run_file.ConfigError(f"--vary {twice} is given twice")

@@ -39,13 +39,13 @@ class Study:
     owner: str
     out: Path
 
-    def begin(self, folder: str = "") -> optuna.trial.Trial:
+    def begin(self) -> optuna.trial.Trial:
         """Begins a trial, one that waits if there is one; its folder is new, or the waiting
         one's."""
         trial = self.trials.ask()
         trial.set_user_attr(OWNER, self.owner)
         if FOLDER not in trial.user_attrs:
-            trial.set_user_attr(FOLDER, folder or f"trial-{trial.number:04d}")
+            trial.set_user_attr(FOLDER, f"trial-{trial.number:04d}")
         return trial
 
     def best(self) -> FrozenTrial | None:

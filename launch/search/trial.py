@@ -97,8 +97,11 @@ class SearchTrial:
         """Returns how a trial ended that has no value: given up, beyond the limits, or failed."""
         if not why:
             reason = read_summary(self.training.out).get("stop_reason")
-            if reason not in _OWN_ENDS:
-                return Outcome(TrialState.FAIL, None, f"failed; see {self.training.log}")
+            no_score = reason == "steps" and not self.metric.less
+            if reason not in _OWN_ENDS or no_score:
+                return Outcome(
+                    TrialState.FAIL, None, f"has no {self.metric.name}; see {self.training.log}"
+                )
             why = "diverged" if reason == "diverged" else "did not get there"
         if self.metric.less:
             gap = self.metric.gap(self.training.out)

@@ -179,6 +179,7 @@ def test_a_combination_that_no_run_can_have_is_no_trial(
         (("--population", "1"), "it takes two members"),
         (("--population", "4", "--metric", "time_to_return"), "is of whole runs"),
         (("--population", "4", "--vary", "unroll.length=8,16"), "may change"),
+        (("--population", "4", "--metric", "return"), "--trials: a population ends by"),
         (("--population", "4", "--seeds", "1..2"), "a seed of its own"),
         (("--budget", "2"), "'2' is no time"),
         (("--budget", "0s"), "'0s' is no time"),

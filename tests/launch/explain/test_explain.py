@@ -1,0 +1,156 @@
+"""Tests what explain says of a run: odd figures, faults that no recording has, bad input."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.launch.cli import main
+from headrace.launch.config import run_file
+from headrace.launch.explain import explain, figures, learning, throughput
+from headrace.launch.explain.figures import Figures
+from tests.launch.explain.recorded_faults import RECORDINGS
+
+COLUMNS = (
+    "mean_return",
+    "kl",
+    "policy_loss",
+    "value_loss",
+    "explained_variance",
+    "grad_norm",
+    "rho_mean",
+    "lag_mean",
+    "lr",
+    "time_wait",
+    "time_forward",
+)
+
+
+def of(name: str = "cartpole", sets: tuple[str, ...] = (), **more: Any) -> Figures:
+    line = {"entropy": 0.5, "trained_steps": 0.0, "mean_return": 20.0}
+    lines = [{**line, "t": float(at), "trained_steps": 100.0 * at} for at in range(12)]
+    given = {"lines": lines, "learner": {}, "samplers": {}, **more}
+    return Figures(run_file.load(name, sets), **given)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "cartpole-ppo", "cartpole-impala", "pendulum"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_figures_are_too_odd(name: str, data: st.DataObject) -> None:
+    number = st.floats(-1e15, 1e15)
+    line = st.fixed_dictionaries(
+        {"t": number, "entropy": number, "trained_steps": number},
+        optional=dict.fromkeys(COLUMNS, number),
+    )
+    shares = st.dictionaries(
+        st.sampled_from(
+            ["wait", "forward", "checkpoint", "publish", "wait_credit", "wait_env", "network"]
+        ),
+        st.floats(0, 2),
+    )
+    found = of(
+        name,
+        lines=data.draw(st.lists(line, min_size=1, max_size=20)),
+        learner=data.draw(shares),
+        samplers=data.draw(shares),
+        outcomes={name: data.draw(st.floats(0, 1e9)) for name in ("trained", "stale")},
+        cores=data.draw(st.integers(0, 1024)),
+        cores_busy=data.draw(st.floats(0, 2048)),
+        solved=data.draw(st.booleans()),
+        nonfinite=data.draw(st.integers(0, 10)),
+    )
+    for one in (*learning.find(found), *throughput.find(found)):
+        assert one.words() and "nan" not in one.words()
+        assert one.gain is None or math.isfinite(one.gain)
+        run_file.load(name, one.sets)
+
+
+def test_stale_unrolls_and_steps_that_are_not_finite_come_first() -> None:
+    found = learning.find(of(nonfinite=3, outcomes={"trained": 90.0, "stale": 10.0}))
+    assert [one.name for one in found] == ["not finite", "stale"]
+    assert "10 % of the unrolls" in found[1].what
+    assert found[1].sets == ("pacing.max_lag_hard=128",)
+    assert not learning.find(of(outcomes={"trained": 96.0, "stale": 4.0}))
+
+
+def test_ppo_that_waits_for_its_samplers_does_as_it_should() -> None:
+    waits: Any = {"learner": {"wait": 0.5, "forward": 0.5}, "samplers": {"wait_credit": 0.5}}
+    more = {**waits, "cores": 2, "cores_busy": 1.0}
+    assert not throughput.find(of("cartpole-ppo", **more))
+    assert [one.name for one in throughput.find(of("cartpole", **more))] == ["pacing"]
+
+
+def test_a_slow_environment_is_told_from_one_that_computes() -> None:
+    plays: Any = {
+        "learner": {"wait": 0.9, "forward": 0.1},
+        "samplers": {"environment_on_loop": 0.95},
+    }
+    slow = throughput.find(of(**plays, cores=2, cores_busy=0.2))
+    assert slow[0].name == "slow environment" and "actor.stepping=threads" in slow[0].sets
+    busy = throughput.find(of(**plays, cores=2, cores_busy=2.0))
+    assert [one.name for one in busy] == ["environment"] and busy[0].advice
+
+
+def test_the_remedy_is_written_as_a_run_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "new.toml"
+    assert main(["explain", str(RECORDINGS / "clipped"), "--apply", str(to)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("1. every gradient is cut") and f"headrace train {to}" in said
+    given, changed = run_file.load(str(RECORDINGS / "clipped/run.toml")), run_file.load(str(to))
+    assert given.learner.grad_clip == 1e-4 and changed.learner.grad_clip > 0.05
+    assert "grad_clip" in to.read_text().splitlines()[0]
+
+
+def test_where_there_is_nothing_to_set_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "new.toml"
+    assert main(["explain", str(RECORDINGS / "healthy-ppo"), "--apply", str(to)]) == 0
+    assert "is not written: there is nothing to set" in capsys.readouterr().out
+    assert not to.exists()
+
+
+@pytest.fixture
+def young(tmp_path: Path) -> Path:
+    """A run that has trained for a second."""
+    (tmp_path / "run.toml").write_text(run_file.effective(run_file.load("cartpole")))
+    line = {"t": 1.0, "trained_steps": 10, "entropy": 0.6}
+    (tmp_path / "history.jsonl").write_text(f"{json.dumps(line)}\n" + '{"t": 2, "torn')
+    return tmp_path
+
+
+def test_of_a_young_run_it_says_that_it_is_too_short(
+    young: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(young)]) == 0
+    assert capsys.readouterr().out.startswith("the run is too short to tell")
+    assert explain.first_line(young) == ""
+
+
+@pytest.mark.parametrize(
+    "summary", ["", "[]", "{}", '{"sampler_seconds": 3, "machine": [], "unrolls": {"a": "b"}}']
+)
+def test_a_summary_that_is_none_is_one_that_is_missing(summary: str, young: Path) -> None:
+    (young / "summary.json").write_text(summary)
+    assert figures.read(young).samplers == {}
+
+
+def test_bad_input_is_one_line(young: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*words: str) -> str:
+        assert main(["explain", *words]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        return said
+
+    assert "holds no run" in refused(str(young / "none"))
+    away = str(young / "no" / "folder" / "new.toml")
+    assert "cannot write" in refused(str(RECORDINGS / "clipped"), "--apply", away)
+    (young / "history.jsonl").write_text('{"t": 1, "trained_steps": 0}\n')
+    assert "no figures of training" in refused(str(young))
+    assert explain.first_line(young) == ""

@@ -1,0 +1,57 @@
+"""`headrace search` with real trainings: kills, Ctrl-C, populations; explain of what they left."""
+
+import signal
+
+import pytest
+
+from headrace.launch.config import run_file
+from tests.system.conftest import PATIENCE_S, Place, until
+
+SCORE = ("--metric", "return", "--set", "stop.steps=2000", "--budget", "10m")
+
+
+def test_the_best_of_some_trials_is_a_run_that_trains(place: Place) -> None:
+    words = ("search", place.run, *SCORE, "--vary", "learner.lr=1e-4..1e-2", "--seeds", "1,2")
+    search = place.headrace(*words, "--trials", "2", "--out", str(place.out))
+    assert search.ends() == 0, search.text()
+    assert "best: trial" in search.text()
+    assert {path.parent.name for path in place.out.glob("*/*/summary.json")} == {"seed-1", "seed-2"}
+    assert "<svg" in (place.out / "search.html").read_text()
+    best = place.headrace(
+        "train", str(place.out / "best.toml"), "--stop-steps", "500", "--out", str(place.out / "b")
+    )
+    assert best.ends() in (0, 3), best.text()
+    told = place.headrace("explain", str(place.out / "b"))
+    assert told.ends() == 0 and "learner   " in told.text()
+    place.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+def test_what_was_cut_off_is_gone_on_with(place: Place, how: str) -> None:
+    words = ("search", place.run, *SCORE, "--vary", "learner.lr=1e-4..1e-2", "--trials", "1")
+    search = place.headrace(*words, "--out", str(place.out))
+    until(lambda: list(place.out.glob("trial-0000/seed-1/history.jsonl")), "a training")
+    search.signal(signal.Signals[how])
+    assert search.ends() != 0
+    place.nothing_is_left(timeout_s=PATIENCE_S)
+    again = place.headrace(*words, "--out", str(place.out))
+    assert again.ends() == 0, again.text()
+    assert "goes on with 1 trials" in again.text()
+    assert [path.name for path in place.out.glob("trial-*")] == ["trial-0000"]
+    place.nothing_is_left()
+
+
+def test_a_population_copies_checkpoints_and_trains_by_what_it_was_given(place: Place) -> None:
+    words = ("search", place.run, *SCORE, "--population", "2", "--every", "1000", "--out")
+    vary = ("--vary", "learner.lr=1e-4..1e-2")
+    search = place.headrace(*words, str(place.out), *vary)
+    assert search.ends() == 0, search.text()
+    second = [place.out / f"member-{member}/001" for member in (0, 1)]
+    parents = [(path / "starts/001.toml").read_text() for path in second]
+    # Of two the worse goes on from the better, whose folder both name.
+    first = {f"member-{member}/000" for member in (0, 1)}
+    named = [next(name for name in first if name in text) for text in parents]
+    assert named[0] == named[1]
+    rates = {run_file.load(str(path / "run.toml")).learner.lr for path in second}
+    assert len(rates) == 2
+    place.nothing_is_left()
