@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("log", help="figures to TensorBoard, Weights & Biases, MLflow, a table")
     )
     _explain(commands.add_parser("explain", help="what holds a run back, and what to set"))
+    _tune_speed(commands.add_parser("tune-speed", help="how to spread a run over this machine"))
     _search(commands.add_parser("search", help="settings that learn better, found by training"))
     _sweep(commands.add_parser("sweep", help="a run with several seeds and settings, compared"))
     _compare(commands.add_parser("compare", help="runs side by side, seeds as repetitions"))
@@ -132,6 +133,15 @@ def _train(train: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
     )
+
+
+def _tune_speed(tune: argparse.ArgumentParser) -> None:
+    tune.add_argument("run", help=_LISTED)
+    shared.sets(tune)
+    tune.add_argument(
+        "--budget", type=shared.time, default=60.0, metavar="TIME", help="default: 60s"
+    )
+    tune.add_argument("--to", type=shared.path, metavar="FILE", help="default: NAME-fast.toml here")
 
 
 def _search(search: argparse.ArgumentParser) -> None:

@@ -109,6 +109,13 @@ def _explain(given: argparse.Namespace) -> int:
     return explain.explain(given.folder, apply=given.apply)
 
 
+def _tune_speed(given: argparse.Namespace) -> int:
+    from headrace.launch.explain import tune_speed
+
+    to = given.to or Path(f"{Path(given.run).stem}-fast.toml")
+    return tune_speed.tune(given.run, sets=given.set, budget_s=given.budget, to=to)
+
+
 def _search(given: argparse.Namespace) -> int:
     from headrace.launch.comparison.sweep import read_seeds
 
@@ -328,6 +335,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "log": _log,
     "explain": _explain,
+    "tune-speed": _tune_speed,
     "search": _search,
     "sweep": _sweep,
     "compare": _compare,

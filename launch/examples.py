@@ -31,6 +31,10 @@ _ALL = {
         ("headrace explain headrace-runs/cartpole", "the first thing first, with its prediction"),
         ("headrace explain headrace-runs/mine --apply faster.toml", "as a run file"),
     ),
+    "tune-speed": (
+        ("headrace tune-speed mine.toml", "a minute of short trainings, mine-fast.toml"),
+        ("headrace tune-speed mine.toml --budget 5m --to fast.toml", "of a slow environment"),
+    ),
     "search": (
         ("headrace search cartpole --budget 20m --metric time_to_return", "OUT/best.toml"),
         (

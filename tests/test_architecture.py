@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "launch/process learner learner/algorithms learner/batches learner/models launch/web"
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
-    "launch/explain": "broker launch/config launch/process launch/results",
+    "launch/explain": ("broker launch/comparison launch/config launch/process launch/results"),
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker/journal launch/config launch/process launch/results",
     "launch/roles": (

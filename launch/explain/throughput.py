@@ -44,8 +44,9 @@ def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
     """Explains a learner that is always busy while samplers wait for it and its weights."""
     shares, run = figures.learner, figures.run
     samplers_could = 1 / max(0.05, 1 - samplers_wait)
-    phase = max((name for name in shares if name != "wait"), key=lambda name: shares[name])
-    what = f"the learner is busy {_percent(1 - shares['wait'])} of its time"
+    works = {name: share for name, share in shares.items() if name != "wait"}
+    phase = max(works, key=lambda name: works[name], default="")
+    what = f"the learner is busy {_percent(1 - shares.get('wait', 0.0))} of its time"
 
     # `left`: the learner's time, of what it spends now.
     def finding(why: str, sets: tuple[str, ...], left: float) -> Finding:
