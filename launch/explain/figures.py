@@ -34,14 +34,16 @@ class Figures:
     cores: int = 0  # of the machine; 0 = not known
     cores_busy: float = 0.0  # mean while it trained
     bytes_per_s: float = 0.0  # of unrolls
-    rate: float = 0.0  # agent steps trained on a second
+    rate: float = 0.0  # agent steps trained on a second; 0 = one version or none is trained
+    played: float = 0.0  # agent steps that reached the broker a second; 0 = not known
+    seconds: float = 0.0  # that it trained for, or would have
     solved: bool = False
     nonfinite: int = 0  # steps skipped
 
     @property
     def tells_of_time(self) -> bool:
         """Tells whether it is long enough to say where the time goes."""
-        return self.lines[-1]["t"] - self.lines[0]["t"] >= _LEAST_S
+        return self.seconds >= _LEAST_S
 
     @property
     def tells_of_learning(self) -> bool:
@@ -63,24 +65,21 @@ class Figures:
 
 
 def read(folder: Path) -> Figures:
-    """Reads a run's folder; ConfigError where it is none or has no history yet."""
+    """Reads a run's folder; ConfigError where it is none, or has trained nothing yet."""
     run = starts.load_kept(folder)
     history = learning_curve.read(folder / "history.jsonl")
     # A week has two million lines, and so many tell the same.
     history = [_numbers(line) for line in history[:: max(1, len(history) // _MOST_LINES)]]
     lines = [line for line in history if {"t", "entropy", "trained_steps"} <= line.keys()]
-    if not lines:
-        raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
-    learner = _learner(lines)
     summary = _summary(folder / "summary.json")
-    if not summary:
-        return Figures(run, lines, learner, {}, rate=_rate(lines))
+    if not (lines or summary):
+        raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
     first, wall = _number(summary, "first_train_s"), _number(summary, "wall_s")
     steps, nbytes = _number(summary, "trained_steps_per_s"), _number(summary, "wire_bytes_per_step")
     return Figures(
         run=run,
         lines=lines,
-        learner=learner,
+        learner=_learner(lines) or _shares(_table(summary, "phase_seconds")),
         samplers=_samplers(_table(summary, "sampler_seconds")),
         outcomes=_table(summary, "unrolls"),
         cores=int(_table(summary, "machine").get("cores", 0)),
@@ -88,6 +87,8 @@ def read(folder: Path) -> Figures:
         cores_busy=max(0.0, _number(summary, "cpu_s") - first) / max(wall - first, 1.0),
         bytes_per_s=steps * nbytes,
         rate=_rate(lines),
+        played=_number(summary, "steps_per_s"),
+        seconds=wall - first if summary else lines[-1]["t"] - lines[0]["t"],
         solved=summary.get("stop_reason") == "return",
         nonfinite=int(_number(summary, "nonfinite_steps")),
     )
@@ -101,6 +102,10 @@ def _learner(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
             if name.startswith(_TIME):
                 phase = name.removeprefix(_TIME)
                 spent[phase] = spent.get(phase, 0.0) + share * max(0.0, line["t"] - before["t"])
+    return _shares(spent)
+
+
+def _shares(spent: Mapping[str, float]) -> dict[str, float]:
     whole = sum(spent.values())
     return {phase: seconds / whole for phase, seconds in spent.items()} if whole > 0 else {}
 
@@ -113,6 +118,8 @@ def _samplers(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _rate(lines: Sequence[Mapping[str, float]]) -> float:
+    if not lines:
+        return 0.0
     first, last = lines[0], lines[-1]
     seconds = last["t"] - first["t"]
     return (last["trained_steps"] - first["trained_steps"]) / seconds if seconds > 0 else 0.0

@@ -97,7 +97,7 @@ def _pacing(figures: Figures) -> Iterator[Finding]:
         f"samplers wait {_percent(samplers['wait_credit'])} of their time for credit and the"
         f" learner waits {_percent(learner['wait'])} for them",
         (f"pacing.max_lag={lag}", f"pacing.max_lag_hard={max(2 * lag, run.pacing.max_lag_hard)}"),
-        gain=min(1 / max(1 - learner["wait"], 1 - samplers["wait_credit"]), cores),
+        gain=min(1 / max(0.05, 1 - learner["wait"], 1 - samplers["wait_credit"]), cores),
     )
 
 
@@ -144,11 +144,15 @@ def _slow_environment(figures: Figures, share: float, most: float) -> Iterator[F
     run = figures.run
     side_by_side = run.actor.groups if run.actor.stepping in ("threads", "processes") else 1
     groups = max(_GROUPS, 2 * side_by_side)
+    sets: tuple[str, ...] = ("actor.stepping=threads", f"actor.groups={groups}")
+    if run.unroll.envs > 1:  # those of a group wait for the slowest of them
+        batch = run.unroll.envs * run.pacing.batch_unrolls
+        sets = (*sets, "unroll.envs=1", f"pacing.batch_unrolls={batch}")
     yield Finding(
         "slow environment",
         f"samplers wait {_percent(share)} of their time for the environment, and only"
         f" {figures.cores_busy:.1f} of {figures.cores} cores are busy",
-        ("actor.stepping=threads", f"actor.groups={groups}"),
+        sets,
         gain=min(most, groups / side_by_side, figures.cores / max(0.05, figures.cores_busy)),
     )
 
