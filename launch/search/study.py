@@ -126,10 +126,10 @@ def _load(
         )
     except OSError as error:
         raise run_file.ConfigError(f"cannot write {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+    except (ValueError, KeyError, TypeError, AssertionError):
         raise run_file.ConfigError(
             f"{path} is no journal of a search, or is damaged; choose another folder with --out"
-        ) from error
+        ) from None
     kept = study.user_attrs.get("of")
     if kept is None:
         study.set_user_attr("of", of)

@@ -164,6 +164,7 @@ def test_settings_that_the_folder_does_not_hold_fail_the_segment(tmp_path: Path)
     (tmp_path / "run.toml").write_text(run_file.effective(run_file.load("cartpole")))
     (tmp_path / "history.jsonl").write_text(json.dumps({"t": 1, "lr": 0.003}))
     population.prove_applied(tmp_path, ["algorithm.gamma=0.99"])
+    population.prove_applied(tmp_path, ["learner.lr=[[0, 3e-3], [800_000, 0.0]]"])
     with pytest.raises(population.NotAppliedError, match=r"gamma was 0.99, not 0.9"):
         population.prove_applied(tmp_path, ["algorithm.gamma=0.9"])
 

@@ -101,8 +101,10 @@ def test_a_lock_that_a_kill_left_on_the_journal_is_broken(
 @pytest.mark.parametrize("content", [b"no journal\n", b"[]\n", b'{"op_code": 99}\n', b"\xff\xfe\n"])
 def test_what_is_no_journal_is_one_line(content: bytes, tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_bytes(content * 2)
-    with pytest.raises(run_file.ConfigError, match="is no journal of a search"), opened(tmp_path):
+    complaint = "is no journal of a search"
+    with pytest.raises(run_file.ConfigError, match=complaint) as raised, opened(tmp_path):
         pass
+    assert raised.value.__cause__ is None  # whose traceback would be shown
 
 
 def test_another_search_is_refused(tmp_path: Path) -> None:
