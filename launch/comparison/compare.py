@@ -15,7 +15,7 @@ from headrace.broker import durable
 from headrace.launch.comparison import compare_figures
 from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
-from headrace.launch.results import learning_curve
+from headrace.launch.results import learning_curve, plots
 from headrace.launch.results.text_table import columns
 
 # What a policy learns from. Another port or folder makes no other group.
@@ -161,11 +161,7 @@ def _svg(groups: Groups) -> str:
             axes.fill_between(steps, *interval, alpha=0.2, color=line.get_color())
     axes.set(xlabel="agent steps trained on", ylabel="return, mean of the latest episodes")
     axes.legend()
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
-    pyplot.close(figure)
-    text = drawn.getvalue()
-    return text[text.index("<svg") :]
+    return plots.as_svg(figure)
 
 
 def _with_interval(

@@ -160,12 +160,20 @@ def _plot(
         axes.grid(alpha=0.25)
         if axes.get_xlim()[1] >= 10_000:
             axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))  # 50k
-        svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        png = io.BytesIO()
         figure.savefig(png, format="png", dpi=120, facecolor="white")
-        pyplot.close(figure)
+        return Plot(name, title, as_svg(figure), png.getvalue())
+
+
+def as_svg(figure: Any) -> str:
+    """Returns a figure as SVG for a page, without a file's head, and closes it."""
+    from matplotlib import pyplot
+
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+    pyplot.close(figure)
     text = svg.getvalue()
-    return Plot(name, title, text[text.index("<svg") :], png.getvalue())
+    return text[text.index("<svg") :]
 
 
 def save(plots: Sequence[Plot], folder: Path) -> None:

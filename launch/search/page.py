@@ -1,7 +1,6 @@
 """The page of a search: its trials, what each cost, and which settings mattered."""
 
 import html
-import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from headrace.broker import durable
 from headrace.launch.config import run_file
+from headrace.launch.results import plots
 from headrace.launch.results.text_table import columns
 from headrace.launch.search.metric import Metric
 
@@ -118,8 +118,4 @@ def _svg(ended: Sequence[FrozenTrial], got_there: Sequence[FrozenTrial], metric:
     right.plot([_cost(t) for t in front], [t.value for t in front], label="none better is cheaper")
     right.set(xlabel=f"cost, {metric.cost_unit}", ylabel=metric.name)
     right.legend()
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
-    pyplot.close(figure)
-    text = drawn.getvalue()
-    return text[text.index("<svg") :]
+    return plots.as_svg(figure)
