@@ -93,7 +93,7 @@ def _table(ended: Sequence[FrozenTrial], got_there: Sequence[FrozenTrial], metri
         note = "none better is cheaper" if trial.number in front else _STATES[trial.state]
         if parent := trial.user_attrs.get("parent"):
             note = f"{note}, from {parent}".removeprefix(", ")
-        sets = " ".join(trial.user_attrs.get("sets", ()))
+        sets = " ".join(trial.user_attrs.get("sets", ())) or "as it is"
         rows.append((_name(trial), value, f"{_cost(trial):,.1f}", note, sets))
     return "\n".join(columns(rows, words=(0, 3, 4)))
 

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
 _STARTUP_TRIALS = 6  # at random, before anything is learnt from them
 _MOST_FAILURES = 3  # in a row: then it is not chance
+_AS_IT_IS = "as it is"  # a trial of the run's own settings, wherever the ranges end
 _MOST_ASKED = 100  # combinations in a row that no run can have
 
 
@@ -67,7 +68,8 @@ def search(plan: Plan) -> int:
         if taken := kept.take_over(again=True):
             log.info("goes on with %d trials that a search left behind", taken)
         if not kept.trials.get_trials(deepcopy=False):
-            kept.trials.enqueue_trial(space.own(plan.ranges, plan.loaded()))
+            near = space.nearest(plan.ranges, plan.loaded())
+            kept.trials.enqueue_trial(near, user_attrs={_AS_IT_IS: True})
         try:
             in_vain = _train(plan, kept, asked)
         except OSError as error:
@@ -121,6 +123,8 @@ def _begin(plan: Plan, kept: Study) -> SearchTrial:
     for left in range(_MOST_ASKED, -1, -1):
         trial = kept.begin()
         sets = tuple(one.ask(trial) for one in plan.ranges)
+        if trial.user_attrs.get(_AS_IT_IS):
+            sets = ()
         try:
             plan.loaded(sets)
         except run_file.ConfigError:
@@ -133,7 +137,7 @@ def _begin(plan: Plan, kept: Study) -> SearchTrial:
         every = (*plan.sets, *plan.metric.sets, *sets)
         one = SearchTrial(trial, plan.run, every, plan.seeds, plan.metric, folder)
         one.start()
-        log.info("trial %d trains with %s", trial.number, " ".join(sets))
+        log.info("trial %d trains with %s", trial.number, " ".join(sets) or "what the run has")
         return one
     raise AssertionError
 
@@ -159,7 +163,7 @@ def write_best(plan: Plan, best: FrozenTrial) -> None:
     sets = best.user_attrs["sets"]
     head = (
         f"# Trial {best.number} of a search: {plan.metric.name} {best.value:.6g}"
-        f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets)
+        f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets or (_AS_IT_IS,))
     )
     durable.write(plan.out / "best.toml", run_file.effective(plan.loaded(sets), head=head))
 

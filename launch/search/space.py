@@ -1,8 +1,9 @@
 """The settings that a search varies, and between what: those that ship, or what --vary says."""
 
+import contextlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import optuna
 
@@ -70,12 +71,12 @@ _EVERY = (
     Range("algorithm.gamma", choices=("0.9", "0.95", "0.98", "0.99", "0.995", "0.999")),
     Range("algorithm.trace", choices=("0.8", "0.9", "0.95", "1.0")),
     Range("learner.grad_clip", 0.3, 10.0),
-    Range("unroll.length", choices=("8", "16", "32", "64")),
+    Range("unroll.length", choices=("8", "16", "32", "64", "128")),
 )
 _OF_ALGORITHM = {
     "ppo": (
         Range("algorithm.epochs", 2, 20, whole=True),
-        Range("algorithm.minibatches", choices=("1", "2", "4")),
+        Range("algorithm.minibatches", choices=("1", "4", "8", "32")),
         Range("algorithm.clip", 0.1, 0.3),
     ),
     "appo": (
@@ -99,7 +100,7 @@ def read(
     those that ship, with `sections` of these alone. ConfigError where the run cannot be what one of
     them says."""
     run = run_file.load(name, sets)
-    known = {one.key: one for one in shipped(run)}
+    known = {one.key: one for one in _possible(shipped(run), name, sets)}
     ships = [one for key, one in known.items() if not sections or key.split(".")[0] in sections]
     found = [_read(text, known) for text in vary] or ships
     keys = [one.key for one in found]
@@ -111,11 +112,23 @@ def read(
     return found
 
 
-def own(ranges: Sequence[Range], run: run_file.Run) -> dict[str, float | str]:
-    """Returns, for the first trial, what the run itself has."""
+def nearest(ranges: Sequence[Range], run: run_file.Run) -> dict[str, float | str]:
+    """Returns what in the ranges is nearest to what the run itself has."""
     has = training.settings(run, [one.key for one in ranges])
     near = {one.key: one.nearest(has[one.key]) for one in ranges}
     return {key: value for key, value in near.items() if value is not None}
+
+
+def _possible(ranges: Sequence[Range], name: str, sets: Sequence[str]) -> Iterator[Range]:
+    """Yields the ranges that ship, without the choices that this run cannot have."""
+    for one in ranges:
+        choices = []
+        for choice in one.choices:
+            with contextlib.suppress(run_file.ConfigError):
+                _check(name, sets, one.key, choice)
+                choices.append(choice)
+        if not one.choices or len(choices) > 1:
+            yield replace(one, choices=tuple(choices))
 
 
 def _read(text: str, known: dict[str, Range]) -> Range:

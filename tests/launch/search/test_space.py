@@ -13,8 +13,14 @@ def test_every_shipped_run_can_be_searched_as_it_is(name: str) -> None:
     ranges = space.read((), name, ())
     keys = [one.key for one in ranges]
     assert {"learner.lr", "algorithm.gamma"} <= set(keys) and len(set(keys)) == len(keys)
-    own = space.own(ranges, run_file.load(name))
+    own = space.nearest(ranges, run_file.load(name))
     run_file.load(name, [f"{one.key}={one.text(own[one.key])}" for one in ranges if one.key in own])
+
+
+def test_what_ships_leaves_out_what_this_run_cannot_have() -> None:
+    """Its batch has 16 columns, so no 32 minibatches."""
+    (minibatches,) = space.read(("algorithm.minibatches",), "tmaze-ppo", ())
+    assert minibatches.choices == ("1", "4", "8")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_what_no_run_can_be_is_one_line(vary: tuple[str, ...], complaint: str) -
     assert complaint in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_the_first_trial_is_the_run_itself_as_near_as_the_ranges_go() -> None:
+def test_a_run_s_own_settings_are_known_as_near_as_the_ranges_go() -> None:
     ranges = [
         Range("learner.lr", 1e-5, 1e-3),
         Range("algorithm.gamma", choices=("0.9", "0.98")),
@@ -65,7 +71,7 @@ def test_the_first_trial_is_the_run_itself_as_near_as_the_ranges_go() -> None:
         Range("model.hidden", choices=("[8]", "[16]")),
     ]
     # The run's step size is a schedule that begins with 3e-3.
-    assert space.own(ranges, run_file.load("cartpole")) == {
+    assert space.nearest(ranges, run_file.load("cartpole")) == {
         "learner.lr": 1e-3,
         "algorithm.gamma": "0.98",
         "algorithm.uses": 2,
