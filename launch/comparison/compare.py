@@ -3,7 +3,6 @@
 import csv
 import html
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +76,7 @@ def read(folder: Path) -> KeptRun:
         settings=settings,
         steps=[entry["trained_steps"] for entry in points],
         returns=[entry["mean_return"] for entry in points],
-        solved_at_steps=_solved_at(folder / "summary.json"),
+        solved_at_steps=_solved_at(folder),
     )
 
 
@@ -187,13 +186,9 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _solved_at(summary: Path) -> float | None:
+def _solved_at(folder: Path) -> float | None:
     """Returns the steps to the goal; None = missed, or the run still goes on."""
-    try:
-        found = json.loads(summary.read_text())
-    except (OSError, ValueError):
-        return None
-    steps = found.get("solved_at_steps") if isinstance(found, dict) else None
+    steps = learning_curve.summary(folder).get("solved_at_steps")
     return float(steps) if isinstance(steps, int | float) else None
 
 

@@ -1,11 +1,10 @@
-"""The figures that a run is judged by, read from its folder; every share is of one process's time.
+"""Reads the figures that a run is judged by from its folder; every share is of one process's time.
 
 history.jsonl   what learning looks like, and where the learner's time went
 summary.json    where the samplers' time went, once the run has ended
 """
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,6 @@ class Figures:
     outcomes: Mapping[str, float] = field(default_factory=dict)  # unrolls by their outcome
     cores: int = 0  # of the machine; 0 = not known
     cores_busy: float = 0.0  # mean while it trained
-    bytes_per_s: float = 0.0  # of unrolls
     rate: float = 0.0  # agent steps trained on a second; 0 = one version or none is trained
     played: float = 0.0  # agent steps that reached the broker a second; 0 = not known
     seconds: float = 0.0  # that it trained for, or would have
@@ -71,11 +69,11 @@ def read(folder: Path) -> Figures:
     # A week has two million lines, and so many tell the same.
     history = [_numbers(line) for line in history[:: max(1, len(history) // _MOST_LINES)]]
     lines = [line for line in history if {"t", "entropy", "trained_steps"} <= line.keys()]
-    summary = _summary(folder / "summary.json")
+    summary = learning_curve.summary(folder)
     if not (lines or summary):
         raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
-    first, wall = _number(summary, "first_train_s"), _number(summary, "wall_s")
-    steps, nbytes = _number(summary, "trained_steps_per_s"), _number(summary, "wire_bytes_per_step")
+    told = _numbers(summary)
+    first, wall = told.get("first_train_s", 0.0), told.get("wall_s", 0.0)
     return Figures(
         run=run,
         lines=lines,
@@ -84,13 +82,12 @@ def read(folder: Path) -> Figures:
         outcomes=_table(summary, "unrolls"),
         cores=int(_table(summary, "machine").get("cores", 0)),
         # Starting takes processor time, too, about as much as it takes time.
-        cores_busy=max(0.0, _number(summary, "cpu_s") - first) / max(wall - first, 1.0),
-        bytes_per_s=steps * nbytes,
+        cores_busy=max(0.0, told.get("cpu_s", 0.0) - first) / max(wall - first, 1.0),
         rate=_rate(lines),
-        played=_number(summary, "steps_per_s"),
+        played=told.get("steps_per_s", 0.0),
         seconds=wall - first if summary else lines[-1]["t"] - lines[0]["t"],
         solved=summary.get("stop_reason") == "return",
-        nonfinite=int(_number(summary, "nonfinite_steps")),
+        nonfinite=int(told.get("nonfinite_steps", 0)),
     )
 
 
@@ -123,18 +120,6 @@ def _rate(lines: Sequence[Mapping[str, float]]) -> float:
     first, last = lines[0], lines[-1]
     seconds = last["t"] - first["t"]
     return (last["trained_steps"] - first["trained_steps"]) / seconds if seconds > 0 else 0.0
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _number(table: Mapping[str, Any], name: str) -> float:
-    return _numbers(table).get(name, 0.0)
 
 
 def _table(summary: Mapping[str, Any], name: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""One thing that holds a run back, and what to set against it."""
+"""Holds one thing that slows a run or its learning, and what to set against it."""
 
 from dataclasses import dataclass
 

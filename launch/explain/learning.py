@@ -1,5 +1,5 @@
-"""What looks wrong in learning: rules over a run's figures, the cause before its effects. Each is a
-pure function that speaks only where healthy runs of every algorithm are silent."""
+"""Finds what looks wrong in learning, by rules over a run's figures, the cause before its effects.
+Each is a pure function that speaks only where healthy runs of every algorithm are silent."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -111,7 +111,8 @@ def _lag(figures: Figures) -> Iterator[Finding]:
         yield Finding(
             "lag",
             f"what is trained on was played {lag:.0f} versions ago",
-            (f"pacing.max_lag={min(4, most)}",),
+            ("pacing.max_lag=4",) if most > 4 else (),
+            advice="shorter unrolls (unroll.length) of slow environments are younger",
         )
 
 

@@ -1,5 +1,5 @@
-"""What bounds the steps a second: the learner, acting, the environment, the broker's credit, or a
-core that nobody uses. Pure functions of a run's figures.
+"""Finds what bounds the steps a second: the learner, acting, the environment, the broker's credit,
+or a core that nobody uses. Pure functions of a run's figures.
 
     learner waits, samplers do not    the samplers bound it: environment, network, their own loop
     samplers wait, learner does not   the learner bounds it: the phase that takes most of its time

@@ -1,4 +1,4 @@
-"""The learning curve of a run, as a picture."""
+"""Reads what a run has written of its learning, and draws its learning curve."""
 
 import bisect
 import contextlib
@@ -28,6 +28,15 @@ def read(file: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Reads a run's summary; {} = it goes on, or what is there is none."""
+    try:
+        found = json.loads((folder / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def ended_at(file: Path) -> float:

@@ -1,10 +1,9 @@
-"""What a search compares trials by, read from the folders of their trainings.
+"""Reads what a search compares trials by, from the folders of their trainings.
 
 evaluation, return, one of env.metrics   a score: more is better, after stop.steps steps
 time_to_return, steps_to_return          what it takes until stop.return is met: less is better
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,7 @@ class Metric:
 
     def value(self, out: Path) -> float | None:
         """Returns what an ended training reached; None = it did not get there."""
-        summary = read_summary(out)
+        summary = learning_curve.summary(out)
         if self.name in _UNTIL_SOLVED:
             return _number(summary, _UNTIL_SOLVED[self.name])
         if summary.get("stop_reason") != "steps":
@@ -66,7 +65,7 @@ class Metric:
     def cost(self, out: Path) -> float:
         """Returns what the value has cost: seconds; of seconds, steps."""
         name = "trained_steps" if self.name == "time_to_return" else "wall_s"
-        return _number(read_summary(out), name) or 0.0
+        return _number(learning_curve.summary(out), name) or 0.0
 
     def spent(self, out: Path) -> float:
         """Returns what a training has taken so far, of what counts until it is solved."""
@@ -106,15 +105,6 @@ def choose(name: str, run: run_file.Run) -> Metric:
             f"--metric {name} compares runs of equal length: --set stop.steps=.."
         )
     return Metric(name, steps=run.stop.steps)
-
-
-def read_summary(out: Path) -> dict[str, Any]:
-    """Reads a training's summary; {} = it has not ended."""
-    try:
-        found = json.loads((out / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _table(table: dict[str, Any], key: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One trial of a search: the run with some settings, trained once for each seed, one after another.
+"""Trains one trial of a search: the run with some settings, once for each seed, one after another.
 What has no chance to be the best any more is given up."""
 
 import math
@@ -14,7 +14,8 @@ from optuna.trial import TrialState
 from headrace.launch.comparison import training
 from headrace.launch.comparison.training import Training
 from headrace.launch.config import starts
-from headrace.launch.search.metric import Metric, read_summary
+from headrace.launch.results import learning_curve
+from headrace.launch.search.metric import Metric
 
 _PATIENCE = 1.5  # times the best, after which a trial that has not got there is given up
 _OWN_ENDS = ("return", "steps", "seconds", "diverged")
@@ -96,7 +97,7 @@ class SearchTrial:
     def _missed(self, why: str) -> Outcome:
         """Returns how a trial ended that has no value: given up, beyond the limits, or failed."""
         if not why:
-            reason = read_summary(self.training.out).get("stop_reason")
+            reason = learning_curve.summary(self.training.out).get("stop_reason")
             no_score = reason == "steps" and not self.metric.less
             if reason not in _OWN_ENDS or no_score:
                 return Outcome(

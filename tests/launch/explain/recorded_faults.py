@@ -22,7 +22,7 @@ _COLUMNS = (
     "time_forward", "time_backward", "time_optimise", "time_publish", "time_checkpoint",
 )  # fmt: skip
 _KEPT = (
-    "stop_reason", "wall_s", "first_train_s", "trained_steps_per_s", "wire_bytes_per_step", "cpu_s",
+    "stop_reason", "wall_s", "first_train_s", "cpu_s",
     "nonfinite_steps", "unrolls", "sampler_seconds", "phase_seconds", "machine",
 )  # fmt: skip
 

@@ -83,6 +83,16 @@ def test_stale_unrolls_and_steps_that_are_not_finite_come_first() -> None:
     assert not learning.find(of(outcomes={"trained": 96.0, "stale": 4.0}))
 
 
+def test_a_lag_that_max_lag_cannot_lower_gets_advice_instead_of_what_is_set_already() -> None:
+    lines = [
+        {"t": float(at), "trained_steps": 0.0, "entropy": 0.5, "lag_mean": 30.0} for at in range(9)
+    ]
+    (found,) = learning.find(of(lines=lines))
+    assert found.name == "lag" and not found.sets and "unroll.length" in found.words()
+    (found,) = learning.find(of(sets=("pacing.max_lag=32",), lines=lines))
+    assert found.sets == ("pacing.max_lag=4",)
+
+
 def test_ppo_that_waits_for_its_samplers_does_as_it_should() -> None:
     waits: Any = {"learner": {"wait": 0.5, "forward": 0.5}, "samplers": {"wait_credit": 0.5}}
     more = {**waits, "cores": 2, "cores_busy": 1.0}

@@ -146,7 +146,7 @@ def test_every_member_trains_every_segment_and_every_change_is_kept(
 def test_settings_that_were_silently_undone_fail_the_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a member copies may bring the old settings with it: the history tells."""
+    """Tries a copy that brought the old settings with it: the history tells."""
 
     def undone(run: run_file.Run) -> dict[str, Any]:
         found = trains(run)
