@@ -79,7 +79,7 @@ def test_every_command_is_shown_somewhere() -> None:
 def test_every_command_and_option_named_in_its_text_exists(page: Path) -> None:
     known = commands()
     for code in inline(page):
-        found = re.match(r"headrace ([a-z]+)(.*)", code)
+        found = re.match(r"headrace ([a-z]+(?:-[a-z]+)*)(.*)", code)
         if found is None:
             continue
         assert found[1] in known, code
