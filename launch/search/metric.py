@@ -62,6 +62,10 @@ class Metric:
             return _number(_table(_table(summary, "evaluation"), "last"), "mean")
         return _number(_table(summary, "metrics"), self.name)
 
+    def too_early(self, out: Path) -> bool:
+        """Tells whether a training without a score ended as it should, before there was one."""
+        return not self.less and learning_curve.summary(out).get("stop_reason") == "steps"
+
     def cost(self, out: Path) -> float:
         """Returns what the value has cost: seconds; of seconds, steps."""
         name = "trained_steps" if self.name == "time_to_return" else "wall_s"

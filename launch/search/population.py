@@ -175,8 +175,8 @@ def _value(trial: FrozenTrial) -> float:
     return -math.inf if trial.value is None else trial.value
 
 
-def _complete(trial: FrozenTrial | None) -> bool:
-    return trial is not None and trial.state is TrialState.COMPLETE
+def _trained(trial: FrozenTrial | None) -> bool:
+    return trial is not None and trial.state is not TrialState.FAIL
 
 
 class _Population:
@@ -217,13 +217,13 @@ class _Population:
         trains = {one.member for one in self._trains}
         for number, there in enumerate(done):
             for member in range(self._members):
-                if member in trains or _complete(there.get(member)):
+                if member in trains or _trained(there.get(member)):
                     continue
                 if member in there:  # it was cut off, or failed: it goes on as it began
                     held = there[member]
                     return Segment(member, number, held.user_attrs["parent"], held.params)
                 before = done[number - 1] if number else {}
-                compared = {m: trial for m, trial in before.items() if _complete(trial)}
+                compared = {m: trial for m, trial in before.items() if _trained(trial)}
                 return decide((member, number), compared, self._plan, self._members)
         return None
 
@@ -273,12 +273,22 @@ class _Population:
         except (NotAppliedError, run_file.ConfigError) as error:
             log.error("%s failed: %s; see %s", segment.folder, error, segment.training.log)
             value = None
+            state = TrialState.FAIL
         else:
-            if value is None:
-                log.error("%s failed; see %s", segment.folder, segment.training.log)
+            state = self._state(segment, value)
         segment.trial.set_user_attr("cost", self._plan.metric.cost(out))
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE
         self._kept.trials.tell(segment.trial, value, state=state)
+        return state is not TrialState.FAIL
+
+    def _state(self, segment: Segment, value: float | None) -> TrialState:
+        """Says how a segment ended. A short one may have no score yet: its member is among the
+        worst then, and goes on."""
+        assert segment.training is not None
         if value is not None:
             log.info("%s has %.6g", segment.folder, value)
-        return value is not None
+            return TrialState.COMPLETE
+        if self._plan.metric.too_early(segment.training.out):
+            log.warning("%s has no %s yet", segment.folder, self._plan.metric.name)
+            return TrialState.PRUNED
+        log.error("%s failed; see %s", segment.folder, segment.training.log)
+        return TrialState.FAIL

@@ -98,8 +98,10 @@ class SearchTrial:
         """Returns how a trial ended that has no value: given up, beyond the limits, or failed."""
         if not why:
             reason = learning_curve.summary(self.training.out).get("stop_reason")
-            no_score = reason == "steps" and not self.metric.less
-            if reason not in _OWN_ENDS or no_score:
+            if self.metric.too_early(self.training.out):
+                why = f"ended before there was any {self.metric.name}"
+                return Outcome(TrialState.FAIL, None, why)
+            if reason not in _OWN_ENDS:
                 return Outcome(
                     TrialState.FAIL, None, f"has no {self.metric.name}; see {self.training.log}"
                 )

@@ -143,6 +143,25 @@ def test_every_member_trains_every_segment_and_every_change_is_kept(
     assert "from member-" in (tmp_path / "search.html").read_text()
 
 
+def test_a_member_without_a_score_yet_is_among_the_worst_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tries a first segment that is too short for a mean return."""
+
+    def early(run: run_file.Run) -> dict[str, Any]:
+        first = run.stop.steps == 1000 and run.run.seed == run_file.load("cartpole").run.seed
+        return {**trains(run), **({"mean_return": None} if first else {})}
+
+    fake = Fake(early)
+    monkeypatch.setattr(training, "subprocess", fake)
+    assert run(tmp_path) == 0
+    assert len(fake.started) == 16
+    assert "member-0/000 has no return yet" in caplog.text
+    by_folder = {trial.user_attrs["folder"]: trial for trial in segments(tmp_path)}
+    assert by_folder["member-0/000"].state is TrialState.PRUNED
+    assert by_folder["member-0/001"].user_attrs["parent"] != "member-0/000"
+
+
 def test_settings_that_were_silently_undone_fail_the_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
