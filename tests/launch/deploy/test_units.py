@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from headrace.launch import arguments, cli
 from headrace.launch.config import run_file
@@ -235,39 +234,6 @@ def test_slurm_scripts_are_sound(site: str, gpu: bool, tmp_path: Path, bin_folde
             assert f"#SBATCH {line}" in head
         assert ("--gpus-per-node" in head) == (gpu and "learner" in script)
     subprocess.run([shellcheck, "--shell=bash", *scripts], check=True)
-
-
-# ---- SkyPilot -----------------------------------------------------------------------------------
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("gpu", [False, True])
-def test_a_skypilot_task_is_sound(gpu: bool, tmp_path: Path, bin_folder: Path) -> None:
-    """SkyPilot itself is too large to be installed for this."""
-    shellcheck = tool("shellcheck", "shellcheck")
-    more = ("--set", "learner.device=cuda") if gpu else ()
-    words = ("--nodes", "3", "--ranks", "2", *more)
-    out = render("skypilot", tmp_path / "sky", *words, bin_folder=bin_folder)
-    task = yaml.safe_load((out / "headrace.sky.yaml").read_text())
-    assert {key for key, value in task.items() if isinstance(value, str)} == {
-        "name",
-        "setup",
-        "run",
-    }
-    assert (task["name"], task["num_nodes"]) == ("headrace-cartpole", 4)
-    assert task["resources"] == {"cpus": "5+"} | ({"accelerators": "L4:2"} if gpu else {})
-    assert set(task["file_mounts"].values()) == {"cartpole.toml", "keys"}
-    script = tmp_path / "run.sh"
-    script.write_text(task["run"])
-    subprocess.run([shellcheck, "--shell=bash", str(script)], check=True)
-    joined = task["run"].replace("\\\n", " ")
-    found = re.findall(r"^ *(?:exec )?(headrace|python) (.*?)&?$", joined, re.M)
-    assert [check([name, *shlex.split(line)]) for name, line in found] == [
-        "node",
-        "broker",
-        "evaluate",
-        "learner",
-    ]
 
 
 # ---- what is wrong ------------------------------------------------------------------------------

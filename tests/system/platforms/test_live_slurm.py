@@ -1,11 +1,11 @@
 """docs/deploy/slurm.md on a live Slurm: runs that end, share a head, are stopped and come back."""
 
 import json
+import sys
 from functools import partial
 
 from headrace.launch import cli
 from tests.system.conftest import RUN, until
-from tests.system.harness.figures import LONG
 from tests.system.platforms.cluster import Cluster, cluster
 from tests.trainings import trained
 
@@ -13,6 +13,7 @@ __all__ = ["cluster"]
 
 FOR_EVER = 1_000_000_000
 STEPS = 3000
+WHERE = "--export=ALL,HEADRACE_ADDRESS=10.77.0.11"  # of n1
 LONG_S = 240.0  # a run, or a job's credential and its start, on a busy machine
 OVER = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL")
 
@@ -50,12 +51,27 @@ class Run:
         assert found["JobState"] not in OVER, f"{found}\n{self.log(job)}"
         return False
 
+    def kill(self, name: str) -> None:
+        """Kills the processes of a step of the first job with SIGKILL."""
+        listed = ("squeue", "--noheader", "--steps", "--jobs", self.jobs[0], "--format", "%i %j")
+        lines = self.cluster.run(*listed).splitlines()
+        (step,) = (line.split()[0] for line in lines if line.split()[1] == name)
+        assert not self.cluster.run("scancel", "--signal=KILL", step)
+
     def becomes(self, job: str, **what: str) -> None:
         until(partial(self.says, job, **what), f"{what} of {job}", timeout_s=LONG_S)
 
     def trains(self, more: int = 20) -> None:
         goal = trained(self.out / "ledger") + more
         until(lambda: trained(self.out / "ledger") >= goal, f"{goal} trained", timeout_s=LONG_S)
+
+    def comes_back(self, job: str, times: int) -> None:
+        """The learner's job is in the queue again; its goal is near from now on."""
+        self.becomes(job, Restarts=str(times), JobState="PENDING")
+        assert list((self.out / "checkpoints").glob("[0-9]" * 12)), self.log(job)
+        steps = json.loads((self.out / "learner.json").read_text())["trained_steps"]
+        text = self.file.read_text().replace(str(FOR_EVER), str(steps + STEPS))
+        self.file.write_text(text)
 
     def is_complete(self) -> None:
         """All jobs end with 0, at the goal, and the books are whole."""
@@ -69,48 +85,57 @@ class Run:
     audit = "headrace audit journals"
 
 
-def test_two_runs_share_a_head_whose_name_is_its_loopback_and_reach_their_goals(
-    cluster: Cluster,
-) -> None:
-    cluster.hosts("n1", "127.0.1.1 n1")  # as Debian's installer writes it
-    runs = [Run(cluster, name, steps=STEPS) for name in ("east", "west")]
-    refused = runs[0].submit("learner.sbatch", "--nodelist=n1")
-    runs[0].becomes(refused, JobState="FAILED", ExitCode="2:0")
-    runs[0].jobs.remove(refused)
-    (line,) = runs[0].log(refused).splitlines()
-    assert line.startswith("the address of n1 is '127.0.1.1' here, which no other node reaches")
-    assert line.endswith("submit with HEADRACE_ADDRESS=the address of n1")
+def test_runs_share_a_head_one_loses_its_broker_and_all_reach_their_goals(cluster: Cluster) -> None:
+    runs = east, west = [Run(cluster, "east", steps=STEPS), Run(cluster, "west", steps=FOR_EVER)]
     for run in runs:
-        where = "--export=ALL,HEADRACE_ADDRESS=10.77.0.11"
-        run.submit("learner.sbatch", "--nodelist=n1", where)
+        run.submit("learner.sbatch", "--nodelist=n1", WHERE)
     for run in runs:
         until((run.folder / "broker.address").exists, f"a broker: {run.log(run.jobs[0])}")
     for run in runs:
         run.submit("samplers.sbatch")
+    west.trains()
+    west.kill("broker")
+    west.comes_back(west.jobs[0], 1)
     for run in runs:
         run.is_complete()
+    assert "continues with another stop.steps" in west.log(west.jobs[0])
+    assert cluster.job(east.jobs[0])["Restarts"] == "0"
+
+
+def test_jobs_that_cannot_work_say_why_and_fail(cluster: Cluster) -> None:
+    cluster.hosts("n1", "127.0.1.1 n1")  # as Debian's installer writes it
+    run = Run(cluster, "east", steps=STEPS)
+    refused = run.submit("learner.sbatch", "--nodelist=n1")
+    listen = "http.server --bind 10.77.0.11 $((10000 + (SLURM_JOB_ID + 1) % 1000 * 20))"
+    words = ("--output=other-%j.log", f"--wrap=exec {sys.executable} -um {listen}")
+    other = run.submit("--nodelist=n1", *words)
+    until(lambda: "Serving" in run.log(other), "a taken port")
+    taken = run.submit("learner.sbatch", "--nodelist=n1", WHERE)
+    assert int(taken) == int(other) + 1
+    for job in (refused, taken):
+        run.becomes(job, JobState="FAILED", ExitCode="2:0")
+    assert not (run.folder / "broker.address").exists()
+    (line,) = run.log(refused).splitlines()
+    assert line.startswith("the address of n1 is '127.0.1.1' here, which no other node reaches")
+    assert line.endswith("submit with HEADRACE_ADDRESS=the address of n1")
+    assert "address already in use" in run.log(taken)
 
 
 def test_what_is_preempted_or_out_of_time_comes_back(cluster: Cluster) -> None:
-    """USR1 by scancel stands for the time limit, which is minutes; `make soak` waits for it."""
     run = Run(cluster, "cartpole", steps=FOR_EVER)
-    limit = ("--time=3", "--signal=B:USR1@60") if LONG else ()
-    learner = run.submit("learner.sbatch", "--nodelist=n1", *limit)
+    learner = run.submit("learner.sbatch", "--nodelist=n1", "--partition=cheap")
     samplers = run.submit("samplers.sbatch", "--nodelist=n3", "--partition=cheap")
     run.trains()
-    urgent = ("--partition=urgent", "--nodelist=n3", "--exclusive", "--wrap=true")
+    urgent = ("--partition=urgent", "--nodelist=n1,n3", "--exclusive", "--wrap=true")
     cluster.run("sbatch", "--output=/dev/null", *urgent)
-    run.becomes(samplers, Restarts="1", JobState="RUNNING")
+    for job in (learner, samplers):
+        run.becomes(job, Restarts="1", JobState="RUNNING")
     run.trains()
-    if not LONG:
-        cluster.run("scancel", "--batch", "--signal=USR1", learner)
-    run.becomes(learner, Restarts="1", JobState="PENDING")
-    assert list((run.out / "checkpoints").glob("[0-9]" * 12)), run.log(learner)
-    steps = json.loads((run.out / "learner.json").read_text())["trained_steps"]
-    text = run.file.read_text().replace(str(FOR_EVER), str(steps + STEPS))
-    run.file.write_text(text)
+    # Slurm looks each 30 s whose time is up within those 120 s of the script.
+    cluster.run("scontrol", "update", f"job={learner}", "EndTime=now+150seconds")
+    run.comes_back(learner, 2)
     # It goes on elsewhere, and the samplers follow.
-    cluster.run("scontrol", "update", f"job={learner}", "ReqNodeList=n2")
+    cluster.run("scontrol", "update", f"job={learner}", "ReqNodeList=n2", "TimeLimit=UNLIMITED")
     run.is_complete()
     assert "continues with another stop.steps" in run.log(learner)
     assert cluster.job(learner)["NodeList"] == "n2"
