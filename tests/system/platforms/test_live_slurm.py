@@ -104,7 +104,7 @@ def test_runs_share_a_head_one_loses_its_broker_and_all_reach_their_goals(cluste
 
 def test_jobs_that_cannot_work_say_why_and_fail(cluster: Cluster) -> None:
     cluster.hosts("n1", "127.0.1.1 n1")  # as Debian's installer writes it
-    run = Run(cluster, "east", steps=STEPS)
+    run, keyless = Run(cluster, "east", steps=STEPS), Run(cluster, "west", steps=STEPS)
     refused = run.submit("learner.sbatch", "--nodelist=n1")
     listen = "http.server --bind 10.77.0.11 $((10000 + (SLURM_JOB_ID + 1) % 1000 * 20))"
     words = ("--output=other-%j.log", f"--wrap=exec {sys.executable} -um {listen}")
@@ -112,13 +112,17 @@ def test_jobs_that_cannot_work_say_why_and_fail(cluster: Cluster) -> None:
     until(lambda: "Serving" in run.log(other), "a taken port")
     taken = run.submit("learner.sbatch", "--nodelist=n1", WHERE)
     assert int(taken) == int(other) + 1
-    for job in (refused, taken):
+    (keyless.folder / "keys/actor.key").unlink()
+    (keyless.folder / "broker.address").write_text("tcp://10.77.0.11:9\n")
+    samplers = keyless.submit("samplers.sbatch", "--nodelist=n3")
+    for job in (refused, taken, samplers):
         run.becomes(job, JobState="FAILED", ExitCode="2:0")
     assert not (run.folder / "broker.address").exists()
     (line,) = run.log(refused).splitlines()
     assert line.startswith("the address of n1 is '127.0.1.1' here, which no other node reaches")
     assert line.endswith("submit with HEADRACE_ADDRESS=the address of n1")
     assert "address already in use" in run.log(taken)
+    assert keyless.log(samplers).count("actor.key") == 1
 
 
 def test_what_is_preempted_or_out_of_time_comes_back(cluster: Cluster) -> None:
