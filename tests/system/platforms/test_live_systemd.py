@@ -12,6 +12,7 @@ __all__ = ["machine"]
 # On a busy machine: four units start at once, most of them with torch.
 PATIENCE_S = 240.0
 UNITS = ("headrace-broker", "headrace-learner", "headrace-evaluator", "headrace-node")
+ACTOR = "headrace-actor@0"  # instead of the node
 ADDRESS = "tcp://10.0.0.1:5755"
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
 
@@ -70,10 +71,20 @@ def says(machine: Machine, unit: str, words: str) -> None:
     until(lambda: words in machine.show(unit, "StatusText"), f"{unit}: {words}")
 
 
-def check_credentials(machine: Machine) -> None:
+def hangs_soon(machine: Machine, *units: str, seconds: int = 10) -> None:
+    """Gives their watchdogs less time, from the next start on."""
+    for unit in units:
+        folder = f"/etc/systemd/system/{unit}.service.d"
+        machine.run("mkdir", "-p", folder)
+        machine.write(f"{folder}/soon.conf", f"[Service]\nWatchdogSec={seconds}")
+    machine.run("systemctl", "daemon-reload")
+
+
+def check_credentials(machine: Machine, *units: str) -> None:
     """Each has its own key and no other, and is no user of this machine."""
-    for unit in UNITS:
-        role = "actor" if unit == "headrace-node" else unit.removeprefix("headrace-")
+    for unit in units:
+        peer = unit in ("headrace-node", ACTOR)
+        role = "actor" if peer else unit.removeprefix("headrace-")
         found = machine.run("ls", f"/run/credentials/{unit}.service")
         assert found == f"{role}.key", machine.journal(unit)
         user = machine.run("stat", "--format=%u", f"/proc/{machine.show(unit, 'MainPID')}")
@@ -101,6 +112,22 @@ def check_withdrawal(machine: Machine) -> None:
     until_active(machine, "headrace-node", "to be back")
 
 
+def check_single(machine: Machine) -> None:
+    """One sampler on one core, by a unit of its own, in the place of all of them."""
+    machine.run("systemctl", "stop", "headrace-node")
+    assert machine.show("headrace-node", "ActiveState") == "inactive"
+    hangs_soon(machine, ACTOR)
+    machine.run("systemctl", "start", "--no-block", ACTOR)
+    until_active(machine, ACTOR, "to be active")
+    check_credentials(machine, ACTOR)
+    for signal in ("-9", "-STOP"):
+        before = machine.show(ACTOR, "MainPID")
+        machine.run("kill", signal, before)
+        until(partial(another, machine, ACTOR, before), f"{ACTOR} to be back", timeout_s=PATIENCE_S)
+    assert "Watchdog timeout" in machine.journal(ACTOR)
+    says(machine, ACTOR, "steps/s")
+
+
 def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machine) -> None:
     install(machine, RUN.replace('name = "small"', 'name = "cartpole"'), "--ranks", "2")
     start(machine)
@@ -108,15 +135,17 @@ def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machin
         before = machine.show(unit, "MainPID")
         machine.run("kill", "-9", before)
         until(partial(another, machine, unit, before), f"{unit} to be back")
-    check_credentials(machine)
+    check_credentials(machine, *UNITS)
     check_size(machine)
     check_withdrawal(machine)
+    check_single(machine)
     machine.run("systemctl", "stop", "headrace.target")
-    for unit in UNITS:
+    for unit in (*UNITS, ACTOR):
         until(partial(stopped, machine, unit), f"{unit} to stop")
         assert machine.show(unit, "ActiveState") == "inactive", machine.journal(unit)
     journals = "cp /var/lib/private/headrace/cartpole/ledger/* /var/lib/private/headrace-node/*"
-    said = machine.run("sh", "-c", f"mkdir /srv/j; {journals} /srv/j; headrace audit /srv/j")
+    journals += " /var/lib/private/headrace-actor/0/*"
+    said = machine.run("sh", "-ec", f"mkdir /srv/j; {journals} /srv/j; headrace audit /srv/j")
     assert said.endswith("\nexact"), said
 
 
@@ -136,11 +165,7 @@ def test_the_broker_waits_for_its_address_at_boot(machine: Machine) -> None:
 
 def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
     install(machine, RUN.replace('name = "small"', 'name = "cartpole"'))
-    for unit in UNITS:
-        folder = f"/etc/systemd/system/{unit}.service.d"
-        machine.run("mkdir", "-p", folder)
-        machine.write(f"{folder}/soon.conf", "[Service]\nWatchdogSec=10")
-    machine.run("systemctl", "daemon-reload")
+    hangs_soon(machine, *UNITS)
     start(machine)
     for unit in UNITS:
         machine.run("kill", "-STOP", machine.show(unit, "MainPID"))
