@@ -11,7 +11,8 @@ __all__ = ["machine"]
 
 # On a busy machine: four units start at once, most of them with torch.
 PATIENCE_S = 240.0
-UNITS = ("headrace-broker", "headrace-learner", "headrace-evaluator", "headrace-node")
+LEARNER = "headrace-learner"
+UNITS = ("headrace-broker", LEARNER, "headrace-evaluator", "headrace-node")
 ACTOR = "headrace-actor@0"  # instead of the node
 ADDRESS = "tcp://10.0.0.1:5755"
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
@@ -173,3 +174,43 @@ def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
         until(partial(restarted, machine, unit), f"{unit}'s watchdog")
         until_active(machine, unit, "to be back")
         assert "Watchdog timeout" in machine.journal(unit)
+
+
+def rank(machine: Machine, number: int) -> str:
+    """The pid of a learner's rank, a child of torchrun."""
+    children = f"pgrep --parent {machine.show(LEARNER, 'MainPID')}"
+    its = f"grep --quiet --null-data '^RANK={number}$' /proc/$pid/environ"
+    pid = machine.run("sh", "-c", f"for pid in $({children}); do {its} && echo $pid; done")
+    assert pid.isdigit(), pid
+    return pid
+
+
+def check_the_run_goes_on(machine: Machine) -> None:
+    def version() -> int:
+        found = re.search(r"version (\d+)", machine.show(LEARNER, "StatusText"))
+        return int(found[1]) if found else 0
+
+    before = until(version, "a version")
+    until(lambda: version() > before, "the next version", timeout_s=PATIENCE_S)
+
+
+def test_ranks_that_hang_come_back_with_their_unit(machine: Machine) -> None:
+    run = RUN.replace('name = "small"', 'name = "cartpole"') + "[learner]\nrank_timeout_s = 10\n"
+    install(machine, run, "--ranks", "2")
+    # Before torchrun's 30 s for a rank that does not end are over.
+    hangs_soon(machine, LEARNER, seconds=20)
+    start(machine)
+    for hangs in ("rank 0", "rank 1", "torchrun"):
+        before = machine.show(LEARNER, "MainPID")
+        if hangs == "torchrun":
+            machine.run("kill", "-STOP", before)
+            check_the_run_goes_on(machine)
+            machine.run("kill", "-9", rank(machine, 1))  # and nobody collects it
+        else:
+            machine.run("kill", "-STOP", rank(machine, int(hangs[-1])))
+        what = f"{LEARNER} to be back after {hangs}"
+        until(partial(another, machine, LEARNER, before), what, timeout_s=PATIENCE_S)
+        check_the_run_goes_on(machine)
+    said = machine.journal(LEARNER)
+    assert said.count("Watchdog timeout") >= 3, said
+    assert "another rank is gone or stuck" in said
