@@ -6,7 +6,6 @@ from typing import Final
 from grafana.generate.boards import dashboards_of
 from grafana.generate.registries import MetricDescription
 
-_OWN: Final = "only who wrote the environment knows what its metrics mean"
 _EACH: Final = "of one sampler; headrace_samplers_* has all of them"
 # On no panel, on purpose. A test fails when a metric is neither on a panel nor here.
 AD_HOC: Final = {
@@ -19,8 +18,6 @@ AD_HOC: Final = {
     "headrace_actor_ledger_unaccounted": _EACH,
     "headrace_broker_over": "alerts leave a run alone that is complete",
     "headrace_actor_metric_unusable_total": _EACH,
-    "headrace_evaluator_metric": _OWN,
-    "headrace_learner_metric": _OWN,
     "headrace_learner_own_loss": "only who wrote the loss knows what its figures mean",
     "headrace_samplers_metric_unusable_total": "each sampler's log names the metric",
     "process_virtual_memory_bytes": "torch reserves far more than it uses",

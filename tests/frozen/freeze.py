@@ -2,7 +2,7 @@
 
     python -m tests.frozen.freeze COMMIT
 
-`release.tar.xz` holds the modules that its broker, sampler and learner import or start, without
+`release.tar.xz` holds the modules that its roles and `headrace top` import or start, without
 comments, docstrings of functions and annotations: half the size. `keys.json` holds the settings
 that it tells its peers, each with its type. When PROTOCOL becomes a number more, freeze the last
 commit before.
@@ -25,7 +25,9 @@ ARCHIVE, KEYS = HERE / "release.tar.xz", HERE / "keys.json"
 _LOOK: Final = """
 import json, sys
 import headrace.launch.cli
-import headrace.launch.roles.broker, headrace.launch.roles.learner, headrace.launch.roles.sampler
+import headrace.launch.monitor.top, headrace.launch.node.forker, headrace.launch.node.node
+import headrace.launch.roles.broker, headrace.launch.roles.evaluator, headrace.launch.roles.learner
+import headrace.launch.roles.relay, headrace.launch.roles.sampler
 import headrace.actors.stepping.processes.host  # a process of its own, where steps take long
 from tests.frozen.freeze import key_types
 ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "headrace"]

@@ -7,9 +7,14 @@ import pytest
 
 from tests.grafana.live_prometheus import Prometheus, watching
 from tests.system.commands.test_metrics import port_of
-from tests.system.conftest import Place, place
+from tests.system.conftest import RUN, Place, place
 
 __all__ = ["place"]
+
+OWN_METRICS = """
+metrics = ["episode.l"]
+wrappers = [{ id = "gymnasium.wrappers:RecordEpisodeStatistics" }]
+"""
 
 
 class Live(NamedTuple):
@@ -20,6 +25,7 @@ class Live(NamedTuple):
 @pytest.fixture
 def live(place: Place) -> Iterator[Live]:
     """Broker, learner, two samplers, evaluator, a node with a third, and who watches them."""
+    place.toml("run.toml", RUN.replace("[env]", f"[env]\n{OWN_METRICS}"))
     port = ("--metrics-port", "0")
     broker, learner = place.broker(*port), place.learner(*port)
     actors = [place.actor(*port, "--name", name) for name in ("a", "b")]

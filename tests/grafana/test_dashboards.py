@@ -125,8 +125,10 @@ def test_grafana_is_told_how_often_prometheus_scrapes() -> None:
     assert scrapes and f"timeInterval: {scrapes[1]} " in source
 
 
-# What a run may do without: these roles, their ports, keys, a GPU; and alerts.
-OPTIONAL = re.compile(r"headrace_(evaluator|node|actor|broker_handshakes|learner_gpu)_|ALERTS\{")
+# What a run may do without: these roles, their ports, keys, a GPU, env.metrics; and alerts.
+OPTIONAL = re.compile(
+    r"headrace_(evaluator|node|actor|broker_handshakes|learner_gpu)_|headrace_learner_metric|ALERTS\{"
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,6 @@
 """Evaluation: the score that counts."""
 
-from grafana.generate.dashboards.learning import returns
+from grafana.generate.dashboards.learning import own_metrics, returns
 from grafana.generate.panels import Board, Row, lines
 
 _NONE = "No evaluator with a metrics port"
@@ -24,6 +24,9 @@ BOARD = Board(
                         ' - headrace_evaluator_return_low{job="$job"}'
                     },
                     none=_NONE,
+                ),
+                own_metrics(
+                    'headrace_evaluator_metric{job="$job"}', "the episodes of the last evaluation"
                 ),
             ),
         ),

@@ -1,6 +1,6 @@
 """The learner: where its time goes, and whether the numbers are sound."""
 
-from grafana.generate.dashboards.learning import EPISODE_LENGTH, returns
+from grafana.generate.dashboards.learning import EPISODE_LENGTH, own_metrics, returns
 from grafana.generate.panels import BAD, Board, Row, age, heatmap, lines, number, stack, table
 
 _CHECKPOINT = 'headrace_learner_last_checkpoint_timestamp_seconds{job="$job"}'
@@ -50,6 +50,9 @@ _TIME = (
 _LEARNING = (
     returns(width=16),
     EPISODE_LENGTH,
+    own_metrics(
+        'headrace_learner_metric{job="$job", stat="episode"}', "the latest training episodes"
+    ),
     lines(
         "Entropy",
         "none",

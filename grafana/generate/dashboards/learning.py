@@ -32,3 +32,16 @@ EPISODE_LENGTH: Final = lines(
     {"steps": 'max(headrace_learner_episode_length_mean{job="$job"})'},
     none="No episode has ended lately",
 )
+
+
+def own_metrics(query: str, words: str) -> Panel:
+    """Describes what the run's author measures besides."""
+    return lines(
+        "The environment's own metrics",
+        "none",
+        f"Of env.metrics, a mean of the last values in {words}. Which way is good, only who wrote"
+        " the environment knows.",
+        {"{{name}}": f"max by (name) ({query})"},
+        low=None,
+        none="The run names no env.metrics",
+    )

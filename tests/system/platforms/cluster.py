@@ -13,7 +13,7 @@ import pytest
 
 from tests.needs import missing
 from tests.system.conftest import until
-from tests.system.platforms.inside import run_inside
+from tests.system.platforms.inside import NAMESPACES, need_namespaces, run_inside
 
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip")
@@ -78,7 +78,6 @@ ip link set eth0 up
 mkdir "spool-n$1"
 exec slurmd -D
 """
-_NAMESPACES = ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child"]
 
 
 class Cluster:
@@ -95,7 +94,7 @@ class Cluster:
             cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
             boot = ["bash", "-euc", _HEAD, "-", str(folder), _NODE]
             self._popen = subprocess.Popen(
-                ["taskset", "--cpu-list", cores, *_NAMESPACES, "--mount-proc", *boot],
+                ["taskset", "--cpu-list", cores, *NAMESPACES, "--mount-proc", *boot],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -148,9 +147,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if os.geteuid() or absent:
         packages = "slurmctld slurmd slurm-client munge iproute2"
         missing(f"a Slurm of its own needs root and, on Debian, apt-get install {packages}")
-    tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        missing(f"a Slurm of its own needs namespaces: {tried.stderr.strip()}")
+    need_namespaces("a Slurm")
     (tmp_path / "bin").mkdir()
     for name, words in (("headrace", "-m headrace.launch.cli"), ("python", "")):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')

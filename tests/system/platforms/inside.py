@@ -1,7 +1,18 @@
-"""Runs a command in the namespaces of another process."""
+"""Namespaces of a test's own, and commands in those of another process."""
 
 import subprocess
 from collections.abc import Sequence
+
+from tests.needs import missing
+
+NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--kill-child")
+
+
+def need_namespaces(what: str) -> None:
+    """Skips where none can be made, as in a container without the right to."""
+    tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        missing(f"{what} of its own needs namespaces: {tried.stderr.strip()}")
 
 
 def run_inside(first: int, env: Sequence[str], words: Sequence[str], *, given: str = "") -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.needs import missing
 from tests.system.conftest import until
-from tests.system.platforms.inside import run_inside
+from tests.system.platforms.inside import need_namespaces, run_inside
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path("/opt/headrace/bin")  # of headrace and python in the machine
@@ -113,6 +113,7 @@ class Machine:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     if os.geteuid() or shutil.which("systemd-nspawn") is None:
         missing("a systemd of its own needs root and, on Debian, apt-get install systemd-container")
+    need_namespaces("a systemd")
     machine = Machine(tmp_path)
     try:
         yield machine

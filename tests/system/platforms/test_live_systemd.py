@@ -11,7 +11,9 @@ __all__ = ["machine"]
 
 # On a busy machine: four units start at once, most of them with torch.
 PATIENCE_S = 240.0
-UNITS = ("headrace-broker", "headrace-learner", "headrace-evaluator", "headrace-node")
+LEARNER = "headrace-learner"
+UNITS = ("headrace-broker", LEARNER, "headrace-evaluator", "headrace-node")
+ACTOR = "headrace-actor@0"  # instead of the node
 ADDRESS = "tcp://10.0.0.1:5755"
 GUIDE = Path(__file__).parents[3] / "docs" / "deploy" / "systemd.md"
 
@@ -70,10 +72,20 @@ def says(machine: Machine, unit: str, words: str) -> None:
     until(lambda: words in machine.show(unit, "StatusText"), f"{unit}: {words}")
 
 
-def check_credentials(machine: Machine) -> None:
+def hangs_soon(machine: Machine, *units: str, seconds: int = 10) -> None:
+    """Gives their watchdogs less time, from the next start on."""
+    for unit in units:
+        folder = f"/etc/systemd/system/{unit}.service.d"
+        machine.run("mkdir", "-p", folder)
+        machine.write(f"{folder}/soon.conf", f"[Service]\nWatchdogSec={seconds}")
+    machine.run("systemctl", "daemon-reload")
+
+
+def check_credentials(machine: Machine, *units: str) -> None:
     """Each has its own key and no other, and is no user of this machine."""
-    for unit in UNITS:
-        role = "actor" if unit == "headrace-node" else unit.removeprefix("headrace-")
+    for unit in units:
+        peer = unit in ("headrace-node", ACTOR)
+        role = "actor" if peer else unit.removeprefix("headrace-")
         found = machine.run("ls", f"/run/credentials/{unit}.service")
         assert found == f"{role}.key", machine.journal(unit)
         user = machine.run("stat", "--format=%u", f"/proc/{machine.show(unit, 'MainPID')}")
@@ -101,6 +113,22 @@ def check_withdrawal(machine: Machine) -> None:
     until_active(machine, "headrace-node", "to be back")
 
 
+def check_single(machine: Machine) -> None:
+    """One sampler on one core, by a unit of its own, in the place of all of them."""
+    machine.run("systemctl", "stop", "headrace-node")
+    assert machine.show("headrace-node", "ActiveState") == "inactive"
+    hangs_soon(machine, ACTOR)
+    machine.run("systemctl", "start", "--no-block", ACTOR)
+    until_active(machine, ACTOR, "to be active")
+    check_credentials(machine, ACTOR)
+    for signal in ("-9", "-STOP"):
+        before = machine.show(ACTOR, "MainPID")
+        machine.run("kill", signal, before)
+        until(partial(another, machine, ACTOR, before), f"{ACTOR} to be back", timeout_s=PATIENCE_S)
+    assert "Watchdog timeout" in machine.journal(ACTOR)
+    says(machine, ACTOR, "steps/s")
+
+
 def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machine) -> None:
     install(machine, RUN.replace('name = "small"', 'name = "cartpole"'), "--ranks", "2")
     start(machine)
@@ -108,15 +136,17 @@ def test_what_is_killed_comes_back_and_what_is_stopped_ends_well(machine: Machin
         before = machine.show(unit, "MainPID")
         machine.run("kill", "-9", before)
         until(partial(another, machine, unit, before), f"{unit} to be back")
-    check_credentials(machine)
+    check_credentials(machine, *UNITS)
     check_size(machine)
     check_withdrawal(machine)
+    check_single(machine)
     machine.run("systemctl", "stop", "headrace.target")
-    for unit in UNITS:
+    for unit in (*UNITS, ACTOR):
         until(partial(stopped, machine, unit), f"{unit} to stop")
         assert machine.show(unit, "ActiveState") == "inactive", machine.journal(unit)
     journals = "cp /var/lib/private/headrace/cartpole/ledger/* /var/lib/private/headrace-node/*"
-    said = machine.run("sh", "-c", f"mkdir /srv/j; {journals} /srv/j; headrace audit /srv/j")
+    journals += " /var/lib/private/headrace-actor/0/*"
+    said = machine.run("sh", "-ec", f"mkdir /srv/j; {journals} /srv/j; headrace audit /srv/j")
     assert said.endswith("\nexact"), said
 
 
@@ -136,11 +166,7 @@ def test_the_broker_waits_for_its_address_at_boot(machine: Machine) -> None:
 
 def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
     install(machine, RUN.replace('name = "small"', 'name = "cartpole"'))
-    for unit in UNITS:
-        folder = f"/etc/systemd/system/{unit}.service.d"
-        machine.run("mkdir", "-p", folder)
-        machine.write(f"{folder}/soon.conf", "[Service]\nWatchdogSec=10")
-    machine.run("systemctl", "daemon-reload")
+    hangs_soon(machine, *UNITS)
     start(machine)
     for unit in UNITS:
         machine.run("kill", "-STOP", machine.show(unit, "MainPID"))
@@ -148,3 +174,43 @@ def test_what_hangs_is_killed_by_its_watchdog(machine: Machine) -> None:
         until(partial(restarted, machine, unit), f"{unit}'s watchdog")
         until_active(machine, unit, "to be back")
         assert "Watchdog timeout" in machine.journal(unit)
+
+
+def rank(machine: Machine, number: int) -> str:
+    """The pid of a learner's rank, a child of torchrun."""
+    children = f"pgrep --parent {machine.show(LEARNER, 'MainPID')}"
+    its = f"grep --quiet --null-data '^RANK={number}$' /proc/$pid/environ"
+    pid = machine.run("sh", "-c", f"for pid in $({children}); do {its} && echo $pid; done")
+    assert pid.isdigit(), pid
+    return pid
+
+
+def check_the_run_goes_on(machine: Machine) -> None:
+    def version() -> int:
+        found = re.search(r"version (\d+)", machine.show(LEARNER, "StatusText"))
+        return int(found[1]) if found else 0
+
+    before = until(version, "a version")
+    until(lambda: version() > before, "the next version", timeout_s=PATIENCE_S)
+
+
+def test_ranks_that_hang_come_back_with_their_unit(machine: Machine) -> None:
+    run = RUN.replace('name = "small"', 'name = "cartpole"') + "[learner]\nrank_timeout_s = 10\n"
+    install(machine, run, "--ranks", "2")
+    # Before torchrun's 30 s for a rank that does not end are over.
+    hangs_soon(machine, LEARNER, seconds=20)
+    start(machine)
+    for hangs in ("rank 0", "rank 1", "torchrun"):
+        before = machine.show(LEARNER, "MainPID")
+        if hangs == "torchrun":
+            machine.run("kill", "-STOP", before)
+            check_the_run_goes_on(machine)
+            machine.run("kill", "-9", rank(machine, 1))  # and nobody collects it
+        else:
+            machine.run("kill", "-STOP", rank(machine, int(hangs[-1])))
+        what = f"{LEARNER} to be back after {hangs}"
+        until(partial(another, machine, LEARNER, before), what, timeout_s=PATIENCE_S)
+        check_the_run_goes_on(machine)
+    said = machine.journal(LEARNER)
+    assert said.count("Watchdog timeout") >= 3, said
+    assert "another rank is gone or stuck" in said

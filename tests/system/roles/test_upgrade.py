@@ -1,8 +1,10 @@
 """A run goes from the release before to today's while it trains, one process after the other."""
 
+import re
+
 from headrace.broker.protocol import releases
 from tests.frozen import freeze
-from tests.system.conftest import Place, Process
+from tests.system.conftest import Place, Process, until
 
 
 class Before:
@@ -12,12 +14,12 @@ class Before:
         self.place = place
         self.path = freeze.unpack(place.folder / "before")
 
-    def start(self, role: str, *words: str) -> Process:
-        ledger = ("--ledger", str(self.place.ledger))
-        return self.place.python(
-            *("-m", "headrace.launch.cli", role, *words, *ledger),
-            env={"PYTHONPATH": str(self.path)},
-        )
+    def headrace(self, *words: str) -> Process:
+        path = {"PYTHONPATH": str(self.path)}
+        return self.place.python("-m", "headrace.launch.cli", *words, env=path)
+
+    def start(self, *words: str) -> Process:
+        return self.headrace(*words, "--ledger", str(self.place.ledger))
 
     def broker(self, bind: str) -> Process:
         return self.start("broker", "--run", self.place.run, "--bind", bind)
@@ -28,6 +30,13 @@ class Before:
 
     def actor(self, broker: str, name: str) -> Process:
         return self.start("actor", "--broker", broker, "--seed", "3", "--name", name)
+
+    def node(self, broker: str, name: str) -> Process:
+        return self.start("node", "--broker", broker, "--samplers", "1", "--name", name)
+
+    def evaluator(self, broker: str) -> Process:
+        often = ("--every-s", "0.1", "--episodes", "1")
+        return self.headrace("evaluate", "--broker", broker, "--out", str(self.place.out), *often)
 
 
 def test_a_run_is_upgraded_while_it_trains(place: Place, tcp: str) -> None:
@@ -62,4 +71,30 @@ def test_a_run_is_upgraded_while_it_trains(place: Place, tcp: str) -> None:
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.twice) == (0, 0, 0)
     assert account.in_flight == 0
+    place.nothing_is_left()
+
+
+def test_node_evaluator_and_top_of_the_release_before_join_todays_broker(
+    place: Place, tcp: str
+) -> None:
+    before = Before(place)
+    learner, run = before.learner(tcp), place.out / "run.toml"
+    until(run.exists, "a run with all defaults of the release before", why=learner.text)
+    place.run = str(run)
+    broker = place.broker("--set", "algorithm.drift_limit=0", bind=tcp)
+    node, evaluator = before.node(tcp, "rack"), before.evaluator(tcp)
+    for peer in ("node rack", "actor rack-0", "evaluator "):
+        broker.says(rf"{peer}\S* joins, by protocol {releases.OLDEST}")
+    place.trains(50)
+    scores = place.out / "evaluations.jsonl"
+    until(lambda: scores.exists() and scores.read_text(), "an evaluation", why=evaluator.text)
+    top = before.headrace("top", "--broker", tcp)
+    assert top.ends() == 0, top.text()
+    assert re.search(r"^state +training$", top.text(), re.MULTILINE)
+    assert re.search(r"^samplers +1, ", top.text(), re.MULTILINE)
+    for process in (evaluator, node, learner, broker):
+        assert process.term() == 0, process.text()
+        assert "Traceback" not in process.text(), process.text()
+    account = place.account()
+    assert (account.unaccounted(), account.untrue, account.twice, account.in_flight) == (0, 0, 0, 0)
     place.nothing_is_left()
