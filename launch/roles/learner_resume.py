@@ -54,6 +54,15 @@ def checkpoint_of(
     return found
 
 
+def restore_progress(progress: Progress, found: checkpoint.Checkpoint, run: run_file.Run) -> None:
+    """Restores the counters; what was adapted from another algorithm.kl_coef than the run has now
+    is forgotten."""
+    progress.restore(found.state["progress"])
+    trained_by = found.state["identity"]["shared"]["algorithm"]
+    if trained_by.get("kl_coef") != run.algorithm.kl_coef:
+        progress.kl_coef = None
+
+
 def warm_start(model: Model, config: LearnerConfig) -> None:
     """Gives the model the weights of the run that learner.warm_start names, where name and shape
     are the same."""
