@@ -32,6 +32,8 @@ _LOOK_EVERY_S = 0.5
 _SHARE = 0.25  # of the members are the worst, and as many the best
 _FACTORS = (0.8, 1.25)
 _MOST_FAILURES = 3  # in a row
+# What a history says of the settings as they were used, by the same names.
+_USED = ("learner.lr", "algorithm.entropy_coef", "algorithm.clip", "algorithm.kl_coef")
 SECTIONS = ("learner", "algorithm")  # whose settings a run may change as it goes
 
 
@@ -120,18 +122,24 @@ def explore(
 
 def prove_applied(folder: Path, sets: Sequence[str]) -> None:
     """Raises NotAppliedError where a segment trained by other settings than it was given: what its
-    folder holds and, of the step size, what its history says that it used."""
+    folder holds, and what its history says that it used."""
     kept = starts.load_kept(folder)
     given = starts.load_kept(folder, sets)
     if difference := training.difference(folder, given):
         raise NotAppliedError(
             f"{folder}: {difference.place} was {difference.there}, not {difference.here}"
         )
-    used = learning_curve.last(folder / "history.jsonl", "lr").get("lr")
-    lr = kept.learner.lr
-    # A history keeps six digits behind the point.
-    if isinstance(lr, float) and used is not None and abs(used - lr) > 1e-6:
-        raise NotAppliedError(f"{folder}: the step size was {used:g}, not {lr:g}")
+    used = learning_curve.last(folder / "history.jsonl", "lr")
+    wanted = training.settings(kept, _USED)
+    if kept.algorithm.kl_target:  # it goes its own way from there
+        del wanted["algorithm.kl_coef"]
+    for key, value in wanted.items():
+        name = key.partition(".")[2]
+        there = used.get(name)
+        if there is None or not isinstance(value, float):  # a schedule
+            continue
+        if not math.isclose(there, value, rel_tol=1e-5):  # a history keeps six digits
+            raise NotAppliedError(f"{folder}: {name} was {there:g}, not {value:g}")
 
 
 def _check(plan: Plan, members: int) -> None:

@@ -1,5 +1,6 @@
 """The train loop in one process, with a made-up feed: what it does with each batch."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -242,6 +243,30 @@ def test_the_kl_weight_follows_kl_and_not_the_interval(tmp_path: Path) -> None:
         config = AlgorithmConfig(name="appo", kl_coef=1.0, kl_target=wanted, target_interval=2)
         pieces, _ = learn(tmp_path / str(wanted), 10, algorithm=config)
         assert pieces.progress.kl_coef == (1.5**5 if grows else 0.5**5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "used"),
+    [
+        (AlgorithmConfig(name="impala", entropy_coef=3e-8), {"entropy_coef": 3e-8}),
+        (
+            AlgorithmConfig(name="ppo", clip=((0, 0.3), (2 * T * G * B, 0.1))),
+            {"entropy_coef": 0.01, "clip": 0.1},
+        ),
+        (
+            AlgorithmConfig(name="appo", kl_coef=1.0, kl_target=1e9),
+            {"entropy_coef": 0.01, "clip": 0.2, "kl_coef": 0.5},
+        ),
+    ],
+)
+def test_the_history_ends_with_the_settings_as_they_were_used(
+    tmp_path: Path, algorithm: AlgorithmConfig, used: dict[str, float]
+) -> None:
+    """However short the training was: a population's proof reads them there."""
+    learn(tmp_path, 4, algorithm=algorithm)
+    last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
+    names = ("lr", "entropy_coef", "clip", "kl_coef")
+    assert {name: last[name] for name in names if name in last} == {"lr": 6e-4, **used}
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def test_settings_that_were_silently_undone_fail_the_segment(
 
     monkeypatch.setattr(training, "subprocess", Fake(undone))
     assert run(tmp_path) == 1
-    assert "the step size was 0.5, not" in caplog.text
+    assert "lr was 0.5, not" in caplog.text
     assert {trial.state for trial in segments(tmp_path) if trial.user_attrs["segment"]} == {
         TrialState.FAIL
     }
@@ -186,6 +186,38 @@ def test_settings_that_the_folder_does_not_hold_fail_the_segment(tmp_path: Path)
     population.prove_applied(tmp_path, ["learner.lr=[[0, 3e-3], [800_000, 0.0]]"])
     with pytest.raises(population.NotAppliedError, match=r"gamma was 0.99, not 0.9"):
         population.prove_applied(tmp_path, ["algorithm.gamma=0.9"])
+
+
+@pytest.mark.parametrize(
+    ("key", "column", "value"),
+    [
+        ("learner.lr", "lr", 1e-7),
+        ("algorithm.entropy_coef", "entropy_coef", 2e-8),
+        ("algorithm.clip", "clip", 0.15),
+        ("algorithm.kl_coef", "kl_coef", 3e-4),
+    ],
+)
+def test_what_the_history_says_was_used_is_compared_however_small_it_is(
+    tmp_path: Path, key: str, column: str, value: float
+) -> None:
+    """A copied checkpoint may bring the old settings with it, and run.toml has the new ones."""
+    run = run_file.load("cartpole", ["learner.lr=0.003", f"{key}={value}"])
+    (tmp_path / "run.toml").write_text(run_file.effective(run))
+    used = {"lr": 0.003, "entropy_coef": 0.001, "clip": 0.2, column: value * (1 + 4e-6)}
+    history = tmp_path / "history.jsonl"
+    history.write_text(json.dumps({"t": 1, **used}))
+    population.prove_applied(tmp_path, [f"{key}={value}"])
+    history.write_text(json.dumps({"t": 1, **used, column: 1.25 * value}))
+    with pytest.raises(population.NotAppliedError, match=f"{column} was .*, not {value:g}"):
+        population.prove_applied(tmp_path, [f"{key}={value}"])
+
+
+def test_a_weight_that_adapts_itself_is_none_to_compare(tmp_path: Path) -> None:
+    adapts = ["algorithm.kl_coef=0.5", "algorithm.kl_target=0.01", "algorithm.target_interval=4"]
+    run = run_file.load("cartpole", adapts)
+    (tmp_path / "run.toml").write_text(run_file.effective(run))
+    (tmp_path / "history.jsonl").write_text(json.dumps({"t": 1, "lr": 0.003, "kl_coef": 7.0}))
+    population.prove_applied(tmp_path, [])
 
 
 def test_a_segment_that_was_cut_off_goes_on_as_it_was_begun(

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from headrace.launch.config import run_file
+from headrace.launch.results import learning_curve
 from tests.system.conftest import PATIENCE_S, Place, until
 
 SCORE = ("--metric", "return", "--set", "stop.steps=2000", "--budget", "10m")
@@ -42,9 +43,13 @@ def test_what_was_cut_off_is_gone_on_with(place: Place, how: str) -> None:
 
 
 def test_a_population_copies_checkpoints_and_trains_by_what_it_was_given(place: Place) -> None:
+    """Tries a setting that checkpoints hold, too: a weight that adapts itself begins anew where it
+    was changed, and goes on where it was not."""
     words = ("search", place.run, *SCORE, "--population", "2", "--every", "1000", "--out")
-    vary = ("--vary", "learner.lr=1e-4..1e-2")
-    search = place.headrace(*words, str(place.out), *vary)
+    vary = ("--vary", "learner.lr=1e-4..1e-2", "--vary", "algorithm.kl_coef=20..200")
+    adapts = ("name=appo", "kl_coef=60.0", "kl_target=0.1", "uses=1", "target_interval=4")
+    sets = (word for one in adapts for word in ("--set", f"algorithm.{one}"))
+    search = place.headrace(*words, str(place.out), *vary, *sets)
     assert search.ends() == 0, search.text()
     second = [place.out / f"member-{member}/001" for member in (0, 1)]
     parents = [(path / "starts/001.toml").read_text() for path in second]
@@ -54,4 +59,10 @@ def test_a_population_copies_checkpoints_and_trains_by_what_it_was_given(place: 
     assert named[0] == named[1]
     rates = {run_file.load(str(path / "run.toml")).learner.lr for path in second}
     assert len(rates) == 2
+    # From what was set it moves by these factors alone, and a change is one of 4 / 5 or 5 / 4.
+    moves = [1.5**up * 0.5**down for up in range(12) for down in range(12)]
+    for path in second:
+        set_to = run_file.load(str(path / "run.toml")).algorithm.kl_coef
+        used = learning_curve.last(path / "history.jsonl", "kl_coef")["kl_coef"]
+        assert any(used == pytest.approx(set_to * move, rel=1e-5) for move in moves)
     place.nothing_is_left()
