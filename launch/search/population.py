@@ -23,7 +23,7 @@ from headrace.launch.local import branch
 from headrace.launch.process import folder_lock, logs, runtime
 from headrace.launch.results import learning_curve
 from headrace.launch.search import page, study
-from headrace.launch.search.search import Plan
+from headrace.launch.search.search import AS_IT_IS, Plan
 from headrace.launch.search.study import Study
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Segment:
     number: int  # of the member's segments, from 0
     parent: str  # the folder that it goes on from, within OUT; "" = it begins
     params: Mapping[str, float | str]
+    as_it_is: bool = False  # the run's own settings, of which `params` are what is nearest
     trial: Trial | None = None
     training: Training | None = None
 
@@ -93,15 +94,21 @@ def decide(
     member, number = segment
     chance = random.Random(f"{plan.loaded().run.seed}-{member}-{number}")
     if member not in ended:
-        return Segment(member, number, "", _first(plan, member, chance))
+        return Segment(member, number, "", _first(plan, member, chance), as_it_is=member == 0)
     ranked = sorted(ended, key=lambda one: (-_value(ended[one]), one))
     share = max(1, math.floor(_SHARE * members))
     own = ended[member]
     if member not in ranked[-share:] or len(ranked) < 2:
-        return Segment(member, number, own.user_attrs[study.FOLDER], own.params)
+        return _onwards(member, number, own.user_attrs[study.FOLDER], own)
     better = ended[chance.choice(ranked[: min(share, len(ranked) - 1)])]
     params = explore(better.params, plan, chance)
     return Segment(member, number, better.user_attrs[study.FOLDER], params)
+
+
+def _onwards(member: int, number: int, parent: str, held: FrozenTrial) -> Segment:
+    """Returns a segment with the settings of another one."""
+    as_it_is = held.user_attrs.get(AS_IT_IS, False)
+    return Segment(member, number, parent, held.params, as_it_is=as_it_is)
 
 
 def explore(
@@ -229,7 +236,7 @@ class _Population:
                     continue
                 if member in there:  # it was cut off, or failed: it goes on as it began
                     held = there[member]
-                    return Segment(member, number, held.user_attrs["parent"], held.params)
+                    return _onwards(member, number, held.user_attrs["parent"], held)
                 before = done[number - 1] if number else {}
                 compared = {m: trial for m, trial in before.items() if _trained(trial)}
                 return decide((member, number), compared, self._plan, self._members)
@@ -239,7 +246,8 @@ class _Population:
         plan = self._plan
         steps = min((segment.number + 1) * self._every, plan.metric.steps)
         seed = plan.seeds[0] + segment.member
-        own = (f"{one.key}={one.text(segment.params[one.key])}" for one in plan.ranges)
+        varied = () if segment.as_it_is else plan.ranges
+        own = (f"{one.key}={one.text(segment.params[one.key])}" for one in varied)
         return (*plan.metric.sets, f"stop.steps={steps}", f"run.seed={seed}", *own)
 
     def _start(self, segment: Segment) -> None:
@@ -251,6 +259,7 @@ class _Population:
                 "member": segment.member,
                 "segment": segment.number,
                 "parent": segment.parent,
+                AS_IT_IS: segment.as_it_is,
                 "sets": self._sets(segment),
             },
         )

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
 _STARTUP_TRIALS = 6  # at random, before anything is learnt from them
 _MOST_FAILURES = 3  # in a row: then it is not chance
-_AS_IT_IS = "as it is"  # a trial of the run's own settings, wherever the ranges end
+AS_IT_IS = "as it is"  # a trial of the run's own settings, wherever the ranges end
 _MOST_ASKED = 100  # combinations in a row that no run can have
 
 
@@ -69,7 +69,7 @@ def search(plan: Plan) -> int:
             log.info("goes on with %d trials that a search left behind", taken)
         if not kept.trials.get_trials(deepcopy=False):
             near = space.nearest(plan.ranges, plan.loaded())
-            kept.trials.enqueue_trial(near, user_attrs={_AS_IT_IS: True})
+            kept.trials.enqueue_trial(near, user_attrs={AS_IT_IS: True})
         try:
             in_vain = _train(plan, kept, asked)
         except OSError as error:
@@ -123,7 +123,7 @@ def _begin(plan: Plan, kept: Study) -> SearchTrial:
     for left in range(_MOST_ASKED, -1, -1):
         trial = kept.begin()
         sets = tuple(one.ask(trial) for one in plan.ranges)
-        if trial.user_attrs.get(_AS_IT_IS):
+        if trial.user_attrs.get(AS_IT_IS):
             sets = ()
         try:
             plan.loaded(sets)
@@ -163,7 +163,7 @@ def write_best(plan: Plan, best: FrozenTrial) -> None:
     sets = best.user_attrs["sets"]
     head = (
         f"# Trial {best.number} of a search: {plan.metric.name} {best.value:.6g}"
-        f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets or (_AS_IT_IS,))
+        f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets or (AS_IT_IS,))
     )
     durable.write(plan.out / "best.toml", run_file.effective(plan.loaded(sets), head=head))
 
