@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from headrace.broker import durable
 from headrace.launch.comparison import training
@@ -67,9 +67,10 @@ def search(plan: Plan) -> int:
     with study.opened(plan.out, plan.of(), less=plan.metric.less, sampler=sampler) as kept:
         if taken := kept.take_over(again=True):
             log.info("goes on with %d trials that a search left behind", taken)
-        if not kept.trials.get_trials(deepcopy=False):
-            near = space.nearest(plan.ranges, plan.loaded())
-            kept.trials.enqueue_trial(near, user_attrs={AS_IT_IS: True})
+        with kept.alone():
+            if not kept.trials.get_trials(deepcopy=False):
+                near = space.nearest(plan.ranges, plan.loaded())
+                kept.trials.enqueue_trial(near, user_attrs={AS_IT_IS: True})
         try:
             in_vain = _train(plan, kept, asked)
         except OSError as error:
@@ -92,8 +93,9 @@ def _train(plan: Plan, kept: Study, asked: runtime.StopRequested) -> int:
     trains: list[SearchTrial] = []
     try:
         while not asked and failed < _MOST_FAILURES and time.monotonic() < deadline:
-            while len(trains) < plan.parallel and _more(plan, kept):
-                trains.append(_begin(plan, kept))
+            while len(trains) < plan.parallel and (begun := _begin(plan, kept)):
+                trains.append(begun)
+                begun.start()
             if not trains:
                 return 0
             time.sleep(_LOOK_EVERY_S)
@@ -118,10 +120,14 @@ def _more(plan: Plan, kept: Study) -> bool:
     return len(kept.trials.get_trials(deepcopy=False, states=states)) < plan.most_trials
 
 
-def _begin(plan: Plan, kept: Study) -> SearchTrial:
-    """Begins the next trial. A combination that no run can have is over at once; another comes."""
+def _begin(plan: Plan, kept: Study) -> SearchTrial | None:
+    """Begins the next trial; None = there is none. A combination that no run can have is over at
+    once; another comes."""
     for left in range(_MOST_ASKED, -1, -1):
-        trial = kept.begin()
+        with kept.alone():
+            if not _more(plan, kept):
+                return None
+            trial = kept.begin()
         sets = tuple(one.ask(trial) for one in plan.ranges)
         if trial.user_attrs.get(AS_IT_IS):
             sets = ()
@@ -135,35 +141,39 @@ def _begin(plan: Plan, kept: Study) -> SearchTrial:
         trial.set_user_attr("sets", sets)
         folder = plan.out / trial.user_attrs[study.FOLDER]
         every = (*plan.sets, *plan.metric.sets, *sets)
-        one = SearchTrial(trial, plan.run, every, plan.seeds, plan.metric, folder)
-        one.start()
         log.info("trial %d trains with %s", trial.number, " ".join(sets) or "what the run has")
-        return one
+        return SearchTrial(trial, plan.run, every, plan.seeds, plan.metric, folder)
     raise AssertionError
 
 
 def _tell(plan: Plan, kept: Study, one: SearchTrial, outcome: Outcome) -> None:
-    """Keeps how a trial ended, and the run itself if it is the best."""
+    """Keeps how a trial ended, and says it."""
     number = one.trial.number
     one.trial.set_user_attr("cost", one.cost)
-    kept.trials.tell(one.trial, outcome.value, state=outcome.state)
-    best = kept.best()
+    keep(plan, kept, one.trial, outcome.value, outcome.state)
     if outcome.value is None:
         (log.error if outcome.state is TrialState.FAIL else log.info)(
             "trial %d %s", number, outcome.why
         )
         return
     log.info("trial %d has %.6g%s", number, outcome.value, plan.metric.unit)
-    if best is not None and best.number == number:
-        write_best(plan, best)
 
 
-def write_best(plan: Plan, best: FrozenTrial) -> None:
+def keep(plan: Plan, kept: Study, trial: Trial, value: float | None, state: TrialState) -> None:
+    """Keeps how a trial ended, and its run if it is the best."""
+    with kept.alone():
+        kept.trials.tell(trial, value, state=state)
+        best = kept.best()
+        if best is not None and best.number == trial.number:
+            _write_best(plan, best)
+
+
+def _write_best(plan: Plan, best: FrozenTrial) -> None:
     """Writes the best trial's run as a run file that ends as the given one does."""
     sets = best.user_attrs["sets"]
-    head = (
-        f"# Trial {best.number} of a search: {plan.metric.name} {best.value:.6g}"
-        f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets or (AS_IT_IS,))
+    value = f"{plan.metric.name} {best.value:.6g}{plan.metric.unit}"
+    head = f"# The best of a search, {best.user_attrs[study.FOLDER]}: {value}, with\n" + "\n".join(
+        f"#   {one}" for one in sets or (AS_IT_IS,)
     )
     durable.write(plan.out / "best.toml", run_file.effective(plan.loaded(sets), head=head))
 

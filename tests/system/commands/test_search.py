@@ -1,8 +1,14 @@
 """`headrace search` with real trainings: kills, Ctrl-C, populations; explain of what they left."""
 
+import re
 import signal
+import warnings
 
+import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from headrace.launch.config import run_file
 from headrace.launch.results import learning_curve
@@ -39,6 +45,44 @@ def test_what_was_cut_off_is_gone_on_with(place: Place, how: str) -> None:
     assert again.ends() == 0, again.text()
     assert "goes on with 1 trials" in again.text()
     assert [path.name for path in place.out.glob("trial-*")] == ["trial-0000"]
+    place.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", [("--trials", "4"), ("--population", "4", "--every", "1000")])
+def test_searches_on_one_folder_train_different_trials(place: Place, how: tuple[str, ...]) -> None:
+    words = ("search", place.run, *SCORE, "--vary", "learner.lr=1e-4..1e-2", "--parallel", "1")
+    both = [place.headrace(*words, *how, "--out", str(place.out)) for _ in range(2)]
+    for search in both:
+        assert search.ends(timeout_s=4 * PATIENCE_S) == 0, search.text()
+    with warnings.catch_warnings():  # of a part of Optuna that is new
+        warnings.simplefilter("ignore")
+        storage = JournalStorage(JournalFileBackend(str(place.out / "study.journal")))
+        trials = optuna.load_study(study_name="search", storage=storage).trials
+    folders = [trial.user_attrs["folder"] for trial in trials]
+    assert len(set(folders)) == len(folders) == (4 if "--trials" in how else 8)
+    # A first segment may be too short for a score.
+    assert {trial.state for trial in trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert len({trial.user_attrs["owner"] for trial in trials}) == 2
+    trained = [re.findall(r"(?:trial (\d+)|(member-\S+)) trains", s.text()) for s in both]
+    assert all(trained) and sum(map(len, trained)) == len(trials)
+    assert (place.out / "best.toml").exists()
+    place.nothing_is_left()
+
+
+def test_what_a_killed_search_trained_of_a_population_another_goes_on_with(place: Place) -> None:
+    words = ("search", place.run, *SCORE, "--vary", "learner.lr=1e-4..1e-2", "--parallel", "1")
+    how = ("--population", "2", "--every", "2000", "--out", str(place.out))
+    killed = place.headrace(*words, *how)
+    first = killed.says(r"(member-\d/000) trains")[1]
+    other = place.headrace(*words, *how)
+    other.says(r"member-\d/000 trains")
+    killed.signal(signal.SIGKILL)
+    assert other.ends(timeout_s=2 * PATIENCE_S) == 0, other.text()
+    assert f"{first} trains" in other.text()
+    assert {path.parent.parent.name for path in place.out.glob("*/000/summary.json")} == {
+        "member-0",
+        "member-1",
+    }
     place.nothing_is_left()
 
 
