@@ -157,7 +157,8 @@ def _search(search: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--metric",
         default="evaluation",
-        help="evaluation (default), return, time_to_return, steps_to_return, one of env.metrics",
+        help="evaluation (default), return, time_to_return, steps_to_return; of env.metrics: NAME,"
+        " evaluation.NAME",
     )
     search.add_argument(
         "--budget", type=shared.time, required=True, metavar="TIME", help="2h, 20m or 90s from now"

@@ -23,6 +23,7 @@ class Training:
     run: str
     sets: tuple[str, ...]
     out: Path
+    evaluate: bool = True  # an evaluator plays beside it, if it can
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @property
@@ -40,7 +41,7 @@ class Training:
         words = ["train", self.run, "--quiet", "--out", str(self.out)]
         words += [word for setting in self.sets for word in ("--set", setting)]
         goes_on = starts.has_checkpoints(self.out)
-        words += ["--resume"] * goes_on
+        words += ["--resume"] * goes_on + ["--no-evaluate"] * (not self.evaluate)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         parent = os.getpid()
         with self.log.open("ab") as sink:

@@ -168,15 +168,17 @@ class _Population:
 
     def _start(self, segment: Segment) -> None:
         plan, out = self._plan, self._plan.out / segment.folder
+        evaluate = plan.metric.evaluates
         if not segment.parent:
-            segment.training = Training(plan.run, (*plan.sets, *self._sets(segment)), out)
+            sets = (*plan.sets, *self._sets(segment))
+            segment.training = Training(plan.run, sets, out, evaluate=evaluate)
         else:
             if not starts.has_checkpoints(out):
                 shutil.rmtree(out, ignore_errors=True)  # of a branch that was cut off
                 branch.branch(
                     plan.out / segment.parent, out, version=None, sets=self._sets(segment)
                 )
-            segment.training = Training(str(out / starts.RUN), (), out)
+            segment.training = Training(str(out / starts.RUN), (), out, evaluate=evaluate)
         self._trains.append(segment)
         segment.training.start()
         origin = f" from {segment.parent}" if segment.parent else ""

@@ -144,6 +144,7 @@ def test_every_member_trains_every_segment_and_every_change_is_kept(
     assert run(tmp_path) == 0
     found = kept_by(tmp_path)
     assert len(found) == len(fake.started) == 16
+    assert all("--no-evaluate" in words for words in fake.started)
     by_folder = {trial.user_attrs["folder"]: trial for trial in found}
     copies = 0
     for trial in found:

@@ -63,6 +63,15 @@ def test_it_finds_better_settings_and_keeps_the_best_as_a_run_file(
     assert "<svg" in page and "trial-0029" in page and "learner.lr  100 %" in page
 
 
+@pytest.mark.parametrize(("score", "without"), [("return", True), ("evaluation", False)])
+def test_an_evaluator_that_nothing_asks_for_is_not_started(
+    score: str, without: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = put(monkeypatch, Fake(hill))
+    assert run(tmp_path, *LR, "--metric", score, "--set", "stop.steps=9", trials=1) in (0, 1)
+    assert ("--no-evaluate" in fake.started[0]) == without
+
+
 def test_the_same_command_goes_on_until_the_trials_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
