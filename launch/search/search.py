@@ -54,6 +54,7 @@ class Plan:
 
     def of(self) -> dict[str, object]:
         """Returns what all trials of one search share."""
+        # In the place of the section, which says as much only where no option does.
         search = {"metric": self.metric.name, "seeds": list(self.seeds)}
         vary = {one.key: " ".join(one.ends) for one in self.ranges}
         return {**run_file.to_dict(self.loaded()), "search": search, "vary": vary}
@@ -193,7 +194,7 @@ def plan(
     *,
     sets: Sequence[str],
     vary: Sequence[str],
-    metric: str,
+    metric: str | None,
     seeds: Sequence[int],
     out: Path | None,
     budget_s: float,
@@ -201,15 +202,16 @@ def plan(
     parallel: int | None,
     sections: Sequence[str] = (),
 ) -> Plan:
-    """Returns what is searched, without --vary what ships of these sections; ConfigError before
-    anything starts."""
+    """Returns what is searched: what is given, else what the run's section says; without either
+    --vary what ships of these sections. ConfigError before anything starts."""
     given = run_file.load(run, sets)
+    own = given.search
     return Plan(
         run=run,
         sets=tuple(sets),
-        ranges=space.read(vary, run, sets, sections=sections),
-        metric=metrics.choose(metric, given),
-        seeds=seeds or [given.run.seed],
+        ranges=space.read(vary or own.vary, run, sets, sections=sections),
+        metric=metrics.choose(metric or own.metric, given),
+        seeds=seeds or own.seeds or [given.run.seed],
         out=out or Path("headrace-searches") / Path(run).stem,
         budget_s=budget_s,
         most_trials=most_trials,
