@@ -93,6 +93,7 @@ def sampler(run: run_file.Run, _: Path) -> Any:
         end.open.call_args.kwargs["streams"],
         threads.call_args,
         type(network).__name__,
+        made.policy._explore is None,
         vars(made.batching_wait),
         vars(made.crash_budget),
         {one.largest for one in made._rollouts},

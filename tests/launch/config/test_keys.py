@@ -156,6 +156,7 @@ CASES = {
     "actor.stepping": Case(built.stepper, "processes", ("actor.stepping=inline",)),
     "actor.workers": Case(built.stepper, "2", PROCESSES),
     "actor.precision": Case(built.sampler, "bfloat16", ("actor.precision=float32",)),
+    "actor.explore": Case(built.sampler, f"{trained.__name__}:explore"),
     "actor.threads": Case(built.sampler, "2"),
     "actor.wait_ms": Case(built.sampler, "2.0"),
     "actor.step_timeout_s": Case(built.stepper, "50.0", PROCESSES),
