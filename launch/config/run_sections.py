@@ -71,6 +71,15 @@ class LogSection(Struct, frozen=True, forbid_unknown_fields=True):
             " trackio, csv, parquet, every one has its extra; module:class: your callbacks"
         ),
     ] = ()
+    episodes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="training episodes that are told one by one, in episodes.jsonl and to"
+            " on_episode: at most so many, the latest, for each line of history.jsonl; 0 = none",
+        ),
+    ] = 0
 
 
 class SearchSection(Struct, frozen=True, forbid_unknown_fields=True):

@@ -166,6 +166,7 @@ def clock_began_at(options: LearnerOptions, ranks: Ranks, started: float) -> flo
         history = options.out / "history.jsonl"
         if not options.resume:  # of a start that never came to a checkpoint
             history.unlink(missing_ok=True)
+            (options.out / "episodes.jsonl").unlink(missing_ok=True)
         elapsed = learning_curve.ended_at(history)
     return started - ranks.same([round(1000 * elapsed)])[0] / 1000
 

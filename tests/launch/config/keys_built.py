@@ -197,6 +197,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
 
     def train(pieces: Any) -> str:
         found["goal"], found["device"] = pieces.goal, str(pieces.device)
+        found["ends"] = pieces.progress.ends.maxlen
         return "stopped"
 
     def refused(_: Any, error: BaseException) -> int:

@@ -170,6 +170,7 @@ CASES = {
     "evaluate.seed": Case(built.evaluation, "7"),
     "evaluate.keep": Case(built.best_weights, "1"),
     "log.sinks": Case(built.plans, '["csv"]'),
+    "log.episodes": Case(built.learning, "4"),
     "search.vary": Case(built.searched, '["learner.lr=1e-4..1e-2"]', ("stop.steps=9",)),
     "search.metric": Case(built.searched, "return", ("stop.steps=9",)),
     "search.seeds": Case(built.searched, "[1, 2]", ("stop.steps=9",)),
