@@ -91,6 +91,13 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " nature where the CPU multiplies it, else float32"
         ),
     ] = "auto"
+    explore: Annotated[
+        str,
+        Meta(
+            description="module:function of your own that makes other parameters of those by which"
+            " actions are drawn; evaluations do without; empty = none"
+        ),
+    ] = ""
     threads: Annotated[
         int, Meta(ge=1, le=1024, description="torch threads of each process; not above its cores")
     ] = 1

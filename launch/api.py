@@ -47,6 +47,7 @@ sys.exit(cli.main())
 _STAMP = re.compile(r"^\d\d:\d\d:\d\d \S+ [A-Z]+ ")  # time, process and level of a log line
 # A run that was asked to stop writes a checkpoint; a second interrupt does not wait for it.
 _STOPS_WITHIN_S = 60.0
+_EPISODES = 20  # for each line of the history, where on_episode hears of them
 _LOOK_EVERY_S = 0.2  # for callbacks
 
 
@@ -85,6 +86,9 @@ def train(
     if isinstance(settings.get("run"), str):  # train(run="pong"), not the section
         run = settings.pop("run")
     given = GivenObjects()
+    hears = callbacks is not None and type(callbacks).on_episode is not Callbacks.on_episode
+    if hears and isinstance(own := settings.get("log", {}), dict):
+        settings["log"] = {"episodes": _EPISODES, **own}
     typed = _settings(given.named(settings))
     with _in_callers_words(typed):
         loaded = run_file.load(run, list(typed))

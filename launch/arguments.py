@@ -152,18 +152,20 @@ def _search(search: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY[=VALUES]",
-        help="LOW..HIGH, or A,B,..; without values: as it ships; default: what ships for the run",
+        help="LOW..HIGH, or A,B,..; without values: as it ships; default: search.vary, else what"
+        " ships for the run",
     )
     search.add_argument(
         "--metric",
-        default="evaluation",
-        help="evaluation (default), return, time_to_return, steps_to_return, one of env.metrics",
+        help="evaluation, return, time_to_return, steps_to_return; of env.metrics: NAME,"
+        " evaluation.NAME; default: search.metric",
     )
     search.add_argument(
         "--budget", type=shared.time, required=True, metavar="TIME", help="2h, 20m or 90s from now"
     )
     search.add_argument("--trials", type=shared.count, help="at most so many in all")
-    search.add_argument("--seeds", help="of each trial: 1..3, or 1,4,7; default: the run's own")
+    seeds = "of each trial: 1..3, or 1,4,7; default: search.seeds, else the run's own"
+    search.add_argument("--seeds", help=seeds)
     search.add_argument("--parallel", type=shared.count, help="at a time; default: by the cores")
     search.add_argument(
         "--population", type=shared.count, metavar="N", help="so many, that copy from one another"

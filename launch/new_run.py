@@ -2,48 +2,47 @@
 
 import contextlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headrace.actors.config import EnvConfig
+from headrace.actors.envs.atari import is_atari
 from headrace.actors.envs.make import make_env, probe
+from headrace.actors.envs.registering import package_of
 from headrace.broker import durable
 from headrace.launch.config import run_file, toml_text
+from headrace.launch.config.algorithm_defaults import Tables
 from headrace.launch.process import runtime
 from headrace.learner.spaces import Spaces
 
-_TEXT = """\
+_HEAD = """\
 # headrace train {file}
 #
 # {id}: {spaces}.{limit}
-# What is not set here follows from algorithm.name: headrace config {file}
-
-[run]
-name = {name}
-
-[env]
-id = {quoted}
-# kwargs = {{ key = "value" }}           # what the environment's maker takes
-# wrappers = [{{ id = "module:factory" }}]  # yours, from the inside out
-
-[algorithm]
-name = "{algorithm}"{pad}# ppo: the safest; appo, impala: samplers do not wait
-# gamma = 0.99                         # nearer to 1 where rewards are far away
-
-# [model]
-# core = "lstm"                        # where one observation does not tell enough
-# hidden = [256, 256]                  # layers for observations of numbers
-
-[stop]
-{goal}
-steps = 1_000_000
+# {origin}What is not set here follows from algorithm.name: headrace config {file}
 """
+# Keys to try first, by section; written as comments.
+_TRY: Final = {
+    "env": {
+        "kwargs": '{ key = "value" }           # what the environment\'s maker takes',
+        "wrappers": '[{ id = "module:factory" }]  # yours, from the inside out',
+    },
+    "algorithm": {"gamma": "0.99                         # nearer to 1 where rewards are far away"},
+    "model": {
+        "core": '"lstm"                        # where one observation does not tell enough',
+        "hidden": "[256, 256]                  # layers for observations of numbers",
+    },
+}
+# The shipped runs with whose settings another game of Atari begins.
+_ATARI: Final = {"ppo": "pong-ppo", "impala": "pong"}
 
 
 def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     """Writes a run file that trains this environment; ConfigError where it cannot be made, or the
     file is there."""
-    config = EnvConfig(id=env_id)
+    package = package_of(env_id)
+    config = EnvConfig(id=f"{package}:{env_id}" if package else env_id)
     spaces = probe(config)
     name = _name(env_id)
     path = out or Path(f"{name}.toml")
@@ -64,19 +63,53 @@ def _text(config: EnvConfig, spaces: Spaces, *, file: str, name: str, algorithm:
     limit, threshold = (
         getattr(spec, what, None) for what in ("max_episode_steps", "reward_threshold")
     )
-    goal = f"return = {float(threshold)}" if threshold is not None else "# return = 100.0"
-    why = "the environment's own" if threshold is not None else "none is known of this environment"
-    return _TEXT.format(
+    shipped = _ATARI.get(algorithm) if is_atari(config) else None
+    head = _HEAD.format(
         file=file,
+        origin=f"Its settings are those of the shipped run {shipped}. " if shipped else "",
         id=config.id,
         spaces=spaces,
         limit=f" At most {limit} steps an episode." if limit else "",
-        name=toml_text.value(name),
-        quoted=toml_text.value(config.id),
-        algorithm=algorithm,
-        pad=" " * (30 - len(algorithm)),
-        goal=f"{goal:<39}# {why}",
     )
+    preset = _preset(config, algorithm)
+    steps = 10_000_000 if preset else 1_000_000
+    tables: Tables = {
+        "run": {"name": name},
+        "env": {"id": config.id, **preset.pop("env", {})},
+        "algorithm": {"name": algorithm, **preset.pop("algorithm", {})},
+        "model": {},
+        **preset,
+    }
+    goal = f"return = {float(threshold)}" if threshold is not None else "# return = 100.0"
+    why = "the environment's own" if threshold is not None else "none is known of this environment"
+    stop = f"[stop]\n{goal:<39}# {why}\nsteps = {steps:_}\n"
+    return "\n".join((head, *(_section(name, held) for name, held in tables.items()), stop))
+
+
+def _preset(config: EnvConfig, algorithm: str) -> Tables:
+    """Returns what is set beside the environment and the algorithm, by section: of a game of Atari
+    what a shipped run has, or of it what holds for every algorithm."""
+    if not is_atari(config):
+        return {}
+    _, shipped = run_file.read(_ATARI.get(algorithm, "pong"))
+    kept = {name: held for name, held in shipped.items() if name not in ("run", "stop")}
+    kept["env"] = {key: held for key, held in kept["env"].items() if key != "id"}
+    kept["algorithm"] = {key: held for key, held in kept["algorithm"].items() if key != "name"}
+    if algorithm in _ATARI:
+        return kept
+    return {"env": kept["env"], "algorithm": {"reward_clip": kept["algorithm"]["reward_clip"]}}
+
+
+def _section(name: str, held: Mapping[str, Any]) -> str:
+    """Renders a section; the keys to try are comments, as it is itself where it has no others."""
+    lines = [f"[{name}]" if held else f"# [{name}]"]
+    for key, value in held.items():
+        told = f"{key} = {toml_text.value(value)}"
+        about = "# ppo: the safest; appo, impala: samplers do not wait"
+        lines.append(f"{told:<39}{about}" if (name, key) == ("algorithm", "name") else told)
+    hints = _TRY.get(name, {})
+    lines += [f"# {key} = {hint}" for key, hint in hints.items() if key not in held]
+    return "\n".join(lines) + "\n"
 
 
 def _spec(config: EnvConfig) -> Any:

@@ -45,6 +45,7 @@ class LearnerMetrics:
         share = gauge(
             "step_share", "Of the trained steps, those that the policy left behind", "how"
         )
+        coefficient = gauge("coefficient", "Settings of the loss, as they are used", "name")
         self._stats = {  # as the losses call them: the metric, and its label
             "policy_loss": (loss, "policy"),
             "value_loss": (loss, "value"),
@@ -60,6 +61,7 @@ class LearnerMetrics:
             ),
             "grad_norm": (gauge("grad_norm", "Before clipping"), ""),
             "lr": (gauge("lr", "Step size"), ""),
+            **{name: (coefficient, name) for name in ("entropy_coef", "clip", "kl_coef")},
         }
         self.own = gauge("own_loss", "Figures that the user's own loss gives beside these", "name")
         self._own_names: set[str] = set()

@@ -1,7 +1,7 @@
 """The learner's counters, which are logged, shown and saved in every checkpoint."""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +19,8 @@ _LARGEST_LAG = 10_000
 class Progress:
     """Counts what one run has done; a resumed learner continues the counters."""
 
-    def __init__(self, metrics: Sequence[str] = ()) -> None:
-        """Begins at 0; `metrics` are those of env.metrics."""
+    def __init__(self, metrics: Sequence[str] = (), *, episodes: int = 0) -> None:
+        """Begins at 0; `metrics` are those of env.metrics, `episodes` log.episodes."""
         self.version = 0  # optimiser steps, and jumps over versions that a crash has used up
         self.learner_steps = 0
         self.trained_steps = 0  # live steps trained on
@@ -38,6 +38,8 @@ class Progress:
         # Not saved: of the steps trained since the numbers were shown last.
         self.step_ages = StepAges()
         self.metrics = EnvMetrics(metrics)  # not saved either
+        # Not saved: (group, column, return, length) of the latest that nobody was told of.
+        self.ends = deque[tuple[int, int, float, int]](maxlen=episodes)
         # Not saved: this process's clock. (time, trained steps), thinned as it grows.
         self._marks: list[tuple[float, int]] = []
 
@@ -61,6 +63,8 @@ class Progress:
         """Counts the episodes that ended in this step's unrolls, and those reported with them."""
         self.episodes += ended
         self.score.add(unrolls, self.version)
+        if self.ends.maxlen:
+            self.ends.extend((one.stream, *told) for one in unrolls for told in one.episodes)
         if self.metrics.names:
             self.metrics.add_steps([one.metrics for one in unrolls if one.metrics is not None])
             self.metrics.look(self.score.metrics, whole=self.score.whole)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headrace.learner.algorithms import optimiser_step, own_loss, schedule
 from headrace.learner.algorithms.batch_uses import Sample, uses_of, with_targets
 from headrace.learner.algorithms.gae import gae_targets
-from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInputs, LossNorm
+from headrace.learner.algorithms.loss_inputs import Loss, LossInputs, LossNorm
 from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
@@ -53,6 +53,7 @@ def train(parts: TrainParts) -> str:
     saved_at = shown_at = began = time.monotonic()
     progress.mark(began)
     progress_s = config.progress_s if ranks.rank == 0 else 0.0
+    used: dict[str, float] = {}  # settings, in the latest step
     lines = ProgressLines(progress_s, steps=goal.steps, progress=progress, at=parts.clock())
 
     while True:
@@ -75,9 +76,9 @@ def train(parts: TrainParts) -> str:
         with timed("upload"):
             tensors = upload(batch)
             fresh = sample_of(tensors, parts.spaces, previous=parts.previous, unrolls=batch.unrolls)
-        lr = schedule.value_at(config.lr, progress.trained_steps)
+        used = parts.settings_used()
         for group in optimiser.param_groups:
-            group["lr"] = lr
+            group["lr"] = used["lr"]
         whole = LossNorm(steps=max(1, facts.steps), world=ranks.world, reduce=ranks.total)
         prepared = with_targets_of(parts, fresh, whole)
         vs = None if prepared.loss.targets is None else prepared.loss.targets.vs
@@ -139,7 +140,7 @@ def train(parts: TrainParts) -> str:
             shown_at = now
             progress.mark(now)
             means = ranks.means(stepped.stats | value_fit(stepped.value, stepped.vs, stepped.share))
-            show(parts, explained(means) | {"grad_norm": float(norm_before), "lr": lr})
+            show(parts, explained(means) | {"grad_norm": float(norm_before), **used})
         if reason := goal.met(progress):
             if reason == "return":
                 progress.solved(parts.clock())
@@ -151,25 +152,13 @@ def train(parts: TrainParts) -> str:
 
     # A batch that is left is still leased: our goodbye hands it back untouched.
     progress.mark(time.monotonic())
-    show(parts, {})
+    show(parts, used)
     search.check_optimiser(optimiser)
     save(parts, optimiser)
     log.info(
         "trained %d steps in %.1f s: %s", progress.trained_steps, time.monotonic() - began, reason
     )
     return reason
-
-
-def coefficients_at(parts: TrainParts) -> Coefficients:
-    """Returns what schedules, adaptation and statistics make of the config at this step."""
-    steps, algorithm = parts.progress.trained_steps, parts.algorithm
-    adapting, returns = algorithm.kl_target > 0, parts.model.returns
-    return Coefficients(
-        clip=schedule.value_at(algorithm.clip, steps),
-        entropy_coef=schedule.value_at(algorithm.entropy_coef, steps),
-        kl_coef=algorithm.kl_coef if not adapting else parts.progress.kl_coef or algorithm.kl_coef,
-        std=1.0 if returns is None else returns.std.float(),
-    )
 
 
 def inputs_of(parts: TrainParts, network: nn.Module, sample: Sample, norm: LossNorm) -> LossInputs:
@@ -182,7 +171,7 @@ def inputs_of(parts: TrainParts, network: nn.Module, sample: Sample, norm: LossN
                 target = parts.target(sample.obs, sample.memory, sample.begins)
     return LossInputs(
         config=parts.algorithm,
-        coefs=coefficients_at(parts),
+        coefs=parts.coefficients(),
         distribution=parts.model.distribution,
         output=output,
         batch=sample.loss,

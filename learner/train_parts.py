@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import torch
 
 from headrace.broker.peers.learner import Objection
+from headrace.learner.algorithms import schedule
 from headrace.learner.algorithms.curriculum import Curriculum, Moment
+from headrace.learner.algorithms.loss_inputs import Coefficients
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.receiver import Windows
@@ -105,6 +107,27 @@ class TrainParts:
         share = min(1.0, now.trained_steps / steps) if steps else 0.0
         mean, metrics = now.mean_return(), now.metrics.means
         return Moment(now.trained_steps, now.version, now.episodes, mean, metrics, share)
+
+    def coefficients(self) -> Coefficients:
+        """Returns what schedules, adaptation and statistics make of the config at this step."""
+        steps, own = self.progress.trained_steps, self.algorithm
+        adapted, returns = self.progress.kl_coef if own.kl_target else None, self.model.returns
+        return Coefficients(
+            clip=schedule.value_at(own.clip, steps),
+            entropy_coef=schedule.value_at(own.entropy_coef, steps),
+            kl_coef=adapted or own.kl_coef,
+            std=1.0 if returns is None else returns.std.float(),
+        )
+
+    def settings_used(self) -> dict[str, float]:
+        """Returns the settings that may change as training goes on, as they are at this step."""
+        name, coefs = self.algorithm.name, self.coefficients()
+        return {
+            "lr": schedule.value_at(self.config.lr, self.progress.trained_steps),
+            "entropy_coef": coefs.entropy_coef,
+            **({} if name == "impala" else {"clip": coefs.clip}),
+            **({"kl_coef": coefs.kl_coef} if name == "appo" else {}),
+        }
 
     def clock(self) -> float:
         """Returns the seconds that the run has been at work, over all its starts."""

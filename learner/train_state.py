@@ -173,14 +173,25 @@ def _finite(found: checkpoint.Checkpoint, name: str, tensor: Tensor) -> None:
 
 
 def append_history(p: TrainParts, line: dict[str, Any]) -> None:
-    """Appends a line to the run's history; logs it once when the disk is full."""
+    """Appends a line to the run's history, and those of its latest episodes that log.episodes asks
+    for; logs it once when the disk is full."""
     try:
         append(p.folder / "history.jsonl", json.dumps(line))
+        if told := [_ended(line, end) for end in p.progress.ends]:
+            append(p.folder / "episodes.jsonl", "\n".join(map(json.dumps, told)))
+            p.progress.ends.clear()
         p.history_gap = False
     except OSError as error:  # a full disk must not stop the run
         if not p.history_gap:
             log.error("the history has a gap from here: %s", error)
         p.history_gap = True
+
+
+def _ended(line: dict[str, Any], end: tuple[int, int, float, int]) -> dict[str, Any]:
+    """Returns the line of an episode that ended before this line of the history."""
+    names = ("group", "column", "return", "length")
+    told = {key: line[key] for key in ("t", "trained_steps", "episodes")}
+    return told | dict(zip(names, end, strict=True))
 
 
 def append(path: Path, line: str) -> None:

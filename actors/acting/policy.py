@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.actors.acting import exploration
 from headrace.actors.acting.networks import ActingNetwork
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
@@ -23,7 +24,13 @@ class Policy:
     """Acts in numpy arrays; knows nothing of environments."""
 
     def __init__(
-        self, config: ModelConfig, spaces: Spaces, *, seed: int, precision: str = "auto"
+        self,
+        config: ModelConfig,
+        spaces: Spaces,
+        *,
+        seed: int,
+        precision: str = "auto",
+        explore: str = "",
     ) -> None:
         self._model = build(config, spaces, seed=0)  # the learner's weights replace these
         self._kind = config.kind
@@ -31,6 +38,7 @@ class Policy:
         self._layout = layout_digest(self._model)
         self._acting = ActingNetwork(self._model, spaces, precision)
         self._distribution = self._model.distribution
+        self._explore = exploration.function(explore) if explore else None
         # What environments are to play with, by these weights.
         self.settings = np.asarray(getattr(self._model, SETTINGS, ()))
         # A stream of its own: environments are seeded from the same number, and dice that fall as
@@ -84,6 +92,8 @@ class Policy:
 
     def _chosen(self, params: Floats, greedy: bool) -> tuple[Actions, Floats]:
         if not greedy:
+            if self._explore is not None:
+                params = self._explore(params, self.version)
             return self._distribution.sample(params, self._random)
         # No log-probability is needed; this one is 0, or not finite where the params are not.
         return self._distribution.mode(params), params.sum(axis=1) * np.float32(0.0)

@@ -23,6 +23,7 @@ class Training:
     run: str
     sets: tuple[str, ...]
     out: Path
+    evaluate: bool = True  # an evaluator plays beside it, if it can
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @property
@@ -40,7 +41,7 @@ class Training:
         words = ["train", self.run, "--quiet", "--out", str(self.out)]
         words += [word for setting in self.sets for word in ("--set", setting)]
         goes_on = starts.has_checkpoints(self.out)
-        words += ["--resume"] * goes_on
+        words += ["--resume"] * goes_on + ["--no-evaluate"] * (not self.evaluate)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         parent = os.getpid()
         with self.log.open("ab") as sink:
@@ -81,11 +82,12 @@ def end(trainings: Iterable[Training]) -> None:
 
 def difference(out: Path, run: run_file.Run) -> differences.Difference | None:
     """Returns the first setting by which the run in the folder is not `run`; None = it is this one,
-    or there is none yet."""
+    or there is none yet. What a search does with a run makes no other run of it."""
     if not (out / starts.RUN).is_file():
         return None
-    kept = run_file.to_dict(starts.load_kept(out))
-    return next(differences.differences(kept, run_file.to_dict(run)), None)
+    kept, given = run_file.to_dict(starts.load_kept(out)), run_file.to_dict(run)
+    del kept["search"], given["search"]
+    return next(differences.differences(kept, given), None)
 
 
 def settings(run: run_file.Run, keys: Sequence[str]) -> dict[str, object]:

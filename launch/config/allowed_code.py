@@ -90,6 +90,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
             yield f"env.wrappers[{at}].id", name
     if ":" in run.model.kind:
         yield "model.kind", run.model.kind
+    if run.actor.explore:
+        yield "actor.explore", run.actor.explore
 
 
 def _code(name: str) -> str:

@@ -71,6 +71,34 @@ class LogSection(Struct, frozen=True, forbid_unknown_fields=True):
             " trackio, csv, parquet, every one has its extra; module:class: your callbacks"
         ),
     ] = ()
+    episodes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="training episodes that are told one by one, in episodes.jsonl and to"
+            " on_episode: at most so many, the latest, for each line of history.jsonl; 0 = none",
+        ),
+    ] = 0
+
+
+class SearchSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says what headrace search does where its options say nothing; training does not read it."""
+
+    vary: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="KEY, KEY=LOW..HIGH or KEY=A,B each, as --vary; empty: what ships for the"
+            " run"
+        ),
+    ] = ()
+    metric: Annotated[str, Meta(description="what trials are compared by, as --metric")] = (
+        "evaluation"
+    )
+    seeds: Annotated[
+        tuple[Annotated[int, Meta(ge=0, lt=2**31)], ...],
+        Meta(description="of each trial, as --seeds; empty: the run's own"),
+    ] = ()
 
 
 SCHEDULES = ("learner.lr", "algorithm.entropy_coef", "algorithm.clip")
@@ -97,6 +125,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     stop: StopSection = field(default_factory=StopSection)
     log: LogSection = field(default_factory=LogSection)
+    search: SearchSection = field(default_factory=SearchSection)
 
 
 def check(run: Run) -> None:

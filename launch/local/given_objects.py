@@ -28,6 +28,7 @@ _CODE: Final = (
     "algorithm.clip",
     "algorithm.entropy_coef",
     "learner.lr",
+    "actor.explore",
     "log.sinks",
 )
 

@@ -13,6 +13,7 @@ from headrace.broker import durable
 
 Lines = Sequence[Mapping[str, Any]]
 
+HISTORY, EVALUATIONS = "history.jsonl", "evaluations.jsonl"
 _TAIL_BYTES = 2**16  # of a history's end: hundreds of entries
 
 
@@ -28,6 +29,15 @@ def read(file: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def column(metric: str) -> tuple[str, str]:
+    """Returns the file of a run's folder, and the column there, that has its evaluation, its
+    training return ("return"), NAME of env.metrics, or that in evaluations ("evaluation.NAME")."""
+    known = {"return": (HISTORY, "mean_return"), "evaluation": (EVALUATIONS, "mean")}
+    of_evaluations = metric.removeprefix("evaluation.")
+    file = HISTORY if of_evaluations == metric else EVALUATIONS
+    return known.get(metric, (file, f"metric.{of_evaluations}"))
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         learner_report.log_network(run.model, spaces, model)
     resume = learner_resume.checkpoint_of(run, options, identity, model)
     began = learner_resume.clock_began_at(options, ranks, started)
-    progress = Progress(run.env.metrics)
+    progress = Progress(run.env.metrics, episodes=run.log.episodes)
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
-        progress.restore(resume.state["progress"])
+        learner_resume.restore_progress(progress, resume, run)
         log.info("continues from %s", resume.path)
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK

@@ -106,7 +106,10 @@ class LearnerParts:
         copied.load_state_dict(model.state_dict())
         return copied
 
-    def gap_check(self) -> LogProbGap:
+    def gap_check(self) -> LogProbGap | None:
+        """Returns the check of log-probabilities; None where they are of the user's exploration."""
+        if self.run.actor.explore:
+            return None
         return LogProbGap(
             build(self.run.model, self.spaces, seed=0),
             self.spaces,

@@ -54,6 +54,15 @@ def checkpoint_of(
     return found
 
 
+def restore_progress(progress: Progress, found: checkpoint.Checkpoint, run: run_file.Run) -> None:
+    """Restores the counters; what was adapted from another algorithm.kl_coef than the run has now
+    is forgotten."""
+    progress.restore(found.state["progress"])
+    trained_by = found.state["identity"]["shared"]["algorithm"]
+    if trained_by.get("kl_coef") != run.algorithm.kl_coef:
+        progress.kl_coef = None
+
+
 def warm_start(model: Model, config: LearnerConfig) -> None:
     """Gives the model the weights of the run that learner.warm_start names, where name and shape
     are the same."""
@@ -157,6 +166,7 @@ def clock_began_at(options: LearnerOptions, ranks: Ranks, started: float) -> flo
         history = options.out / "history.jsonl"
         if not options.resume:  # of a start that never came to a checkpoint
             history.unlink(missing_ok=True)
+            (options.out / "episodes.jsonl").unlink(missing_ok=True)
         elapsed = learning_curve.ended_at(history)
     return started - ranks.same([round(1000 * elapsed)])[0] / 1000
 

@@ -152,7 +152,13 @@ def build(end: SamplerEnd, run: run_file.Run, *, seed: int, metrics: SamplerMetr
     return Sampler(
         end=end,
         stepper=stepper,
-        policy=Policy(run.model, stepper.spaces, seed=seed, precision=run.actor.precision),
+        policy=Policy(
+            run.model,
+            stepper.spaces,
+            seed=seed,
+            precision=run.actor.precision,
+            explore=run.actor.explore,
+        ),
         length=run.unroll.length,
         largest=run.unroll.largest,
         batching_wait=BatchingWait(limit_s=run.actor.wait_ms / 1000),

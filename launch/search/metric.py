@@ -1,7 +1,8 @@
 """Reads what a search compares trials by, from the folders of their trainings.
 
-evaluation, return, one of env.metrics   a score: more is better, after stop.steps steps
-time_to_return, steps_to_return          what it takes until stop.return is met: less is better
+evaluation, return               a score: more is better, after stop.steps steps
+NAME, evaluation.NAME            another one, of env.metrics in training or in evaluations
+time_to_return, steps_to_return  what it takes until stop.return is met: less is better
 """
 
 import math
@@ -25,6 +26,7 @@ class Metric:
     name: str
     goal: float = 0.0  # stop.return, where it is what counts
     steps: int = 0  # stop.steps, after which scores are compared
+    evaluates: bool = False  # an evaluator must play
 
     @property
     def less(self) -> bool:
@@ -56,11 +58,8 @@ class Metric:
             return _number(summary, _UNTIL_SOLVED[self.name])
         if summary.get("stop_reason") != "steps":
             return None
-        if self.name == "return":
-            return _number(summary, "mean_return")
-        if self.name == "evaluation":
-            return _number(_table(_table(summary, "evaluation"), "last"), "mean")
-        return _number(_table(summary, "metrics"), self.name)
+        file, key = learning_curve.column(self.name)
+        return _number(learning_curve.last(out / file, "t"), key)
 
     def too_early(self, out: Path) -> bool:
         """Tells whether a training without a score ended as it should, before there was one."""
@@ -85,35 +84,29 @@ class Metric:
     def score_at(self, out: Path, steps: float) -> float | None:
         """Returns the score once so many steps are trained; None = they are not, or it is not
         known yet."""
-        name = "evaluations.jsonl" if self.name == "evaluation" else "history.jsonl"
-        line = learning_curve.last(out / name, "trained_steps")
-        if (_number(line, "trained_steps") or 0.0) < steps:
-            return None
-        key = {"evaluation": "mean", "return": "mean_return"}.get(self.name, f"metric.{self.name}")
-        return _number(line, key)
+        file, key = learning_curve.column(self.name)
+        line = learning_curve.last(out / file, "trained_steps")
+        return None if (_number(line, "trained_steps") or 0.0) < steps else _number(line, key)
 
 
 def choose(name: str, run: run_file.Run) -> Metric:
     """Returns the metric; ConfigError where the run cannot be compared by it."""
-    if name not in (*NAMES, *run.env.metrics):
-        known = ", ".join((*NAMES, *run.env.metrics))
-        raise run_file.ConfigError(f"--metric {name}: there are {known}")
+    own = (*run.env.metrics, *(f"evaluation.{one}" for one in run.env.metrics))
+    if name not in (*NAMES, *own):
+        raise run_file.ConfigError(f"--metric {name}: there are {', '.join((*NAMES, *own))}")
     if name in _UNTIL_SOLVED:
         if run.stop.return_ is None:
             raise run_file.ConfigError(f"--metric {name} needs a goal: --set stop.return=..")
         if run.stop.steps is None and run.stop.seconds is None:
             raise run_file.ConfigError(f"--metric {name} needs a limit: --set stop.steps=..")
-        return Metric(name, goal=run.stop.return_)
+        evaluates = run.stop.metric == "evaluation"
+        return Metric(name, goal=run.stop.return_, evaluates=evaluates)
     if run.stop.steps is None:
         raise run_file.ConfigError(
             f"--metric {name} compares runs of equal length: --set stop.steps=.."
         )
-    return Metric(name, steps=run.stop.steps)
-
-
-def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
-    found = table.get(key)
-    return found if isinstance(found, dict) else {}
+    file, _ = learning_curve.column(name)
+    return Metric(name, steps=run.stop.steps, evaluates=file == learning_curve.EVALUATIONS)
 
 
 def _number(table: dict[str, Any], key: str) -> float | None:

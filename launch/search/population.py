@@ -3,56 +3,31 @@
 After every segment of so many steps a member that is among the worst goes on from the checkpoint of
 one of the best, with that one's settings changed a little. Each segment is a trial of the search,
 with the settings and the checkpoint that it began with; the folder of each is a run of its own.
+Several machines that share the folder train one population: each trains what no other does.
 """
 
 import logging
 import math
-import random
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from headrace.launch.comparison import training
 from headrace.launch.comparison.training import Training
 from headrace.launch.config import run_file, starts
 from headrace.launch.local import branch
-from headrace.launch.process import folder_lock, logs, runtime
-from headrace.launch.results import learning_curve
-from headrace.launch.search import page, study
-from headrace.launch.search.search import Plan
+from headrace.launch.process import logs, runtime
+from headrace.launch.search import page, segments, study
+from headrace.launch.search.search import AS_IT_IS, Plan, keep
+from headrace.launch.search.segments import Segment
 from headrace.launch.search.study import Study
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
-_SHARE = 0.25  # of the members are the worst, and as many the best
-_FACTORS = (0.8, 1.25)
 _MOST_FAILURES = 3  # in a row
 SECTIONS = ("learner", "algorithm")  # whose settings a run may change as it goes
-
-
-class NotAppliedError(RuntimeError):
-    """Says that a segment did not train by the settings that it was given."""
-
-
-@dataclass(slots=True)
-class Segment:
-    """Holds one member's training from one checkpoint to the next."""
-
-    member: int
-    number: int  # of the member's segments, from 0
-    parent: str  # the folder that it goes on from, within OUT; "" = it begins
-    params: Mapping[str, float | str]
-    trial: Trial | None = None
-    training: Training | None = None
-
-    @property
-    def folder(self) -> str:
-        return f"member-{self.member}/{self.number:03d}"
 
 
 def search(plan: Plan, *, members: int, every: int) -> int:
@@ -62,11 +37,7 @@ def search(plan: Plan, *, members: int, every: int) -> int:
     branch.log.setLevel(logging.WARNING)  # the page says where each segment goes on from
     asked = runtime.StopRequested()
     of = {**plan.of(), "population": {"members": members, "every": every}}
-    with (
-        folder_lock.lock_folder(plan.out, "population"),
-        study.opened(plan.out, of, less=False, sampler=None) as kept,
-    ):
-        kept.take_over(again=False)
+    with study.opened(plan.out, of, less=False, sampler=None) as kept:
         try:
             failed = _Population(plan, kept, members, every).train(asked)
         except OSError as error:
@@ -77,61 +48,11 @@ def search(plan: Plan, *, members: int, every: int) -> int:
         log.warning("stopped; the same command goes on")
         return runtime.LIMIT
     if best is not None:
-        place = plan.out / best.user_attrs[study.FOLDER]
-        print(f"best: {plan.metric.name} {best.value:.6g}; play it: headrace play {place}")  # noqa: T201
+        place, file = plan.out / best.user_attrs[study.FOLDER], plan.out / "best.toml"
+        told = f"best: {plan.metric.name} {best.value:.6g}; play it: headrace play {place}"
+        print(f"{told}\ntrain by its settings: headrace train {file}")  # noqa: T201
     print(f"every segment: {plan.out / page.NAME}")  # noqa: T201
     return runtime.OUR_FAULT if failed else runtime.OK
-
-
-def decide(
-    segment: tuple[int, int], ended: Mapping[int, FrozenTrial], plan: Plan, members: int
-) -> Segment:
-    """Returns a member's next segment: where it begins, and with what. `ended`: the segments before
-    it, of those members that have trained it. Pure, and the same for the same figures."""
-    member, number = segment
-    chance = random.Random(f"{plan.loaded().run.seed}-{member}-{number}")
-    if member not in ended:
-        return Segment(member, number, "", _first(plan, member, chance))
-    ranked = sorted(ended, key=lambda one: (-_value(ended[one]), one))
-    share = max(1, math.floor(_SHARE * members))
-    own = ended[member]
-    if member not in ranked[-share:] or len(ranked) < 2:
-        return Segment(member, number, own.user_attrs[study.FOLDER], own.params)
-    better = ended[chance.choice(ranked[: min(share, len(ranked) - 1)])]
-    params = explore(better.params, plan, chance)
-    return Segment(member, number, better.user_attrs[study.FOLDER], params)
-
-
-def explore(
-    params: Mapping[str, float | str], plan: Plan, chance: random.Random
-) -> dict[str, float | str]:
-    """Returns the settings changed a little: numbers by a factor, choices to a neighbour."""
-    found: dict[str, float | str] = {}
-    for one in plan.ranges:
-        value = params[one.key]
-        if one.choices:
-            at = one.choices.index(str(value)) + chance.choice((-1, 1))
-            found[one.key] = one.choices[min(max(at, 0), len(one.choices) - 1)]
-            continue
-        moved = min(max(float(value) * chance.choice(_FACTORS), one.low), one.high)
-        found[one.key] = round(moved) if one.whole else moved
-    return found
-
-
-def prove_applied(folder: Path, sets: Sequence[str]) -> None:
-    """Raises NotAppliedError where a segment trained by other settings than it was given: what its
-    folder holds and, of the step size, what its history says that it used."""
-    kept = starts.load_kept(folder)
-    given = starts.load_kept(folder, sets)
-    if difference := training.difference(folder, given):
-        raise NotAppliedError(
-            f"{folder}: {difference.place} was {difference.there}, not {difference.here}"
-        )
-    used = learning_curve.last(folder / "history.jsonl", "lr").get("lr")
-    lr = kept.learner.lr
-    # A history keeps six digits behind the point.
-    if isinstance(lr, float) and used is not None and abs(used - lr) > 1e-6:
-        raise NotAppliedError(f"{folder}: the step size was {used:g}, not {lr:g}")
 
 
 def _check(plan: Plan, members: int) -> None:
@@ -153,28 +74,6 @@ def _check(plan: Plan, members: int) -> None:
         raise run_file.ConfigError("--trials: a population ends by stop.steps, or by --budget")
 
 
-def _first(plan: Plan, member: int, chance: random.Random) -> dict[str, float | str]:
-    """Returns what a member begins with: the first has the run's own settings."""
-    found: dict[str, float | str] = {}
-    own = training.settings(plan.loaded(), [one.key for one in plan.ranges])
-    for one in plan.ranges:
-        nearest = one.nearest(own[one.key])
-        if member == 0 and nearest is not None:
-            found[one.key] = nearest
-        elif one.choices:
-            found[one.key] = chance.choice(one.choices)
-        else:
-            low, high = (math.log(end) if one.log else end for end in (one.low, one.high))
-            value = chance.uniform(low, high)
-            value = math.exp(value) if one.log else value
-            found[one.key] = round(value) if one.whole else min(max(value, one.low), one.high)
-    return found
-
-
-def _value(trial: FrozenTrial) -> float:
-    return -math.inf if trial.value is None else trial.value
-
-
 def _trained(trial: FrozenTrial | None) -> bool:
     return trial is not None and trial.state is not TrialState.FAIL
 
@@ -194,9 +93,9 @@ class _Population:
         deadline, failed = time.monotonic() + self._plan.budget_s, 0
         try:
             while not asked and failed < _MOST_FAILURES and time.monotonic() < deadline:
-                while len(self._trains) < self._plan.parallel and (due := self._due()):
-                    self._start(due)
-                if not self._trains:
+                while len(self._trains) < self._plan.parallel and (claimed := self._claim()):
+                    self._start(claimed)
+                if not self._trains and self._over():
                     return False
                 time.sleep(_LOOK_EVERY_S)
                 for segment in self._trains.copy():
@@ -207,57 +106,79 @@ class _Population:
             training.end(one.training for one in self._trains if one.training)
         return failed == _MOST_FAILURES
 
-    def _due(self) -> Segment | None:
-        """Returns the segment that is to be trained next; None = there is none now."""
+    def _claim(self) -> Segment | None:
+        """Begins the segment that is to be trained next; None = there is none now."""
+        kept, ranges = self._kept, self._plan.ranges
+        with kept.alone():
+            kept.take_over(again=True)
+            if not kept.waits():
+                due = self._due()
+                if due is None:
+                    return None
+                kept.trials.enqueue_trial(
+                    dict(due.params),
+                    user_attrs={
+                        study.FOLDER: due.folder,
+                        "member": due.member,
+                        "segment": due.number,
+                        "parent": due.parent,
+                        AS_IT_IS: due.as_it_is,
+                    },
+                )
+            trial = kept.begin()
+        sets = [one.ask(trial) for one in ranges]
+        claimed = segments.of_trial(trial)
+        claimed.trial, claimed.sets = trial, () if claimed.as_it_is else tuple(sets)
+        trial.set_user_attr("sets", claimed.sets)
+        return claimed
+
+    def _over(self) -> bool:
+        """Tells whether every member is at its end."""
+        return all(_trained(self._done()[-1].get(member)) for member in range(self._members))
+
+    def _done(self) -> list[dict[int, FrozenTrial]]:
+        """Returns what has ended, by number and member."""
         ended = self._kept.ended()
-        done = [
+        return [
             {t.user_attrs["member"]: t for t in ended if t.user_attrs["segment"] == number}
             for number in range(self._segments)
         ]
-        trains = {one.member for one in self._trains}
+
+    def _due(self) -> Segment | None:
+        """Returns the segment that is to be trained next and that no search trains; None = there is
+        none now."""
+        done = self._done()
+        trains = {trial.user_attrs["member"] for trial in self._kept.running()}
         for number, there in enumerate(done):
             for member in range(self._members):
                 if member in trains or _trained(there.get(member)):
                     continue
-                if member in there:  # it was cut off, or failed: it goes on as it began
-                    held = there[member]
-                    return Segment(member, number, held.user_attrs["parent"], held.params)
+                if member in there:  # it failed: it goes on as it began
+                    return segments.of_trial(there[member])
                 before = done[number - 1] if number else {}
                 compared = {m: trial for m, trial in before.items() if _trained(trial)}
-                return decide((member, number), compared, self._plan, self._members)
+                return segments.decide((member, number), compared, self._plan, self._members)
         return None
 
     def _sets(self, segment: Segment) -> tuple[str, ...]:
         plan = self._plan
         steps = min((segment.number + 1) * self._every, plan.metric.steps)
         seed = plan.seeds[0] + segment.member
-        own = (f"{one.key}={one.text(segment.params[one.key])}" for one in plan.ranges)
-        return (*plan.metric.sets, f"stop.steps={steps}", f"run.seed={seed}", *own)
+        return (*plan.metric.sets, f"stop.steps={steps}", f"run.seed={seed}", *segment.sets)
 
     def _start(self, segment: Segment) -> None:
         plan, out = self._plan, self._plan.out / segment.folder
-        self._kept.trials.enqueue_trial(
-            dict(segment.params),
-            user_attrs={
-                study.FOLDER: segment.folder,
-                "member": segment.member,
-                "segment": segment.number,
-                "parent": segment.parent,
-                "sets": self._sets(segment),
-            },
-        )
-        segment.trial = self._kept.begin()
-        for one in plan.ranges:
-            one.ask(segment.trial)
+        evaluate = plan.metric.evaluates
         if not segment.parent:
-            segment.training = Training(plan.run, (*plan.sets, *self._sets(segment)), out)
+            sets = (*plan.sets, *self._sets(segment))
+            segment.training = Training(plan.run, sets, out, evaluate=evaluate)
         else:
             if not starts.has_checkpoints(out):
                 shutil.rmtree(out, ignore_errors=True)  # of a branch that was cut off
                 branch.branch(
                     plan.out / segment.parent, out, version=None, sets=self._sets(segment)
                 )
-            segment.training = Training(str(out / starts.RUN), (), out)
+            segment.training = Training(str(out / starts.RUN), (), out, evaluate=evaluate)
         self._trains.append(segment)
         segment.training.start()
         origin = f" from {segment.parent}" if segment.parent else ""
@@ -269,15 +190,15 @@ class _Population:
         out = self._plan.out / segment.folder
         value = self._plan.metric.value(out)
         try:
-            prove_applied(out, self._sets(segment))
-        except (NotAppliedError, run_file.ConfigError) as error:
+            segments.prove_applied(out, self._sets(segment))
+        except (segments.NotAppliedError, run_file.ConfigError) as error:
             log.error("%s failed: %s; see %s", segment.folder, error, segment.training.log)
             value = None
             state = TrialState.FAIL
         else:
             state = self._state(segment, value)
         segment.trial.set_user_attr("cost", self._plan.metric.cost(out))
-        self._kept.trials.tell(segment.trial, value, state=state)
+        keep(self._plan, self._kept, segment.trial, value, state)
         return state is not TrialState.FAIL
 
     def _state(self, segment: Segment, value: float | None) -> TrialState:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from headrace.broker import durable
 from headrace.launch.comparison import training
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
 _STARTUP_TRIALS = 6  # at random, before anything is learnt from them
 _MOST_FAILURES = 3  # in a row: then it is not chance
-_AS_IT_IS = "as it is"  # a trial of the run's own settings, wherever the ranges end
+AS_IT_IS = "as it is"  # a trial of the run's own settings, wherever the ranges end
 _MOST_ASKED = 100  # combinations in a row that no run can have
 
 
@@ -54,6 +54,7 @@ class Plan:
 
     def of(self) -> dict[str, object]:
         """Returns what all trials of one search share."""
+        # In the place of the section, which says as much only where no option does.
         search = {"metric": self.metric.name, "seeds": list(self.seeds)}
         vary = {one.key: " ".join(one.ends) for one in self.ranges}
         return {**run_file.to_dict(self.loaded()), "search": search, "vary": vary}
@@ -67,9 +68,10 @@ def search(plan: Plan) -> int:
     with study.opened(plan.out, plan.of(), less=plan.metric.less, sampler=sampler) as kept:
         if taken := kept.take_over(again=True):
             log.info("goes on with %d trials that a search left behind", taken)
-        if not kept.trials.get_trials(deepcopy=False):
-            near = space.nearest(plan.ranges, plan.loaded())
-            kept.trials.enqueue_trial(near, user_attrs={_AS_IT_IS: True})
+        with kept.alone():
+            if not kept.trials.get_trials(deepcopy=False):
+                near = space.nearest(plan.ranges, plan.loaded())
+                kept.trials.enqueue_trial(near, user_attrs={AS_IT_IS: True})
         try:
             in_vain = _train(plan, kept, asked)
         except OSError as error:
@@ -92,8 +94,9 @@ def _train(plan: Plan, kept: Study, asked: runtime.StopRequested) -> int:
     trains: list[SearchTrial] = []
     try:
         while not asked and failed < _MOST_FAILURES and time.monotonic() < deadline:
-            while len(trains) < plan.parallel and _more(plan, kept):
-                trains.append(_begin(plan, kept))
+            while len(trains) < plan.parallel and (begun := _begin(plan, kept)):
+                trains.append(begun)
+                begun.start()
             if not trains:
                 return 0
             time.sleep(_LOOK_EVERY_S)
@@ -118,12 +121,16 @@ def _more(plan: Plan, kept: Study) -> bool:
     return len(kept.trials.get_trials(deepcopy=False, states=states)) < plan.most_trials
 
 
-def _begin(plan: Plan, kept: Study) -> SearchTrial:
-    """Begins the next trial. A combination that no run can have is over at once; another comes."""
+def _begin(plan: Plan, kept: Study) -> SearchTrial | None:
+    """Begins the next trial; None = there is none. A combination that no run can have is over at
+    once; another comes."""
     for left in range(_MOST_ASKED, -1, -1):
-        trial = kept.begin()
+        with kept.alone():
+            if not _more(plan, kept):
+                return None
+            trial = kept.begin()
         sets = tuple(one.ask(trial) for one in plan.ranges)
-        if trial.user_attrs.get(_AS_IT_IS):
+        if trial.user_attrs.get(AS_IT_IS):
             sets = ()
         try:
             plan.loaded(sets)
@@ -135,35 +142,39 @@ def _begin(plan: Plan, kept: Study) -> SearchTrial:
         trial.set_user_attr("sets", sets)
         folder = plan.out / trial.user_attrs[study.FOLDER]
         every = (*plan.sets, *plan.metric.sets, *sets)
-        one = SearchTrial(trial, plan.run, every, plan.seeds, plan.metric, folder)
-        one.start()
         log.info("trial %d trains with %s", trial.number, " ".join(sets) or "what the run has")
-        return one
+        return SearchTrial(trial, plan.run, every, plan.seeds, plan.metric, folder)
     raise AssertionError
 
 
 def _tell(plan: Plan, kept: Study, one: SearchTrial, outcome: Outcome) -> None:
-    """Keeps how a trial ended, and the run itself if it is the best."""
+    """Keeps how a trial ended, and says it."""
     number = one.trial.number
     one.trial.set_user_attr("cost", one.cost)
-    kept.trials.tell(one.trial, outcome.value, state=outcome.state)
-    best = kept.best()
+    keep(plan, kept, one.trial, outcome.value, outcome.state)
     if outcome.value is None:
         (log.error if outcome.state is TrialState.FAIL else log.info)(
             "trial %d %s", number, outcome.why
         )
         return
     log.info("trial %d has %.6g%s", number, outcome.value, plan.metric.unit)
-    if best is not None and best.number == number:
-        write_best(plan, best)
 
 
-def write_best(plan: Plan, best: FrozenTrial) -> None:
+def keep(plan: Plan, kept: Study, trial: Trial, value: float | None, state: TrialState) -> None:
+    """Keeps how a trial ended, and its run if it is the best."""
+    with kept.alone():
+        kept.trials.tell(trial, value, state=state)
+        best = kept.best()
+        if best is not None and best.number == trial.number:
+            _write_best(plan, best)
+
+
+def _write_best(plan: Plan, best: FrozenTrial) -> None:
     """Writes the best trial's run as a run file that ends as the given one does."""
     sets = best.user_attrs["sets"]
-    head = (
-        f"# Trial {best.number} of a search: {plan.metric.name} {best.value:.6g}"
-        f"{plan.metric.unit}, with\n" + "\n".join(f"#   {one}" for one in sets or (_AS_IT_IS,))
+    value = f"{plan.metric.name} {best.value:.6g}{plan.metric.unit}"
+    head = f"# The best of a search, {best.user_attrs[study.FOLDER]}: {value}, with\n" + "\n".join(
+        f"#   {one}" for one in sets or (AS_IT_IS,)
     )
     durable.write(plan.out / "best.toml", run_file.effective(plan.loaded(sets), head=head))
 
@@ -183,7 +194,7 @@ def plan(
     *,
     sets: Sequence[str],
     vary: Sequence[str],
-    metric: str,
+    metric: str | None,
     seeds: Sequence[int],
     out: Path | None,
     budget_s: float,
@@ -191,15 +202,16 @@ def plan(
     parallel: int | None,
     sections: Sequence[str] = (),
 ) -> Plan:
-    """Returns what is searched, without --vary what ships of these sections; ConfigError before
-    anything starts."""
+    """Returns what is searched: what is given, else what the run's section says; without either
+    --vary what ships of these sections. ConfigError before anything starts."""
     given = run_file.load(run, sets)
+    own = given.search
     return Plan(
         run=run,
         sets=tuple(sets),
-        ranges=space.read(vary, run, sets, sections=sections),
-        metric=metrics.choose(metric, given),
-        seeds=seeds or [given.run.seed],
+        ranges=space.read(vary or own.vary, run, sets, sections=sections),
+        metric=metrics.choose(metric or own.metric, given),
+        seeds=seeds or own.seeds or [given.run.seed],
         out=out or Path("headrace-searches") / Path(run).stem,
         budget_s=budget_s,
         most_trials=most_trials,

@@ -12,7 +12,7 @@ from headrace.launch.config import run_file
 
 _LOG_FROM = 10.0  # ends so many times apart are far apart: as many trials in each decade
 # What is of the search itself, or of no weight.
-_NOT_VARIED = {"run", "stop", "log", "security", "evaluate", "checkpoint"}
+_NOT_VARIED = {"run", "stop", "log", "search", "security", "evaluate", "checkpoint"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _NAME = "search"  # of the study in its journal
 _LOCK_LEFT_S = 10  # after which a lock on the journal is a killed process's
 _STARTS_WITHIN_S = 60  # a trial without an owner is one that a search begins, or was killed with
+_ALONE_WITHIN_S = 60.0  # a search decides in a moment; a machine may be busy
 OWNER, FOLDER = "owner", "folder"
 
 
@@ -48,6 +49,20 @@ class Study:
             trial.set_user_attr(FOLDER, f"trial-{trial.number:04d}")
         return trial
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lets one search at a time decide what is begun next, or what is the best."""
+        with folder_lock.lock_folder(self.out, "claims", patience_s=_ALONE_WITHIN_S):
+            yield
+
+    def waits(self) -> bool:
+        """Tells whether there is a trial that waits to be begun."""
+        return bool(self.trials.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+    def running(self) -> list[FrozenTrial]:
+        """Returns the trials that have begun, whichever search trains them."""
+        return self.trials.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
     def best(self) -> FrozenTrial | None:
         """Returns the best trial that got there; None = none has yet."""
         with contextlib.suppress(ValueError):
@@ -65,8 +80,7 @@ class Study:
     def take_over(self, *, again: bool) -> int:
         """Ends trials whose search has ended without them; returns how many. `again`: they wait to
         be begun again, in their folders."""
-        left = self.trials.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        dead = [trial for trial in left if not self._alive(trial)]
+        dead = [trial for trial in self.running() if not self._alive(trial)]
         for trial in dead:
             try:
                 self.trials.tell(trial.number, state=TrialState.FAIL)
@@ -74,7 +88,9 @@ class Study:
                 continue
             kept = {key: held for key, held in trial.user_attrs.items() if key != OWNER}
             if again and FOLDER in kept:
-                self.trials.enqueue_trial(trial.params, user_attrs=kept)
+                # A trial that was cut off so early has not asked for all that it was given.
+                given = trial.system_attrs.get("fixed_params", trial.params)
+                self.trials.enqueue_trial(given, user_attrs=kept)
         return len(dead)
 
     def _alive(self, trial: FrozenTrial) -> bool:

@@ -49,7 +49,7 @@ class SearchTrial:
         seed = self.seeds[len(self.values)]
         folder = self.folder / f"seed-{seed}"
         sets = (*self.sets, f"run.seed={seed}")
-        self.training = Training(self.run, sets, folder)
+        self.training = Training(self.run, sets, folder, evaluate=self.metric.evaluates)
         self.rungs = [] if self.values else self.metric.rungs
         if not self._over():
             self.training.start()

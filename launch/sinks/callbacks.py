@@ -30,6 +30,9 @@ class Callbacks:
     def on_version(self, figures: Mapping[str, float]) -> None:
         """Hears each new line of history.jsonl, some four a second; without what is null there."""
 
+    def on_episode(self, figures: Mapping[str, float]) -> None:
+        """Hears of training episodes that were trained on, of as many as log.episodes says."""
+
     def on_evaluation(self, figures: Mapping[str, float]) -> None:
         """Hears each new line of evaluations.jsonl."""
 
@@ -55,8 +58,8 @@ class CallbackSink:
         del at
         about = next(iter(figures), "").partition("/")[0]
         plain = {name.partition("/")[2]: value for name, value in figures.items()}
-        name = "on_evaluation" if about == "evaluation" else "on_version"
-        self._call(name, {"trained_steps": step, **plain})
+        names = {"evaluation": "on_evaluation", "episode": "on_episode"}
+        self._call(names.get(about, "on_version"), {"trained_steps": step, **plain})
         self._look()
 
     def end(self, kept: Kept) -> None:

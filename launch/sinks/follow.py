@@ -1,7 +1,7 @@
 """`headrace log`: what a run writes down, sent to a place for experiments, by a process of its own:
 whatever becomes of it, training does not notice.
 
-    OUT/history.jsonl, OUT/evaluations.jsonl    -> figures, a few times a second
+    OUT/history.jsonl, evaluations.jsonl, ..    -> figures, a few times a second
     OUT/summary.json, curve.png, videos, best/  -> once the run has ended
     OUT/sinks/NAME.json                         how far it got, and what the sink calls the run
 """
@@ -25,7 +25,7 @@ from headrace.launch.sinks.told import Kept, Told
 
 log = logging.getLogger(__name__)
 
-FILES = {"history.jsonl": "train", "evaluations.jsonl": "evaluation"}
+FILES = {"history.jsonl": "train", "evaluations.jsonl": "evaluation", "episodes.jsonl": "episode"}
 _LOOK_EVERY_S = 1.0
 _MOST_LINES = 1000  # before it notes how far it got
 _SILENT_S = 15.0  # a run whose learner has ended and that writes nothing for so long is over

@@ -47,7 +47,10 @@ TRAINED: Final = {
     "explained_variance": "share of the value targets' variance that the values explain: 1 = all,"
     " 0 = as one number for all would; at least -1",
     "grad_norm": "norm of the gradient before it was clipped",
-    "lr": "the step size",
+    "lr": "the step size, as it is used, as the three that follow",
+    "entropy_coef": "`algorithm.entropy_coef`",
+    "clip": "`appo`, `ppo`: `algorithm.clip`",
+    "kl_coef": "`appo`: `algorithm.kl_coef`, or what `algorithm.kl_target` has made of it",
 }
 # Of each metric NAME of env.metrics.
 METRICS: Final = {

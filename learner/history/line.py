@@ -61,4 +61,8 @@ def for_beats(told: Mapping[str, Any]) -> dict[str, float]:
 
 
 def rounded(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in figures.items()}
+    """Returns them with six digits, those of 1 and more with six behind the point."""
+    return {
+        name: round(value, 6) if abs(value) >= 1 else float(f"{value:.6g}")
+        for name, value in figures.items()
+    }

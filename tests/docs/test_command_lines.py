@@ -17,6 +17,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 # What stands after a section in the name of a file or a host: learner.json, broker.key.
 _FILES = {
     "address",
+    "html",
     "json",
     "jsonl",
     "key",

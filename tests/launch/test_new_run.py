@@ -1,9 +1,11 @@
 """`headrace new`: the file it writes is a run, also with what it only suggests."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from gymnasium.envs import registration
 
 from headrace.launch import cli, new_run
 from headrace.launch.config import run_file
@@ -32,6 +34,46 @@ def test_what_it_suggests_are_keys_of_a_run() -> None:
     Path("all.toml").write_text(suggested)
     run = run_file.load("all.toml")
     assert (run.model.core, run.model.hidden, run.stop.return_) == ("lstm", (256, 256), 100.0)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "appo", "impala"])
+def test_a_game_of_atari_begins_with_the_settings_of_the_shipped_one(algorithm: str) -> None:
+    pytest.importorskip("ale_py")
+    assert cli.main(["new", "ALE/Boxing-v5", "--algorithm", algorithm]) == 0
+    run = run_file.load("boxing.toml")
+    assert (run.env.id, run.env.stack, run.algorithm.name) == ("ALE/Boxing-v5", 4, algorithm)
+    assert run.algorithm.reward_clip == 1.0 and run.stop.steps == 10_000_000
+    assert run.stop.return_ is None
+    if algorithm != "appo":  # no game ships for it
+        shipped = run_file.load("pong-ppo" if algorithm == "ppo" else "pong")
+        for section in ("unroll", "model", "algorithm", "learner", "pacing", "actor"):
+            assert getattr(run, section) == getattr(shipped, section)
+
+
+GAME = """
+import gymnasium
+gymnasium.register("TinyGrid-Empty-v3", "gymnasium.envs.classic_control:CartPoleEnv")
+"""
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_an_id_of_an_installed_package_is_found_without_its_name(
+    declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the package's name, which is much like the id's beginning, or by what it declares."""
+    name = "otherwise" if declared else "tinygrid"
+    info = tmp_path / "site" / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text(name)
+    if declared:
+        (info / "entry_points.txt").write_text(f"[gymnasium.envs]\n__root__ = {name}:register\n")
+    (tmp_path / "site" / f"{name}.py").write_text(GAME)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr(registration, "registry", dict(registration.registry))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    assert cli.main(["new", "TinyGrid-Empty-v3"]) == 0
+    assert run_file.load("tinygrid-empty.toml").env.id == f"{name}:TinyGrid-Empty-v3"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The train loop in one process, with a made-up feed: what it does with each batch."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from headrace.broker.errors import DivergedError
 from headrace.broker.peers.learner import Objection
 from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
+from headrace.learner.batches.unroll_ends import EpisodeEnds
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
@@ -23,7 +25,7 @@ from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
-from headrace.learner.train import train
+from headrace.learner.train import show, train
 from headrace.learner.train_parts import Goal, TrainParts
 from tests.learner.unrolls import message
 
@@ -242,6 +244,52 @@ def test_the_kl_weight_follows_kl_and_not_the_interval(tmp_path: Path) -> None:
         config = AlgorithmConfig(name="appo", kl_coef=1.0, kl_target=wanted, target_interval=2)
         pieces, _ = learn(tmp_path / str(wanted), 10, algorithm=config)
         assert pieces.progress.kl_coef == (1.5**5 if grows else 0.5**5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "used"),
+    [
+        (AlgorithmConfig(name="impala", entropy_coef=3e-8), {"entropy_coef": 3e-8}),
+        (
+            AlgorithmConfig(name="ppo", clip=((0, 0.3), (2 * T * G * B, 0.1))),
+            {"entropy_coef": 0.01, "clip": 0.1},
+        ),
+        (
+            AlgorithmConfig(name="appo", kl_coef=1.0, kl_target=1e9),
+            {"entropy_coef": 0.01, "clip": 0.2, "kl_coef": 0.5},
+        ),
+    ],
+)
+def test_the_history_ends_with_the_settings_as_they_were_used(
+    tmp_path: Path, algorithm: AlgorithmConfig, used: dict[str, float]
+) -> None:
+    """However short the training was: a population's proof reads them there."""
+    learn(tmp_path, 4, algorithm=algorithm)
+    last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
+    names = ("lr", "entropy_coef", "clip", "kl_coef")
+    assert {name: last[name] for name in names if name in last} == {"lr": 6e-4, **used}
+
+
+def test_the_latest_episodes_are_written_down_and_no_more_than_asked_for(tmp_path: Path) -> None:
+    def ends(progress: Progress) -> None:
+        told = tuple((column, 10.0 * column, 5) for column in range(4))
+        progress.add_episodes(4, [EpisodeEnds(7, 3, 4, 5, told)])
+
+    parts, _ = learn(tmp_path, 1)
+    parts.progress = Progress(episodes=3)
+    show(parts, {})
+    assert not (tmp_path / "episodes.jsonl").exists()
+    ends(parts.progress)
+    show(parts, {})
+    show(parts, {})
+    lines = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-2])
+    same = {"t": last["t"], "trained_steps": 0, "episodes": 4, "group": 3, "length": 5}
+    assert lines == [{**same, "column": at, "return": 10.0 * at} for at in (1, 2, 3)]
+    parts.progress = Progress()
+    ends(parts.progress)
+    show(parts, {})
+    assert len((tmp_path / "episodes.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from headrace.launch.roles import (
 )
 from headrace.launch.roles import sampler as actor
 from headrace.launch.roles.evaluation_results import EvaluationResults
+from headrace.launch.search import search
 from headrace.learner.models.build import build
 from headrace.learner.ranks import Ranks
 from headrace.learner.weights import FlatWeights
@@ -52,6 +53,15 @@ def environment(run: run_file.Run, _: Path) -> Any:
         return str(probe(run.env)), probe(run.env).digest(), [str(part) for part in step[:4]]
     finally:
         env.close()
+
+
+def searched(run: run_file.Run, out: Path) -> Any:
+    """What is varied, compared by, and trained for each trial."""
+    file = out / "file.toml"
+    file.write_text(run_file.effective(run))
+    limits: dict[str, Any] = {"out": out, "budget_s": 1.0, "most_trials": None, "parallel": 1}
+    plan = search.plan(str(file), sets=(), vary=(), metric=None, seeds=(), **limits)
+    return plan.ranges, plan.metric, plan.seeds
 
 
 def stepper(run: run_file.Run, _: Path) -> Any:
@@ -83,6 +93,7 @@ def sampler(run: run_file.Run, _: Path) -> Any:
         end.open.call_args.kwargs["streams"],
         threads.call_args,
         type(network).__name__,
+        made.policy._explore is None,
         vars(made.batching_wait),
         vars(made.crash_budget),
         {one.largest for one in made._rollouts},
@@ -186,6 +197,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
 
     def train(pieces: Any) -> str:
         found["goal"], found["device"] = pieces.goal, str(pieces.device)
+        found["ends"] = pieces.progress.ends.maxlen
         return "stopped"
 
     def refused(_: Any, error: BaseException) -> int:

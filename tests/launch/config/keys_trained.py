@@ -9,6 +9,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
@@ -83,6 +84,11 @@ def loss(given: LossInputs) -> Loss:
     """For algorithm.loss = module:function."""
     found = impala(given)
     return found._replace(total=-found.total)
+
+
+def explore(params: NDArray[np.float32], _: int) -> NDArray[np.float32]:
+    """For actor.explore = module:function."""
+    return params
 
 
 def harder(moment: Moment) -> dict[str, float]:

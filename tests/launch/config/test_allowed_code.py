@@ -47,6 +47,7 @@ NAMED = {
     "what gymnasium imports": (run(env={"id": "evil:Such-v0"}), "env.id = 'evil'", "evil"),
     "what gymnasium imports, spaced": (run(env={"id": "evil:a/b-v0"}), "env.id = 'evil'", "evil"),
     "a wrapper": (wrapped("os:system"), "env.wrappers[0].id = 'os:system'", "os"),
+    "an exploration": (run(actor={"explore": "a.b:c"}), "actor.explore = 'a.b:c'", "a.b"),
     "an encoder": (run(model={"kind": "a.b:net"}), "model.kind = 'a.b:net'", "a.b"),
     "our own command": (
         run(env={"id": "headrace.launch.cli:main"}),

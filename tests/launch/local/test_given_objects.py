@@ -55,11 +55,13 @@ def test_other_objects_are_found_by_value(
         {
             "env": {"id": local_class(2.0), "wrappers": [{"id": lambda env: env, "deep": 1}]},
             "learner": {"lr": partial(max, 3)},
+            "actor": {"explore": lambda params, version: params + version, "count": 2},
         }
     )
     assert named["env"]["id"] == "__main__:Higher"
     assert named["env"]["wrappers"] == [{"id": "__main__:_lambda_", "deep": 1}]
     assert named["learner"]["lr"] == "__main__:partial"
+    assert named["actor"] == {"explore": "__main__:_lambda__", "count": 2}
     assert found(given, "__main__:Higher", monkeypatch).tall == 2.0
     assert found(given, "__main__:partial", monkeypatch)(5) == 5
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from headrace.launch.config import run_file, shared_run
-from headrace.launch.roles.learner_resume import checkpoint_of
+from headrace.launch.roles.learner_resume import checkpoint_of, restore_progress
 from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
+from headrace.learner.progress import Progress
 from tests.learner.test_train import SPACES, learn
 
 RUN = run_file.load("cartpole", ["model.obs_scale=[]", "model.hidden=[8]", "algorithm.name=impala"])
@@ -69,3 +70,16 @@ def test_one_of_another_run_is_not_passed_over(tmp_path: Path, model: Model) -> 
     save(tmp_path / "checkpoints", 8, identity={"shared": {}, "spaces": ""})
     with pytest.raises(run_file.ConfigError, match="another run: env"):
         resumed(tmp_path, model)
+
+
+def test_an_adapted_weight_goes_on_unless_another_one_was_set(tmp_path: Path) -> None:
+    """Holds for whoever changes it: --resume --set, headrace branch, a population."""
+    save(tmp_path / "checkpoints", 5)
+    found = checkpoint.load_latest(tmp_path / "checkpoints")
+    assert found is not None
+    found.state["progress"]["kl_coef"] = 7.5
+    progress = Progress()
+    restore_progress(progress, found, RUN)
+    assert progress.kl_coef == 7.5 and progress.version == 5
+    restore_progress(progress, found, run_file.load("cartpole", ["algorithm.kl_coef=0.3"]))
+    assert progress.kl_coef is None and progress.version == 5

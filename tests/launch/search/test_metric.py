@@ -11,14 +11,16 @@ from headrace.launch.search import metric
 
 SUMMARY = {
     "stop_reason": "steps",
-    "mean_return": 12.5,
     "solved_at_s": 3.5,
     "solved_at_steps": 4000,
     "trained_steps": 9000,
     "wall_s": 7.0,
-    "metrics": {"success": 0.75},
-    "evaluation": {"last": {"mean": 20.0}, "best": {"mean": 30.0}},
 }
+HISTORY = {"t": 1.0, "mean_return": 12.5, "metric.success": 0.75}
+EVALUATIONS = (
+    {"t": 0.5, "mean": 30.0, "metric.success": 0.5},
+    {"t": 1.0, "mean": 20.0, "metric.success": 0.25},
+)
 
 
 def chosen(name: str, *sets: str) -> metric.Metric:
@@ -38,6 +40,7 @@ def write(out: Path, summary: Any, *history: Any) -> Path:
         ("evaluation", 20.0, 7.0),
         ("return", 12.5, 7.0),
         ("success", 0.75, 7.0),
+        ("evaluation.success", 0.25, 7.0),
         ("time_to_return", 3.5, 9000),
         ("steps_to_return", 4000, 7.0),
     ],
@@ -45,11 +48,14 @@ def write(out: Path, summary: Any, *history: Any) -> Path:
 def test_each_reads_its_figure_and_what_that_cost(
     name: str, value: float, cost: float, tmp_path: Path
 ) -> None:
-    out = write(tmp_path, SUMMARY)
+    out = write(tmp_path, SUMMARY, HISTORY)
+    (out / "evaluations.jsonl").write_text("\n".join(map(json.dumps, EVALUATIONS)))
     assert chosen(name).value(out) == value and chosen(name).cost(out) == cost
 
 
-@pytest.mark.parametrize("name", ["evaluation", "return", "success", "time_to_return"])
+@pytest.mark.parametrize(
+    "name", ["evaluation", "evaluation.success", "return", "success", "time_to_return"]
+)
 @pytest.mark.parametrize(
     "summary", [{}, [], "x", {"stop_reason": "steps"}, {"stop_reason": "stopped", "mean_return": 9}]
 )
@@ -68,8 +74,19 @@ def test_scores_are_compared_on_the_way_once_their_steps_are_trained(tmp_path: P
     assert score.score_at(tmp_path, 250) == 6.0
     assert chosen("success").score_at(tmp_path, 250) == 0.5
     assert chosen("evaluation").score_at(tmp_path, 250) is None
-    (tmp_path / "evaluations.jsonl").write_text('{"trained_steps": 300, "mean": 8.0}\n{"torn')
+    line = '{"trained_steps": 300, "mean": 8.0, "metric.success": 0.5}\n{"torn'
+    (tmp_path / "evaluations.jsonl").write_text(line)
     assert chosen("evaluation").score_at(tmp_path, 250) == 8.0
+    assert chosen("evaluation.success").score_at(tmp_path, 250) == 0.5
+
+
+def test_an_evaluator_plays_where_something_asks_for_evaluations() -> None:
+    assert chosen("evaluation").evaluates and chosen("evaluation.success").evaluates
+    assert not any(chosen(name).evaluates for name in ("return", "success", "time_to_return"))
+    # What a score is compared by ends no run; a time is of whatever ends it.
+    by_evaluation = ("stop.metric=evaluation", "stop.return=400")
+    assert not chosen("return", *by_evaluation).evaluates
+    assert chosen("time_to_return", *by_evaluation).evaluates
 
 
 def test_the_gap_is_from_the_best_return_so_far_to_the_goal(tmp_path: Path) -> None:
@@ -83,7 +100,11 @@ def test_the_gap_is_from_the_best_return_so_far_to_the_goal(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "sets", "complaint"),
     [
-        ("speed", (), "there are evaluation, return, time_to_return, steps_to_return, success"),
+        (
+            "speed",
+            (),
+            "evaluation, return, time_to_return, steps_to_return, success, evaluation.success",
+        ),
         ("return", ("stop.steps=none",), "compares runs of equal length"),
         ("time_to_return", ("stop.return=none",), "needs a goal"),
         ("steps_to_return", ("stop.steps=none",), "needs a limit"),

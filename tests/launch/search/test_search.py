@@ -9,7 +9,7 @@ import pytest
 
 from headrace.launch.cli import main
 from headrace.launch.comparison import training
-from headrace.launch.config import run_file
+from headrace.launch.config import run_file, shared_run
 from headrace.launch.process import logs, runtime
 from headrace.launch.search import search
 from tests.launch.search.fake_trainings import Fake
@@ -61,6 +61,55 @@ def test_it_finds_better_settings_and_keeps_the_best_as_a_run_file(
     assert f"headrace train {tmp_path / 'best.toml'}" in capsys.readouterr().out
     page = (tmp_path / "search.html").read_text()
     assert "<svg" in page and "trial-0029" in page and "learner.lr  100 %" in page
+
+
+SECTION = """
+[env]
+id = "CartPole-v1"
+[stop]
+steps = 1000
+[search]
+vary = ["learner.lr=1e-4..1e-2"]
+metric = "return"
+seeds = [4, 8]
+"""
+
+
+def test_what_the_run_s_own_section_says_holds_unless_an_option_says_else(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(SECTION)
+
+    def planned(**given: Any) -> search.Plan:
+        words: dict[str, Any] = {"sets": (), "vary": (), "metric": None, "seeds": (), "out": None}
+        rest: dict[str, Any] = {"budget_s": 1.0, "most_trials": None, "parallel": 1}
+        return search.plan(str(file), **{**words, **rest, **given})
+
+    plan = planned()
+    assert [one.key for one in plan.ranges] == ["learner.lr"]
+    assert (plan.metric.name, [*plan.seeds]) == ("return", [4, 8])
+    other = planned(vary=["algorithm.gamma=0.9,0.99"], metric="evaluation", seeds=[1])
+    assert [one.key for one in other.ranges] == ["algorithm.gamma"]
+    assert (other.metric.name, [*other.seeds]) == ("evaluation", [1])
+
+
+def test_the_section_makes_no_other_run_of_it(tmp_path: Path) -> None:
+    """A search, or a sweep, goes on though it was narrowed meanwhile."""
+    file = tmp_path / "mine.toml"
+    file.write_text(SECTION)
+    before = run_file.load(str(file))
+    (tmp_path / "run.toml").write_text(run_file.effective(before))
+    now = run_file.load(str(file), ['search.vary=["algorithm.gamma=0.9,0.99"]'])
+    assert training.difference(tmp_path, now) is None
+    assert shared_run.for_peers(before) == shared_run.for_peers(now)
+
+
+@pytest.mark.parametrize(("score", "without"), [("return", True), ("evaluation", False)])
+def test_an_evaluator_that_nothing_asks_for_is_not_started(
+    score: str, without: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = put(monkeypatch, Fake(hill))
+    assert run(tmp_path, *LR, "--metric", score, "--set", "stop.steps=9", trials=1) in (0, 1)
+    assert ("--no-evaluate" in fake.started[0]) == without
 
 
 def test_the_same_command_goes_on_until_the_trials_are_over(

@@ -1,5 +1,6 @@
 """Callbacks hear of everything once, in order; what they raise ends the run, or only them."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ class Hears(Callbacks):
 
     def on_evaluation(self, figures: Mapping[str, float]) -> None:
         HEARD.append(("evaluation", figures["trained_steps"]))
+
+    def on_episode(self, figures: Mapping[str, float]) -> None:
+        HEARD.append(("episode", figures["return"], figures["column"]))
 
     def on_checkpoint(self, folder: Path) -> None:
         HEARD.append(("checkpoint", folder.name))
@@ -67,6 +71,13 @@ def test_as_a_sink_they_hear_each_line_once_over_all_starts(folder: Path) -> Non
     HEARD.clear()
     assert follow.follow(folder, f"{__name__}:Hears", wait=False) == runtime.OK
     assert HEARD == [("start", "run"), ("end", "steps")]
+
+
+def test_episodes_that_the_run_writes_down_are_told_one_by_one(folder: Path) -> None:
+    lines = [{"t": 1.0, "trained_steps": 4, "return": at, "column": 2 * at} for at in (1.0, 2.0)]
+    (folder / "episodes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    Caller(Hears(), folder, goes_on=False).look()
+    assert [*ALL, ("episode", 1.0, 2.0), ("episode", 2.0, 4.0)] == HEARD
 
 
 def test_a_new_checkpoint_is_told_once(folder: Path) -> None:

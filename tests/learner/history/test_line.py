@@ -5,7 +5,7 @@ import pytest
 
 from headrace.broker.protocol.messages import MAX_ENTRIES, LearnerPing, encode
 from headrace.learner.history import columns
-from headrace.learner.history.line import Pace, for_beats, line
+from headrace.learner.history.line import Pace, for_beats, line, rounded
 from headrace.learner.metrics import PHASES
 from headrace.learner.progress import Progress
 
@@ -39,3 +39,9 @@ def test_a_beat_is_never_too_large(own: int) -> None:
     assert {f"metric.{name}" for name in progress.metrics.names} < sent.keys()
     assert usual.keys() < sent.keys()
     assert len(msgspec.msgpack.encode(sent)) < 2400
+
+
+def test_small_figures_keep_six_digits_and_large_ones_six_behind_the_point() -> None:
+    told = {"a": 1.23456789e-9, "b": 0.0123456789, "c": 1234.56789012, "d": 0.0, "e": -2e-7 / 3}
+    kept = {"a": 1.23457e-9, "b": 0.0123457, "c": 1234.56789, "d": 0.0, "e": -6.66667e-8}
+    assert rounded(told) == kept

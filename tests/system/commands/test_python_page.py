@@ -20,6 +20,8 @@ def test_its_classes_and_functions_reach_the_run(place: Place) -> None:
     done = place.python("script.py", env={"TMPDIR": str(place.folder)})
     assert done.ends() == 0, done.text()
     assert "evaluated: " in done.text() and done.lines()[-1] == "ended: stopped"
+    (longest,) = re.findall(r"^longest episode: ([\d.]+)$", done.text(), re.MULTILINE)
+    assert float(longest) >= 8  # a pole falls no sooner
     folder = place.folder / "headrace-runs" / "bare"
     assert f"writes to {folder.relative_to(place.folder)}" in done.text()
     run = run_file.load(str(folder / "run.toml"))
