@@ -12,6 +12,8 @@ from headrace.launch.explain.finding import Finding
 from headrace.launch.process import runtime
 
 _NOTHING = "nothing stands out"
+_UNTRAINED = "nothing was trained"
+_SHORT = "the run is too short to tell"
 _LEAST_SHOWN = 0.01  # of a process's time
 
 
@@ -37,7 +39,7 @@ def lines(figures: Figures, found: list[Finding]) -> list[str]:
     told = [f"{number}. {finding.words()}" for number, finding in enumerate(found, 1)]
     if not told:
         long_enough = figures.tells_of_learning or figures.solved
-        told = [_NOTHING if long_enough else "the run is too short to tell"]
+        told = [_NOTHING if long_enough else _SHORT if figures.lines else _UNTRAINED]
     told.append(f"learner   {_shares(figures.learner)}")
     told.append(f"samplers  {_shares(_parts(figures.samplers))}")
     return told

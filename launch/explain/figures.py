@@ -16,7 +16,7 @@ from headrace.launch.config import run_file, starts
 from headrace.launch.results import learning_curve
 
 # What is known from less is chance: of where time goes, of how it learns.
-_LEAST_S, _LEAST_LINES = 3.0, 8
+_LEAST_S, _TIMED_LINES, _LEAST_LINES = 3.0, 2, 8
 _MOST_LINES = 4000
 _TIME = "time_"
 
@@ -34,14 +34,14 @@ class Figures:
     cores_busy: float = 0.0  # mean while it trained
     rate: float = 0.0  # agent steps trained on a second; 0 = one version or none is trained
     played: float = 0.0  # agent steps that reached the broker a second; 0 = not known
-    seconds: float = 0.0  # that it trained for, or would have
+    seconds: float = 0.0  # that it trained for
     solved: bool = False
     nonfinite: int = 0  # steps skipped
 
     @property
     def tells_of_time(self) -> bool:
         """Tells whether it is long enough to say where the time goes."""
-        return self.seconds >= _LEAST_S
+        return self.seconds >= _LEAST_S and len(self.lines) >= _TIMED_LINES
 
     @property
     def tells_of_learning(self) -> bool:
@@ -85,10 +85,16 @@ def read(folder: Path) -> Figures:
         cores_busy=max(0.0, told.get("cpu_s", 0.0) - first) / max(wall - first, 1.0),
         rate=_rate(lines),
         played=told.get("steps_per_s", 0.0),
-        seconds=wall - first if summary else lines[-1]["t"] - lines[0]["t"],
+        seconds=_trained_for(told, lines),
         solved=summary.get("stop_reason") == "return",
         nonfinite=int(told.get("nonfinite_steps", 0)),
     )
+
+
+def _trained_for(summary: Mapping[str, float], lines: Sequence[Mapping[str, float]]) -> float:
+    if "wall_s" in summary:  # whoever never began has trained for no time
+        return summary["wall_s"] - summary.get("first_train_s", summary["wall_s"])
+    return lines[-1]["t"] - lines[0]["t"] if lines else 0.0
 
 
 def _learner(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -150,6 +150,27 @@ def test_of_a_young_run_it_says_that_it_is_too_short(
 
 
 @pytest.mark.parametrize(
+    ("trained", "said"), [(0, "nothing was trained"), (1, "the run is too short to tell")]
+)
+def test_a_run_that_hardly_trained_gets_no_diagnosis(
+    trained: int, said: str, young: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was ended while its samplers began, or after one version: its time tells of starting."""
+    if not trained:
+        (young / "history.jsonl").write_text('{"t": 1, "trained_steps": 0}\n')
+    summary = {
+        "wall_s": 9.0,
+        "first_train_s": 2.0 if trained else None,
+        "phase_seconds": {"wait": 0.1, "checkpoint": 1.2},
+        "sampler_seconds": {"all": 5.0, "wait_credit": 4.0},
+    }
+    (young / "summary.json").write_text(json.dumps(summary))
+    assert main(["explain", str(young)]) == 0
+    assert capsys.readouterr().out.startswith(said)
+    assert explain.first_line(young) == ""
+
+
+@pytest.mark.parametrize(
     "summary", ["", "[]", "{}", '{"sampler_seconds": 3, "machine": [], "unrolls": {"a": "b"}}']
 )
 def test_a_summary_that_is_none_is_one_that_is_missing(summary: str, young: Path) -> None:
