@@ -16,7 +16,8 @@ from headrace.launch.config import run_file, starts
 from headrace.launch.results import learning_curve
 
 # What is known from less is chance: of where time goes, of how it learns.
-_LEAST_S, _TIMED_LINES, _LEAST_LINES = 3.0, 2, 8
+_TIMED_S, _TIMED_LINES = 6.0, 2
+_LEAST_S, _LEAST_LINES = 3.0, 8
 _MOST_LINES = 4000
 _TIME = "time_"
 
@@ -34,6 +35,7 @@ class Figures:
     cores_busy: float = 0.0  # mean while it trained
     rate: float = 0.0  # agent steps trained on a second; 0 = one version or none is trained
     played: float = 0.0  # agent steps that reached the broker a second; 0 = not known
+    step_s: float = 0.0  # of an environment's step, the mean; 0 = not known
     seconds: float = 0.0  # that it trained for
     solved: bool = False
     nonfinite: int = 0  # steps skipped
@@ -41,12 +43,12 @@ class Figures:
     @property
     def tells_of_time(self) -> bool:
         """Tells whether it is long enough to say where the time goes."""
-        return self.seconds >= _LEAST_S and len(self.lines) >= _TIMED_LINES
+        return self.seconds >= _TIMED_S and len(self.lines) >= _TIMED_LINES
 
     @property
     def tells_of_learning(self) -> bool:
         """Tells whether it is long enough to say how it learns."""
-        return self.tells_of_time and len(self.lines) >= _LEAST_LINES
+        return self.seconds >= _LEAST_S and len(self.lines) >= _LEAST_LINES
 
     def late(self, column: str) -> list[float]:
         """Returns a column of the second half of the history."""
@@ -72,19 +74,21 @@ def read(folder: Path) -> Figures:
     summary = learning_curve.summary(folder)
     if not (lines or summary):
         raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
-    told = _numbers(summary)
+    told, spent = _numbers(summary), _table(summary, "sampler_seconds")
+    phases = _table(summary, "phase_seconds")
     first, wall = told.get("first_train_s", 0.0), told.get("wall_s", 0.0)
     return Figures(
         run=run,
         lines=lines,
-        learner=_learner(lines) or _shares(_table(summary, "phase_seconds")),
-        samplers=_samplers(_table(summary, "sampler_seconds")),
+        learner=_learner(lines) or _shares(phases if "first_train_s" in told else {}),
+        samplers=_samplers(spent),
         outcomes=_table(summary, "unrolls"),
         cores=int(_table(summary, "machine").get("cores", 0)),
         # Starting takes processor time, too, about as much as it takes time.
         cores_busy=max(0.0, told.get("cpu_s", 0.0) - first) / max(wall - first, 1.0),
         rate=_rate(lines),
         played=told.get("steps_per_s", 0.0),
+        step_s=spent.get("environment", 0.0) / max(1.0, told.get("env_steps", math.inf)),
         seconds=_trained_for(told, lines),
         solved=summary.get("stop_reason") == "return",
         nonfinite=int(told.get("nonfinite_steps", 0)),
