@@ -119,12 +119,14 @@ def _samplers(figures: Figures) -> Iterator[Finding]:
         )
     if acts >= 0.5:
         yield from _acting(figures, acts, learner_could)
-    if max(on_loop, waits) >= _BUSY and idle < 0.3 * figures.cores:
+    if max(on_loop, waits) >= _BUSY and (idle < 0.3 * figures.cores or not figures.cores):
+        busy, spare = f", and all {figures.cores} cores are busy", ""
+        if not figures.cores:
+            busy, spare = "", "threads (actor.stepping) where cores are idle, "
         yield Finding(
             "environment",
-            f"the environment takes {_percent(max(on_loop, waits))} of the samplers' time, and all"
-            f" {figures.cores} cores are busy",
-            advice="a faster environment, or more machines (headrace node), would give more",
+            f"the environment takes {_percent(max(on_loop, waits))} of the samplers' time{busy}",
+            advice=f"{spare}a faster environment or more machines (headrace node) would give more",
         )
 
 
