@@ -6,6 +6,7 @@ ends a process says what failed; its user also needs to know where.
 
 import sys
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 
 # Of these no frame tells a user where to look. What comes below a frame of the user's own is shown
@@ -41,22 +42,33 @@ _MOST_BYTES = 8192
 
 def traceback_of(error: BaseException | None) -> str:
     """Returns the traceback from the first frame of the user's code on; "" = it has none."""
-    while error is not None:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-            continue
-        if told := getattr(error, "traceback", ""):  # of another process
+    for one in _and_below(error):
+        if told := getattr(one, "traceback", ""):  # of another process
             return str(told)
-        if (trace := _theirs(error.__traceback__)) is not None:
-            return _end("".join(traceback.format_exception(type(error), error, trace)))
-        hidden = error.__suppress_context__ or error.__cause__ is not None
-        error = error.__cause__ if hidden else error.__context__
+        if (trace := _theirs(one.__traceback__)) is not None:
+            return _end("".join(traceback.format_exception(type(one), one, trace)))
     return ""
+
+
+def raised_by(error: BaseException) -> BaseException | None:
+    """Returns what came out of the user's code, as it was raised; None = nothing did."""
+    return next((one for one in _and_below(error) if _theirs(one.__traceback__)), None)
 
 
 def full_traceback(error: BaseException) -> str:
     """Returns the whole traceback, or its end, where the reason stands."""
     return _end("".join(traceback.format_exception(error)))
+
+
+def _and_below(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error, and those whose words it replaced."""
+    while error is not None:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+            continue
+        yield error
+        hidden = error.__suppress_context__ or error.__cause__ is not None
+        error = error.__cause__ if hidden else error.__context__
 
 
 def _end(text: str) -> str:

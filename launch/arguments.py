@@ -206,7 +206,17 @@ def _compare(compare: argparse.ArgumentParser) -> None:
 
 
 def _explain(explain: argparse.ArgumentParser) -> None:
-    shared.run_folder(explain)
+    explain.add_argument(
+        "folder", nargs="?", type=shared.path, metavar="RUN_DIR", help="what a run has written"
+    )
+    explain.add_argument(
+        "--broker",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="a run that trains, instead; default: the one on this machine",
+    )
+    shared.key(explain, "none; any of the run's will do")
     explain.add_argument(
         "--apply", type=shared.path, metavar="FILE", help="write the run with the remedy there"
     )

@@ -104,8 +104,14 @@ def _log(given: argparse.Namespace) -> int:
 
 
 def _explain(given: argparse.Namespace) -> int:
-    from headrace.launch.explain import explain
+    from headrace.launch.explain import explain, running
 
+    if given.broker is not None and given.folder is None and given.apply is None:
+        return running.explain(given.broker, key=given.key)
+    if given.broker is not None or given.folder is None:
+        raise run_file.ConfigError(
+            "name the run's folder, or the --broker of one that trains; --apply needs the folder"
+        )
     return explain.explain(given.folder, apply=given.apply)
 
 

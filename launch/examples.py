@@ -30,6 +30,7 @@ _ALL = {
     "explain": (
         ("headrace explain headrace-runs/cartpole", "the first thing first, with its prediction"),
         ("headrace explain headrace-runs/mine --apply faster.toml", "as a run file"),
+        ("headrace explain --broker tcp://10.0.0.1:5755", "a run that trains, from anywhere"),
     ),
     "tune-speed": (
         ("headrace tune-speed mine.toml", "a minute of short trainings, mine-fast.toml"),

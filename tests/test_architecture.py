@@ -80,15 +80,18 @@ MAY_IMPORT = {
         "launch/process learner learner/algorithms learner/batches learner/models launch/web"
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
-    "launch/explain": ("broker launch/comparison launch/config launch/process launch/results"),
+    "launch/explain": (
+        "broker broker/transport launch/comparison launch/config launch/monitor launch/process "
+        "launch/results"
+    ),
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker/journal launch/config launch/process launch/results",
     "launch/roles": (
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
         "broker/peers broker/protocol broker/security broker/server broker/server/connections "
-        "broker/transport broker/weights launch/config launch/monitor launch/monitor/page "
-        "launch/process launch/results learner learner/algorithms learner/batches learner/models "
-        "learner/models/encoders launch/web"
+        "broker/transport broker/weights launch/config launch/explain launch/monitor "
+        "launch/monitor/page launch/process launch/results learner learner/algorithms "
+        "learner/batches learner/models learner/models/encoders launch/web"
     ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/weights "

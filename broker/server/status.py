@@ -1,9 +1,11 @@
 """The status of the run for those who watch it: what peers report, and what the broker counts."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.broker import sanitise
+from headrace.broker.decimated_curve import DecimatedCurve
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.protocol import hello_payload
@@ -17,31 +19,6 @@ _EVERY_S: Final = 0.1
 # Learners and evaluators that are shown.
 _MOST_SHOWN: Final = 64
 _MOST_LATE: Final = 20
-# Points of the learning curve.
-_MOST_POINTS: Final = 256
-
-
-class DecimatedCurve:
-    """Keeps a curve of at most 256 points in the order of x: the distance between them doubles when
-    there are too many."""
-
-    def __init__(self) -> None:
-        self._points: list[tuple[float, float]] = []
-        self._apart = 0.0  # a point nearer to the last one is not kept
-
-    def add(self, x: float, y: float) -> None:
-        points = self._points
-        if points and x < points[-1][0]:  # an older checkpoint: what follows was undone
-            points[:] = [point for point in points if point[0] < x]
-        if points and (x == points[-1][0] or x - points[-1][0] < self._apart):
-            return
-        points.append((x, y))
-        if len(points) > _MOST_POINTS:
-            del points[1::2]
-            self._apart = (points[-1][0] - points[0][0]) / len(points)
-
-    def points(self) -> list[tuple[float, float]]:
-        return self._points.copy()
 
 
 class RunStatus:
@@ -58,13 +35,14 @@ class RunStatus:
     ) -> None:
         self.sampler_totals = SamplerTotals()
         self.peer_errors = PeerErrors()
+        self.explained: Sequence[str] = ()  # what holds the run back, in words; set by its owner
         self._inc = inc  # the broker's incarnation
         self._began = time.monotonic()  # when the broker did
         self._beat_s = beat_s
         self._ledger = ledger
         self._roster = roster
         self._weight_messages = weight_messages
-        self._curve = DecimatedCurve()  # (steps trained on, mean return)
+        self._curve: DecimatedCurve[float] = DecimatedCurve()  # (steps trained on, mean return)
         self._packed = b""
         self._until = float("-inf")  # the packed one is fresh before
 
@@ -126,6 +104,7 @@ class RunStatus:
             "late": self._late(now),
             "troubles": self.peer_errors.shown(now),
             "curve": self._curve.points(),
+            "explain": self.explained,
             "over": ledger.run_complete,
         }
 

@@ -1,4 +1,5 @@
-"""`headrace explain RUN_DIR`: what holds a run back, the first thing first, and what to set."""
+"""`headrace explain RUN_DIR|--broker`: what holds a run back, the first thing first, and what to
+set."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from headrace.launch.explain.finding import Finding
 from headrace.launch.process import runtime
 
 _NOTHING = "nothing stands out"
+_UNTRAINED = "nothing was trained"
+_SHORT = "the run is too short to tell"
+_ELSEWHERE = "of a run that goes on, headrace explain --broker tells where the samplers' time goes"
 _LEAST_SHOWN = 0.01  # of a process's time
 
 
@@ -20,7 +24,7 @@ def explain(folder: Path, *, apply: Path | None) -> int:
     the exit status."""
     figures = run_figures.read(folder)
     found = findings(figures)
-    print("\n".join(lines(figures, found)))  # noqa: T201
+    print("\n".join(lines(figures, found) + [_ELSEWHERE] * (not figures.samplers)))  # noqa: T201
     if apply is not None:
         print(_apply(folder, apply, found))  # noqa: T201
     return runtime.OK
@@ -37,9 +41,9 @@ def lines(figures: Figures, found: list[Finding]) -> list[str]:
     told = [f"{number}. {finding.words()}" for number, finding in enumerate(found, 1)]
     if not told:
         long_enough = figures.tells_of_learning or figures.solved
-        told = [_NOTHING if long_enough else "the run is too short to tell"]
-    told.append(f"learner   {_shares(figures.learner)}")
-    told.append(f"samplers  {_shares(_parts(figures.samplers))}")
+        told = [_NOTHING if long_enough else _SHORT if figures.lines else _UNTRAINED]
+    told.append(f"learner   {_shares(figures.learner) or 'not known yet'}")
+    told.append(f"samplers  {_shares(_parts(figures.samplers)) or 'not known yet'}")
     return told
 
 
@@ -64,7 +68,7 @@ def _parts(samplers: Mapping[str, float]) -> dict[str, float]:
 def _shares(parts: Mapping[str, float]) -> str:
     shown = sorted(parts.items(), key=lambda part: -part[1])
     words = [f"{name.replace('_', ' ')} {100 * share:.0f} %" for name, share in shown]
-    return ", ".join(words[: sum(share >= _LEAST_SHOWN for _, share in shown)]) or "not known yet"
+    return ", ".join(words[: sum(share >= _LEAST_SHOWN for _, share in shown)])
 
 
 def _apply(folder: Path, to: Path, found: list[Finding]) -> str:

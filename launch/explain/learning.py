@@ -9,6 +9,7 @@ from headrace.launch.explain.finding import Finding
 
 _LARGE_BONUS = 0.1  # ten times what is usual
 _USUAL_LR, _LARGE_LR = 1e-3, 0.02  # more than the second no network here learns by
+_LARGE_KL = 0.1  # nats: what one step may change the policy by
 _LEAST_KL = 1e-6  # nats: less is rounded away
 _LEAST_ENTROPY = 0.02  # nats: 3 times in 1000 another action
 _PART = 0.9  # of the lines in which something must be so, to be so all the time
@@ -79,8 +80,11 @@ def _step_size(figures: Figures) -> Iterator[Finding]:
     """Speaks of updates that throw the policy about, or have thrown it somewhere for good."""
     if figures.solved or figures.run.pacing.max_lag > 8:
         return
-    kl, lr = figures.median("kl"), _lr(figures)
-    if kl > 0.1:
+    kl, lr, algorithm = figures.median("kl"), _lr(figures), figures.run.algorithm
+    # Between playing and training lie as many of APPO's steps as it uses a batch, and of what
+    # IMPALA remembers any number.
+    most = _LARGE_KL * algorithm.uses if algorithm.name == "appo" else _LARGE_KL
+    if kl > most and not algorithm.replay_share:
         yield Finding(
             "step size",
             f"each update changes the policy a lot (KL {kl:.2g} nats, 0.01 to 0.05 are usual)",

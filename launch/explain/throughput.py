@@ -1,5 +1,6 @@
 """Finds what bounds the steps a second: the learner, acting, the environment, the broker's credit,
-or a core that nobody uses. Pure functions of a run's figures.
+or a core that nobody uses. Pure functions of a run's figures. None speaks against the default of an
+algorithm: that is as fast as its learning allows.
 
     learner waits, samplers do not    the samplers bound it: environment, network, their own loop
     samplers wait, learner does not   the learner bounds it: the phase that takes most of its time
@@ -8,17 +9,17 @@ or a core that nobody uses. Pure functions of a run's figures.
 
 from collections.abc import Iterator
 
+from headrace.launch.config import algorithm_defaults, run_file
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
 
 _LEAST_GAIN = 1.25  # what promises less is not worth a line
 _BUSY = 0.85  # share of its time from which on a process is the bound
 _WAITS = 0.35  # share of its time from which on it waits for others
-_IDLE = 0.7  # share that a sampler waits where no setting helps, and still is worth a line
-_MANY_USES = 8  # of a batch
 _WIDE = 512  # a hidden layer that costs more than most tasks need
 _ROWS = 16  # observations that one call of a small network takes about as long for as one
 _GROUPS = 16  # that wait for slow environments side by side
+_SLOW_STEP_S = 1e-3  # an environment that steps faster waits for nothing
 
 
 def find(figures: Figures) -> list[Finding]:
@@ -70,25 +71,19 @@ def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
         return
     trains = sum(shares.get(name, 0.0) for name in ("forward", "backward", "optimise"))
     why = f"{_percent(trains)} with network and gradients"
-    if run.algorithm.name == "appo" and run.algorithm.uses >= _MANY_USES:
+    if run.algorithm.uses > _default(run, "algorithm.uses", run.algorithm.uses):
         yield finding(why, (f"algorithm.uses={run.algorithm.uses // 2}",), 1 - 0.5 * trains)
         return
     if max(run.model.hidden, default=0) >= _WIDE:
         hidden = ", ".join(str(max(16, width // 4)) for width in run.model.hidden)
         yield finding(why, (f"model.hidden=[{hidden}]",), 1 - 15 / 16 * trains)
-    elif samplers_wait >= _IDLE and run.algorithm.name != "ppo":  # whose samplers have to wait
-        yield Finding(
-            "learner",
-            f"{what}, {why}, and samplers wait {_percent(samplers_wait)}",
-            advice="a GPU, or more ranks by torchrun, would train faster",
-        )
 
 
 def _pacing(figures: Figures) -> Iterator[Finding]:
     """Explains both sides waiting for one another. For PPO that is as it should be: what it learns
-    from was played by the weights that it starts from."""
+    from was played by the weights that it starts from, and its default is 0."""
     run, learner, samplers = figures.run, figures.learner, figures.samplers
-    if run.algorithm.name == "ppo":
+    if run.pacing.max_lag >= _default(run, "pacing.max_lag", 0):
         return
     lag = max(2, run.pacing.max_lag * 2)
     cores = figures.cores / figures.cores_busy if figures.cores_busy else 2.0
@@ -110,7 +105,8 @@ def _samplers(figures: Figures) -> Iterator[Finding]:
     learner_could = 1 / max(0.05, 1 - figures.learner["wait"])
     acts = max(0.0, 1 - on_loop - waits - shares.get("wait_credit", 0.0))
     # Environments that sleep, as those that wait for a simulator, keep no core busy.
-    if max(on_loop, waits) >= 0.5 and figures.cores_busy < 0.6 * min(figures.cores, 2):
+    slow = not 0 < figures.step_s < _SLOW_STEP_S
+    if slow and max(on_loop, waits) >= 0.5 and figures.cores_busy < 0.6 * min(figures.cores, 2):
         yield from _slow_environment(figures, max(on_loop, waits), learner_could)
     elif idle >= 0.3 * figures.cores and run.actor.count < figures.cores:
         gain = min(learner_could, figures.cores / run.actor.count, figures.cores / _used(figures))
@@ -123,12 +119,14 @@ def _samplers(figures: Figures) -> Iterator[Finding]:
         )
     if acts >= 0.5:
         yield from _acting(figures, acts, learner_could)
-    if max(on_loop, waits) >= _BUSY and idle < 0.3 * figures.cores:
+    if max(on_loop, waits) >= _BUSY and (idle < 0.3 * figures.cores or not figures.cores):
+        busy, spare = f", and all {figures.cores} cores are busy", ""
+        if not figures.cores:
+            busy, spare = "", "threads (actor.stepping) where cores are idle, "
         yield Finding(
             "environment",
-            f"the environment takes {_percent(max(on_loop, waits))} of the samplers' time, and all"
-            f" {figures.cores} cores are busy",
-            advice="a faster environment, or more machines (headrace node), would give more",
+            f"the environment takes {_percent(max(on_loop, waits))} of the samplers' time{busy}",
+            advice=f"{spare}a faster environment or more machines (headrace node) would give more",
         )
 
 
@@ -162,7 +160,7 @@ def _acting(figures: Figures, share: float, most: float) -> Iterator[Finding]:
     few observations as for one."""
     run = figures.run
     rows = run.unroll.envs * run.actor.groups
-    if rows >= _ROWS:
+    if rows >= _ROWS or run.unroll.envs >= _default(run, "unroll.envs", _ROWS):
         return
     envs = _ROWS // run.actor.groups
     times = envs / run.unroll.envs
@@ -174,6 +172,11 @@ def _acting(figures: Figures, share: float, most: float) -> Iterator[Finding]:
         (f"unroll.envs={envs}", f"pacing.batch_unrolls={batch}"),
         gain=min(most, 1 / (1 - share * (1 - 1 / times))),
     )
+
+
+def _default(run: run_file.Run, key: str, otherwise: int) -> int:
+    """Returns what the run's algorithm sets where nobody does; `otherwise` if it leaves it."""
+    return int(algorithm_defaults.of(run_file.to_dict(run)).get(key, otherwise))
 
 
 def _percent(share: float) -> str:

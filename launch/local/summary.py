@@ -10,9 +10,9 @@ from typing import Any
 from headrace.broker import durable
 from headrace.broker.journal import audit, fates
 from headrace.broker.quarter_shares import quarter_shares
-from headrace.broker.sampler_figures import WAITS
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import StopSection
+from headrace.launch.explain import figures
 from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
@@ -71,7 +71,7 @@ def write(
         "peak_rss_mb": round(tree.peak_mb, 1),
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
         "phase_seconds": learner.get("phase_seconds", {}),
-        "sampler_seconds": _sampler_seconds(broker.get("samplers", {})),
+        "sampler_seconds": figures.sampler_seconds(broker.get("samplers", {})),
         "machine": learner.get("machine", {}),
     }
     durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
@@ -179,18 +179,6 @@ def _rate(sampled: Sequence[tuple[float, float]]) -> float:
 def _per_step(broker: dict[str, Any], account: audit.Account) -> float | None:
     sent = broker.get("unroll_bytes")
     return round(sent / account.env_steps, 1) if sent and account.env_steps else None
-
-
-def _sampler_seconds(totals: dict[str, float]) -> dict[str, float]:
-    """Returns where the time of all samplers went; {} = the broker was killed."""
-    named = {
-        "all": "wall_s",
-        "environment": "env_s",
-        "environment_on_loop": "loop_env_s",
-        "network": "inference_s",
-        **{f"wait_{why}": f"wait_{why}_s" for why in WAITS},
-    }
-    return {name: round(totals.get(key, 0.0), 3) for name, key in named.items() if totals}
 
 
 def _rounded(value: float | None) -> float | None:

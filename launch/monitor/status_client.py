@@ -7,13 +7,17 @@ from typing import Any, Final
 
 import zmq
 
+from headrace.broker import sanitise
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
+from headrace.launch.config.run_file import ConfigError
 from headrace.launch.process import runtime
 
 _PATIENCE_S: Final = 2.0
 _AGAIN_S: Final = 0.5
+_ANSWERS_S: Final = 5.0
+_TURN_S: Final = 0.2  # how late a signal may be noticed
 
 
 class StatusClient:
@@ -108,3 +112,21 @@ class PolledStatus:
             if client.last_status_at != before:
                 return client.status
         return {**client.status, "silent_s": client.silent_s()}
+
+
+def wait_for_first(client: StatusClient, address: str, asked: runtime.StopRequested) -> bool:
+    """Waits for the first status; returns False if asked to stop before. Raises ConfigError if no
+    broker answers or it refuses us."""
+    deadline = time.monotonic() + _ANSWERS_S
+    while not asked and client.last_status_at is None:
+        if client.refused:
+            raise ConfigError(f"{address}: {sanitise.words(client.refused, 1000)}")
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"no broker answers at {address} within {_ANSWERS_S:.0f} s: does one run there, and"
+                f" does it want a --key? headrace doctor --broker {address} says more"
+            )
+        client.ask()
+        client.wait(_TURN_S)
+        client.receive()
+    return not asked

@@ -13,15 +13,14 @@ from rich.live import Live
 
 from headrace.broker import sanitise
 from headrace.broker.transport import endpoints
-from headrace.launch.config import keyring, run_file
-from headrace.launch.monitor import local_brokers, screens
+from headrace.launch.config import keyring
+from headrace.launch.monitor import local_brokers, screens, status_client
 from headrace.launch.monitor.page import page
 from headrace.launch.monitor.rates import Rates
 from headrace.launch.monitor.status_client import PolledStatus, StatusClient
 from headrace.launch.process import logs, runtime
 from headrace.launch.web import http
 
-_ANSWERS_S = 5.0
 _EVERY_S = 1.0
 _ONCE_S = 2.0
 # How late a signal may be noticed, too.
@@ -42,32 +41,12 @@ def top(
         if port is not None:
             return _serve(client, address, host=host, port=port, names=names)
         asked = runtime.StopRequested()
-        if not _wait_for_first_status(client, address, asked):
+        if not status_client.wait_for_first(client, address, asked):
             return runtime.OK
         if not sys.stdout.isatty():
             return _once(client, asked)
         with _keys() as keys:
             return _live(client, asked, keys)
-
-
-def _wait_for_first_status(
-    client: StatusClient, address: str, asked: runtime.StopRequested
-) -> bool:
-    """Waits for the first status; returns False if asked to stop before. Raises ConfigError if no
-    broker answers or it refuses us."""
-    deadline = time.monotonic() + _ANSWERS_S
-    while not asked and client.last_status_at is None:
-        if client.refused:
-            raise run_file.ConfigError(f"{address}: {sanitise.words(client.refused, 1000)}")
-        if time.monotonic() > deadline:
-            raise run_file.ConfigError(
-                f"no broker answers at {address} within {_ANSWERS_S:.0f} s: does one run there, and"
-                f" does it want a --key? headrace doctor --broker {address} says more"
-            )
-        client.ask()
-        client.wait(_TURN_S)
-        client.receive()
-    return not asked
 
 
 def _once(client: StatusClient, asked: runtime.StopRequested) -> int:
@@ -163,7 +142,7 @@ def _serve(
     stops = (signal.SIGTERM, signal.SIGINT)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # its threads must not receive them
     try:
-        _wait_for_first_status(client, address, runtime.StopRequested())
+        status_client.wait_for_first(client, address, runtime.StopRequested())
         logs.start("top")
         found = http.serve(
             http.registry("view"),

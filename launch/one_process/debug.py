@@ -1,7 +1,7 @@
 """`headrace train --debug`: the sampler and the learner take turns in one thread, for a debugger.
 
-breakpoint() in an environment, a wrapper or an encoder stops everything. An exception there is not
-handled: it ends the run where it was raised, so a debugger can stop at it, too.
+breakpoint() in an environment, a wrapper, an encoder or a loss stops everything. An exception there
+is not handled: it ends the run as it was raised, so a debugger can stop at it, too.
 """
 
 import bdb
@@ -10,6 +10,7 @@ import sys
 
 import torch
 
+from headrace.actors import users_code
 from headrace.actors.envs import envpool
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.stepper import EnvFailure
@@ -38,10 +39,13 @@ def debug(start: starts.Start, *, record: bool, evaluate: bool) -> int:
         try:
             return _train(run, start)
         except BaseException as error:
-            if not _left(error):
+            if _left(error):
+                log.warning("left before the end; nothing is kept of what came after a checkpoint")
+                return runtime.LIMIT
+            theirs = users_code.raised_by(error)
+            if theirs is None or theirs is error:
                 raise
-            log.warning("left before the end; nothing is kept of what came after a checkpoint")
-            return runtime.LIMIT
+            raise theirs from None  # our words for it, a line, were raised elsewhere
 
 
 def _train(run: run_file.Run, start: starts.Start) -> int:

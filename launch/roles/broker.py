@@ -23,6 +23,7 @@ from headrace.broker.server.server import Server
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.key_gate import Gate
 from headrace.launch.config import differences, keyring, run_file, shared_run
+from headrace.launch.explain.watched import WatchedRun
 from headrace.launch.monitor import prometheus_targets
 from headrace.launch.monitor.loop_status import LoopStatus
 from headrace.launch.monitor.page import page
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # Between two looks whether this machine has the address by now.
 _ADDRESS_S = 1.0
+# Between two looks at how the run trains.
+_JUDGED_EVERY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +98,19 @@ async def _serve(run: run_file.Run, options: Options) -> int:
             async with asyncio.TaskGroup() as group:
                 watch = role.watch(functools.partial(_watchdog_reading, server))
                 group.create_task(watch.loop(), name="notify")
+                group.create_task(_judge_loop(server, WatchedRun(run)), name="explain")
                 await server.run()
         finally:
             _report(server, options.report)
     return runtime.OK
+
+
+async def _judge_loop(server: Server, watched: WatchedRun) -> None:
+    """Says in the status what holds the run back. Ends by cancellation."""
+    while True:
+        await asyncio.sleep(_JUDGED_EVERY_S)
+        watched.look(server.status(), server.run_status.sampler_totals.totals)
+        server.run_status.explained = watched.lines()
 
 
 async def _wait_for_address(bind: str) -> None:

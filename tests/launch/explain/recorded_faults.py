@@ -1,8 +1,8 @@
 """Runs with one thing wrong, and healthy ones, as they were recorded on two cores.
 
-    python -m tests.launch.explain.recorded_faults FOLDER [SEED]    trains all of them, five minutes
+    python -m tests.launch.explain.recorded_faults FOLDER [NAME ...]    all of them: ten minutes
 
-With FOLDER `tests/launch/explain/recordings` and seed 1 it makes the recordings that tests read.
+With FOLDER `tests/launch/explain/recordings` it makes the recordings that tests read.
 """
 
 import json
@@ -22,7 +22,7 @@ _COLUMNS = (
     "time_forward", "time_backward", "time_optimise", "time_publish", "time_checkpoint",
 )  # fmt: skip
 _KEPT = (
-    "stop_reason", "wall_s", "first_train_s", "cpu_s",
+    "stop_reason", "env_steps", "wall_s", "first_train_s", "cpu_s",
     "nonfinite_steps", "unrolls", "sampler_seconds", "phase_seconds", "machine",
 )  # fmt: skip
 
@@ -34,6 +34,10 @@ class Recorded:
     run: str
     finding: str
     sets: tuple[str, ...] = ()
+
+
+def _bare(env: str, algorithm: str, steps: int) -> tuple[str, ...]:
+    return (f"env.id={env}", f"algorithm.name={algorithm}", f"stop.steps={steps}")
 
 
 _SPEED = ("stop.return=none", "stop.seconds=12")
@@ -48,6 +52,18 @@ ALL = {
     "healthy-appo": Recorded("cartpole", ""),
     "healthy-ppo": Recorded("cartpole-ppo", ""),
     "healthy-vector": Recorded("cartpole-vector", ""),
+    "healthy-catch": Recorded("catch", ""),
+    "healthy-masked": Recorded("masked", ""),
+    "healthy-acrobot": Recorded("acrobot", ""),
+    "healthy-pendulum": Recorded("pendulum", "", ("stop.steps=300_000",)),
+    "healthy-pendulum-ppo": Recorded("pendulum-ppo", ""),
+    "healthy-tmaze": Recorded("tmaze", ""),
+    "healthy-bare-appo": Recorded("bare", "", _bare("CartPole-v1", "appo", 60_000)),
+    "healthy-bare-appo-pendulum": Recorded("bare", "", _bare("Pendulum-v1", "appo", 60_000)),
+    "healthy-bare-impala": Recorded("bare", "", _bare("CartPole-v1", "impala", 60_000)),
+    "healthy-bare-impala-catch": Recorded("bare", "", _bare("headrace/Catch-v0", "impala", 6_000)),
+    "healthy-bare-ppo": Recorded("bare", "", _bare("Acrobot-v1", "ppo", 60_000)),
+    "healthy-bare-ppo-pendulum": Recorded("bare", "", _bare("Pendulum-v1", "ppo", 60_000)),
     "one-core": Recorded(
         "lockstep-busy",
         "one core",
@@ -95,7 +111,7 @@ def keep(folder: Path, to: Path) -> None:
     without_words = (re.sub("  # .*", "", line) for line in run if line and line[0] != "#")
     (to / "run.toml").write_text("".join(f"{line}\n" for line in without_words))
     summary = json.loads((folder / "summary.json").read_text())
-    kept = {key: summary[key] for key in _KEPT}
+    kept = {key: summary[key] for key in _KEPT if key in summary}
     (to / "summary.json").write_text(json.dumps(kept, indent=1) + "\n")
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "entropy" in line]
@@ -108,11 +124,11 @@ def _compact(line: dict[str, Any]) -> str:
     return json.dumps(line, separators=(",", ":"))
 
 
-def main(to: Path, seed: str) -> None:
-    """Trains every run and keeps what explain reads of it."""
-    for name, recorded in ALL.items():
-        out = to / f"{name}.whole"
-        words = ["train", recorded.run, "--quiet", "--out", str(out), "--seed", seed]
+def main(to: Path, *names: str) -> None:
+    """Trains every run, or those that are named, and keeps what explain reads of it."""
+    for name in names or ALL:
+        recorded, out = ALL[name], to / f"{name}.whole"
+        words = ["train", recorded.run, "--quiet", "--out", str(out), "--seed", "1"]
         words += [word for one in recorded.sets for word in ("--set", one)]
         subprocess.run([sys.executable, "-m", "headrace.launch.cli", *words], check=False)
         keep(out, to / name)
@@ -120,4 +136,4 @@ def main(to: Path, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *(sys.argv[2:] or ["1"]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

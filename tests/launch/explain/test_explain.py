@@ -93,11 +93,52 @@ def test_a_lag_that_max_lag_cannot_lower_gets_advice_instead_of_what_is_set_alre
     assert found.sets == ("pacing.max_lag=4",)
 
 
-def test_ppo_that_waits_for_its_samplers_does_as_it_should() -> None:
+def test_nothing_is_said_against_the_default_of_an_algorithm() -> None:
+    """The same figures, and a setting that somebody chose."""
     waits: Any = {"learner": {"wait": 0.5, "forward": 0.5}, "samplers": {"wait_credit": 0.5}}
-    more = {**waits, "cores": 2, "cores_busy": 1.0}
-    assert not throughput.find(of("cartpole-ppo", **more))
-    assert [one.name for one in throughput.find(of("cartpole", **more))] == ["pacing"]
+    busy: Any = {"learner": {"forward": 1.0}, "samplers": {"wait_credit": 0.9}}
+    acts: Any = {"learner": {"wait": 0.9, "forward": 0.1}, "samplers": {"network": 0.9}}
+
+    def named(name: str, *sets: str, **more: Any) -> list[str]:
+        return [
+            one.name for one in throughput.find(of(name, sets, cores=2, cores_busy=1.0, **more))
+        ]
+
+    assert not named("cartpole-ppo", **waits)
+    assert not named("cartpole", **waits)
+    assert named("cartpole", "pacing.max_lag=0", **waits) == ["pacing"]
+    bare = ("env.id=CartPole-v1", "algorithm.name=appo")
+    assert not named("bare", *bare, **busy)
+    assert named("bare", *bare, "algorithm.uses=16", **busy) == ["learner"]
+    assert not named("bare", *bare, "actor.count=2", "actor.groups=1", **acts)
+    one = ("actor.count=2", "actor.groups=1", "unroll.envs=1")
+    assert named("bare", *bare, *one, **acts) == ["acting"]
+
+
+def test_a_large_step_is_judged_by_how_often_a_batch_is_used() -> None:
+    lines = [
+        {"t": float(at), "trained_steps": 0.0, "entropy": 0.5, "kl": 0.15, "mean_return": 1.0}
+        for at in range(9)
+    ]
+
+    def named(*sets: str) -> list[str]:
+        return [one.name for one in learning.find(of("cartpole", sets, lines=lines))]
+
+    impala = ("algorithm.name=impala", "algorithm.replay_share=0.0")
+    for sets in ((), ("algorithm.name=ppo",), impala):
+        assert named(*sets) == ["step size"]
+    assert not named("algorithm.uses=8")
+    assert not named("algorithm.name=impala", "algorithm.replay_share=0.75")
+
+
+def test_an_environment_that_steps_fast_is_not_slow_whoever_takes_the_cores() -> None:
+    plays: Any = {
+        "learner": {"wait": 0.9, "forward": 0.1},
+        "samplers": {"environment_on_loop": 0.95},
+    }
+    assert not throughput.find(
+        of(**plays, cores=2, cores_busy=0.2, step_s=1e-4, sets=("actor.count=2",))
+    )
 
 
 def test_a_slow_environment_is_told_from_one_that_computes() -> None:
@@ -146,6 +187,27 @@ def test_of_a_young_run_it_says_that_it_is_too_short(
 ) -> None:
     assert main(["explain", str(young)]) == 0
     assert capsys.readouterr().out.startswith("the run is too short to tell")
+    assert explain.first_line(young) == ""
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"), [(0, "nothing was trained"), (1, "the run is too short to tell")]
+)
+def test_a_run_that_hardly_trained_gets_no_diagnosis(
+    trained: int, said: str, young: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was ended while its samplers began, or after one version: its time tells of starting."""
+    if not trained:
+        (young / "history.jsonl").write_text('{"t": 1, "trained_steps": 0}\n')
+    summary = {
+        "wall_s": 9.0,
+        "first_train_s": 2.0 if trained else None,
+        "phase_seconds": {"wait": 0.1, "checkpoint": 1.2},
+        "sampler_seconds": {"all": 5.0, "wait_credit": 4.0},
+    }
+    (young / "summary.json").write_text(json.dumps(summary))
+    assert main(["explain", str(young)]) == 0
+    assert capsys.readouterr().out.startswith(said)
     assert explain.first_line(young) == ""
 
 

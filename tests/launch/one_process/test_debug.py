@@ -2,6 +2,7 @@
 
 import bdb
 import re
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,56 @@ def test_what_an_environment_raises_comes_out_as_it_is(
         train(tmp_path)
     assert raised.traceback[-1].name == "step"  # a debugger stops in the user's own frame
     assert Sick.steps == 40
+
+
+THEIRS = """
+import gymnasium
+import torch
+
+def loss(given):
+    raise ZeroDivisionError("mine")
+
+def schedule(steps):
+    raise ZeroDivisionError("mine")
+
+def env():
+    raise ZeroDivisionError("mine")
+
+class Eyes(torch.nn.Module):
+    units = 8
+
+    def __init__(self, leaves, rng, only_when_it_acts=False):
+        super().__init__()
+        self.full, self.acts = torch.nn.Linear(4, 8), only_when_it_acts
+
+    def forward(self, obs):
+        rows = obs["obs"]
+        if not self.acts or rows.any():
+            raise ZeroDivisionError("mine")
+        return self.full(rows)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "function"),
+    [
+        (("algorithm.loss=theirs:loss",), "loss"),
+        (("learner.lr=theirs:schedule",), "schedule"),
+        (("env.id=theirs:env",), "env"),
+        (("model.kind=theirs:Eyes",), "forward"),
+        (("model.kind=theirs:Eyes", "model.kwargs.only_when_it_acts=true"), "forward"),
+    ],
+)
+def test_a_debugger_stops_where_their_own_code_raised(
+    sets: tuple[str, ...], function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run says of it otherwise, in one line, was raised elsewhere."""
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    with pytest.raises(ZeroDivisionError, match="mine") as raised:
+        train(tmp_path / "out", "model.obs_scale=[]", *sets)
+    assert raised.traceback[-1].name == function
 
 
 @pytest.mark.parametrize("kind", [bdb.BdbQuit, KeyboardInterrupt])

@@ -8,6 +8,8 @@ OURS = """
 import gymnasium
 import torch
 
+from headrace.learner.algorithms.losses import LOSSES
+
 class Env(gymnasium.Wrapper):
     steps = 0
 
@@ -22,21 +24,28 @@ def env():
 
 class Eyes(torch.nn.Module):
     units = 8
+    stopped = False
 
     def __init__(self, leaves, rng):
         super().__init__()
         self.full = torch.nn.Linear(4, 8)
 
     def forward(self, obs):
-        if torch.is_grad_enabled() and Env.steps > 70:
+        if torch.is_grad_enabled() and Env.steps > 70 and not Eyes.stopped:
+            Eyes.stopped = True
             breakpoint()
         return self.full(obs["obs"]).relu()
+
+def loss(given):
+    breakpoint()
+    return LOSSES["appo"](given)
 """
 
 
-def test_breakpoints_in_an_environment_and_in_an_encoder(tmp_path: Path) -> None:
+def test_breakpoints_in_an_environment_an_encoder_and_a_loss(tmp_path: Path) -> None:
     (tmp_path / "ours.py").write_text(OURS)
-    sets = ("env.id=ours:env", "model.kind=ours:Eyes", "model.obs_scale=[]", "unroll.length=10")
+    ours = ("env.id=ours:env", "model.kind=ours:Eyes", "algorithm.loss=ours:loss")
+    sets = (*ours, "model.obs_scale=[]", "unroll.length=10")
     given = [word for one in sets for word in ("--set", one)]
     terminal = Terminal("train", "cartpole", "--debug", *given, folder=tmp_path)
     try:
@@ -50,6 +59,12 @@ def test_breakpoints_in_an_environment_and_in_an_encoder(tmp_path: Path) -> None
         terminal.forget()
         terminal.types(b"p Env.steps > 70\n")
         terminal.says(r"True[\s\S]*\(Pdb\) $")
+        terminal.forget()
+        terminal.types(b"c\n")
+        terminal.says(r'LOSSES\["appo"\]\(given\)[\s\S]*\(Pdb\) $')
+        terminal.forget()
+        terminal.types(b"p given.config.name * 2\n")
+        terminal.says(r"appoappo[\s\S]*\(Pdb\) $")
         terminal.types(b"q\n")
         assert terminal.ends() == 3
         assert "left before the end" in terminal.said

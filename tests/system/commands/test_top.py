@@ -44,6 +44,21 @@ def test_once_into_a_file(place: Place) -> None:
     assert re.search(r"^ledger +every unroll that came in has its place$", text, re.MULTILINE)
 
 
+def test_explain_of_a_run_that_trains(place: Place) -> None:
+    place.broker()
+    place.learner(), place.actor()
+    place.trains(20)
+
+    def explained() -> str:
+        explain = place.headrace("explain", "--broker", place.ipc)
+        assert explain.ends() == 0, explain.text()
+        return explain.text() if "not known yet" not in explain.text() else ""
+
+    *_, learner, samplers = until(explained, "looks at the run").splitlines()
+    assert re.match(r"learner   .*\d %", learner)
+    assert re.match(r"samplers  .*\d %", samplers)
+
+
 def test_in_a_terminal_it_outlives_the_broker(place: Place) -> None:
     broker = place.broker()
     place.learner(), place.actor()

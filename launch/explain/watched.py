@@ -1,0 +1,58 @@
+"""Judges a run while it trains, by what its peers tell the broker."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from headrace.broker.decimated_curve import DecimatedCurve
+from headrace.launch.config.run_file import Run
+from headrace.launch.explain import explain, figures
+from headrace.launch.explain.figures import Figures
+
+_MOST_FOUND: Final = 5
+_MOST_WORDS: Final = 400  # of a line
+
+
+class _Look(NamedTuple):
+    """Holds what was told at one time."""
+
+    learner: Mapping[str, float]  # a line of the history
+    samplers: Mapping[str, float]  # totals of all samplers since the broker began
+
+
+class WatchedRun:
+    """Keeps some of its looks, however long the run is, and says what the rules say of them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._looks: DecimatedCurve[_Look] = DecimatedCurve()  # by the steps trained on
+        self._outcomes: Mapping[str, float] = {}  # at the last look
+
+    def look(self, status: Mapping[str, Any], samplers: Mapping[str, float]) -> None:
+        """Takes in a broker's status, and its totals of all samplers."""
+        self._outcomes = figures.numbers(status["outcomes"])
+        for learner in status["learners"][:1]:  # every rank tells the same
+            line = figures.numbers(learner)
+            if figures.tells_of_training(line):
+                self._looks.add(line["trained_steps"], _Look(line, dict(samplers)))
+
+    def lines(self) -> list[str]:
+        """Returns what holds the run back, the first thing first, and where the time goes."""
+        now = self.figures()
+        found = explain.findings(now)[:_MOST_FOUND]
+        return [line[:_MOST_WORDS] for line in explain.lines(now, found)]
+
+    def figures(self) -> Figures:
+        """Returns what is known of the run. Of its cores nothing: its processes may be anywhere."""
+        looks = [look for _, look in self._looks.points()]
+        lines = [look.learner for look in looks]
+        first, last = (looks[0].samplers, looks[-1].samplers) if looks else ({}, {})
+        grown = {name: total - first.get(name, 0.0) for name, total in last.items()}
+        return Figures(
+            run=self._run,
+            lines=lines,
+            learner=figures.learner_shares(lines),
+            samplers=figures.sampler_shares(figures.sampler_seconds(grown)),
+            outcomes=self._outcomes,
+            step_s=grown.get("env_s", 0.0) / max(1.0, grown.get("env_steps", 0.0)),
+            seconds=lines[-1]["t"] - lines[0]["t"] if lines else 0.0,
+        )
