@@ -107,6 +107,11 @@ _FIGHTS = (
         " it, or take algorithm.name=appo",
     ),
     _Fight(
+        lambda run: run.model.core != "none" and run.unroll.length < 16,
+        "unroll.length is below 16, and model.core learns only from what lies in one unroll: make"
+        " it twice the steps that are to be remembered",
+    ),
+    _Fight(
         lambda run: run.model.normalise_obs and bool(run.model.obs_scale),
         "model.obs_scale scales what model.normalise_obs has scaled already: leave one of them out",
     ),

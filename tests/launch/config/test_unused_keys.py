@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.launch.config import run_file
-from headrace.launch.config.unused_keys import unused
+from headrace.launch.config.unused_keys import fights, unused
 from headrace.launch.process import runtime
 from headrace.launch.roles import learner as learners
 
@@ -83,6 +83,24 @@ def test_what_belongs_to_another_choice(sets: list[str], key: str, why: str) -> 
 )
 def test_what_is_used(sets: list[str]) -> None:
     assert said(*sets) == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["algorithm.name=ppo", "pacing.max_lag=2"], "pacing.max_lag is above 1"),
+        (["model.core=lstm", "unroll.length=8"], "unroll.length is below 16"),
+        (["model.normalise_obs=true"], "model.obs_scale scales what"),
+        (["model.normalise_returns=true", "algorithm.reward_scale=0.5"], "is undone by"),
+    ],
+)
+def test_what_works_against_each_other(sets: list[str], words: str) -> None:
+    assert [words in sentence for sentence in fights(run_file.load("cartpole", sets))] == [True]
+
+
+@pytest.mark.parametrize("name", run_file.shipped())
+def test_nothing_in_a_shipped_run_works_against_another(name: str) -> None:
+    assert list(fights(run_file.load(name))) == []
 
 
 @pytest.mark.parametrize("final", [True, False])
