@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.broker.release import release
 from headrace.broker.security import keys
 from headrace.broker.server.memory_guard import PEER_BYTES
 from headrace.broker.transport.endpoints import is_loopback
@@ -130,6 +131,7 @@ class TemplateValues:
             **self._allow_words(),
             **self._key_words(machine),
             "machines": 1 + len(self.nodes),
+            "wheel": f"headrace-{release()}-py3-none-any.whl",
             "accelerators": f"  accelerators: L4:{self.ranks}\n"
             if run.learner.device == "cuda"
             else "",
