@@ -17,7 +17,11 @@ def units(units: argparse.ArgumentParser, runs: str) -> None:
     units.add_argument(
         "--nodes", default="1", metavar="N|NAME,NAME", help="sampler machines; default: 1"
     )
-    units.add_argument("--broker", help="its address; default: broker.bind, or the service's name")
+    units.add_argument(
+        "--broker",
+        help="its address, as its peers reach it (not slurm, skypilot); default: broker.bind, or"
+        " the service's name",
+    )
     units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
     units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")
     units.add_argument(

@@ -103,7 +103,11 @@ _ALL = {
         ("headrace doctor --run mine.toml --broker tcp://10.0.0.1:5755", "a run and its broker"),
     ),
     "units": (
-        ("headrace units systemd --run mine.toml --nodes node1,node2 --out units", "unit files"),
+        (
+            "headrace units systemd --run mine.toml --nodes 2 --broker tcp://10.0.0.1:5755"
+            " --out units",
+            "unit files",
+        ),
         ("headrace units slurm --run mine.toml --nodes 4 --ranks 2", "a batch script, printed"),
     ),
     "ray": (

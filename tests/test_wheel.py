@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker.release import release
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("actors", "broker", "learner", "launch")
 
@@ -21,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Builds it as `pip install` would, from this checkout."""
     out = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out), folder=ROOT)
-    (built,) = out.glob("headrace-*.whl")
+    (built,) = out.glob(f"headrace-{release()}-py3-none-any.whl")  # as headrace units calls it
     return built
 
 

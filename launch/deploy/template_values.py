@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.broker.release import release
 from headrace.broker.security import keys
 from headrace.broker.server.memory_guard import PEER_BYTES
-from headrace.broker.transport import endpoints
 from headrace.broker.transport.endpoints import is_loopback
 from headrace.launch.config import allowed_code, run_file
+from headrace.launch.deploy.broker_address import NODE_PORT, RENDEZVOUS_PORT, broker_address
 from headrace.launch.deploy.cluster import Cluster, authorised, probes
 from headrace.launch.process import descriptors
 
@@ -24,7 +25,6 @@ _CLOSE_S, _NODE_S = 10, 5
 _MOST_NODES = 10_000
 # CPUs of a pod, or besides the ranks of a Slurm node: a guess, unknown on this machine.
 _CPUS = 4
-_RENDEZVOUS_PORT = 29400
 _PLAIN = re.compile(r"[\w./+@~-]+")
 
 
@@ -61,10 +61,14 @@ class TemplateValues:
     cluster: Cluster  # for Kubernetes
 
     def __post_init__(self) -> None:
-        if self.broker is None:
-            kubernetes = self.kind == "kubernetes"
-            self.broker = "tcp://headrace-broker:5755" if kubernetes else self.run.broker.bind
-        endpoints.check(self.broker)
+        self.broker = broker_address(
+            self.kind,
+            self.broker,
+            self.run.broker.bind,
+            nodes=len(self.nodes),
+            ranks=self.ranks,
+            learners=self.learners,
+        )
         if self.kind != "kubernetes" and (given := self.cluster.given()):
             raise run_file.ConfigError(f"{given[0]} is for headrace units kubernetes")
         for option, folder in (("--key-folder", self.keys), ("--bin", self.bin)):
@@ -73,10 +77,6 @@ class TemplateValues:
                     f"{option} {folder}: spaces, quotes, $ and % mean something in these files;"
                     " choose a folder without them"
                 )
-        if not self.broker.startswith("tcp://") and (len(self.nodes), self.learners) != (1, 1):
-            raise run_file.ConfigError(
-                f"--broker {self.broker} is for one machine; give tcp://HOST:PORT for several"
-            )
 
     def words(self, *, machine: str = "head", number: int = 0) -> dict[str, object]:
         """Returns the value of every word, as seen from one machine."""
@@ -95,7 +95,7 @@ class TemplateValues:
             "metrics_host": "0.0.0.0" if self._reached_remotely() else "127.0.0.1",
             "node_port": 9101
             if self._reached_remotely()
-            else 9120 + number,  # all nodes are one machine
+            else NODE_PORT + number,  # all nodes are one machine
             "ranks": self.ranks,
             "learners": self.learners,
             "count": len(self.nodes),
@@ -103,7 +103,7 @@ class TemplateValues:
             "learner_command": self._learner_command(),
             "rendezvous_words": ""
             if self.learners == 1
-            else f" They meet at {self._host()}:{_RENDEZVOUS_PORT}, the first of them.",
+            else f" They meet at {self._host()}:{RENDEZVOUS_PORT}, the first of them.",
             "cpus": _CPUS,
             "node_memory": 2 * _CPUS,
             "node_cpus": _CPUS + 1,  # the relay, and the node itself
@@ -131,6 +131,7 @@ class TemplateValues:
             **self._allow_words(),
             **self._key_words(machine),
             "machines": 1 + len(self.nodes),
+            "wheel": f"headrace-{release()}-py3-none-any.whl",
             "accelerators": f"  accelerators: L4:{self.ranks}\n"
             if run.learner.device == "cuda"
             else "",
@@ -170,7 +171,7 @@ class TemplateValues:
         if self.learners > 1:
             rendezvous = (
                 f"--nnodes {self.learners} --rdzv-backend c10d --rdzv-id {self.run.run.name}"
-                f" --rdzv-endpoint {self._host()}:{_RENDEZVOUS_PORT}"
+                f" --rdzv-endpoint {self._host()}:{RENDEZVOUS_PORT}"
             )
         # torchrun on Python 3.11 takes --run as an option of its own.
         ranks = f"--nproc-per-node {self.ranks} -m headrace.launch.learner {run}"

@@ -4,17 +4,21 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from headrace.broker.release import release
 from headrace.launch import cli
 from tests.launch.deploy.test_units import check, tool
+from tests.needs import missing
 
 pytestmark = pytest.mark.processes
 
+WHEEL = f"headrace-{release()}-py3-none-any.whl"
 # Instead of ours: each notes that it was asked to stop. Once all are there, some end by themselves.
 STAND_IN = """#!/bin/bash
 trap 'echo "$1" >> ended; exit 0' TERM
@@ -48,7 +52,7 @@ def test_a_task_is_sound(gpu: bool, tmp_path: Path) -> None:
     }
     assert (found["name"], found["num_nodes"]) == ("headrace-cartpole", 4)
     assert found["resources"] == {"cpus": "5+"} | ({"accelerators": "L4:2"} if gpu else {})
-    assert set(found["file_mounts"].values()) == {"cartpole.toml", "keys"}
+    assert set(found["file_mounts"].values()) == {"cartpole.toml", "keys", WHEEL}
     script = tmp_path / "run.sh"
     script.write_text(found["run"])
     subprocess.run([shellcheck, "--shell=bash", str(script)], check=True)
@@ -60,6 +64,59 @@ def test_a_task_is_sound(gpu: bool, tmp_path: Path) -> None:
         "evaluate",
         "learner",
     ]
+
+
+def test_what_is_installed_comes_along(tmp_path: Path) -> None:
+    """A bare name would install whatever an index has under it."""
+    found = task(tmp_path)
+    lines = [shlex.split(line) for line in found["setup"].splitlines() if "install" in line]
+    assert lines
+    for _, _, *what in lines:
+        assert what and set(what) <= set(found["file_mounts"]), what
+
+
+def test_skypilot_itself_takes_it(tmp_path: Path) -> None:
+    """In an environment of its own: it pins what we use otherwise. Without GPUs, which it looks up
+    in a catalogue on the network."""
+    own = Path(sys.prefix, "skypilot", "bin", "python")
+    if not own.exists():
+        missing(
+            "SkyPilot is not installed: python -m venv .venv/skypilot, and pip install it there"
+        )
+    out = tmp_path / "sky"
+    task(out, "--nodes", "3", "--ranks", "2")
+    (out / "keys").mkdir()
+    (out / WHEEL).touch()
+    assert "headrace-cartpole 4 5+" in taken(own, out)
+    file = out / "headrace.sky.yaml"
+    file.write_text(file.read_text().replace("num_nodes", "num_node"))
+    assert "num_node" in taken(own, out)
+
+
+def taken(python: Path, out: Path) -> str:
+    """What SkyPilot makes of the task, or says of it."""
+    done = subprocess.run(
+        [str(python), "-c", TAKEN],
+        cwd=out,
+        env={
+            "HOME": str(out),
+            "PATH": os.environ["PATH"],
+            "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.stdout
+
+
+TAKEN = """
+import sky
+task = sky.Task.from_yaml("headrace.sky.yaml")
+task.validate()
+(resources,) = task.resources
+print(task.name, task.num_nodes, resources.cpus)
+"""
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,17 @@ def tool(name: str, package: str) -> str:
     return str(found)
 
 
+def reached(kind: str) -> tuple[str, ...]:
+    """The words for other machines, where the kind does not find them by itself."""
+    return () if kind in ("slurm", "skypilot") else ("--broker", ADDRESS)
+
+
 @pytest.mark.parametrize("kind", units.KINDS)
 def test_what_the_run_names_is_allowed_where_it_is_sampled(
     kind: str, tmp_path: Path, bin_folder: Path
 ) -> None:
     own = ("--set", "env.id=robots.arm:make", "--set", "model.kind=nets:make")
-    where = ("--broker", ADDRESS, "--key-folder", "/etc/headrace/keys")
+    where = (*reached(kind), "--key-folder", "/etc/headrace/keys")
     out = render(kind, tmp_path / "own", *own, *where, bin_folder=bin_folder)
     text = "".join(path.read_text() for path in out.iterdir() if path.is_file())
     said = re.findall(r"--allow[ =](\S+)", text)
@@ -58,12 +63,16 @@ def test_what_the_run_names_is_allowed_where_it_is_sampled(
 
 # ---- systemd ------------------------------------------------------------------------------------
 
-WIDE = ("--broker", ADDRESS, "--nodes", "2", "--key-folder", "/etc/headrace/keys")
+WIDE = ("--nodes", "2", "--key-folder", "/etc/headrace/keys", "--ranks", "2")
 SITES = {
     "one-machine": (),
-    "rack": (*WIDE, "--ranks", "2"),
-    "two-learners": (*WIDE, "--ranks", "2", "--learners", "2", "--set", "pacing.batch_unrolls=4"),
+    "rack": WIDE,
+    "two-learners": (*WIDE, "--learners", "2", "--set", "pacing.batch_unrolls=4"),
 }
+
+
+def site_words(kind: str, site: str) -> tuple[str, ...]:
+    return (*SITES[site], *(reached(kind) if site != "one-machine" else ()))
 
 
 @pytest.mark.processes
@@ -71,7 +80,7 @@ SITES = {
 def test_systemd_takes_every_unit(site: str, tmp_path: Path, bin_folder: Path) -> None:
     """It exits with 0 on an unknown key: any word is one too many."""
     analyze = tool("systemd-analyze", "systemd")
-    out = render("systemd", tmp_path / "units", *SITES[site], bin_folder=bin_folder)
+    out = render("systemd", tmp_path / "units", *site_words("systemd", site), bin_folder=bin_folder)
     shutil.copy(out / "headrace-actor@.service", out / "headrace-actor@0.service")
     (out / "headrace-actor@.service").unlink()  # of no instance, its core is no number
     files = sorted(str(p) for p in out.iterdir() if p.suffix in (".service", ".target", ".slice"))
@@ -93,7 +102,7 @@ def test_a_slip_in_a_unit_would_be_seen(tmp_path: Path, bin_folder: Path) -> Non
 @pytest.mark.parametrize("unit", ["broker", "actor@", "node", "evaluator", "learner"])
 def test_a_unit_is_exposed_little(unit: str, tmp_path: Path, bin_folder: Path) -> None:
     analyze = tool("systemd-analyze", "systemd")
-    out = render("systemd", tmp_path, *SITES["rack"], bin_folder=bin_folder)
+    out = render("systemd", tmp_path, *site_words("systemd", "rack"), bin_folder=bin_folder)
     done = subprocess.run(
         [analyze, "security", "--offline=true", str(out / f"headrace-{unit}.service")],
         capture_output=True,
@@ -173,7 +182,7 @@ def known() -> str:
 def test_every_command_is_one_that_headrace_takes(
     kind: str, site: str, tmp_path: Path, bin_folder: Path
 ) -> None:
-    out = render(kind, tmp_path / "out", *SITES[site], bin_folder=bin_folder)
+    out = render(kind, tmp_path / "out", *site_words(kind, site), bin_folder=bin_folder)
     found = {
         check(command)
         for path in out.iterdir()
