@@ -29,7 +29,7 @@ def prepare(start: starts.Start) -> None:
     for name in ("learner.json", "broker.json", "summary.json"):
         (out / name).unlink(missing_ok=True)
     if not start.resume:
-        for name in ("history.jsonl", "evaluations.jsonl", "curve.png"):
+        for name in ("history.jsonl", "evaluations.jsonl", "episodes.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)
         for name in ("ledger", "best", "record", "sinks", "tensorboard"):
             shutil.rmtree(out / name, ignore_errors=True)
