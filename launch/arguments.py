@@ -201,6 +201,11 @@ def _log(log: argparse.ArgumentParser) -> None:
 
 def _compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("folders", nargs="+", type=shared.path, metavar="DIR", help="runs")
+    compare.add_argument(
+        "--metric",
+        default="return",
+        help="return (default), evaluation; of env.metrics: NAME, evaluation.NAME",
+    )
     compare.add_argument("--html", type=shared.path, metavar="FILE", help="a page with the curves")
     compare.add_argument("--csv", type=shared.path, metavar="FILE", help="the table")
 

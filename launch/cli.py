@@ -161,7 +161,7 @@ def _sweep(given: argparse.Namespace) -> int:
 def _compare(given: argparse.Namespace) -> int:
     from headrace.launch.comparison import compare
 
-    return compare.compare(given.folders, page=given.html, table=given.csv)
+    return compare.compare(given.folders, page=given.html, table=given.csv, metric=given.metric)
 
 
 def _branch(given: argparse.Namespace) -> int:

@@ -73,7 +73,7 @@ class LearnerMetrics:
         self.mean_length = gauge("episode_length_mean", "Of the same episodes, agent steps")
         self.metric = gauge(
             "metric",
-            "Of env.metrics: mean of the latest episodes' last values; mean, min, max of steps",
+            "Of env.metrics: mean of the latest episodes' last values; stats of steps; the last",
             "name",
             "stat",
         )
@@ -167,7 +167,7 @@ class LearnerMetrics:
         for name in progress.metrics.names:
             if name in progress.metrics.means:
                 self.metric.labels(name, "episode").set(progress.metrics.means[name])
-            for stat in ("mean", "min", "max"):
+            for stat in ("mean", "min", "max", "count", "last"):
                 if f"metric.{name}.{stat}" in steps:
                     self.metric.labels(name, stat).set(steps[f"metric.{name}.{stat}"])
 

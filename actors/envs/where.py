@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.actors.config import EnvConfig
 
-_PLACEHOLDER: Final = re.compile(r"\{(sampler|number|column|seed)\}")
+_PLACEHOLDER: Final = re.compile(r"\{(sampler|number|group|column|seed)\}")
 
 
 class Where(NamedTuple):
@@ -19,6 +19,7 @@ class Where(NamedTuple):
     sampler: str = "probe"  # name of the process that plays it; probe = one only looks at it
     column: int = 0  # its place in that process, counted from 0
     seed: int = 0  # it is first seeded with
+    group: int = 0  # of that process, which it is stepped in
 
     @property
     def number(self) -> int:

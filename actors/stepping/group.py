@@ -147,7 +147,7 @@ class Group(ABC):
 
     def _where(self, part: int) -> Where:
         made, column = self._spec.made, self._first + part
-        return Where(made.sampler, column, made.seed + column)
+        return Where(made.sampler, column, made.seed + column, self._group)
 
     def _report(self, part: int, where: str, error: BaseException) -> None:
         text = full_traceback(error)

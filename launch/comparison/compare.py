@@ -28,6 +28,7 @@ _PRINTED: Mapping[str, tuple[str, ...]] = {
     "steps_to_goal": (),
     "improvement": ("improvement_low", "improvement_high"),
 }
+_EQUAL = 1.05  # times as long at most: lengths that tell nothing apart
 _COLUMNS = tuple(key for column, ends in _PRINTED.items() for key in (column, *ends))
 
 
@@ -38,44 +39,49 @@ class KeptRun:
     env: str
     settings: Mapping[str, Any]  # by dotted key, of the sections that it learns by
     steps: Sequence[float]
-    returns: Sequence[float]
+    values: Sequence[float]
     solved_at_steps: float | None
 
 
 Groups = Mapping[str, Sequence[KeptRun]]
 
 
-def compare(folders: Sequence[Path], *, page: Path | None, table: Path | None) -> int:
+def compare(
+    folders: Sequence[Path], *, page: Path | None, table: Path | None, metric: str = "return"
+) -> int:
     """Prints the table, and writes it as a page and as CSV where asked to; returns the exit
     status."""
-    groups = grouped([read(folder) for folder in dict.fromkeys(p.resolve() for p in folders)])
+    resolved = dict.fromkeys(folder.resolve() for folder in folders)
+    groups = grouped([read(folder, metric) for folder in resolved])
     rows = [row(name, runs, next(iter(groups.values()))) for name, runs in groups.items()]
     if table is not None:
         _write(table, as_csv(rows))
     if page is not None:
-        _write(page, as_html(groups, rows))
-    print(as_text(rows))  # noqa: T201
+        _write(page, as_html(groups, rows, metric))
+    print(as_text(groups, rows))  # noqa: T201
     return runtime.OK
 
 
-def read(folder: Path) -> KeptRun:
-    """Reads a run's folder; ConfigError where it is none or has no episode yet."""
+def read(folder: Path, metric: str = "return") -> KeptRun:
+    """Reads a run's folder; ConfigError where it is none, or says nothing of the metric yet."""
     run = starts.load_kept(folder)
-    history = learning_curve.read(folder / "history.jsonl")
+    if metric not in (known := learning_curve.known(run.env.metrics)):
+        raise run_file.ConfigError(f"--metric {metric}: there are {', '.join(known)}")
+    file, key = learning_curve.column(metric)
     points = [
         entry
-        for entry in history
-        if all(isinstance(entry.get(key), int | float) for key in ("mean_return", "trained_steps"))
+        for entry in learning_curve.read(folder / file)
+        if all(isinstance(entry.get(name), int | float) for name in (key, "trained_steps"))
     ]
     if not points:
-        raise run_file.ConfigError(f"{folder} has no return in its history.jsonl yet")
+        raise run_file.ConfigError(f"{folder} has no {metric} in its {file} yet")
     plain = run_file.to_dict(run)
     settings = _flat({section: plain[section] for section in _SECTIONS})
     return KeptRun(
         env=run.env.id,
         settings=settings,
         steps=[entry["trained_steps"] for entry in points],
-        returns=[entry["mean_return"] for entry in points],
+        values=[entry[key] for entry in points],
         solved_at_steps=_solved_at(folder),
     )
 
@@ -97,7 +103,7 @@ def grouped(runs: Sequence[KeptRun]) -> dict[str, list[KeptRun]]:
 def row(name: str, runs: Sequence[KeptRun], first: Sequence[KeptRun]) -> dict[str, Any]:
     """Returns a group's line of the table; improvement is None for the first group itself."""
     finals, base = (
-        np.asarray([run.returns[-1] for run in group], dtype=np.float64) for group in (runs, first)
+        np.asarray([run.values[-1] for run in group], dtype=np.float64) for group in (runs, first)
     )
     values = (
         name,
@@ -114,12 +120,16 @@ def row(name: str, runs: Sequence[KeptRun], first: Sequence[KeptRun]) -> dict[st
     return dict(zip(_COLUMNS, values, strict=True))
 
 
-def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Renders the table; a note says which intervals are missing."""
+def as_text(groups: Groups, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Renders the table; notes say which intervals are missing, and that lengths differ."""
     cells = [tuple(_PRINTED), *(tuple(_cell(line, c) for c in _PRINTED) for line in rows)]
     lines = list(columns(cells, words=(0,)))
     if any(line["low"] is None for line in rows):
         lines.append("one run alone has no interval: train it with more seeds")
+    ends = [run.steps[-1] for runs in groups.values() for run in runs]
+    if max(ends) > _EQUAL * min(ends):
+        span = f"{min(ends):,.0f} to {max(ends):,.0f}"
+        lines.append(f"these runs end at {span} steps: their last values are not of equal training")
     return "\n".join(lines)
 
 
@@ -131,17 +141,17 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def as_html(groups: Groups, rows: Sequence[Mapping[str, Any]]) -> str:
+def as_html(groups: Groups, rows: Sequence[Mapping[str, Any]], metric: str) -> str:
     """Renders one page that needs no other file."""
-    table = html.escape(as_text(rows))
+    table, drawn = html.escape(as_text(groups, rows)), _svg(groups, metric)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Runs compared</title>'
-        f"</head>\n<body><h1>Runs compared</h1>{_svg(groups)}<pre>{table}</pre></body></html>\n"
+        f"</head>\n<body><h1>Runs compared</h1>{drawn}<pre>{table}</pre></body></html>\n"
     )
 
 
-def _svg(groups: Groups) -> str:
-    """Draws each group's mean return with its 95 % interval, as far as all its runs reach."""
+def _svg(groups: Groups, metric: str) -> str:
+    """Draws each group's mean with its 95 % interval, as far as all its runs reach."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -149,16 +159,16 @@ def _svg(groups: Groups) -> str:
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for name, runs in groups.items():
-        curve = compare_figures.shared_curve([(run.steps, run.returns) for run in runs])
+        curve = compare_figures.shared_curve([(run.steps, run.values) for run in runs])
         if curve is None:
             axes.plot([], [], label=f"{name}: its runs have no steps in common")
             continue
-        steps, returns = curve
-        (line,) = axes.plot(steps, returns.mean(axis=0), label=f"{name} ({len(runs)} runs)")
-        interval = compare_figures.bootstrap(compare_figures.mean, returns)
+        steps, values = curve
+        (line,) = axes.plot(steps, values.mean(axis=0), label=f"{name} ({len(runs)} runs)")
+        interval = compare_figures.bootstrap(compare_figures.mean, values)
         if interval is not None:
             axes.fill_between(steps, *interval, alpha=0.2, color=line.get_color())
-    axes.set(xlabel="agent steps trained on", ylabel="return, mean of the latest episodes")
+    axes.set(xlabel="agent steps trained on", ylabel=metric)
     axes.legend()
     return plots.as_svg(figure)
 

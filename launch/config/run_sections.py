@@ -187,7 +187,7 @@ def _check_metrics(run: Run) -> None:
             why = "stands there twice" if names.count(name) > 1 else "means a return in stop.metric"
             raise ConfigError(f"env.metrics: {name!r} {why}; name each entry of info once")
         whole, _, end = name.rpartition(".")
-        if whole in names and end in ("mean", "min", "max"):
+        if whole in names and end in ("mean", "min", "max", "count", "last"):
             raise ConfigError(
                 f"env.metrics: {name!r} would be taken for the {end} of {whole!r}; rename one of"
                 " them in the environment"

@@ -31,13 +31,18 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
+def known(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Returns what `column` can find of a run with these env.metrics."""
+    return ("evaluation", "return", *metrics, *(f"evaluation.{name}" for name in metrics))
+
+
 def column(metric: str) -> tuple[str, str]:
     """Returns the file of a run's folder, and the column there, that has its evaluation, its
     training return ("return"), NAME of env.metrics, or that in evaluations ("evaluation.NAME")."""
-    known = {"return": (HISTORY, "mean_return"), "evaluation": (EVALUATIONS, "mean")}
+    returns = {"return": (HISTORY, "mean_return"), "evaluation": (EVALUATIONS, "mean")}
     of_evaluations = metric.removeprefix("evaluation.")
     file = HISTORY if of_evaluations == metric else EVALUATIONS
-    return known.get(metric, (file, f"metric.{of_evaluations}"))
+    return returns.get(metric, (file, f"metric.{of_evaluations}"))
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from headrace.launch.results import learning_curve
 
 _UNTIL_SOLVED = {"time_to_return": "solved_at_s", "steps_to_return": "solved_at_steps"}
 _SO_FAR = {"time_to_return": "t", "steps_to_return": "trained_steps"}
-NAMES = ("evaluation", "return", *_UNTIL_SOLVED)
 _RUNGS = (0.25, 0.5)  # of stop.steps, at which scores are compared
 
 
@@ -91,9 +90,9 @@ class Metric:
 
 def choose(name: str, run: run_file.Run) -> Metric:
     """Returns the metric; ConfigError where the run cannot be compared by it."""
-    own = (*run.env.metrics, *(f"evaluation.{one}" for one in run.env.metrics))
-    if name not in (*NAMES, *own):
-        raise run_file.ConfigError(f"--metric {name}: there are {', '.join((*NAMES, *own))}")
+    known = (*learning_curve.known(run.env.metrics), *_UNTIL_SOLVED)
+    if name not in known:
+        raise run_file.ConfigError(f"--metric {name}: there are {', '.join(known)}")
     if name in _UNTIL_SOLVED:
         if run.stop.return_ is None:
             raise run_file.ConfigError(f"--metric {name} needs a goal: --set stop.return=..")

@@ -2,7 +2,8 @@
 
 Two things are shown of each. Of episodes: the last value in each, a mean over the latest episodes
 in which every environment weighs the same, as in the mean return. Of steps: the mean, the least and
-the greatest of those trained on since the numbers were shown last.
+the greatest of those trained on since the numbers were shown last, and how many they were; beside
+them the last value of the latest episode.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,16 @@ class EnvMetrics:
         self.whole: set[str] = set()  # metrics that every one of these episodes gave
         self._seen: Sequence[Sequence[Lasts]] = ()  # when last looked
         self._steps: dict[str, StepSums] = {}  # since they were shown last
+        self._last: dict[str, float] = {}  # of the latest episode that had one, likewise
         self._known: set[str] = set()  # metrics that some step has given
         self._complained: set[str] = set()  # metrics that the log was told of
 
     def add_steps(self, unrolls: Sequence[UnrollMetrics]) -> None:
         """Takes in the steps that were trained on."""
         for unroll in unrolls:
+            for _, lasts in unroll.episodes:
+                told = zip(self.names, lasts, strict=False)
+                self._last.update((name, last) for name, last in told if last is not None)
             for name, new in zip(self.names, unroll.steps, strict=False):
                 if new.steps:
                     old = self._steps.get(name)
@@ -51,13 +56,16 @@ class EnvMetrics:
                     self.whole.add(name)
 
     def steps(self) -> dict[str, float]:
-        """Returns mean, least and greatest of the steps since the last call."""
-        found = {}
+        """Returns mean, least, greatest and number of the steps since the last call, and the last
+        value of the latest episode."""
+        found = {f"metric.{name}.last": last for name, last in self._last.items()}
         for name, one in self._steps.items():
             found[f"metric.{name}.mean"] = one.total / one.steps
             found[f"metric.{name}.min"] = one.least
             found[f"metric.{name}.max"] = one.most
+            found[f"metric.{name}.count"] = one.steps
         self._steps.clear()
+        self._last.clear()
         return found
 
     def missing(self) -> str:

@@ -58,6 +58,8 @@ METRICS: Final = {
     "metric.NAME.mean": "mean over the steps trained on since the line before that gave it",
     "metric.NAME.min": "least value of these steps",
     "metric.NAME.max": "greatest value of these steps",
+    "metric.NAME.count": "number of these steps",
+    "metric.NAME.last": "last value in the latest episode that ended since the line before",
 }
 # Of each attribute KEY of env.settings.
 SETTINGS: Final = {"setting.KEY": "what samplers play with from this version on"}

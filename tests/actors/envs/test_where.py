@@ -9,7 +9,7 @@ from headrace.actors.envs.where import Where, told
 from headrace.actors.stepping.choose import make_stepper
 from headrace.actors.stepping.inline import InlineStepper
 
-HERE = Where("rack3.7", column=2, seed=41)
+HERE = Where("rack3.7", column=2, seed=41, group=1)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,8 @@ HERE = Where("rack3.7", column=2, seed=41)
         ("{number}", 7),
         ("{sampler}", "rack3.7"),
         ("a-{sampler}-{column}.log", "a-rack3.7-2.log"),
-        ("{group} {column", "{group} {column"),
+        ("{group}", 1),
+        ("{groups} {column", "{groups} {column"),
         (5, 5),
         ({"deep": ["{column}", ("{seed}",)]}, {"deep": [2, (41,)]}),
     ],
@@ -40,7 +41,10 @@ def test_a_samplers_environments_are_each_told_their_own() -> None:
     config = EnvConfig(
         "CartPole-v1",
         wrappers=(
-            {"id": "tests.actors.envs.test_where:Named", "name": "{number}/{column}/{seed}"},
+            {
+                "id": "tests.actors.envs.test_where:Named",
+                "name": "{number}/{group}/{column}/{seed}",
+            },
         ),
     )
     SEEN.clear()
@@ -51,7 +55,7 @@ def test_a_samplers_environments_are_each_told_their_own() -> None:
     for group in stepper._groups:
         group.begin()
     stepper.close()
-    assert SEEN == ["1/0/10", "1/1/11", "1/2/12", "1/3/13"]
+    assert SEEN == ["1/0/0/10", "1/0/1/11", "1/1/2/12", "1/1/3/13"]
 
 
 SEEN: list[str] = []

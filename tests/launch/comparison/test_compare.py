@@ -135,6 +135,42 @@ def test_table_page_and_csv_have_the_intervals(
     assert (rows[0]["improvement_low"], *ends) == ("", "0.125", "0.5")
 
 
+def test_runs_are_compared_by_the_metric_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirs = [
+        _kept(tmp_path / f"a{n}", seed=n, final=100.0, sets=('env.metrics=["won"]',))
+        for n in (1, 2)
+    ]
+    for n, folder in enumerate(dirs):
+        lines = [{"trained_steps": at * 100, "mean": 7.0 + n, "metric.won": n} for at in (1, 4)]
+        lines.append({"mean": 99.0})  # of steps that nobody knows
+        file = Path(folder) / "evaluations.jsonl"
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for metric, mean in (("evaluation", "7.50"), ("evaluation.won", "0.50"), ("return", "100.00")):
+        page = tmp_path / "c.html"
+        assert main(["compare", *dirs, "--metric", metric, "--html", str(page)]) == 0
+        assert f"{mean} [" in capsys.readouterr().out and metric in page.read_text()
+    for metric, said in (
+        ("won", "has no won in its history.jsonl yet"),
+        ("speed", "--metric speed: there are evaluation, return, won, evaluation.won"),
+    ):
+        assert main(["compare", *dirs, "--metric", metric]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("longer", "said"), [(400, False), (419, False), (425, True)])
+def test_runs_of_unequal_length_are_told(
+    longer: int, said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirs = [_kept(tmp_path / f"a{n}", seed=n, final=4.0) for n in (1, 2)]
+    with (tmp_path / "a1" / "history.jsonl").open("a") as history:
+        history.write(json.dumps({"t": 2.0, "trained_steps": longer, "mean_return": 4.0}))
+    assert main(["compare", *dirs]) == 0
+    line = f"these runs end at 400 to {longer} steps: their last values are not of equal training"
+    assert (line in capsys.readouterr().out) == said
+
+
 def test_damaged_files_of_a_run_are_read_as_far_as_they_go(tmp_path: Path) -> None:
     folder = _kept(tmp_path / "a", seed=1, final=8.0)
     with (tmp_path / "a" / "history.jsonl").open("a") as history:

@@ -103,7 +103,7 @@ def test_the_gap_is_from_the_best_return_so_far_to_the_goal(tmp_path: Path) -> N
         (
             "speed",
             (),
-            "evaluation, return, time_to_return, steps_to_return, success, evaluation.success",
+            "evaluation, return, success, evaluation.success, time_to_return, steps_to_return",
         ),
         ("return", ("stop.steps=none",), "compares runs of equal length"),
         ("time_to_return", ("stop.return=none",), "needs a goal"),

@@ -94,9 +94,23 @@ def ends(at: int, *lasts: float | None, steps: int = 1) -> EpisodeEnds:
 
 def test_of_steps_until_they_were_shown() -> None:
     own = EnvMetrics(["won"])
-    own.add_steps([e.metrics for e in (ends(1), ends(0, steps=3)) if e.metrics is not None])
-    assert own.steps() == {"metric.won.mean": 2.0, "metric.won.min": 0.0, "metric.won.max": 11.0}
+    told = (ends(1, 0.25, 0.5), ends(0, 0.75, None, steps=3))
+    own.add_steps([e.metrics for e in told if e.metrics is not None])
+    assert own.steps() == {
+        "metric.won.mean": 2.0,
+        "metric.won.min": 0.0,
+        "metric.won.max": 11.0,
+        "metric.won.count": 4.0,
+        "metric.won.last": 0.75,
+    }
     assert own.steps() == {}
+
+
+def test_the_last_value_is_that_of_the_latest_episode_which_had_one() -> None:
+    own = EnvMetrics(["won"])
+    for lasts in ((0.25, 0.5), (None, None), ()):
+        own.add_steps([one] if (one := ends(1, *lasts).metrics) is not None else [])
+    assert own.steps()["metric.won.last"] == 0.5
 
 
 def test_of_episodes_each_environment_weighs_the_same() -> None:
