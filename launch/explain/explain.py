@@ -1,8 +1,9 @@
 """`headrace explain RUN_DIR|--broker`: what holds a run back, the first thing first, and what to
 set."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.broker import durable
 from headrace.launch.config import run_file, starts
@@ -16,6 +17,7 @@ _NOTHING = "nothing stands out"
 _UNTRAINED = "nothing was trained"
 _SHORT = "the run is too short to tell"
 _ELSEWHERE = "of a run that goes on, headrace explain --broker tells where the samplers' time goes"
+_MOST_LAST = 3
 _LEAST_SHOWN = 0.01  # of a process's time
 
 
@@ -47,15 +49,20 @@ def lines(figures: Figures, found: list[Finding]) -> list[str]:
     return told
 
 
-def first_line(folder: Path) -> str:
-    """Returns the first finding for the end of a run; "" = nothing stands out, or the run does
-    not say."""
-    try:
-        found = findings(run_figures.read(folder))
-    except (OSError, ValueError):
-        return ""
-    more = f"; headrace explain {folder} says more" if len(found) > 1 else ""
-    return f"explain     {found[0].words()}{more}" if found else ""
+def for_summary(figures: Figures) -> list[dict[str, Any]]:
+    """Returns the findings as they stand in summary.json."""
+    return [
+        {"name": one.name, "words": one.words(), "sets": list(one.sets), "gain": one.gain}
+        for one in findings(figures)
+    ]
+
+
+def last_lines(found: Sequence[Mapping[str, Any]], folder: Path) -> list[str]:
+    """Returns the first of a summary's findings, for the end of a run."""
+    told = [one["words"] for one in found[:_MOST_LAST]]
+    if len(found) > _MOST_LAST:
+        told[-1] += f"; headrace explain {folder} says more"
+    return [f"{'' if number else 'explain':12}{words}" for number, words in enumerate(told)]
 
 
 def _parts(samplers: Mapping[str, float]) -> dict[str, float]:

@@ -68,14 +68,20 @@ class Figures:
 
 def read(folder: Path) -> Figures:
     """Reads a run's folder; ConfigError where it is none, or has trained nothing yet."""
-    run = starts.load_kept(folder)
-    history = learning_curve.read(folder / "history.jsonl")
+    run, summary = starts.load_kept(folder), learning_curve.summary(folder)
+    found = of(run, learning_curve.read(folder / "history.jsonl"), summary)
+    if not (found.lines or summary):
+        raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
+    return found
+
+
+def of(
+    run: run_file.Run, history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> Figures:
+    """Returns the figures of a history and a summary; {} = there is none yet."""
     # A week has two million lines, and so many tell the same.
     history = [numbers(line) for line in history[:: max(1, len(history) // _MOST_LINES)]]
     lines = [line for line in history if tells_of_training(line)]
-    summary = learning_curve.summary(folder)
-    if not (lines or summary):
-        raise run_file.ConfigError(f"{folder} has no figures of training in its history.jsonl yet")
     told, spent = numbers(summary), _table(summary, "sampler_seconds")
     phases = _table(summary, "phase_seconds")
     first, wall = told.get("first_train_s", 0.0), told.get("wall_s", 0.0)

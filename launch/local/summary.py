@@ -12,7 +12,7 @@ from headrace.broker.journal import audit, fates
 from headrace.broker.quarter_shares import quarter_shares
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import StopSection
-from headrace.launch.explain import figures
+from headrace.launch.explain import explain, figures
 from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
@@ -74,8 +74,9 @@ def write(
         "sampler_seconds": figures.sampler_seconds(broker.get("samplers", {})),
         "machine": learner.get("machine", {}),
     }
-    durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
     history = learning_curve.read(out / "history.jsonl")
+    result["explain"] = explain.for_summary(figures.of(run, history, result))
+    durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
     if history:
         learning_curve.draw(
             history,
@@ -122,6 +123,7 @@ def words(result: dict[str, Any], out: Path) -> str:
             f"checkpoint  {checkpoints[-1] if checkpoints else 'none'}",
             f"summary     {out / 'summary.json'}",
             f"curve       {picture if picture.exists() else 'none'}",
+            *explain.last_lines(result["explain"], out),
         )
     )
 

@@ -106,6 +106,7 @@ function show(status) {
   document.title = `${known(speed) ? `${rate(speed)} steps/s · ` : ""}${at("run").textContent}`;
   pipeline.draw(status, seen);
   replace("tiles", tiles(status, seen));
+  explain(status);
   drawn();
   outcomes(status, seen);
   waits(seen);

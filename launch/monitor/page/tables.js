@@ -96,6 +96,12 @@ function waits(totals) {
   }))]);
 }
 
+function explain(status) {
+  const lines = (Array.isArray(status.explain) ? status.explain : []).filter((line) => typeof line === "string");
+  at("explained").hidden = !lines.length;
+  replace("explain", lines.map((line) => html("li", {}, html("bdi", {}, wire(line, 400)))));
+}
+
 function late(status) {
   const many = list(status.late);
   replace("late", many.length ? many.map((one) => html(

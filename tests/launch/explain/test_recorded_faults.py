@@ -31,16 +31,21 @@ def test_the_fault_is_named_first_with_a_remedy_that_the_run_can_have(name: str)
     assert starts.load_kept(RECORDINGS / name, found[0].sets) != starts.load_kept(RECORDINGS / name)
 
 
-def test_the_last_line_of_a_training_is_the_first_finding() -> None:
-    line = explain.first_line(RECORDINGS / "rewards-large")
-    assert line.startswith("explain     the value loss is") and line.endswith("says more")
-    assert "\n" not in line
+def test_the_last_lines_of_a_training_are_the_first_findings() -> None:
+    found = explain.for_summary(figures.read(RECORDINGS / "rewards-large"))
+    assert json.loads(json.dumps(found)) == found
+    assert (found[0]["name"], found[0]["gain"]) == ("reward scale", None)
+    first, *_, last = explain.last_lines([*found, *found, *found], Path("out"))
+    assert first.startswith("explain     the value loss is") and "\n" not in first
+    assert last.startswith(" " * 12) and last.endswith("; headrace explain out says more")
+    assert len(explain.last_lines(found * 3, Path("out"))) == 3
+    assert "says more" not in "".join(explain.last_lines(found[:1], Path("out")))
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_gets_no_word(name: str) -> None:
     assert explain.findings(figures.read(RECORDINGS / name)) == []
-    assert explain.first_line(RECORDINGS / name) == ""
+    assert explain.for_summary(figures.read(RECORDINGS / name)) == []
 
 
 @pytest.mark.parametrize("name", ALL)

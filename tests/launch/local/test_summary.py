@@ -11,6 +11,7 @@ from headrace.launch.config.run_file import Run
 from headrace.launch.config.run_sections import RunSection, StopSection
 from headrace.launch.local import summary
 from headrace.launch.process.memory_use import ProcessTree
+from tests.launch.explain.recorded_faults import RECORDINGS
 from tests.system.harness import disks
 
 RUN = Run(run=RunSection(name="mine", seed=7), stop=StopSection(return_=475.0))
@@ -128,6 +129,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "phase_seconds": {},
         "sampler_seconds": {},
         "machine": {},
+        "explain": [],
         "wire_bytes_per_step": 20.5,
     }
 
@@ -315,3 +317,14 @@ def test_the_last_evaluation_may_reach_the_goal(
 @pytest.mark.parametrize("steps", [0, 5])
 def test_without_a_goal_a_limit_is_one(steps: int) -> None:
     assert summary.done_at_limit(StopSection(), {"trained_steps": steps}) == bool(steps)
+
+
+def test_what_held_it_back_stands_in_the_summary_and_in_the_last_lines(tmp_path: Path) -> None:
+    history = (RECORDINGS / "rewards-large" / "history.jsonl").read_text()
+    (tmp_path / "history.jsonl").write_text(history)
+    give(tmp_path, learner={**LEARNER, "stop_reason": "steps"}, broker={})
+    (tmp_path / "ledger").mkdir()
+    result = write(tmp_path)
+    assert result["explain"][0]["name"] == "reward scale"
+    last = summary.words(result, tmp_path).splitlines()[-len(result["explain"]) :]
+    assert last[0].startswith("explain     the value loss is")

@@ -97,6 +97,7 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
             way("played", "started", "full", p50=41.26, p90=50.0, p99=66.0),
             way("sent", "full", "arrived", shortest=-3.04, p50=0.9, p90=2.0, p99=None),
         ],
+        "explain": ["1. one core of two plays; set actor.count=2", "learner   wait 62 %"],
         "late": [],
         "behind_versions": 1,
         "troubles": [],
@@ -131,6 +132,7 @@ def hostile(second: int = 0) -> dict[str, Any]:
         ways=["nonsense", way(SCRIPT, TURNED, LONG)],
         evaluators=["nonsense"],
         curve=[[1, 2], "x", None],
+        explain=[SCRIPT, TURNED, LONG, 7, None],
     )
 
 

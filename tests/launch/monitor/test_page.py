@@ -144,6 +144,8 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
     assert f"{last['received']:,} came in. Each" in chrome.get("at('ledger').textContent")
     assert chrome.get("at('state').textContent") == "training"
     assert not chrome.get("at('traces').hidden")
+    lines = chrome.get("[...at('explain').children].map((line) => line.textContent)")
+    assert lines == last["explain"]
     assert chrome.get("document.querySelectorAll('#ways td.alarm').length") == 1  # below zero
     assert chrome.get("document.title") == "24,100 steps/s · breakout"
     assert chrome.get("at('attention').hidden")
@@ -155,6 +157,7 @@ def test_words_of_strangers_stay_words(chrome: Browser, frozen: Frozen) -> None:
     assert chrome.get("at('run').textContent") == SCRIPT
     assert SCRIPT[:64] in chrome.get("at('late').textContent")
     assert SCRIPT in chrome.get("at('troubles').textContent")
+    assert SCRIPT in chrome.get("at('explain').textContent")
     assert chrome.get("document.querySelectorAll('script').length") == 1
     assert chrome.get("document.querySelectorAll('img, main a, iframe').length") == 0
     text = chrome.get("document.body.textContent")
