@@ -3,11 +3,14 @@ has registered with gymnasium.
 
 What can be imported is named, as module:attribute. Anything else, such as a class of a notebook, is
 pickled by value into a file that only the processes of this one run read, by its path in their
-environment; the run calls it __main__:NAME. It never travels.
+environment; the run calls it __main__:NAME. It never travels. Its source is kept in the run's
+folder, for people to read.
 """
 
 import contextlib
 import functools
+import inspect
+import linecache
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -38,6 +41,7 @@ class GivenObjects:
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}  # by name; pickled when they are written
+        self._sources: dict[str, str] = {}  # of those whose text can be found
 
     def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the settings with a name in place of each object; ConfigError for an object where
@@ -52,9 +56,8 @@ class GivenObjects:
         if not spec or not _is_its_own(spec):
             return ""
         assert gymnasium is not None
-        return self._name(
-            functools.partial(gymnasium.make, spec, disable_env_checker=True), spec.name
-        )
+        made = functools.partial(gymnasium.make, spec, disable_env_checker=True)
+        return self._name(made, spec.name, of=spec.entry_point)
 
     @contextlib.contextmanager
     def written(self) -> Iterator[dict[str, str]]:
@@ -64,7 +67,7 @@ class GivenObjects:
             return
         pickled = {name: _pickled(name, held) for name, held in self._kept.items()}
         with tempfile.NamedTemporaryFile(prefix="headrace-", suffix=".pickle") as file:
-            named_code.write_given(Path(file.name), pickled)
+            named_code.write_given(Path(file.name), pickled, self._sources)
             yield {named_code.GIVEN: file.name}
 
     def _section(self, section: str, held: Any) -> Any:
@@ -92,15 +95,31 @@ class GivenObjects:
             return f"{module}:{name}"
         return self._name(value, name or type(value).__name__)
 
-    def _name(self, held: Any, wanted: str) -> str:
-        """Keeps the object; returns by which name the run's processes find it."""
+    def _name(self, held: Any, wanted: str, *, of: Any = None) -> str:
+        """Keeps the object; returns by which name the run's processes find it. `of`: whose source
+        is that of this object; None = it has its own."""
         plain = "".join(char if char.isalnum() else "_" for char in wanted.rpartition(".")[2])
         plain = plain if plain.isidentifier() else f"given_{plain}"
         taken = {name: other for name, other in self._kept.items() if other is not held}
         while plain in taken:
             plain += "_"
         self._kept[plain] = held
+        if source := _source(held if of is None else of):
+            self._sources[plain] = source
         return f"{named_code.MAIN}:{plain}"
+
+
+def _source(held: Any) -> str:
+    """Returns the text that an object was made by; "" = there is none to be found."""
+    while isinstance(held, functools.partial):
+        held = held.func
+    kind = held if isinstance(held, type) or inspect.isroutine(held) else type(held)
+    with contextlib.suppress(OSError, TypeError):
+        return inspect.getsource(kind)
+    # A class of a notebook has no file; what it does is in a cell, which has.
+    parts = getattr(kind, "__dict__", {}).values()
+    files = (part.__code__.co_filename for part in parts if inspect.isfunction(part))
+    return next(("".join(lines) for file in files if (lines := linecache.getlines(file))), "")
 
 
 def _pickled(name: str, held: Any) -> bytes:

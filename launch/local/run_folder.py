@@ -2,7 +2,9 @@
 
 import shutil
 
+from headrace.broker import durable
 from headrace.launch.config import starts, unused_keys
+from headrace.learner.models import named_code
 
 
 def problem(start: starts.Start) -> str:
@@ -31,5 +33,8 @@ def prepare(start: starts.Start) -> None:
     if not start.resume:
         for name in ("history.jsonl", "evaluations.jsonl", "episodes.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)
-        for name in ("ledger", "best", "record", "sinks", "tensorboard"):
+        for name in ("ledger", "best", "record", "sinks", "tensorboard", "code"):
             shutil.rmtree(out / name, ignore_errors=True)
+    for name, text in named_code.given_sources().items():
+        (out / "code").mkdir(exist_ok=True)
+        durable.write(out / "code" / f"{name}.py", text)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 # Names the file of what a program gave to headrace.train as objects; its own processes inherit it.
 GIVEN: Final = "HEADRACE_GIVEN"
+_SOURCES: Final = ""  # under which they stand among the objects
 MAIN: Final = "__main__"  # the module of such an object, whichever it was defined in
 
 
@@ -36,9 +37,16 @@ def function(key: str, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def write_given(path: Path, objects: dict[str, bytes]) -> None:
-    """Writes pickled objects by their names; the file is for processes of this program alone."""
-    path.write_bytes(pickle.dumps(objects))
+def write_given(path: Path, objects: dict[str, bytes], sources: dict[str, str]) -> None:
+    """Writes pickled objects by their names, and the texts of some; the file is for processes of
+    this program alone."""
+    path.write_bytes(pickle.dumps(objects | {_SOURCES: pickle.dumps(sources)}))
+
+
+def given_sources() -> dict[str, str]:
+    """Returns the texts of the objects that this process was given, by name: to be read only."""
+    path = os.environ.get(GIVEN, "")
+    return dict(_given(_SOURCES, path)) if path else {}
 
 
 def one_line(error: Exception) -> str:
@@ -53,6 +61,7 @@ def _given(name: str, path: str) -> Any:
     if name not in objects:
         raise ImportError(
             f"{MAIN}:{name} was an object of the program that called headrace.train, and is not"
-            " here; define it in a module, and name it module:factory"
+            " here; define it in a module, and name it module:factory (the run's folder has its"
+            " source, in code/)"
         )
     return pickle.loads(objects[name])  # noqa: S301 - the same

@@ -1,9 +1,10 @@
 """Classes and functions given where a run names code: named, or handed over by value."""
 
+import linecache
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import gymnasium
@@ -13,7 +14,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import make_env
+from headrace.launch.config import starts
 from headrace.launch.config.run_file import ConfigError
+from headrace.launch.local import run_folder
 from headrace.launch.local.given_objects import GivenObjects
 from headrace.learner.models import named_code
 
@@ -76,6 +79,41 @@ def test_what_the_callers_own_program_defines_is_given_by_value(
     assert given.named({"env": {"id": mine}}) == {"env": {"id": "__main__:Mine"}}
     with given.written() as environment:
         assert named_code.GIVEN in environment
+
+
+CELL = """import gymnasium
+class OfACell(gymnasium.Wrapper):
+    def step(self, action):
+        return self.env.step(action)
+"""
+
+
+def test_the_source_of_what_is_given_by_value_is_kept_in_the_run_s_folder(
+    given: GivenObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as there is one: of a class of a notebook it is that of its whole cell."""
+    monkeypatch.setitem(linecache.cache, "<cell 7>", (len(CELL), None, CELL.splitlines(True), ""))
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    code = compile(CELL, "<cell 7>", "exec")
+    FunctionType(code, cell)()
+    wrappers = [{"id": cell["OfACell"]}, {"id": lambda env: env}, {"id": partial(max, 3)}]
+    gymnasium.register("Ours-v0", entry_point=cast(Any, local_class(3.0)))
+    try:
+        assert given.registered("Ours-v0") == "__main__:Ours"
+    finally:
+        gymnasium.registry.pop("Ours-v0")
+    given.named({"env": {"id": local_class(2.0), "wrappers": wrappers}})
+    start = starts.begin("cartpole", (), tmp_path / "run", resume=False)
+    with given.written() as environment:
+        monkeypatch.setenv(named_code.GIVEN, environment[named_code.GIVEN])
+        run_folder.prepare(start)
+    kept = {path.name: path.read_text() for path in (tmp_path / "run" / "code").iterdir()}
+    assert kept.keys() == {"Higher.py", "Ours.py", "OfACell.py", "_lambda_.py"}
+    assert "class Higher(CartPoleEnv):" in kept["Higher.py"] == kept["Ours.py"]
+    assert kept["OfACell.py"] == CELL and "lambda env: env" in kept["_lambda_.py"]
+    monkeypatch.delenv(named_code.GIVEN)
+    run_folder.prepare(start)
+    assert not (tmp_path / "run" / "code").exists()
 
 
 def test_two_of_one_name_stay_two(given: GivenObjects, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,3 +30,5 @@ def test_its_classes_and_functions_reach_the_run(place: Place) -> None:
     rates = [line["lr"] for line in lines if "lr" in line]
     assert rates == sorted(rates, reverse=True) and rates[-1] < 0.6e-3
     assert not list(place.folder.glob("headrace-*.pickle"))
+    assert "    return 1e-3 / (1 + steps / 10_000)" in (folder / "code" / "falling.py").read_text()
+    assert (folder / "code" / "Tenth.py").read_text().startswith("class Tenth(gymnasium.Reward")
