@@ -117,7 +117,8 @@ def _source(held: Any) -> str:
     with contextlib.suppress(OSError, TypeError):
         return inspect.getsource(kind)
     # A class of a notebook has no file; what it does is in a cell, which has.
-    files = (part.__code__.co_filename for part in vars(kind).values() if inspect.isfunction(part))
+    parts = getattr(kind, "__dict__", {}).values()
+    files = (part.__code__.co_filename for part in parts if inspect.isfunction(part))
     return next(("".join(lines) for file in files if (lines := linecache.getlines(file))), "")
 
 
