@@ -201,8 +201,8 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=1,
             description="impala, appo: a step trains the policy no further once the probability of"
-            " its action has moved this far, since it was played, to where its advantage pulls;"
-            " without effect on actions with numbers; 0 = off",
+            " its action has moved this far, since it was played, to where its advantage pulls; of"
+            " numbers the share by which their density has moved, 0.5 = twofold; 0 = off",
         ),
     ] = 0.0
     replay_share: Annotated[

@@ -117,12 +117,16 @@ def drifted_steps(given: LossInputs, logp: Tensor, advantages: Tensor) -> Tensor
 
     Late data asks for the same move again and again, until data of the moved policy comes: so lag
     makes a policy certain too early. A difference, as DPPO (arXiv 2602.04879) masks by, lets rare
-    actions go where a bound on the ratio would hold them back.
+    actions go where a bound on the ratio would hold them back. A density has no such bound: of it
+    counts the share by which the larger exceeds the smaller, 1/2 where it has doubled or halved.
     """
-    limit = given.config.drift_limit
-    if not limit or given.distribution.density:
+    limit, behaviour = given.config.drift_limit, given.batch.logp
+    if not limit:
         return torch.zeros_like(logp, dtype=torch.bool)
-    moved = logp.exp() - given.batch.logp.exp()
+    if given.distribution.density:
+        moved = -torch.expm1(-(logp - behaviour).abs()) * (logp - behaviour).sign()
+    else:
+        moved = logp.exp() - behaviour.exp()
     return (moved.abs() > limit) & (moved * advantages > 0)
 
 

@@ -93,7 +93,10 @@ def test_a_run_has_the_name_of_its_environment(env_id: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nothing-v3"], "env.id = 'nothing-v3' cannot be made"),
+        # The packages that are installed are asked for it.
+        pytest.param(
+            ["nothing-v3"], "env.id = 'nothing-v3' cannot be made", marks=pytest.mark.slow
+        ),
         (["CartPole-v1", "--out", "there.toml"], "there.toml is there already"),
         (["CartPole-v1", "--out", "no/such/folder.toml"], "cannot be written: No such file"),
     ],

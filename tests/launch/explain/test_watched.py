@@ -64,6 +64,7 @@ def test_what_was_undone_by_an_older_checkpoint_is_forgotten() -> None:
     assert [line["t"] for line in found.figures().lines] == [0.0, 3.0, 6.0, 9.0]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_no_learner_says_anything_too_odd(data: st.DataObject) -> None:

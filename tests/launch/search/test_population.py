@@ -89,6 +89,7 @@ def test_the_first_member_is_the_run_as_it_is_until_it_copies(
     assert copied in (pytest.approx(3e-3 * 0.8), pytest.approx(3e-3 * 1.25))
 
 
+@pytest.mark.slow
 @given(
     st.floats(1e-5, 1e-1), st.sampled_from(("0.9", "0.95", "0.99")), st.integers(1, 8),
     st.integers(0, 1000),

@@ -61,6 +61,7 @@ def test_what_a_killed_search_was_training_is_begun_again_as_it_was(killed: Path
     assert not list(killed.glob(".search-*.lock"))
 
 
+@pytest.mark.processes
 def test_what_a_search_trains_that_lives_is_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as one:
         begin(one)

@@ -22,7 +22,7 @@ from headrace.learner.algorithms.loss_inputs import (
     LossNorm,
     Targets,
 )
-from headrace.learner.algorithms.losses import LOSSES
+from headrace.learner.algorithms.losses import LOSSES, drifted_steps
 from headrace.learner.algorithms.schedule import value_at
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models import categorical
@@ -548,24 +548,42 @@ def test_a_drift_of_a_rare_action_is_small_whatever_its_ratio() -> None:
     assert loss.stats["drift_fraction"].item() == 0
 
 
-def test_dead_steps_and_actions_with_numbers_do_not_drift() -> None:
+def test_dead_steps_do_not_drift() -> None:
     output, _, batch = make_batch(11)
     every = LossNorm(steps=live_steps(batch))
     settings = config("impala", drift_limit=0.01, normalise_advantages=True)
     share = run(settings, output, output, batch, every).stats["drift_fraction"].item()
     assert 0 < share < 1
     assert share * live_steps(batch) == pytest.approx(round(share * live_steps(batch)))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "limit", "drifted"),
+    [
+        (2.0, 1.0, 0.49, True),  # the density has doubled
+        (2.0, 1.0, 0.51, False),
+        (0.5, -1.0, 0.49, True),
+        (2.0, -1.0, 0.49, False),  # back to where it was played
+        (1e9, 1.0, 1.0, False),  # nothing is beyond 1
+        (1e-9, -1.0, 0.99, True),
+    ],
+)
+def test_a_density_drifts_by_the_share_that_it_has_moved(
+    ratio: float, advantage: float, limit: float, drifted: bool
+) -> None:
     numbers = distribution_of(Action((Part((), "float32", (1,), low=(-9.0,), high=(9.0,)),)))
-    params, value = torch.zeros(10, 6, 2, requires_grad=True), output.value
+    output, batch = single_step(0.0, reward=0.0, flags=TERMINATED)
     given = LossInputs(
-        config=settings,
+        config=config("impala", drift_limit=limit),
         coefs=Coefficients(clip=0.2, entropy_coef=0.0, kl_coef=0.0),
         distribution=numbers,
-        output=Output(params, value),
-        batch=batch._replace(action=torch.zeros(9, 6, 1)),
-        norm=every,
+        output=output,
+        batch=batch._replace(logp=torch.tensor([[3.0]])),
+        norm=LossNorm(steps=1),
     )
-    assert LOSSES["impala"](given).stats["drift_fraction"].item() == 0
+    logp = torch.tensor([[3.0 + math.log(ratio)]])
+    found = drifted_steps(given, logp, torch.tensor([[advantage]]))
+    assert found.tolist() == [[drifted]]
 
 
 def test_a_batch_without_a_live_step_is_no_fault() -> None:
