@@ -8,7 +8,7 @@ from typing import Any
 from headrace.broker import durable
 from headrace.launch.config import run_file, starts
 from headrace.launch.explain import figures as run_figures
-from headrace.launch.explain import learning, throughput
+from headrace.launch.explain import learning, symptoms, throughput
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
 from headrace.launch.process import runtime
@@ -35,7 +35,8 @@ def explain(folder: Path, *, apply: Path | None) -> int:
 def findings(figures: Figures) -> list[Finding]:
     """Returns what holds the run back, the first thing first."""
     found = learning.find(figures) if figures.tells_of_learning else []
-    return found + (throughput.find(figures) if figures.tells_of_time else [])
+    last = symptoms.find(figures) if figures.tells_of_learning and not found else []
+    return found + (throughput.find(figures) if figures.tells_of_time else []) + last
 
 
 def lines(figures: Figures, found: list[Finding]) -> list[str]:

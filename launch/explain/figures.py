@@ -38,6 +38,10 @@ class Figures:
     rate: float = 0.0  # agent steps trained on a second; 0 = one version or none is trained
     played: float = 0.0  # agent steps that reached the broker a second; 0 = not known
     step_s: float = 0.0  # of an environment's step, the mean; 0 = not known
+    # From when a version is at the broker until samplers act with it, the mean; 0 = not known.
+    line_s: float = 0.0
+    unroll_bytes_s: float = 0.0  # from the samplers a second
+    weights_bytes: float = 0.0  # of a version
     seconds: float = 0.0  # that it trained for
     solved: bool = False
     nonfinite: int = 0  # steps skipped
@@ -94,7 +98,7 @@ def of(
         cores=int(_table(summary, "machine").get("cores", 0)),
         # Starting takes processor time, too, about as much as it takes time.
         cores_busy=max(0.0, told.get("cpu_s", 0.0) - first) / max(wall - first, 1.0),
-        rate=_rate(lines),
+        rate=training_rate(lines),
         played=told.get("steps_per_s", 0.0),
         step_s=spent.get("environment", 0.0) / max(1.0, told.get("env_steps", math.inf)),
         seconds=_trained_for(told, lines),
@@ -151,7 +155,8 @@ def sampler_shares(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: spent / whole for name, spent in seconds.items()} if whole > 0 else {}
 
 
-def _rate(lines: Sequence[Mapping[str, float]]) -> float:
+def training_rate(lines: Sequence[Mapping[str, float]]) -> float:
+    """Returns the agent steps trained on a second."""
     if not lines:
         return 0.0
     first, last = lines[0], lines[-1]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
+from headrace.launch.explain.returns import Returns
 
 _LARGE_BONUS = 0.1  # ten times what is usual
 _USUAL_LR, _LARGE_LR = 1e-3, 0.02  # more than the second no network here learns by
@@ -52,7 +53,12 @@ def _reward_scale(figures: Figures) -> Iterator[Finding]:
             f"the value loss is {loss:.3g}: values are far above 1",
             (f"algorithm.reward_scale={better:.2g}",),
         )
-    elif loss < 1e-6 and not figures.solved and any(_returns(figures)) and _no_values(figures):
+    elif (
+        loss < 1e-6
+        and not figures.solved
+        and any(Returns.of(figures).values)
+        and _no_values(figures)
+    ):
         yield Finding(
             "reward scale",
             f"the value loss is below {max(loss, 1e-6):.0e}: rewards x algorithm.reward_scale"
@@ -65,7 +71,7 @@ def _entropy_bonus(figures: Figures) -> Iterator[Finding]:
     """Speaks where the bonus outweighs what the policy could gain: it stays as random as it
     began."""
     entropy, coef = figures.median("entropy"), _number(figures.run.algorithm.entropy_coef)
-    if figures.solved or coef is None or coef < _LARGE_BONUS or _at_goal(figures):
+    if figures.solved or coef is None or coef < _LARGE_BONUS or Returns.of(figures).at_goal:
         return
     if entropy > 0.9 * max(figures.column("entropy")) > 0:
         yield Finding(
@@ -136,7 +142,7 @@ def _gradient(figures: Figures) -> Iterator[Finding]:
 
 def _values(figures: Figures) -> Iterator[Finding]:
     coef = figures.run.algorithm.value_coef
-    if figures.solved or _improves(figures) or coef >= 0.1:
+    if figures.solved or Returns.of(figures).improve or coef >= 0.1:
         return
     if _no_values(figures):
         yield Finding(
@@ -149,18 +155,31 @@ def _values(figures: Figures) -> Iterator[Finding]:
 
 def _flat(figures: Figures) -> Iterator[Finding]:
     """Speaks of a policy that stays where it began, as nothing moves it."""
-    if figures.solved or _improves(figures) or _entropy_is_gone(figures):
+    returns = Returns.of(figures)
+    if figures.solved or returns.improve or _entropy_is_gone(figures):
         return
-    # Where every return is the same there is nothing to learn, or nothing was found yet.
-    if len(set(_returns(figures))) == 1 or _lr(figures) >= _USUAL_LR:
+    if returns.all_the_same or _lr(figures) >= _USUAL_LR:
         return
     kl, rho = figures.median("kl"), figures.median("rho_mean")
     if abs(kl) <= _LEAST_KL and abs(rho - 1) < 1e-3:
         yield Finding(
             "flat",
-            f"returns are flat ({_returns(figures)[-1]:.4g}) and updates hardly move the policy"
+            f"returns are flat ({returns.values[-1]:.4g}) and updates hardly move the policy"
             f" (KL {kl:.1g})",
             (_higher_lr(figures, 100),),
+        )
+
+
+def _decays(figures: Figures) -> Iterator[Finding]:
+    returns, lr = Returns.of(figures), _number(figures.run.learner.lr)
+    if returns.decay and not figures.solved:
+        until = figures.run.stop.steps or int(figures.lines[-1]["trained_steps"])
+        yield Finding(
+            "decays",
+            f"returns have fallen from {returns.best:.4g} to {returns.last:.4g} (an evaluator"
+            " keeps the best weights, in best/)",
+            () if lr is None else (f"learner.lr=[[0, {lr:g}], [{until}, 0.0]]",),
+            advice="let learner.lr fall sooner",
         )
 
 
@@ -175,11 +194,8 @@ _RULES: tuple[Callable[[Figures], Iterator[Finding]], ...] = (
     _step_size,
     _entropy_gone,
     _flat,
+    _decays,
 )
-
-
-def _returns(figures: Figures) -> list[float]:
-    return figures.column("mean_return") or [0.0]
 
 
 def _no_values(figures: Figures) -> bool:
@@ -191,24 +207,9 @@ def _no_values(figures: Figures) -> bool:
 def _entropy_is_gone(figures: Figures) -> bool:
     """Tells whether the policy always takes one action, and that does not pay. Of actions that are
     numbers the entropy may be negative, and says nothing."""
-    if figures.solved or min(figures.column("entropy")) < 0 or _improves(figures):
+    if figures.solved or min(figures.column("entropy")) < 0 or Returns.of(figures).improve:
         return False
     return figures.median("entropy") < _LEAST_ENTROPY
-
-
-def _at_goal(figures: Figures) -> bool:
-    goal = figures.run.stop.return_
-    return goal is not None and _returns(figures)[-1] >= goal
-
-
-def _improves(figures: Figures) -> bool:
-    """Tells whether returns have risen, or were at the goal already."""
-    returns = _returns(figures)
-    quarter = max(1, len(returns) // 4)
-    first, last = (sum(part) / quarter for part in (returns[:quarter], returns[-quarter:]))
-    spread = max(returns) - min(returns)
-    rises = last - first > max(0.5 * spread, 0.2 * abs(first))
-    return _at_goal(figures) or (spread > 0 and rises)
 
 
 def _number(schedule: object) -> float | None:

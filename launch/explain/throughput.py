@@ -1,10 +1,10 @@
 """Finds what bounds the steps a second: the learner, acting, the environment, the broker's credit,
-or a core that nobody uses. Pure functions of a run's figures. None speaks against the default of an
-algorithm: that is as fast as its learning allows.
+the wire, or a core that nobody uses. Pure functions of a run's figures. None speaks against the
+default of an algorithm: that is as fast as its learning allows.
 
     learner waits, samplers do not    the samplers bound it: environment, network, their own loop
     samplers wait, learner does not   the learner bounds it: the phase that takes most of its time
-    both wait                         they wait for one another: credit
+    both wait                         they wait for one another: credit, or the wire between them
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,8 @@ _WAITS = 0.35  # share of its time from which on it waits for others
 _WIDE = 512  # a hidden layer that costs more than most tasks need
 _ROWS = 16  # observations that one call of a small network takes about as long for as one
 _GROUPS = 16  # that wait for slow environments side by side
+_LEAST_LINE_S = 0.02  # less is the time until a sampler's next step
+_LONG_LINE = 0.25  # share of the time that an unroll and its weights are under way
 _SLOW_STEP_S = 1e-3  # an environment that steps faster waits for nothing
 
 
@@ -33,8 +35,11 @@ def find(figures: Figures) -> list[Finding]:
 def _bounds(figures: Figures) -> Iterator[Finding]:
     learner_waits = figures.learner.get("wait", 0.0)
     samplers_wait = figures.samplers.get("wait_credit", 0.0)
+    waits = samplers_wait + figures.samplers.get("wait_weights", 0.0)
     if 1 - learner_waits >= _BUSY and samplers_wait >= _WAITS:
-        yield from _learner(figures, samplers_wait + figures.samplers.get("wait_weights", 0.0))
+        yield from _learner(figures, waits)
+    elif learner_waits >= _WAITS and _line_share(figures) >= _LONG_LINE:
+        yield from _wire(figures, learner_waits, max(waits, _idle_streams(figures)))
     elif learner_waits >= _WAITS and samplers_wait >= _WAITS:
         yield from _pacing(figures)
     elif learner_waits >= _WAITS:
@@ -96,6 +101,40 @@ def _pacing(figures: Figures) -> Iterator[Finding]:
     )
 
 
+def _line_share(figures: Figures) -> float:
+    """Returns the share that the line takes of the time between the moment at which sampling may
+    run ahead for a version and its training; 0 = not known, or too short to tell."""
+    run = figures.run
+    version = run.unroll.length * run.unroll.envs * run.pacing.batch_unrolls
+    under_way_s = (run.pacing.max_lag + 1) * version / max(figures.rate, 1e-9)
+    return figures.line_s / under_way_s if figures.line_s >= _LEAST_LINE_S else 0.0
+
+
+def _idle_streams(figures: Figures) -> float:
+    """Returns the share of their time that streams do not play, of environments that step beside
+    the sampler's loop: it waits for those that do."""
+    beside = figures.samplers.get("wait_env", 0.0) >= 0.5
+    return 1 - figures.samplers.get("environment", 0.0) / figures.run.actor.groups if beside else 0
+
+
+def _wire(figures: Figures, learner_waits: float, samplers_wait: float) -> Iterator[Finding]:
+    """Explains both sides waiting for what is on its way: a larger batch has more of it under way,
+    and fewer versions to carry (docs/deploy/far-away.md)."""
+    if samplers_wait < _WAITS:
+        return
+    could = min(1 / max(0.05, 1 - learner_waits), 1 / max(0.05, 1 - samplers_wait))
+    times = 2 if could <= 2 else 4
+    yield Finding(
+        "wire",
+        f"new weights take {1000 * figures.line_s:.0f} ms to the samplers, which wait"
+        f" {_percent(samplers_wait)} of their time, as the learner does {_percent(learner_waits)}"
+        f" (unrolls of {figures.unroll_bytes_s / 1e6:.2g} MB a second, versions of"
+        f" {figures.weights_bytes / 1e6:.2g} MB)",
+        (f"pacing.batch_unrolls={times * figures.run.pacing.batch_unrolls}",),
+        gain=min(times, could),
+    )
+
+
 def _samplers(figures: Figures) -> Iterator[Finding]:
     """Explains a learner that waits for samplers which do not wait for it."""
     run, shares = figures.run, figures.samplers
@@ -122,7 +161,8 @@ def _samplers(figures: Figures) -> Iterator[Finding]:
     if max(on_loop, waits) >= _BUSY and (idle < 0.3 * figures.cores or not figures.cores):
         busy, spare = f", and all {figures.cores} cores are busy", ""
         if not figures.cores:
-            busy, spare = "", "threads (actor.stepping) where cores are idle, "
+            key = "groups" if run.actor.stepping in ("threads", "processes") else "stepping"
+            busy, spare = "", f"another actor.{key} where cores are idle, "
         yield Finding(
             "environment",
             f"the environment takes {_percent(max(on_loop, waits))} of the samplers' time{busy}",

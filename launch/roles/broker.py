@@ -109,7 +109,8 @@ async def _judge_loop(server: Server, watched: WatchedRun) -> None:
     """Says in the status what holds the run back. Ends by cancellation."""
     while True:
         await asyncio.sleep(_JUDGED_EVERY_S)
-        watched.look(server.status(), server.run_status.sampler_totals.totals)
+        ready = server.weights.propagation.ready
+        watched.look(server.status(), server.run_status.sampler_totals.totals, ready)
         server.run_status.explained = watched.lines()
 
 

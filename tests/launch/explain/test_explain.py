@@ -1,6 +1,7 @@
 """Tests what explain says of a run: odd figures, faults that no recording has, bad input."""
 
 import functools
+import itertools
 import json
 import math
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.launch.cli import main
 from headrace.launch.config import run_file
-from headrace.launch.explain import explain, figures, learning, throughput
+from headrace.launch.explain import explain, figures, learning, symptoms, throughput
 from headrace.launch.explain.figures import Figures
 from tests.launch.explain.recorded_faults import RECORDINGS
 
@@ -66,10 +67,12 @@ def test_no_figures_are_too_odd(name: str, data: st.DataObject) -> None:
         outcomes={name: data.draw(st.floats(0, 1e9)) for name in ("trained", "stale")},
         cores=data.draw(st.integers(0, 1024)),
         cores_busy=data.draw(st.floats(0, 2048)),
+        line_s=data.draw(st.floats(0, 100)),
+        rate=data.draw(st.floats(0, 1e9)),
         solved=data.draw(st.booleans()),
         nonfinite=data.draw(st.integers(0, 10)),
     )
-    for one in (*learning.find(found), *throughput.find(found)):
+    for one in (*learning.find(found), *throughput.find(found), *symptoms.find(found)):
         assert one.words() and "nan" not in one.words()
         assert one.gain is None or math.isfinite(one.gain)
         assert one.sets or one.advice
@@ -150,6 +153,102 @@ def test_a_slow_environment_is_told_from_one_that_computes() -> None:
     assert slow[0].name == "slow environment" and "actor.stepping=threads" in slow[0].sets
     busy = throughput.find(of(**plays, cores=2, cores_busy=2.0))
     assert [one.name for one in busy] == ["environment"] and busy[0].advice
+
+
+def curve(*returns: float, steps: float, **columns: float) -> list[dict[str, float]]:
+    """Lines in which returns move evenly from each value to the next, up to so many steps."""
+    apart = 100 // (len(returns) - 1)
+    means = [
+        before + (after - before) * at / apart
+        for before, after in itertools.pairwise(returns)
+        for at in range(apart)
+    ]
+    return [
+        {
+            "t": float(at),
+            "trained_steps": steps * (at + 1) / len(means),
+            "entropy": 0.5,
+            "mean_return": mean,
+            **columns,
+        }
+        for at, mean in enumerate(means)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("returns", "falls"),
+    [
+        ((20, 400, 100), True),
+        ((-200, 250, -150), True),
+        ((-1200, -200, -1000), True),
+        ((20, 400, 390), False),
+        ((25, 36, 26), False),  # little was learnt
+        ((-1200, -1000, -1300), False),
+        ((400, 300, 20), False),  # nothing was
+        ((0.0, 0.9, 0.7), False),
+    ],
+)
+def test_returns_that_fall_far_below_their_best(returns: tuple[float, ...], falls: bool) -> None:
+    unending = ("stop.return=none", "stop.steps=500000", "learner.lr=0.001")
+    found = learning.find(of(sets=unending, lines=curve(*returns, steps=3e5)))
+    assert [one.name for one in found] == ["decays"] * falls
+    if falls:
+        assert found[0].sets == ("learner.lr=[[0, 0.001], [500000, 0.0]]",)
+        assert "best/" in found[0].words()
+        assert run_file.load("cartpole", found[0].sets).learner.lr == ((0, 0.001), (500000, 0.0))
+    scheduled = learning.find(of(sets=("stop.return=none",), lines=curve(20, 400, 100, steps=3e5)))
+    assert scheduled[0].advice and not scheduled[0].sets
+
+
+def test_what_has_no_known_cause_is_said_last_with_advice() -> None:
+    stuck = curve(20, 25, 21, steps=4e5, explained_variance=-0.5)
+    slow: Any = {"learner": {"wait": 0.5, "forward": 0.5}, "samplers": {"wait_credit": 0.5}}
+    sets = ("stop.return=none", "stop.steps=500000", "pacing.max_lag=0")
+    found = explain.findings(of(sets=sets, lines=stuck, seconds=60.0, **slow))
+    assert [one.name for one in found] == ["pacing", "values", "flat"]
+    assert all(one.advice and not one.sets for one in found[1:])
+    # Whatever has a known cause is enough.
+    found = explain.findings(of(sets=sets, lines=stuck, seconds=60.0, nonfinite=1))
+    assert [one.name for one in found] == ["not finite"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        curve(20, 25, 21, steps=9e4, explained_variance=-0.5),  # it has hardly begun
+        curve(20, 500, 500, 500, steps=4e5, explained_variance=-1.0),  # constant returns
+        curve(-21, -21, steps=4e5, explained_variance=0.0),  # nothing was found yet
+        curve(-20.9, -20.4, steps=1.9e5, explained_variance=0.5),
+        curve(-1200, -900, steps=4e5, explained_variance=-0.5),  # it rises
+    ],
+)
+def test_of_runs_that_may_be_healthy_nothing_is_said_last(lines: list[dict[str, float]]) -> None:
+    assert symptoms.find(of(sets=("stop.return=none",), lines=lines)) == []
+
+
+def test_a_long_wire_is_told_from_too_little_credit() -> None:
+    """CartPole over 100 ms of round trip, as it was measured: 512 steps in a batch, K = 2."""
+    waits: Any = {
+        "learner": {"wait": 0.77, "forward": 0.23},
+        "samplers": {"wait_weights": 0.62, "wait_credit": 0.2},
+    }
+    more: Any = {**waits, "rate": 3500.0, "unroll_bytes_s": 1.9e5, "weights_bytes": 3.7e4}
+    (found,) = throughput.find(of(line_s=0.231, **more))
+    assert found.name == "wire" and found.sets == ("pacing.batch_unrolls=8",)
+    assert "231 ms" in found.what and "82 %" in found.what and "0.19 MB a second" in found.what
+    assert found.gain is not None and 3 < found.gain <= 4
+    assert not throughput.find(of(line_s=0.015, **more)), "that is no line"
+    # Environments in threads: the sampler waits for those that play.
+    threads: Any = {
+        "learner": {"wait": 0.98, "forward": 0.02},
+        "samplers": {"wait_env": 0.84, "environment": 3.7, "wait_credit": 0.03},
+        "rate": 400.0,
+    }
+    sets = ("actor.groups=8", "actor.stepping=threads", "unroll.length=10", "unroll.envs=1")
+    pacing = ("pacing.max_lag=1", "pacing.batch_unrolls=8")
+    (found,) = throughput.find(of(sets=(*sets, *pacing), line_s=0.215, **threads))
+    assert found.name == "wire" and "54 %" in found.what
+    assert not throughput.find(of(sets=(*sets, *pacing), line_s=0.001, **threads))
 
 
 def test_the_remedy_is_written_as_a_run_file(

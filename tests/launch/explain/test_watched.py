@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.broker.histograms import Buckets
 from headrace.launch.cli import main
 from headrace.launch.config import run_file
 from headrace.launch.explain import explain, running
@@ -17,28 +18,35 @@ COLUMNS = ("t", "trained_steps", "entropy", "mean_return", "kl", "value_loss", "
 
 def told(second: int, **more: float) -> dict[str, Any]:
     learner = {"name": "l", "t": 1.0 * second, "trained_steps": 100.0 * second, "entropy": 0.5}
-    return {"outcomes": {"trained": 95, "stale": 5}, "learners": [learner | more]}
+    outcomes = {"trained": 95, "stale": 5}
+    return {"outcomes": outcomes, "learners": [learner | more], "weights_bytes": 40_000}
 
 
 def totals(second: int, **shares: float) -> dict[str, float]:
     spent = {f"{name}_s": share * second for name, share in shares.items()}
-    return {"wall_s": 1.0 * second, "env_steps": 1000.0 * second, **spent}
+    return {"wall_s": 1.0 * second, "env_steps": 1e3 * second, "bytes": 500.0 * second, **spent}
 
 
 def watched(seconds: range, *, run: str = "cartpole", **shares: float) -> WatchedRun:
-    found = WatchedRun(run_file.load(run))
+    found, ready = WatchedRun(run_file.load(run)), Buckets([0.1])
     for second in seconds:
-        found.look(told(second, time_wait=0.9, time_forward=0.1), totals(second, **shares))
+        ready.add(0.25)
+        status = told(second, time_wait=0.9, time_forward=0.1)
+        found.look(status, totals(second, **shares), ready)
     return found
 
 
 def test_a_run_that_trains_is_judged_as_its_folder_would_be() -> None:
     found = watched(range(0, 60, 3), wait_env=0.9, env=0.9)
     first, *_, learner, samplers = found.lines()
-    assert first.startswith("1. the environment takes 90 % of the samplers' time; threads")
+    assert first.startswith(
+        "1. the environment takes 90 % of the samplers' time; another actor.stepping"
+    )
     assert learner == "learner   wait 90 %, forward 10 %"
     assert samplers == "samplers  wait env 90 %, the rest 10 %"
     assert abs(found.figures().step_s - 0.0009) < 1e-9
+    assert found.figures().line_s == 0.25 and found.figures().weights_bytes == 40_000
+    assert abs(found.figures().unroll_bytes_s - 500) < 1e-9
     assert "the environment" in "".join(
         explain.lines(found.figures(), explain.findings(found.figures()))
     )
@@ -47,7 +55,7 @@ def test_a_run_that_trains_is_judged_as_its_folder_would_be() -> None:
 def test_before_it_trains_and_a_moment_later_it_says_so() -> None:
     found = WatchedRun(run_file.load("cartpole"))
     assert found.lines()[0] == "nothing was trained"
-    found.look({"outcomes": {}, "learners": []}, {})
+    found.look({"outcomes": {}, "learners": [], "weights_bytes": 0}, {}, Buckets([0.1]))
     assert found.lines()[0] == "nothing was trained"
     assert watched(range(0, 6, 3)).lines()[0] == "the run is too short to tell"
 
@@ -60,7 +68,7 @@ def test_a_run_of_a_week_takes_no_more_memory() -> None:
 
 def test_what_was_undone_by_an_older_checkpoint_is_forgotten() -> None:
     found = watched(range(0, 60, 3))
-    found.look(told(9), totals(63))
+    found.look(told(9), totals(63), Buckets([0.1]))
     assert [line["t"] for line in found.figures().lines] == [0.0, 3.0, 6.0, 9.0]
 
 
@@ -73,7 +81,8 @@ def test_no_learner_says_anything_too_odd(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(0, 20))):
         learner = data.draw(st.dictionaries(st.sampled_from(COLUMNS), number))
         total = data.draw(st.dictionaries(st.sampled_from(list(totals(1, wait_env=1))), number))
-        found.look({"outcomes": {"stale": data.draw(number)}, "learners": [learner]}, total)
+        status = {"outcomes": {"stale": data.draw(number)}, "learners": [learner]}
+        found.look(status | {"weights_bytes": 1}, total, Buckets([0.1]))
     assert all(0 < len(line) <= 400 for line in found.lines())
     assert len(found.lines()) <= 7
 
