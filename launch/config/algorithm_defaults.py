@@ -92,7 +92,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.max_lag": 2,
         **_EVERY,
         "algorithm.entropy_coef": 0.003,
-        # Wide for a choice; of numbers, whose deviations shrink, a density may move by 1.8 or 1/1.8.
+        # Wide for a choice; a density, whose deviation shrinks, may move by 1.8 or 1/1.8.
         "algorithm.drift_limit": 0.45,
         "algorithm.uses": 8,
         "algorithm.buffer_batches": _as_many_as_uses,

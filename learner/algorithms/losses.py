@@ -117,16 +117,14 @@ def drifted_steps(given: LossInputs, logp: Tensor, advantages: Tensor) -> Tensor
 
     Late data asks for the same move again and again, until data of the moved policy comes: so lag
     makes a policy certain too early. A difference, as DPPO (arXiv 2602.04879) masks by, lets rare
-    actions go where a bound on the ratio would hold them back. A density has no such bound: of it
-    counts the share by which the larger exceeds the smaller, 1/2 where it has doubled or halved.
+    actions go where a bound on the ratio would not. Of a density, which has no bound, counts the
+    share by which it has moved: 1/2 where it has doubled or halved.
     """
     limit, behaviour = given.config.drift_limit, given.batch.logp
     if not limit:
         return torch.zeros_like(logp, dtype=torch.bool)
-    if given.distribution.density:
-        moved = -torch.expm1(-(logp - behaviour).abs()) * (logp - behaviour).sign()
-    else:
-        moved = logp.exp() - behaviour.exp()
+    largest = torch.maximum(logp, behaviour) if given.distribution.density else 0.0
+    moved = (logp - largest).exp() - (behaviour - largest).exp()
     return (moved.abs() > limit) & (moved * advantages > 0)
 
 
