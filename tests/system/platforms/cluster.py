@@ -13,7 +13,7 @@ import pytest
 
 from tests.needs import missing
 from tests.system.conftest import until
-from tests.system.platforms.inside import NAMESPACES, need_namespaces, run_inside
+from tests.system.platforms.inside import NAMESPACES, first_child, need_namespaces, run_inside
 
 NODES = ("n1", "n2", "n3")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip")
@@ -89,7 +89,8 @@ class Cluster:
         (folder / "slurm.conf").write_text(_CONFIG.format(folder=folder))
         for name in ("head", *NODES):
             self.hosts(name)
-        with (folder / "log.txt").open("wb") as log:
+        path = folder / "log.txt"
+        with path.open("wb") as log:
             # On two cores: a node starts as many samplers.
             cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
             boot = ["bash", "-euc", _HEAD, "-", str(folder), _NODE]
@@ -101,7 +102,9 @@ class Cluster:
                 start_new_session=True,
             )
         try:
-            self._first = until(self._first_process, "the cluster's first process")
+            self._first = until(
+                lambda: first_child(self._popen, path), "the cluster's first process"
+            )
             until(lambda: self.run("sinfo", "-ho", "%T %D") == "idle 3", f"nodes:\n{self.text()}")
         except BaseException:
             self.off()
@@ -115,12 +118,6 @@ class Cluster:
         lines = ["127.0.0.1 localhost", *first, "10.77.0.1 head"]
         lines += [f"10.77.0.1{at} n{at}" for at in (1, 2, 3)]
         (self.folder / f"hosts-{name}").write_text("\n".join(lines) + "\n")
-
-    def _first_process(self) -> int:
-        """Its pid out here."""
-        assert self._popen.poll() is None, self.text()
-        children = Path(f"/proc/{self._popen.pid}/task/{self._popen.pid}/children").read_text()
-        return int(children or 0)
 
     def run(self, *words: str, there: Path | None = None) -> str:
         """What a command prints on the head, whatever its status."""

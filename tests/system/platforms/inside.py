@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.needs import missing
 
@@ -13,6 +14,13 @@ def need_namespaces(what: str) -> None:
     tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         missing(f"{what} of its own needs namespaces: {tried.stderr.strip()}")
+
+
+def first_child(popen: subprocess.Popen[bytes], log: Path) -> int:
+    """Returns the pid out here of the first process in there; 0 = there is none yet."""
+    assert popen.poll() is None, log.read_text(errors="replace")
+    children = Path(f"/proc/{popen.pid}/task/{popen.pid}/children").read_text()
+    return int(children or 0)
 
 
 def run_inside(first: int, env: Sequence[str], words: Sequence[str], *, given: str = "") -> str:
