@@ -19,7 +19,7 @@ from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.where import Where
 from headrace.actors.stepping.bookkeeping import Bookkeeping
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame
-from headrace.actors.users_code import full_traceback
+from headrace.actors.users_code import full_traceback, traceback_of
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Spaces
 
 # Where it cannot wait, a broken environment is made again this often before the sampler ends.
@@ -150,7 +150,7 @@ class Group(ABC):
         return Where(made.sampler, column, made.seed + column, self._group)
 
     def _report(self, part: int, where: str, error: BaseException) -> None:
-        text = full_traceback(error)
+        text = traceback_of(error) or full_traceback(error)
         self._spec.report(self._books.failure(self._first + part, where, text))
 
     def _fatal(self, part: int, where: str, error: BaseException) -> EnvError:

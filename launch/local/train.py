@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from headrace.broker.peers.evaluator import LAST_S
@@ -22,7 +23,7 @@ from headrace.launch.local.child_plans import ChildPlans, evaluates, web_port
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.monitor.rates import totals
 from headrace.launch.monitor.terminal import CapturedTerminal
-from headrace.launch.process import folder_lock, logs, runtime
+from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 from headrace.launch.sinks.sink import check_sink
@@ -88,7 +89,8 @@ def train(start: starts.Start, options: Options) -> int:
         # A socket's path must be short, so it does not lie in the run's folder.
         with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as sockets:
             endpoint = f"ipc://{sockets}/broker"
-            return _Local(start, options, endpoint, started=started, asked=asked).run()
+            with shown_tracebacks.shared(Path(sockets)):
+                return _Local(start, options, endpoint, started=started, asked=asked).run()
 
 
 class _Local:

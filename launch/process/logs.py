@@ -29,7 +29,7 @@ from headrace.actors.users_code import traceback_of
 from headrace.broker.errors import ExpectedError, UserError
 from headrace.broker.peer_errors import UnreportedErrors
 from headrace.launch.config.run_file import ConfigError
-from headrace.launch.process import last_errors, log_lines
+from headrace.launch.process import last_errors, log_lines, shown_tracebacks
 from headrace.launch.process.log_lines import Identity
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class ToStderr(logging.Handler):
             self._why = str(error)
 
     def _told(self, record: logging.LogRecord) -> str:
-        line = self._line(record, self._identity)
+        line = self._line(shown_tracebacks.once(record), self._identity)
         return f"<{_PRIORITIES[record.levelname]}>{line}" if self._to_journal else line
 
     def _gap(self) -> logging.LogRecord:
