@@ -42,6 +42,9 @@ class NodeSize:
         """Returns the places of the relay and the samplers. One sampler a core is bound to its own;
         any other number the kernel places."""
         cores = sorted(os.sched_getaffinity(0))
+        if self.count > len(cores):
+            words = "%d samplers on %d cores: of use where environments wait"
+            log.info(words, self.count, len(cores))
         bound = cores if self.count == len(cores) > 1 else [-1] * self.count
         return {
             RELAY: ProcessSlot(RELAY),

@@ -136,6 +136,17 @@ def test_sighup_reads_the_file_again(
 
 
 @pytest.mark.usefixtures("cores")
+def test_more_samplers_than_cores_are_told_what_they_are_of_use_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    NodeSize(3).slots()
+    assert caplog.messages == []
+    NodeSize(6).slots()
+    assert caplog.messages == ["6 samplers on 3 cores: of use where environments wait"]
+
+
+@pytest.mark.usefixtures("cores")
 def test_without_a_file_sighup_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     size = NodeSize(2)
     os.kill(os.getpid(), signal.SIGHUP)
