@@ -8,10 +8,12 @@ _AGAIN_S: Final = 300.0
 
 
 class HeardEvaluations:
-    """Keeps the best mean return of an evaluation, and tells when nobody evaluates."""
+    """Keeps the best mean of an evaluation, and tells when nobody evaluates."""
 
-    def __init__(self, *, episodes: int, now: float) -> None:
+    def __init__(self, wanted: str = "mean", *, episodes: int, now: float) -> None:
+        """Keeps that of the returns, or of what evaluators name `wanted`, as "metric.NAME"."""
         self.best: float | None = None  # None = no evaluation has counted yet
+        self._name = "" if wanted == "mean" else f".{wanted}"
         self.since = 0  # evaluations of earlier versions are of another learner's weights
         self._episodes = episodes  # evaluations of fewer do not count
         self._quiet_until = now + _PATIENCE_S
@@ -23,8 +25,8 @@ class HeardEvaluations:
         # One that has not ended an evaluation yet has said nothing of it.
         counting = [one for one in there if one.get("episodes", self._episodes) >= self._episodes]
         for one in counting:
-            best = one.get("best")
-            if isinstance(best, float) and one.get("best_version", -1) >= self.since:
+            best, version = (one.get(f"{name}{self._name}") for name in ("best", "best_version"))
+            if isinstance(best, float) and isinstance(version, float) and version >= self.since:
                 self.best = best if self.best is None else max(self.best, best)
         if counting:
             self._quiet_until = now + _PATIENCE_S
@@ -37,6 +39,6 @@ class HeardEvaluations:
                 " its evaluations do not count for stop.return"
             )
         return (
-            'stop.metric is "evaluation", and no evaluator is connected: stop.return cannot be'
+            "stop.metric is of evaluations, and no evaluator is connected: stop.return cannot be"
             " reached; start one with headrace evaluate"
         )

@@ -56,8 +56,10 @@ def _two_batches(run: Known) -> int:
 
 
 def _more_for_a_goal(run: Known) -> float:
-    """Equals 0.2 where stop.metric is "evaluation": the run goes on until an evaluation ends it."""
-    return 0.2 if run.get("stop.metric") == "evaluation" else EvaluateConfig().share
+    """Equals 0.2 where stop.metric is "evaluation", or evaluation.NAME: an evaluation ends the
+    run."""
+    by_evaluation = str(run.get("stop.metric")).partition(".")[0] == "evaluation"
+    return 0.2 if by_evaluation else EvaluateConfig().share
 
 
 # A key's default, or the rule that gives it from what else the run says.

@@ -52,9 +52,17 @@ class StopSection(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="what stop.return is compared with. training: the mean return of the latest"
             " training episodes, 100 or more; evaluation: of an evaluation of evaluate.episodes or"
-            " more; one of env.metrics: its mean over the latest training episodes"
+            " more; NAME, one of env.metrics: its mean over the latest training episodes;"
+            " evaluation.NAME: over the episodes of such an evaluation"
         ),
     ] = "training"
+
+    @property
+    def evaluated(self) -> str:
+        """Returns what of an evaluation must reach the goal: "mean", its mean return, or
+        "metric.NAME"; "" = training must."""
+        goal, _, name = self.metric.partition(".")
+        return "" if goal != "evaluation" else f"metric.{name}" if name else "mean"
 
 
 # Or module:class, the user's own callbacks.
@@ -140,10 +148,10 @@ def check(run: Run) -> None:
             f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"
             f" {run.broker.beat_s}, or a healthy peer would be taken for dead between two beats"
         )
-    if run.stop.metric == "evaluation" and run.stop.return_ is None:
+    if run.stop.evaluated and run.stop.return_ is None:
         raise ConfigError(
-            'stop.metric is "evaluation", and stop.return is not set: no evaluation would end the'
-            " run; set stop.return, or leave stop.metric out"
+            f'stop.metric is "{run.stop.metric}", and stop.return is not set: no evaluation would'
+            " end the run; set stop.return, or leave stop.metric out"
         )
     _check_metrics(run)
     if run.env.curriculum and not run.env.settings:
@@ -183,7 +191,7 @@ def _check_metrics(run: Run) -> None:
     """Refuses a goal that nothing tells of, and names that would stand for two things."""
     names, goal = run.env.metrics, run.stop.metric
     for name in names:
-        if name in _GOALS or names.count(name) > 1:
+        if name.partition(".")[0] in _GOALS or names.count(name) > 1:
             why = "stands there twice" if names.count(name) > 1 else "means a return in stop.metric"
             raise ConfigError(f"env.metrics: {name!r} {why}; name each entry of info once")
         whole, _, end = name.rpartition(".")
@@ -192,10 +200,10 @@ def _check_metrics(run: Run) -> None:
                 f"env.metrics: {name!r} would be taken for the {end} of {whole!r}; rename one of"
                 " them in the environment"
             )
-    if goal not in (*_GOALS, *names):
+    if goal not in (*_GOALS, *names) and goal.removeprefix("evaluation.") not in names:
         raise ConfigError(
             f"stop.metric = {goal!r} is neither training nor evaluation, nor one of env.metrics,"
-            f" which has {[*names]}"
+            f" which has {[*names]}, nor evaluation.NAME of one"
         )
     if goal in names and run.stop.return_ is None:
         raise ConfigError(

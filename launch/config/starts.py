@@ -193,8 +193,8 @@ def finished(stop: StopSection, out: Path) -> str:
     try:
         report = json.loads((out / "learner.json").read_text())
         reason, steps = report["stop_reason"], int(report["trained_steps"])
-        means = {"training": report["mean_return"], "evaluation": report.get("evaluated")}
-        mean: float | None = {**report.get("metrics", {}), **means}.get(stop.metric)
+        means = {**report.get("metrics", {}), "training": report["mean_return"]}
+        mean: float | None = report.get("evaluated") if stop.evaluated else means.get(stop.metric)
         seconds = float(report["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -115,12 +115,12 @@ class ChildPlans:
 def evaluates(run: run_file.Run, asked: bool | None) -> bool:
     """Tells whether an evaluator plays beside the run. `asked`: whether the user wants one; None =
     nothing was said, so one plays unless it lacks a key."""
-    if run.stop.metric == "evaluation" and asked is False:
+    if run.stop.evaluated and asked is False:
         raise run_file.ConfigError(
-            'stop.metric is "evaluation", and without an evaluator nobody could say that the goal'
-            " is reached; leave out --no-evaluate"
+            f'stop.metric is "{run.stop.metric}", and without an evaluator nobody could say that'
+            " the goal is reached; leave out --no-evaluate"
         )
-    if asked is None and run.stop.metric != "evaluation":
+    if asked is None and not run.stop.evaluated:
         return not run.security.curve or keyring.path(run, "evaluator").exists()
     return asked is not False
 

@@ -17,6 +17,8 @@ from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 
+_EXPLAINED = "explained_variance"
+
 
 def write(
     run: run_file.Run,
@@ -75,6 +77,9 @@ def write(
         "machine": learner.get("machine", {}),
     }
     history = learning_curve.read(out / "history.jsonl")
+    result["explained_variance"] = next(
+        (line[_EXPLAINED] for line in reversed(history) if _EXPLAINED in line), None
+    )
     result["explain"] = explain.for_summary(figures.of(run, history, result))
     durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
     if history:
@@ -133,8 +138,10 @@ def done_at_limit(stop: StopSection, result: dict[str, Any]) -> bool:
     the goal in an evaluation, of the last weights perhaps."""
     if stop.return_ is None:
         return bool(result["trained_steps"])
-    evaluation = result["evaluation"] if stop.metric == "evaluation" else None
-    return evaluation is not None and bool(evaluation["best"]["mean"] >= stop.return_)
+    if not stop.evaluated or result["evaluation"] is None:
+        return False
+    found = (result["evaluation"][which].get(stop.evaluated) for which in ("best", "last"))
+    return any(mean is not None and mean >= stop.return_ for mean in found)
 
 
 def _evaluation(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -241,7 +241,7 @@ class _Local:
             log.warning("evaluator cannot work with this run; its line above says why")
         except GaveUpError as error:
             log.warning("%s", error)
-        if self.given.stop.metric == "evaluation":
+        if self.given.stop.evaluated:
             raise GaveUpError("evaluator is needed by stop.metric; see its line above")
         log.warning("the run goes on without evaluations")
 

@@ -18,11 +18,13 @@ class Metric(NamedTuple):
     training: float | None  # None = not known
     evaluation: float | None
 
-    def words(self, goal: str = "") -> str:
-        """Returns the means; `goal` stands behind that of training."""
+    def words(self, goal: str = "", evaluation_goal: str = "") -> str:
+        """Returns the means; behind that of training or of evaluations stands its goal."""
         known = "none yet" if self.training is None else f"{self.training:,.4g}"
-        evaluated = "" if self.evaluation is None else f", evaluation {self.evaluation:,.4g}"
-        return f"{known}{goal}{evaluated}"
+        if self.evaluation is None and not evaluation_goal:
+            return f"{known}{goal}"
+        evaluated = "none yet" if self.evaluation is None else f"{self.evaluation:,.4g}"
+        return f"{known}{goal}, evaluation {evaluated}{evaluation_goal}"
 
 
 def metrics(status: Mapping[str, Any]) -> list[Metric]:

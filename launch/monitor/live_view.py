@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -81,6 +82,7 @@ class LiveView:
             f"  return {mean if mean is None else round(mean, 1)}{self._goals.get('training', '')}"
             f"{''.join(f'  {name} {words}' for name, words in self._evaluation_rows(status))}"
             f"{''.join(f'  {name} {words}' for name, words in self._metric_rows(status))}"
+            f"{''.join(f'  {name} {words}' for name, words in _learner_rows(learner))}"
             f"  lag {learner.get('lag', 0.0):.2f}  version {status['version']}"
         )
 
@@ -98,22 +100,20 @@ class LiveView:
         learner = (status.get("learners") or [{}])[0]
         rate = self._rate()
         goal = self._goals.get("training", "")
-        mean, fit = learner.get("mean_return"), learner.get("explained_variance")
+        mean = learner.get("mean_return")
         outcomes = {**status["outcomes"], "duplicate": status["duplicates"]}
         rows = (
             ("time", f"{time.monotonic() - self._began:.1f} s"),
             ("return", f"{mean:.1f}{goal}" if mean is not None else "no episode has ended yet"),
             *self._evaluation_rows(status),
             *self._metric_rows(status),
-            *([("length", f"{length:,.1f}")] if (length := learner.get("mean_length")) else []),
             ("steps", f"{status['actors'].get('env_steps', 0):,.0f}   {rate:,.0f}/s"),
             ("lag", f"{learner.get('lag', 0.0):.2f} versions"),
             ("version", f"{status['version']}, {status['actors']['behind']} samplers behind"),
             ("unrolls", "  ".join(f"{name} {n:,}" for name, n in outcomes.items() if n)),
             ("in flight", f"queued {status['queued']}  at the learner {status['leased']}"),
             ("samplers", f"{status['actors']['count']}"),
-            *([("learner", spent)] if (spent := time_words(learner)) else []),
-            *([("explained", f"{fit:.2f} of the values' variance")] if fit is not None else []),
+            *_learner_rows(learner),
         )
         for name, value in rows:
             table.add_row(name, value)
@@ -122,9 +122,14 @@ class LiveView:
     def _metric_rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
         """Returns a row for each of env.metrics; the goal's has one from the start."""
         found = {one.name: one for one in metrics(status)}
-        for name in self._goals.keys() - {"training", "evaluation"} - found.keys():
+        wanted = {goal.removeprefix("evaluation.") for goal in self._goals}
+        for name in wanted - {"training", "evaluation"} - found.keys():
             found[name] = Metric(name, None, None)
-        return [(name, one.words(self._goals.get(name, ""))) for name, one in found.items()]
+        goals = self._goals.get
+        return [
+            (name, one.words(goals(name, ""), goals(f"evaluation.{name}", "")))
+            for name, one in found.items()
+        ]
 
     def _evaluation_rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
         """Returns the last evaluation as one row of the table; empty = there is none yet, and no
@@ -136,6 +141,17 @@ class LiveView:
                 mean, version = f"{said['mean']:.1f}{goal}{spread}", said["version"]
                 return [("evaluation", f"{mean}, version {version:.0f}")]
         return [("evaluation", f"none yet{goal}")] if goal else []
+
+
+def _learner_rows(learner: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what the learner says of its episodes, its time and its values."""
+    length, fit = learner.get("mean_length"), learner.get("explained_variance")
+    rows = (
+        ("length", "" if length is None else f"{length:,.1f}"),
+        ("learner", time_words(learner)),
+        ("explained", "" if fit is None else f"{fit:.2f} of the values' variance"),
+    )
+    return [(name, words) for name, words in rows if words]
 
 
 def _waiting_for(status: dict[str, Any]) -> str:

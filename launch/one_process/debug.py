@@ -71,8 +71,8 @@ def _unable(start: starts.Start, *, record: bool, evaluate: bool) -> str:
         return "--debug begins a run; leave out --resume"
     if record:
         return "--debug keeps no recording; leave out --record"
-    if evaluate or start.run.stop.metric == "evaluation":
-        return '--debug plays no evaluations; leave out --evaluate, and stop.metric = "evaluation"'
+    if evaluate or start.run.stop.evaluated:
+        return "--debug plays no evaluations; leave out --evaluate, and a stop.metric of one"
     if envpool.is_envpool(start.run.env):
         return f"--debug: {start.run.env.id} steps in threads of its own, where no breakpoint works"
     return ""

@@ -138,7 +138,7 @@ def evaluation_marks(
     The steps behind a version come from the history, which is exact; the evaluator's own number is
     the fallback.
     """
-    known = sorted((e["version"], e["trained_steps"]) for e in history if "version" in e)
+    known = _known(history)
     steps: list[float] = []
     means: list[float] = []
     down: list[float] = []
@@ -153,6 +153,21 @@ def evaluation_marks(
         down.append(0.0 if low is None else mean - low)
         up.append(0.0 if high is None else high - mean)
     return steps, means, (down, up)
+
+
+def evaluated(history: Lines, evaluations: Lines, column: str) -> list[tuple[float, float]]:
+    """Returns the steps of the evaluations that have this column, and what stands there."""
+    known = _known(history)
+    found = (
+        (_steps(known, entry["version"], entry.get("trained_steps")), entry[column])
+        for entry in evaluations
+        if column in entry
+    )
+    return [(steps, value) for steps, value in found if steps is not None]
+
+
+def _known(history: Lines) -> list[tuple[int, int]]:
+    return sorted((e["version"], e["trained_steps"]) for e in history if "version" in e)
 
 
 def _steps(known: Sequence[tuple[int, int]], version: int, heard: int | None) -> float | None:

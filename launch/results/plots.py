@@ -1,12 +1,14 @@
 """The pictures of a run, drawn once and kept as SVG for the page and as PNG beside it."""
 
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.broker import durable
+from headrace.launch.results import learning_curve
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -105,32 +107,43 @@ def length(history: Lines) -> Plot | None:
     return _figure(history, "mean_length", "length", "steps an episode")
 
 
-def metrics(history: Lines) -> list[Plot]:
-    """Draws a picture for each of env.metrics: its mean over episodes, and over steps."""
-    found = {column for entry in history for column in entry if column.startswith(METRIC)}
+def metrics(history: Lines, evaluations: Lines) -> list[Plot]:
+    """Draws a picture for each of env.metrics: its mean over episodes, those of evaluations too,
+    and over steps."""
+    lines = itertools.chain(history, evaluations)
+    found = {column for entry in lines for column in entry if column.startswith(METRIC)}
     names = sorted(name for name in found if not name.endswith((".min", ".max")))
     plots = [
-        _figure(history, name, f"metric-{number}", name.removeprefix(METRIC))
+        _figure(history, name, f"metric-{number}", name.removeprefix(METRIC), evaluations)
         for number, name in enumerate(names)
     ]
     return [plot for plot in plots if plot is not None]
 
 
-def _figure(history: Lines, column: str, file: str, title: str) -> Plot | None:
+def _figure(
+    history: Lines, column: str, file: str, title: str, evaluations: Lines = ()
+) -> Plot | None:
     """Draws one column; None = it is empty."""
     points = [(e["trained_steps"], e[column]) for e in history if e.get(column) is not None]
-    return _plot(file, title, _line(points), size=(4, 2.4)) if points else None
+    marks = learning_curve.evaluated(history, evaluations, column)
+    if not (points or marks):
+        return None
+
+    def draw(axes: Any) -> None:
+        axes.plot(*_columns(points), color=_BLUE, linewidth=1, label="training")
+        if marks:
+            axes.plot(*_columns(marks), "o", color=_ORANGE, markersize=3, label="evaluation")
+            axes.legend()
+
+    return _plot(file, title, draw, size=(4, 2.4))
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def returns(draw: Callable[[Any], None]) -> Plot:
     return _plot("curve", "Return", draw, size=(9, 4.2))
-
-
-def _line(points: Sequence[tuple[float, float]]) -> Callable[[Any], None]:
-    def draw(axes: Any) -> None:
-        axes.plot([x for x, _ in points], [y for _, y in points], color=_BLUE, linewidth=1)
-
-    return draw
 
 
 def _plot(

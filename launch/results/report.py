@@ -91,7 +91,7 @@ def _draw_plots(
             )
         )
     made += [plots.throughput(history), plots.lag(history, run.pacing.max_lag)]
-    made += [plots.length(history), *plots.metrics(history), *plots.losses(history)]
+    made += [plots.length(history), *plots.metrics(history, evaluations), *plots.losses(history)]
     return [plot for plot in made if plot is not None]
 
 

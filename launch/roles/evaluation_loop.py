@@ -42,7 +42,8 @@ class EvaluationLoop:
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
         self._began = time.monotonic()
         self.game: EvaluationThread | None = None  # the evaluation that is being played
-        self._best: tuple[float, int] | None = None  # the highest mean, and of which version
+        # The highest mean, and of which version: "" = of the return; ".metric.NAME".
+        self._best: dict[str, tuple[float, int]] = {}
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
@@ -155,16 +156,20 @@ class EvaluationLoop:
             "seconds": round(seconds, 3),
         }
         self._metrics.show(line)
-        if self._best is None or known.mean >= self._best[0]:
-            self._best = known.mean, version
         self._end.stats = {
             name: float(value)
             for name, value in line.items()
             if name in ("version", "mean", "low", "high", "episodes", *metrics)
             and value is not None
         }
-        # A beat may miss an evaluation; whoever waits for one that is good enough must not.
-        self._end.stats |= {"best": self._best[0], "best_version": float(self._best[1])}
+        # A beat may miss an evaluation; whoever waits for one that is good enough must not. Of an
+        # environment that names only its successes the mean says nothing.
+        whole = {name for name, lasts in scores.metrics.items() if len(lasts) == line["episodes"]}
+        means = {f".metric.{name}": metrics[f"metric.{name}"] for name in whole}
+        for name, mean in {"": known.mean, **means}.items():
+            self._best[name] = max(self._best.get(name, (mean, version)), (mean, version))
+            best, version_then = self._best[name]
+            self._end.stats |= {f"best{name}": best, f"best_version{name}": float(version_then)}
         spread = "" if known.low is None else f" ({known.low:.2f} to {known.high:.2f})"
         log.info(
             "version %d: return %.2f%s, %d episodes in %.1f s",

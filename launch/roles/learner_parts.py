@@ -132,9 +132,10 @@ class LearnerParts:
 
 def heard_evaluations(run: run_file.Run, ranks: Ranks) -> HeardEvaluations | None:
     """Returns where rank 0 keeps the evaluations that it hears of, if stop.metric asks for them."""
-    if run.stop.metric != "evaluation" or ranks.rank:
+    wanted = run.stop.evaluated
+    if not wanted or ranks.rank:
         return None
-    return HeardEvaluations(episodes=run.evaluate.episodes, now=time.monotonic())
+    return HeardEvaluations(wanted, episodes=run.evaluate.episodes, now=time.monotonic())
 
 
 def name_of(ranks: Ranks) -> str:

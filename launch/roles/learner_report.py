@@ -135,9 +135,10 @@ def status(run: run_file.Run, progress: Progress, reason: str) -> int:
         return runtime.LIMIT
     if run.stop.return_ is None:
         return runtime.OK
-    if run.stop.metric == "evaluation" and progress.evaluated is None:
+    if run.stop.evaluated and progress.evaluated is None:
         log.warning(
-            'stop.metric is "evaluation", and no evaluation was heard of: nobody could say whether'
-            " stop.return is reached; run headrace evaluate beside the learner, for longer"
+            'stop.metric is "%s", and no evaluation was heard of that says it: nobody could say'
+            " whether stop.return is reached; run headrace evaluate beside the learner, for longer",
+            run.stop.metric,
         )
     return runtime.LIMIT

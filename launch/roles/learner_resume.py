@@ -126,8 +126,8 @@ def goal_of(stop: StopSection) -> Goal:
         stop.return_,
         stop.steps,
         stop.seconds,
-        by_evaluation=stop.metric == "evaluation",
-        metric="" if stop.metric in ("training", "evaluation") else stop.metric,
+        by_evaluation=bool(stop.evaluated),
+        metric="" if stop.evaluated or stop.metric == "training" else stop.metric,
     )
 
 

@@ -22,6 +22,15 @@ def test_the_best_of_enough_episodes_counts() -> None:
     assert heard.best == 7.0
 
 
+def test_a_metric_of_evaluations_may_be_wanted() -> None:
+    heard = HeardEvaluations("metric.won", episodes=20, now=0.0)
+    told = {"episodes": 20.0, "best": 9.0, "best_version": 1.0, "metric.won": 0.5}
+    heard.hear(status(**told), 1.0)  # not of every episode
+    assert heard.best is None
+    heard.hear(status(**told, **{"best.metric.won": 0.25, "best_version.metric.won": 1.0}), 2.0)
+    assert heard.best == 0.25
+
+
 def test_those_of_another_learners_weights_do_not() -> None:
     heard = HeardEvaluations(episodes=1, now=0.0)
     heard.since = 10

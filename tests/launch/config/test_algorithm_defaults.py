@@ -98,7 +98,8 @@ def test_impala_remembers_about_4096_steps_if_anything() -> None:
 def test_evaluations_come_sooner_where_they_end_the_run() -> None:
     assert of("ppo")["evaluate.share"] == EvaluateConfig().share
     assert of("ppo", stop={"metric": "training"})["evaluate.share"] == EvaluateConfig().share
-    assert of("ppo", stop={"metric": "evaluation"})["evaluate.share"] == 0.2
+    for goal in ("evaluation", "evaluation.won"):
+        assert of("ppo", stop={"metric": goal})["evaluate.share"] == 0.2
 
 
 @pytest.mark.parametrize("name", sorted(set(run_file.shipped()) - {"bare"}))

@@ -330,6 +330,8 @@ def test_importing_the_configuration_brings_in_no_heavy_package() -> None:
         (("env.metrics=['training']",), "'training' means a return in stop.metric"),
         (("env.metrics=['a', 'a.min']",), "'a.min' would be taken for the min of 'a'"),
         (("stop.metric=won", "stop.return=1"), "'won' is neither training nor evaluation"),
+        (("stop.metric=evaluation.won", "stop.return=1"), "nor evaluation.NAME of one"),
+        (("env.metrics=['evaluation.won']",), "means a return in stop.metric"),
         (("env.metrics=['']",), "env.metrics"),
         ((f"env.metrics=['{'x' * 41}']",), "env.metrics"),
         ((f"env.metrics={[f'm{n}' for n in range(10_000)]}",), "a list of at most 16"),

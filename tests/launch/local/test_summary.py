@@ -129,6 +129,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "phase_seconds": {},
         "sampler_seconds": {},
         "machine": {},
+        "explained_variance": None,
         "explain": [],
         "wire_bytes_per_step": 20.5,
     }
@@ -304,12 +305,15 @@ def test_a_last_evaluation_well_below_the_best_is_said(
         ("evaluation", 260.0, 258.0, False),
         ("evaluation", 200.0, None, False),
         ("training", 200.0, 258.0, False),
+        ("evaluation.won", 0.9, 258.0, False),
+        ("evaluation.won", 0.5, 258.0, True),
+        ("evaluation.far", 0.5, 258.0, False),
     ],
 )
 def test_the_last_evaluation_may_reach_the_goal(
     metric: Any, goal: float, mean: float | None, reached: bool
 ) -> None:
-    line = {"mean": mean}
+    line = {"mean": mean, "metric.won": 0.5}
     result = {"evaluation": None if mean is None else {"last": line, "best": line}}
     assert summary.done_at_limit(StopSection(return_=goal, metric=metric), result) == reached
 
@@ -326,5 +330,8 @@ def test_what_held_it_back_stands_in_the_summary_and_in_the_last_lines(tmp_path:
     (tmp_path / "ledger").mkdir()
     result = write(tmp_path)
     assert result["explain"][0]["name"] == "reward scale"
+    assert (
+        result["explained_variance"] == json.loads(history.splitlines()[-1])["explained_variance"]
+    )
     last = summary.words(result, tmp_path).splitlines()[-len(result["explain"]) :]
     assert last[0].startswith("explain     the value loss is")

@@ -62,6 +62,22 @@ def test_metrics_and_the_goal_of_one(capsys: Any) -> None:
     assert "return 21.5  won none yet of 0.9  lag" in shown(capsys, stop=goal)
 
 
+def test_a_metric_of_evaluations_as_the_goal(capsys: Any) -> None:
+    goal = StopSection(return_=0.9, metric="evaluation.won")
+    learner = {**STATUS["learners"][0], "metric.won": 0.25}
+    line = shown(capsys, stop=goal, learners=[learner])
+    assert "return 21.5  won 0.25, evaluation none yet of 0.9  lag" in line
+    line = shown(capsys, stop=goal, learners=[learner], evaluators=[{"metric.won": 0.5}])
+    assert "won 0.25, evaluation 0.5 of 0.9  lag" in line
+    assert "won none yet, evaluation none yet of 0.9  lag" in shown(capsys, stop=goal)
+
+
+def test_a_line_says_what_the_view_says_of_the_learner(capsys: Any) -> None:
+    learner = {**STATUS["learners"][0], "mean_length": 55.5, "explained_variance": 0.875}
+    line = shown(capsys, learners=[{**learner, "time_wait": 0.625, "time_forward": 0.25}])
+    assert "  length 55.5  learner wait 62 %, forward 25 %  explained 0.88 of the" in line
+
+
 def test_without_evaluators_nothing_is_missing(capsys: Any) -> None:
     assert "version 7" in shown(capsys)
 

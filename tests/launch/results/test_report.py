@@ -96,6 +96,8 @@ def folder(tmp_path: Path) -> Path:
         "".join(json.dumps(entry(at)) + "\n" for at in range(300)) + '{"t": 75.0, "vers'
     )
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    evaluation = {"t": 60.0, "version": 250, "mean": 1.0, "metric.<won>": 0.75, "metric.far": 3.0}
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps(evaluation) + "\n")
     return tmp_path
 
 
@@ -116,7 +118,8 @@ def test_a_page_that_needs_nothing_beside_it(folder: Path) -> None:
     assert "no<b>&c:Such by" in shown.text
     pictures = {path.stem for path in (folder / "report").glob("*.png")}
     named = {"curve", "throughput", "lag", "policy_loss", "entropy"}
-    assert pictures == named | {"length", "metric-0", "metric-1"}
+    assert pictures == named | {"length", "metric-0", "metric-1", "metric-2"}
+    assert "<won>.mean" in shown.text and "far" in shown.text  # which only evaluations tell
     assert "Episodes steps an episode" in shown.text and "<won>.mean" in shown.text
     assert "0.5625 <won>" in shown.text
     assert (folder / "report" / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -19,7 +19,7 @@ from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
 from headrace.actors.evaluation_thread import EvaluationThread
-from headrace.actors.evaluator import StoppedError
+from headrace.actors.evaluator import Scores, StoppedError
 from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
@@ -185,6 +185,18 @@ def test_an_evaluation_is_written_down_whole(tmp_path: Path, spaces: Spaces) -> 
     known = {"version": 7.0, "mean": 10.0, "low": 10.0, "high": 10.0, "episodes": 6.0}
     assert end.stats == {**known, "best": 10.0, "best_version": 7.0}
     assert best(tmp_path) == [7]
+
+
+def test_the_best_of_a_metric_is_told_if_all_episodes_gave_it(spaces: Spaces) -> None:
+    end = End()
+    told = evaluator(end, spaces, None)
+    for version, last in ((7, 0.5), (8, 0.75), (9, 0.25)):
+        metrics = {"far": [last, last], "won": [1.0]}  # "won" is named by those that win
+        told._report(blob(spaces, version), Scores([1.0, 2.0], [5, 5], metrics), 1.0)
+    assert (end.stats["metric.far"], end.stats["metric.won"]) == (0.25, 1.0)
+    assert (end.stats["best.metric.far"], end.stats["best_version.metric.far"]) == (0.75, 8.0)
+    assert "best.metric.won" not in end.stats
+    assert (end.stats["best"], end.stats["best_version"]) == (1.5, 9.0)
 
 
 @pytest.mark.parametrize(("version", "steps"), [(7, None), (0, 0)])

@@ -206,6 +206,22 @@ def test_an_address_that_is_none(place: Place) -> None:
     assert len(alone.lines()) == 1
 
 
+METERED = """
+import gymnasium
+
+class Env(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def reset(self, **more):
+        self.steps = 0
+        return self.env.reset(**more)
+
+    def step(self, action):
+        obs, reward, ended, cut, info = self.env.step(action)
+        self.steps += 1
+        return obs, reward, ended, cut, {**info, "steps": self.steps}
+"""
 GOAL = ("--set", "stop.metric=evaluation", "--set", "evaluate.greedy=false", *QUICK)
 
 
@@ -232,6 +248,20 @@ def test_a_goal_by_evaluation_among_roles_of_their_own(place: Place) -> None:
     assert one.ends() == 0
     assert max(line["mean"] for line in lines(place)) >= 9
     assert broker.term() == 0
+
+
+def test_a_metric_of_an_evaluation_reaches_the_goal(place: Place) -> None:
+    place.toml("metered.py", METERED)
+    sets = ("env.id=metered:Env", 'env.metrics=["steps"]', "stop.metric=evaluation.steps")
+    words = [word for one in sets for word in ("--set", one)]
+    train = place.train("--stop-return", "25", "--stop-steps", "2000000", *words, *GOAL[2:])
+    assert train.ends() == 0, train.text()
+    summary = place.summary()
+    assert summary["stop_reason"] == "return"
+    assert max(line["metric.steps"] for line in lines(place)) >= 25
+    again = place.train("--resume", "--evaluate")
+    assert again.ends() == 0, again.text()
+    assert "its mean evaluation.steps is " in again.text()
 
 
 def test_a_goal_by_evaluation_needs_a_return(place: Place) -> None:
