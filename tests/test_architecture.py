@@ -123,8 +123,8 @@ MAY_IMPORT = {
         "broker broker/peers broker/security launch/config launch/node launch/process"
     ),
     "launch/bench": (
-        "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/peers "
-        "broker/protocol broker/transport broker/weights launch/config launch/local "
+        "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/journal "
+        "broker/peers broker/protocol broker/transport broker/weights launch/config launch/local "
         "launch/process launch/results launch/roles learner learner/algorithms learner/batches "
         "learner/models"
     ),

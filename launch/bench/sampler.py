@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.step_cost import StepCost
+from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import Ack, Limit, Outcome
@@ -39,18 +40,19 @@ class LocalBroker:
     """Stands in for the broker: gives unlimited credit and acknowledges every unroll at once."""
 
     def __init__(self) -> None:
+        self.name, self.inc, self.journal = "actor-0", 1, Journal(None, "")
         self.news = asyncio.Event()
-        self.outbox = Outbox(inc=1, streams=0)
+        self.outbox = Outbox(inc=self.inc, streams=0)
         self.blob: Blob | None = None
         self.over = ""  # set when the time is up
-        self.acting, self.digest = -1, ""
+        self.acting, self.digest, self.waited = -1, "", 0
         self.bytes_sent = 0
         self.steps = 0
         self.stats: dict[str, float] = {}
 
     def open(self, *, streams: int, spaces: tuple[str, str]) -> None:
         self.spaces = spaces  # their digest, and words
-        self.outbox = Outbox(inc=1, streams=streams)
+        self.outbox = Outbox(inc=self.inc, streams=streams)
         self.outbox.on_limit(Limit(tuple((n, _FOREVER, 0) for n in range(streams))))
 
     def put(self, stream: int, finished: FinishedUnroll) -> None:

@@ -37,7 +37,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
         target=target if run.algorithm.name == "appo" else None,
         curriculum=Curriculum(run.env.curriculum, run.env.settings, model),
         gap=None,
-        progress=Progress(run.env.metrics),
+        progress=Progress(run.env.metrics, episodes=run.log.episodes),
         metrics=LearnerMetrics(CollectorRegistry()),
         device=torch.device("cpu"),
         folder=folder,

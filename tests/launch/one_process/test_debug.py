@@ -141,6 +141,16 @@ def test_the_loss_of_the_page_trains_and_its_figure_is_kept(
     assert any("missing_entropy" in line for line in learning_curve.read(out / "history.jsonl"))
 
 
+def test_the_exploration_of_the_page_is_what_the_run_plays_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"Here is `dice\.py`[^`]*```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "dice.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert train(tmp_path / "out", "actor.explore=dice:a_tenth_at_random") == 0
+    assert "dice" in sys.modules
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -26,6 +26,16 @@ def shown(cells: list[Any]) -> list[tuple[str, bool]]:
     return found
 
 
+def test_no_figure_is_typed_in() -> None:
+    """What a cell can compute stands in no text: it would be of another machine."""
+    nbformat = pytest.importorskip("nbformat")
+    texts = [cell.source for cell in nbformat.read(COURSE, 4).cells if cell.cell_type == "markdown"]
+    typed = [found for text in texts for found in re.findall(r"\d[\d,.]*(?: \w+)?", text)]
+    # Headings, names of packages, and the size of a group, which is a setting.
+    allowed = re.compile(r"\d+\. \w+|24( groups)?|24 all|\d+\.")
+    assert [found for found in typed if not allowed.fullmatch(found)] == []
+
+
 def test_the_course_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,5 +59,16 @@ def test_the_course_runs_from_top_to_bottom(
     assert re.search(r"solved after [\d,]+ steps", said)
     one, many = (float(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) steps/s", said))
     assert many > one
+    counts = re.findall(r"samplers: (\d), +[\d,]+ of +([\d,]+) steps a second", said)
+    assert counts == [("1", "3,200"), ("2", "6,400")]
+    assert set(re.findall(r"^(inline|vector) +[\d,]+ steps", said, re.MULTILINE)) == {
+        "inline",
+        "vector",
+    }
+    assert "24 environments give at most 4,061 a second" in said
+    assert re.search(
+        r"# The best of a search, trial-000\d: return [\d.]+, with$", said, re.MULTILINE
+    )
+    assert re.search(r"all of this took \d+ s", said)
     assert re.search(r"^all +\d+ +2 in order", said, re.MULTILINE)
     assert float(re.findall(r"return: ([\d.]+)", said)[-1]) > 50
