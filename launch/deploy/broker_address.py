@@ -7,7 +7,7 @@ from headrace.launch.config import run_file
 
 RENDEZVOUS_PORT = 29400  # where several learner machines meet
 NODE_PORT = 9120  # metrics of the first node, where all nodes are one machine
-_RANK_PORT = 9110  # of the first rank
+RANK_PORT = 9110  # metrics of the first rank of a machine
 # All that the templates use themselves; the first three: broker, node, evaluator.
 _FIXED = {9100, 9101, 9102, RENDEZVOUS_PORT}
 _KUBERNETES = "tcp://headrace-broker:5755"
@@ -28,7 +28,7 @@ def broker_address(
     said = f"{'broker.bind' if given is None else '--broker'} {address}"
     if wrong := _unreachable(kind, address, nodes + learners - 1):
         raise run_file.ConfigError(f"{said} {wrong}; give --broker tcp://HOST:PORT")
-    fixed = _FIXED.union(range(_RANK_PORT, _RANK_PORT + ranks))
+    fixed = _FIXED.union(range(RANK_PORT, RANK_PORT + ranks))
     if kind == "supervisor":
         fixed.update(range(NODE_PORT, NODE_PORT + nodes))
     port = address.rpartition(":")[2]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.broker.release import release
 from headrace.broker.security import keys
 from headrace.launch.config import run_file
+from headrace.launch.deploy.broker_address import RANK_PORT
 
 # What Kubernetes takes: a label of a DNS name, such names, and an image's reference.
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -20,7 +21,6 @@ _IMAGE = re.compile(
 )
 _PROBE_S = 10  # between two looks at /livez
 _GROWTH = 4  # the scaler's example may have so many times the nodes that were asked for
-_LEARNER_PORT = 9110
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Cluster:
     def words(self, run: run_file.Run, *, ranks: int, nodes: int) -> dict[str, object]:
         """Returns the words of a run with so many ranks on a machine, and so many nodes."""
         gpu = run.learner.device == "cuda"
-        ports = {"metrics" + f"-{rank}" * (rank > 0): _LEARNER_PORT + rank for rank in range(ranks)}
+        ports = {"metrics" + f"-{rank}" * (rank > 0): RANK_PORT + rank for rank in range(ranks)}
         return {
             "image": self.image or f"headrace:{release()}",
             "namespace": self.namespace or "headrace",
@@ -60,6 +60,7 @@ class Cluster:
                 f"            - {{name: {name}, containerPort: {port}}}"
                 for name, port in ports.items()
             ),
+            "last_port": max(ports.values()),
             "monitor_endpoints": "\n".join(_endpoint(name, run.run.name) for name in ports),
             "gpu_words": "" if gpu else ', and "nvidia.com/gpu" for a learner on GPUs',
             "gpu_limit": f', nvidia.com/gpu: "{ranks}"' if gpu else "",

@@ -16,6 +16,7 @@ from headrace.launch.deploy.template_values import TemplateValues, headrace_bin,
 from headrace.launch.process import runtime
 
 _LAUNCH = Path(__file__).parent
+_SLURM_RANKS = 35  # of a job's 40 ports, the first five are others'
 _WORD = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -102,6 +103,11 @@ def _supervisor(values: TemplateValues) -> dict[str, str]:
 
 
 def _slurm(values: TemplateValues) -> dict[str, str]:
+    if values.ranks > _SLURM_RANKS:
+        raise run_file.ConfigError(
+            f"--ranks {values.ranks}: a job has ports for {_SLURM_RANKS} on a node;"
+            " use more --learners"
+        )
     names = ("learner.sbatch", "samplers.sbatch")
     return {name: fill_template(f"slurm/{name}", values.words()) for name in names} | _run_file(
         values

@@ -176,6 +176,24 @@ def is_pod(one: dict[str, Any]) -> bool:
     return "template" in one.get("spec", {})
 
 
+def test_the_metrics_of_all_ranks_may_be_read_and_no_more(tmp_path: Path) -> None:
+    ranks = ("--ranks", "95", "--set", "pacing.batch_unrolls=95")
+    found = rendered(tmp_path, *ranks)["headrace"]
+    learner = pods([one for one in found if is_pod(one)])["learner"]
+    last = max(
+        port["containerPort"] for port in container(learner)["ports"] if "metrics" in port["name"]
+    )
+    (policy,) = (
+        one
+        for one in found
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "headrace"
+    )
+    assert policy["spec"]["ingress"][0]["ports"] == [
+        {"protocol": "TCP", "port": 9100, "endPort": last}
+    ]
+    assert last == 9110 + 94
+
+
 def test_a_pod_has_longer_to_end_than_it_drains(tmp_path: Path) -> None:
     found = workloads(tmp_path, "--set", "actor.drain_s=40")
     grace = {name: pod["terminationGracePeriodSeconds"] for name, pod in found.items()}

@@ -245,6 +245,18 @@ def test_slurm_scripts_are_sound(site: str, gpu: bool, tmp_path: Path, bin_folde
     subprocess.run([shellcheck, "--shell=bash", *scripts], check=True)
 
 
+def test_a_slurm_jobs_ports_are_its_own(tmp_path: Path, bin_folder: Path) -> None:
+    """Of job 499, the highest: up to the last rank's metrics, below what the kernel hands out."""
+    most = ("--ranks", "35", "--set", "pacing.batch_unrolls=35")
+    text = (render("slurm", tmp_path, *most, bin_folder=bin_folder) / "learner.sbatch").read_text()
+    first, jobs, window = map(int, re.findall(r"port=.*?(\d+).*% (\d+) \* (\d+)", text)[0])
+    offsets = [int(found) for found in re.findall(r"\$\(\(port \+ (\d+)\)\)", text)]
+    assert max(offsets) + 35 <= window
+    assert first + jobs * window < 32768
+    too_many = ["--run", "cartpole", "--ranks", "36", "--set", "pacing.batch_unrolls=36"]
+    assert cli.main(["units", "slurm", *too_many]) == 2
+
+
 # ---- what is wrong ------------------------------------------------------------------------------
 
 

@@ -106,7 +106,7 @@ def test_jobs_that_cannot_work_say_why_and_fail(cluster: Cluster) -> None:
     cluster.hosts("n1", "127.0.1.1 n1")  # as Debian's installer writes it
     run, keyless = Run(cluster, "east", steps=STEPS), Run(cluster, "west", steps=STEPS)
     refused = run.submit("learner.sbatch", "--nodelist=n1")
-    listen = "http.server --bind 10.77.0.11 $((10000 + (SLURM_JOB_ID + 1) % 1000 * 20))"
+    listen = "http.server --bind 10.77.0.11 $((10000 + (SLURM_JOB_ID + 1) % 500 * 40))"
     words = ("--output=other-%j.log", f"--wrap=exec {sys.executable} -um {listen}")
     other = run.submit("--nodelist=n1", *words)
     until(lambda: "Serving" in run.log(other), "a taken port")
