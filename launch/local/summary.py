@@ -101,7 +101,7 @@ def status(result: dict[str, Any], stop: StopSection) -> int:
     return known.get(result["stop_reason"], runtime.LIMIT)
 
 
-def words(result: dict[str, Any], out: Path) -> str:
+def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
     """Returns the last lines that a user sees."""
     reasons = {
         "return": "solved",
@@ -125,6 +125,7 @@ def words(result: dict[str, Any], out: Path) -> str:
             f"unrolls: {unrolls}",
             *(f"  {line}" for line in fates.meanings(result["unrolls"])),
             *_best_words(result["evaluation"], out),
+            *_goal_words(result, stop),
             f"checkpoint  {checkpoints[-1] if checkpoints else 'none'}",
             f"summary     {out / 'summary.json'}",
             f"curve       {picture if picture.exists() else 'none'}",
@@ -138,10 +139,29 @@ def done_at_limit(stop: StopSection, result: dict[str, Any]) -> bool:
     the goal in an evaluation, of the last weights perhaps."""
     if stop.return_ is None:
         return bool(result["trained_steps"])
-    if not stop.evaluated or result["evaluation"] is None:
-        return False
-    found = (result["evaluation"][which].get(stop.evaluated) for which in ("best", "last"))
-    return any(mean is not None and mean >= stop.return_ for mean in found)
+    return _goal_evaluation(result["evaluation"], stop) is not None
+
+
+def _goal_evaluation(evaluation: dict[str, Any] | None, stop: StopSection) -> dict[str, Any] | None:
+    """Returns the evaluation that reached the goal; None = none did. Where training episodes should
+    have, which explore, the low end of its interval must have."""
+    key = "low" if stop.metric == "training" else stop.evaluated
+    if stop.return_ is None or evaluation is None:
+        return None
+    for line in (evaluation["best"], evaluation["last"]):
+        if (reached := line.get(key)) is not None and reached >= stop.return_:
+            return line  # type: ignore[no-any-return]
+    return None
+
+
+def _goal_words(result: dict[str, Any], stop: StopSection) -> list[str]:
+    line = _goal_evaluation(result["evaluation"], stop)
+    if line is None or result["stop_reason"] not in ("steps", "seconds"):
+        return []
+    return [
+        f"goal        stop.return = {stop.return_:g} is reached by the evaluation of version"
+        f" {line['version']}"
+    ]
 
 
 def _evaluation(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -299,7 +299,7 @@ class _Local:
             log.error("the run's summary is not complete: %s", error)
             return self._unreported()
         if not self.quiet:
-            print(summary.words(result, self.out), file=sys.stderr)  # noqa: T201
+            print(summary.words(result, self.out, self.given.stop), file=sys.stderr)  # noqa: T201
         if not (self.out / "learner.json").is_file():
             return self._unreported()
         return summary.status(result, self.given.stop)

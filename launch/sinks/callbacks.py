@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.launch.sinks import slow_calls
 from headrace.launch.sinks.told import Kept
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class CallbackSink:
 
     def _call(self, name: str, told: Any) -> None:
         began = time.monotonic()
-        getattr(self._callbacks, name)(told)
+        with slow_calls.told(f"{self.where}.{name}", after_s=_LONG_S):
+            getattr(self._callbacks, name)(told)
         if (took := time.monotonic() - began) > _LONG_S:
             log.warning("%s.%s took %.0f s; the run went on", self.where, name, took)

@@ -19,6 +19,7 @@ from headrace.launch.config import run_file, starts, toml_text
 from headrace.launch.config.run_sections import Sink
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve
+from headrace.launch.sinks import slow_calls
 from headrace.launch.sinks.callbacks import StopRun
 from headrace.launch.sinks.sink import OpenSink, open_sink
 from headrace.launch.sinks.told import Kept, Told
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 FILES = {"history.jsonl": "train", "evaluations.jsonl": "evaluation", "episodes.jsonl": "episode"}
 _LOOK_EVERY_S = 1.0
+_LONG_S = 60.0  # of what is sent at a time
 _MOST_LINES = 1000  # before it notes how far it got
 _SILENT_S = 15.0  # a run whose learner has ended and that writes nothing for so long is over
 
@@ -47,16 +49,19 @@ def follow(folder: Path, name: Sink, *, wait: bool) -> int:
     place = folder / "sinks" / f"{name.replace(':', '.')}.json"
     noted = _noted(place)
     try:
-        sink = open_sink(name, Told(folder, _settings(run), noted.get("id", "")))
+        with slow_calls.told(f"opening {name}", after_s=_LONG_S):
+            sink = open_sink(name, Told(folder, _settings(run), noted.get("id", "")))
         log.info("to %s: %s", name, sink.where)
         try:
             if not sink.id:  # it wants every row
                 noted = {}
             _send_all(folder, sink, noted, place, lambda: bool(asked) or not wait)
             if (folder / "summary.json").exists():
-                sink.end(_kept(folder))
+                with slow_calls.told(f"sending the end to {name}", after_s=_LONG_S):
+                    sink.end(_kept(folder))
         finally:
-            sink.close()
+            with slow_calls.told(f"closing {name}", after_s=_LONG_S):
+                sink.close()
     except StopRun as wish:
         log.warning("%s asks the run to stop: %s", name, wish)
         return runtime.LIMIT
@@ -78,7 +83,7 @@ def _send_all(
     offsets = {file: int(noted.get(file, 0)) for file in FILES}
     while True:
         ends = last()
-        while send(folder, sink, offsets, began=began):
+        while _send_some(folder, sink, offsets, began):
             silent_since = time.monotonic()
             if sink.id:
                 _note(place, {"id": sink.id, **offsets})
@@ -86,6 +91,11 @@ def _send_all(
         if ends or (over and time.monotonic() - silent_since > _SILENT_S):
             return
         time.sleep(_LOOK_EVERY_S)
+
+
+def _send_some(folder: Path, sink: OpenSink, offsets: dict[str, int], began: float) -> int:
+    with slow_calls.told(f"sending to {sink.where}", after_s=_LONG_S):
+        return send(folder, sink, offsets, began=began)
 
 
 def rows(lines: Iterator[bytes], about: str) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """MLflow. Where it keeps runs, and under which experiment: MLFLOW_TRACKING_URI,
-MLFLOW_EXPERIMENT_NAME and the rest of its variables."""
+MLFLOW_EXPERIMENT_NAME and the rest of its variables. How long it waits for a server that does not
+answer is ours unless they say it: by itself it would wait for a quarter of an hour."""
 
 import os
 from collections.abc import Mapping
@@ -7,12 +8,15 @@ from collections.abc import Mapping
 from headrace.launch.sinks.told import Kept, Told
 
 _LONGEST = 500  # characters of a value that every server takes
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
 
 class MlflowSink:
     """Sends to one run there, the same one when a run is continued."""
 
     def __init__(self, told: Told) -> None:
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
 
         self._client = MlflowClient()

@@ -12,6 +12,7 @@ class WandbSink:
     """Sends to one run there, the same one when a run is continued."""
 
     def __init__(self, told: Told) -> None:
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", "60")  # seconds without an answer
         import wandb
 
         self._run: Any = wandb.init(

@@ -156,7 +156,7 @@ def test_a_run_that_was_stopped_before_anything_happened(tmp_path: Path) -> None
     for unknown in ("first_train_s", "mean_return", "solved_at_s", "wire_bytes_per_step"):
         assert result[unknown] is None
     assert not (tmp_path / "curve.png").exists()
-    lines = summary.words(result, tmp_path).splitlines()
+    lines = summary.words(result, tmp_path, RUN.stop).splitlines()
     assert lines[0].startswith("stopped: ")
     assert "checkpoint  none" in lines
     assert "curve       none" in lines
@@ -207,7 +207,7 @@ def test_the_curve_is_drawn_and_everything_is_where_the_last_lines_say(tmp_path:
     result = write(tmp_path)
     assert (tmp_path / "curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     first, measured, unrolls, stale, rejected, abandoned, *where = summary.words(
-        result, tmp_path
+        result, tmp_path, RUN.stop
     ).splitlines()
     assert measured == "metrics: won 0.5"
     assert first.startswith("solved: return 475.123 after 24,000 steps, ")
@@ -246,23 +246,25 @@ def test_evaluations_are_summed_up(tmp_path: Path) -> None:
     give(tmp_path, learner=LEARNER)
     result = write(tmp_path)
     assert result["evaluation"] == {"last": told[3], "best": told[2]}
-    lines = summary.words(result, tmp_path).splitlines()
+    lines = summary.words(result, tmp_path, RUN.stop).splitlines()
     assert "evaluation: best return 30.0 (28.0 to 32.0), 20 episodes of version 50" in lines
     assert "best        not kept" in lines
     (tmp_path / "best" / "000000000050").mkdir(parents=True)
-    assert f"best        {tmp_path / 'best' / '000000000050'}" in summary.words(result, tmp_path)
+    assert f"best        {tmp_path / 'best' / '000000000050'}" in summary.words(
+        result, tmp_path, RUN.stop
+    )
 
 
 def test_one_episode_alone_has_no_interval(tmp_path: Path) -> None:
     (tmp_path / "evaluations.jsonl").write_text(json.dumps(evaluation(3, 10.0, None)) + "\n")
-    words = summary.words(write(tmp_path), tmp_path)
+    words = summary.words(write(tmp_path), tmp_path, RUN.stop)
     assert "evaluation: best return 10.0, 20 episodes of version 3" in words
 
 
 @pytest.mark.parametrize("reason", ["return", "steps", "seconds", "stopped", "failed", "diverged"])
 def test_every_way_to_end_has_its_words(tmp_path: Path, reason: str) -> None:
     give(tmp_path, learner={**LEARNER, "stop_reason": reason})
-    line = summary.words(write(tmp_path), tmp_path).splitlines()[0]
+    line = summary.words(write(tmp_path), tmp_path, RUN.stop).splitlines()[0]
     assert "return 475.123" in line
 
 
@@ -292,7 +294,7 @@ def test_a_last_evaluation_well_below_the_best_is_said(
     give(tmp_path, learner=LEARNER)
     told = [evaluation(3, 30.0), evaluation(60, mean, half)]
     (tmp_path / "evaluations.jsonl").write_text("\n".join(map(json.dumps, told)) + "\n")
-    words = summary.words(write(tmp_path), tmp_path)
+    words = summary.words(write(tmp_path), tmp_path, RUN.stop)
     assert (
         "evaluation is well below it: return 25.0 (23.0 to 27.0), version 60" in words
     ) is decayed
@@ -304,7 +306,10 @@ def test_a_last_evaluation_well_below_the_best_is_said(
         ("evaluation", 200.0, 258.0, True),
         ("evaluation", 260.0, 258.0, False),
         ("evaluation", 200.0, None, False),
-        ("training", 200.0, 258.0, False),
+        ("training", 240.0, 258.0, True),
+        ("training", 250.0, 258.0, False),  # within its interval, so it may be chance
+        ("training", 200.0, None, False),
+        ("won", 200.0, 258.0, False),  # that is not the return
         ("evaluation.won", 0.9, 258.0, False),
         ("evaluation.won", 0.5, 258.0, True),
         ("evaluation.far", 0.5, 258.0, False),
@@ -313,9 +318,21 @@ def test_a_last_evaluation_well_below_the_best_is_said(
 def test_the_last_evaluation_may_reach_the_goal(
     metric: Any, goal: float, mean: float | None, reached: bool
 ) -> None:
-    line = {"mean": mean, "metric.won": 0.5}
-    result = {"evaluation": None if mean is None else {"last": line, "best": line}}
-    assert summary.done_at_limit(StopSection(return_=goal, metric=metric), result) == reached
+    line = {"version": 7, "mean": mean, "low": 245.0, "metric.won": 0.5}
+    evaluation = None if mean is None else {"last": line, "best": {**line, "low": None}}
+    stop, result = StopSection(return_=goal, metric=metric), {"stop_reason": "steps"}
+    assert summary.done_at_limit(stop, {**result, "evaluation": evaluation}) == reached
+    assert summary.status({**result, "evaluation": evaluation}, stop) == (0 if reached else 3)
+
+
+@pytest.mark.parametrize(("reason", "said"), [("steps", True), ("return", False)])
+def test_the_last_lines_say_that_an_evaluation_reached_it(
+    tmp_path: Path, reason: str, said: bool
+) -> None:
+    give(tmp_path, learner={**LEARNER, "stop_reason": reason})
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps(evaluation(60, 480.0)) + "\n")
+    words = summary.words(write(tmp_path), tmp_path, RUN.stop)
+    assert ("stop.return = 475 is reached by the evaluation of version 60" in words) is said
 
 
 @pytest.mark.parametrize("steps", [0, 5])
@@ -333,5 +350,5 @@ def test_what_held_it_back_stands_in_the_summary_and_in_the_last_lines(tmp_path:
     assert (
         result["explained_variance"] == json.loads(history.splitlines()[-1])["explained_variance"]
     )
-    last = summary.words(result, tmp_path).splitlines()[-len(result["explain"]) :]
+    last = summary.words(result, tmp_path, RUN.stop).splitlines()[-len(result["explain"]) :]
     assert last[0].startswith("explain     the value loss is")

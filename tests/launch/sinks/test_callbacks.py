@@ -1,6 +1,8 @@
 """Callbacks hear of everything once, in order; what they raise ends the run, or only them."""
 
 import json
+import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,30 @@ def test_a_call_that_takes_long_is_named(
     monkeypatch.setattr(callbacks, "_LONG_S", -1.0)
     Caller(Hears(), folder, goes_on=True).look()
     assert "Hears.on_start took" in caplog.text
+
+
+class Hangs(Callbacks):
+    """Until somebody has said so."""
+
+    def on_start(self, folder: Path) -> None:
+        HEARD.append(folder)
+        assert TOLD.wait(20.0)
+
+
+TOLD = threading.Event()
+
+
+class Tells(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if "takes longer than" in record.getMessage():
+            TOLD.set()
+
+
+def test_it_is_named_while_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "_LONG_S", 0.0)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [Tells()])
+    Caller(Hangs(), folder, goes_on=True).look()
+    assert TOLD.is_set()
 
 
 @pytest.mark.parametrize(

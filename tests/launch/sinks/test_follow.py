@@ -1,8 +1,10 @@
 """What a run wrote arrives at a sink: once, in order, whole; and what a sink does wrong."""
 
 import json
+import logging
+import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,41 @@ def test_every_sink_has_its_module() -> None:
     assert {path.stem.removeprefix("to_") for path in modules} == set(sink.PACKAGES)
     for name in sink.PACKAGES:
         assert run_file.load("cartpole", [f'log.sinks=["{name}"]']).log.sinks == (name,)
+
+
+class Hangs(Sent):
+    """In each of its calls, until somebody has said so."""
+
+    def __init__(self, said: Callable[[str], bool]) -> None:
+        self._said = said
+        super().__init__()
+        assert said("opening")
+
+    def row(self, figures: Mapping[str, float], *, step: int, at: float) -> None:
+        super().row(figures, step=step, at=at)
+        assert self._said("sending to here")
+
+    def close(self) -> None:
+        assert self._said("closing")
+        super().close()
+
+
+def test_a_sink_that_hangs_is_named_while_it_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news: queue.Queue[str] = queue.Queue()
+    heard: list[str] = []
+
+    class Tells(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            news.put(record.getMessage())
+
+    def said(what: str) -> bool:
+        while not any(f"{what}" in line and "takes longer than" in line for line in heard):
+            heard.append(news.get(timeout=20.0))
+        return True
+
+    monkeypatch.setattr(follow, "_LONG_S", 0.0)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [Tells()])
+    monkeypatch.setattr(follow, "open_sink", lambda *_: Hangs(said))
+    assert follow.follow(folder, "wandb", wait=False) == 0

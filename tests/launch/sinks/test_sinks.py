@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import socket
 import sqlite3
 import struct
 import subprocess
@@ -12,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib import image
+from PIL import Image
 
 from headrace.launch.config import run_file
 from headrace.launch.sinks.sink import check_sink
@@ -26,7 +30,13 @@ RETURNS = [1.5, 3.0, 4.5, 6.0]
 def folder(tmp_path: Path) -> Path:
     """It has ended."""
     folder = leave_run(tmp_path / "pole")
-    (folder / "summary.json").write_text(json.dumps({"wall_s": 1.5}))
+    best = {"best": {"version": 7}}
+    (folder / "summary.json").write_text(json.dumps({"wall_s": 1.5, "evaluation": best}))
+    image.imsave(folder / "curve.png", np.zeros((4, 6, 3)))
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    frames[0].save(folder / "pole.gif", save_all=True, append_images=frames[1:])
+    (folder / "best" / "000000000007").mkdir(parents=True)
+    (folder / "best" / "000000000007" / "manifest.json").write_text("{}")
     return folder
 
 
@@ -91,6 +101,7 @@ def test_tensorboard(folder: Path) -> None:
         zip([100, 200, 300, 400], RETURNS, strict=True)
     )
     assert found.Scalars("summary/wall_s")[0].value == 1.5
+    assert [(shown.width, shown.height) for shown in found.Images("curve")] == [(6, 4)] * 2
     assert (
         b"| learner.lr | 0.5 |"
         in found.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
@@ -103,12 +114,16 @@ def test_wandb(folder: Path) -> None:
     from wandb.proto import wandb_internal_pb2
 
     ids: set[str] = set()
+    kept: list[str] = []  # of the best checkpoint
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for data in logged(path.read_bytes()):
             record: Any = wandb_internal_pb2.Record.FromString(data)
             if record.WhichOneof("record_type") == "run":
                 ids.add(record.run.run_id)
+            if record.artifact.type == "model":
+                files = record.artifact.manifest.contents
+                kept += [one.path for one in files if Path(one.local_path).is_file()]
             if items := record.history.item:
                 keys = ["".join(item.nested_key) or item.key for item in items]
                 values = [json.loads(item.value_json) for item in items]
@@ -116,6 +131,40 @@ def test_wandb(folder: Path) -> None:
     assert len(ids) == 1  # it is continued
     assert [row["train/mean_return"] for row in rows if "train/mean_return" in row] == RETURNS
     assert [row["steps"] for row in rows if "evaluation/mean" in row] == [200]
+    held = {path.suffix for path in folder.glob("wandb/offline-run-*/files/media/*/*")}
+    assert held == {".png", ".gif"}
+    assert set(kept) == {"manifest.json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "patience"),
+    [
+        ("wandb", {"WANDB_INIT_TIMEOUT": "2", "WANDB_MODE": "online"}),
+        ("mlflow", {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}),
+    ],
+)
+def test_a_server_that_never_answers_is_given_up_in_one_line(
+    folder: Path, name: Any, patience: dict[str, str]
+) -> None:
+    try:
+        check_sink(name)
+    except run_file.ConfigError as error:
+        missing(str(error))
+    with socket.create_server(("127.0.0.1", 0)) as hole:  # takes connections, and that is all
+        there = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        servers = {"WANDB_BASE_URL": there, "MLFLOW_TRACKING_URI": there}
+        own = {"WANDB_API_KEY": "0" * 40, "HOME": str(folder), **servers, **patience}
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace.launch.cli", "log", str(folder), "--to", name],
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 2
+    assert f"headrace: {name} failed: " in done.stderr.splitlines()[-1]
 
 
 def logged(data: bytes) -> Iterator[bytes]:
@@ -142,11 +191,14 @@ client = mlflow.MlflowClient()
 (run,) = client.search_runs([client.get_experiment_by_name("headrace").experiment_id])
 points = client.get_metric_history(run.info.run_id, "train/mean_return")
 found = [[p.step, p.value] for p in points]
-print(json.dumps([found, run.data.params["learner.lr"], run.info.status]))
+kept = [client.list_artifacts(run.info.run_id, place) for place in ("", "best")]
+files = [one.path for several in kept for one in several]
+print(json.dumps([found, run.data.params["learner.lr"], run.info.status, files]))
 """
-    points, lr, status = json.loads(run("-c", read, folder=folder))
+    points, lr, status, files = json.loads(run("-c", read, folder=folder))
     assert points == [[100 * n, value] for n, value in enumerate(RETURNS, start=1)]
     assert (lr, status) == ("0.5", "FINISHED")
+    assert sorted(files) == ["best", "best/manifest.json", "curve.png", "pole.gif"]
 
 
 @pytest.mark.slow
@@ -159,3 +211,5 @@ def test_trackio(folder: Path) -> None:
     points = [(step, row["train/mean_return"]) for step, row in held if "train/mean_return" in row]
     assert points == list(zip([100, 200, 300, 400], RETURNS, strict=True))
     assert [step for step, row in held if row.get("evaluation/mean") == 42.0] == [200]
+    media = {path.suffix for path in (folder / "trackio" / "media").rglob("*.*")}
+    assert media == {".png", ".gif"}
