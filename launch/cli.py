@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from headrace.broker.errors import UserError
+    from headrace.broker.errors import UserError, install_extra
     from headrace.launch import arguments
     from headrace.launch.config import origins, run_file
     from headrace.launch.config.starts import run_folder
@@ -125,7 +125,7 @@ def _search(given: argparse.Namespace) -> int:
         if error.name != "optuna":
             raise
         raise run_file.ConfigError(
-            "headrace search needs Optuna: pip install 'headrace[search]'"
+            f"headrace search needs Optuna: {install_extra('search')}"
         ) from None
     plan = search.plan(
         given.run,
