@@ -201,12 +201,13 @@ def _actor(given: argparse.Namespace) -> int:
 
 def _node(given: argparse.Namespace) -> int:
     from headrace.launch.node import node
+    from headrace.launch.node.notice import Notice
 
     _start_log("node", given)
     return node.node(
         _peer(given, name=socket.gethostname(), **_sampling(given)),
         samplers=given.samplers,
-        notice=given.notice,
+        notice=Notice(given.notice, given.notice_header),
     )
 
 
