@@ -7,6 +7,7 @@
 Whatever else ends a process is a fault of ours, and has a traceback.
 """
 
+import os
 from typing import ClassVar
 
 
@@ -29,3 +30,11 @@ class DivergedError(ExpectedError):
     """Ends a run whose loss, gradients, weights or optimiser are not finite any more."""
 
     status = 4
+
+
+def install_extra(extra: str) -> str:
+    """Returns how to get an extra's packages: our image has no pip, and its Containerfile sets
+    this variable."""
+    if os.environ.get("HEADRACE_IN_IMAGE"):
+        return f"build the image with --build-arg EXTRAS={extra}"
+    return f"pip install 'headrace[{extra}]'"

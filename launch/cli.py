@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from headrace.broker.errors import UserError
+    from headrace.broker.errors import UserError, install_extra
     from headrace.launch import arguments
     from headrace.launch.config import origins, run_file
     from headrace.launch.config.starts import run_folder
@@ -131,7 +131,7 @@ def _search(given: argparse.Namespace) -> int:
         if error.name != "optuna":
             raise
         raise run_file.ConfigError(
-            "headrace search needs Optuna: pip install 'headrace[search]'"
+            f"headrace search needs Optuna: {install_extra('search')}"
         ) from None
     plan = search.plan(
         given.run,
@@ -207,12 +207,13 @@ def _actor(given: argparse.Namespace) -> int:
 
 def _node(given: argparse.Namespace) -> int:
     from headrace.launch.node import node
+    from headrace.launch.node.notice import Notice
 
     _start_log("node", given)
     return node.node(
         _peer(given, name=socket.gethostname(), **_sampling(given)),
         samplers=given.samplers,
-        notice=given.notice,
+        notice=Notice(given.notice, given.notice_header),
     )
 
 

@@ -2,7 +2,9 @@
 
 import argparse
 import errno
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from headrace.actors.config import STEPPINGS
 from headrace.broker.protocol.fields import MOST_NAME
@@ -69,6 +71,25 @@ def time(word: str) -> float:
 def size(word: str) -> int | Path:
     """Returns a count, or the path of a file that holds it."""
     return count(word) if word.lstrip("-").isdigit() else path(word)
+
+
+def notice(word: str) -> Path | str:
+    """Returns a URL as it is, anything else as a path."""
+    if not word.startswith(("http://", "https://")):
+        return path(word)
+    if not urlsplit(word).hostname:
+        raise argparse.ArgumentTypeError(f"{word!r:.80} names no host")
+    return word
+
+
+def header(word: str) -> tuple[str, str]:
+    """Returns name and value of a header; it may be a secret, so it is not repeated."""
+    name, _, value = word.partition(":")
+    value = value.strip()
+    named = re.fullmatch(r"[\w-]+", name, re.ASCII)
+    if not (named and value and value.isascii() and value.isprintable()):
+        raise argparse.ArgumentTypeError("a header is 'NAME: VALUE', in printable ASCII")
+    return name, value
 
 
 def checkpoint_name(word: str) -> str:

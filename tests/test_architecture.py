@@ -85,7 +85,7 @@ MAY_IMPORT = {
         "launch/results"
     ),
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
-    "launch/trace": "broker/journal launch/config launch/process launch/results",
+    "launch/trace": "broker broker/journal launch/config launch/process launch/results",
     "launch/roles": (
         "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
         "broker/peers broker/protocol broker/security broker/server broker/server/connections "

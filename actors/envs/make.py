@@ -20,6 +20,7 @@ from headrace.actors.envs.observation_spaces import texts_of
 from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.toys import registered
 from headrace.actors.envs.where import Where, told
+from headrace.broker.errors import install_extra
 from headrace.learner.models import named_code
 from headrace.learner.spaces import Spaces
 
@@ -240,7 +241,7 @@ def _missing(error: BaseException | None) -> Iterator[str]:
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
             package, extra = _EXTRAS[error.name]
-            yield f"install {package}: pip install 'headrace[{extra}]'"
+            yield f"install {package}: {install_extra(extra)}"
         error = error.__cause__
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from headrace.broker import durable
+from headrace.broker.errors import install_extra
 from headrace.launch.config import run_file
 from headrace.launch.export.onnx_module import OnnxModule, TensorPort
 from headrace.launch.export.parity import DIFFERENCE, OBSERVATIONS, Parity
@@ -96,7 +97,7 @@ def _check_packages() -> None:
                 importlib.import_module(package)
         except ImportError as error:
             raise ExportError(
-                f"export needs {error.name or package}: pip install 'headrace[onnx]'"
+                f"export needs {error.name or package}: {install_extra('onnx')}"
             ) from error
 
 

@@ -27,6 +27,7 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file
 from headrace.launch.node.forker import Forker, ForkOrder, Settings
 from headrace.launch.node.metrics import RELAY, NodeMetrics
+from headrace.launch.node.notice import Notice
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.node.shared_folder import shared_folder
@@ -48,9 +49,9 @@ _RELAY_ENDS_WITHIN_S: Final = 3.0
 
 
 @logs.one_line_errors()
-def node(options: PeerOptions, *, samplers: int | Path | None, notice: Path | None) -> int:
+def node(options: PeerOptions, *, samplers: int | Path | None, notice: Notice) -> int:
     """Runs the node; returns the exit status. `samplers`: how many, or the file that says it; None
-    = one for each core. `notice`: it drains and ends once this file is there."""
+    = one for each core. `notice`: it drains and ends once this has come."""
     asked = runtime.StopRequested()
     size = NodeSize(samplers)
     endpoints.check(options.broker)
@@ -105,7 +106,7 @@ class _Node:
         size: NodeSize,
         receiver: ReportReceiver,
         asked: runtime.StopRequested,
-        notice: Path | None,
+        notice: Notice,
     ) -> None:
         self.registry = http.registry("node")
         self._size = size
@@ -117,7 +118,7 @@ class _Node:
         self._receiver = receiver
         self._repeated = RepeatedLines(log.log)
         self._asked = asked
-        self._notice = notice  # a file: when it is there, this machine goes
+        self._notice = notice
         self._ending = False  # True = nothing is started any more
         self._status = runtime.OK
         self.watch = sd_notify.Watchdog(self._watchdog_reading)
@@ -146,7 +147,7 @@ class _Node:
         broker = self._settings.peer.broker
         log.info("%d samplers for the broker at %s", self._size.count, broker)
         try:
-            while not self._asked and not self._ending and not self._machine_goes():
+            while not self._asked and not self._ending and not self._notice.has_come():
                 self._look(_LOOK_EVERY_S)
                 self._resize()
                 self._start()
@@ -156,12 +157,6 @@ class _Node:
             self._forker.close()
             self._repeated.flush_all()
         return self._status
-
-    def _machine_goes(self) -> bool:
-        if self._notice is None or not self._notice.exists():
-            return False
-        log.info("%s is there: this machine goes", self._notice)
-        return True
 
     # ---- every tenth of a second ----------------------------------------------------------------
 

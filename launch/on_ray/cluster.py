@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.broker.errors import install_extra
 from headrace.launch.config import run_file
 
 _ANSWERS_WITHIN_S = 30.0  # Ray itself would try for minutes
@@ -17,7 +18,7 @@ def connect(address: str) -> Any:
         import ray
     except ImportError as error:
         raise run_file.ConfigError(
-            f"Ray is not installed here ({error}): pip install 'headrace[ray]'"
+            f"Ray is not installed here ({error}): {install_extra('ray')}"
         ) from error
     words = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.broker import durable
+from headrace.broker.errors import install_extra
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
@@ -40,7 +41,7 @@ class Video:
                 importlib.import_module(package)
         except ImportError as error:
             raise VideoError(
-                f"--video needs {error.name or package}: pip install 'headrace[video]'"
+                f"--video needs {error.name or package}: {install_extra('video')}"
             ) from error
         for key, value in _HEADLESS.items():
             os.environ.setdefault(key, value)

@@ -146,9 +146,16 @@ def node_arguments(node: argparse.ArgumentParser) -> None:
     )
     node.add_argument(
         "--notice",
-        type=shared_options.path,
-        metavar="FILE",
-        help="drain and end as soon as this file is there: the machine is to be taken away",
+        type=shared_options.notice,
+        metavar="FILE|URL",
+        help="drain and end as soon as this file is there, or this address answers 200 with a body"
+        " that is not empty, FALSE or NONE: the machine is to be taken away",
+    )
+    node.add_argument(
+        "--notice-header",
+        type=shared_options.header,
+        metavar="'NAME: VALUE'",
+        help="asked with it: a token, or what the cloud wants to see",
     )
     shared_options.peer_name(
         node,

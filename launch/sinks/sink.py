@@ -5,6 +5,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from headrace.broker.errors import install_extra
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import Sink
 from headrace.launch.sinks.callbacks import Callbacks, CallbackSink
@@ -64,6 +65,4 @@ def check_sink(name: Sink) -> None:
         )
     package, extra = PACKAGES[name]
     if package and importlib.util.find_spec(package) is None:
-        raise run_file.ConfigError(
-            f"the sink {name} needs a package: pip install 'headrace[{extra}]'"
-        )
+        raise run_file.ConfigError(f"the sink {name} needs a package: {install_extra(extra)}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from headrace.broker.errors import install_extra
 from headrace.broker.journal.trace_reader import WAYS, TracedUnroll
 from headrace.launch.config import run_file
 
@@ -19,7 +20,7 @@ try:
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 except ImportError as error:
     raise run_file.ConfigError(
-        f"--otlp needs {error.name or 'opentelemetry'}: pip install 'headrace[otlp]'"
+        f"--otlp needs {error.name or 'opentelemetry'}: {install_extra('otlp')}"
     ) from error
 
 _PATH: Final = "/v1/traces"  # where a receiver takes traces, unless the URL says another

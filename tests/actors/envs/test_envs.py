@@ -324,3 +324,6 @@ def test_envpool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     line = refusal(POLE, lambda config: make_pool(config, 4, 2))
     assert line.endswith("install envpool: pip install 'headrace[envpool]'")
     assert line == refusal(POLE)
+    monkeypatch.setenv("HEADRACE_IN_IMAGE", "1")
+    line = "install envpool: build the image with --build-arg EXTRAS=envpool"
+    assert refusal(POLE).endswith(line)

@@ -56,6 +56,16 @@ def test_one_in_so_many_of_each_stream_is_at_every_station(tmp_path: Path, every
     assert [way.unrolls for way in traces.ways()] == [120 // every] * 7
 
 
+def test_its_price_is_six_lines_for_a_sampled_unroll_and_one_for_a_version(tmp_path: Path) -> None:
+    """docs/monitor/trace.md says what a line costs; at N = 100 there are 0.06 to an unroll, and one
+    to a version."""
+    write(tmp_path, 100, 1000)
+    lines = "".join(file.read_text() for file in tmp_path.glob("*.trace")).splitlines()
+    versions = sum(line.startswith("acts ") for line in lines)
+    assert versions == 500
+    assert len(lines) - versions == 6 * 2000 / 100
+
+
 def test_the_audit_does_not_look_at_traces(tmp_path: Path) -> None:
     write(tmp_path / "off", 0, 20)
     write(tmp_path / "on", 1, 20)

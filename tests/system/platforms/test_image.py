@@ -17,6 +17,9 @@ def test_the_image_is_small_and_trains_as_nobody(store: Store) -> None:
     made = store("from", NAME)
     inside = ("run", "--isolation", "chroot", made, "--")
     assert store(*inside, "id", "-u") == "10001"
+    asked = "headrace search cartpole --budget 1m 2>&1 || echo $?"
+    said = "headrace: headrace search needs Optuna: build the image with --build-arg EXTRAS=search"
+    assert store(*inside, "sh", "-c", asked).splitlines() == [said, "2"]
     train = ("headrace", "train", "cartpole", "--out", "/runs/one", "--set", "stop.steps=2000")
     store(*inside, *train, "--set", "stop.return=none", "--no-evaluate", "--quiet")
     store(*inside, "headrace", "audit", "/runs/one")  # 0 = exact
