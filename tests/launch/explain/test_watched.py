@@ -1,5 +1,6 @@
 """Tests what is said of a run while it trains, by the status that its broker serves."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -16,6 +17,11 @@ from tests.launch.monitor.statuses import status
 COLUMNS = ("t", "trained_steps", "entropy", "mean_return", "kl", "value_loss", "time_wait", "lr")
 
 
+@functools.cache
+def cartpole() -> run_file.Run:
+    return run_file.load("cartpole")
+
+
 def told(second: int, **more: float) -> dict[str, Any]:
     learner = {"name": "l", "t": 1.0 * second, "trained_steps": 100.0 * second, "entropy": 0.5}
     outcomes = {"trained": 95, "stale": 5}
@@ -27,8 +33,8 @@ def totals(second: int, **shares: float) -> dict[str, float]:
     return {"wall_s": 1.0 * second, "env_steps": 1e3 * second, "bytes": 500.0 * second, **spent}
 
 
-def watched(seconds: range, *, run: str = "cartpole", **shares: float) -> WatchedRun:
-    found, ready = WatchedRun(run_file.load(run)), Buckets([0.1])
+def watched(seconds: range, **shares: float) -> WatchedRun:
+    found, ready = WatchedRun(cartpole()), Buckets([0.1])
     for second in seconds:
         ready.add(0.25)
         status = told(second, time_wait=0.9, time_forward=0.1)
@@ -53,7 +59,7 @@ def test_a_run_that_trains_is_judged_as_its_folder_would_be() -> None:
 
 
 def test_before_it_trains_and_a_moment_later_it_says_so() -> None:
-    found = WatchedRun(run_file.load("cartpole"))
+    found = WatchedRun(cartpole())
     assert found.lines()[0] == "nothing was trained"
     found.look({"outcomes": {}, "learners": [], "weights_bytes": 0}, {}, Buckets([0.1]))
     assert found.lines()[0] == "nothing was trained"
@@ -72,17 +78,21 @@ def test_what_was_undone_by_an_older_checkpoint_is_forgotten() -> None:
     assert [line["t"] for line in found.figures().lines] == [0.0, 3.0, 6.0, 9.0]
 
 
-@pytest.mark.slow
-@given(data=st.data())
-@settings(max_examples=200, deadline=None)
-def test_no_learner_says_anything_too_odd(data: st.DataObject) -> None:
-    number = st.floats() | st.integers(-(10**20), 10**20)
-    found = WatchedRun(run_file.load("cartpole"))
-    for _ in range(data.draw(st.integers(0, 20))):
-        learner = data.draw(st.dictionaries(st.sampled_from(COLUMNS), number))
-        total = data.draw(st.dictionaries(st.sampled_from(list(totals(1, wait_env=1))), number))
-        status = {"outcomes": {"stale": data.draw(number)}, "learners": [learner]}
-        found.look(status | {"weights_bytes": 1}, total, Buckets([0.1]))
+NUMBER = st.floats() | st.integers(-(10**20), 10**20)
+LOOK = st.tuples(
+    st.dictionaries(st.sampled_from(COLUMNS), NUMBER),
+    st.dictionaries(st.sampled_from(list(totals(1, wait_env=1))), NUMBER),
+    NUMBER,
+)
+
+
+@given(looks=st.lists(LOOK, max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_no_learner_says_anything_too_odd(looks: list[tuple[Any, Any, float]]) -> None:
+    found = WatchedRun(cartpole())
+    for learner, total, stale in looks:
+        status = {"outcomes": {"stale": stale}, "learners": [learner], "weights_bytes": 1}
+        found.look(status, total, Buckets([0.1]))
     assert all(0 < len(line) <= 400 for line in found.lines())
     assert len(found.lines()) <= 7
 
