@@ -48,8 +48,11 @@ class Cluster:
         """Returns the words of a run with so many ranks on a machine, and so many nodes."""
         gpu = run.learner.device == "cuda"
         ports = {"metrics" + f"-{rank}" * (rank > 0): RANK_PORT + rank for rank in range(ranks)}
+        image = self.image or f"headrace:{release()}"
         return {
-            "image": self.image or f"headrace:{release()}",
+            "image": image,
+            "image_name": re.sub(r"(:[^:/]*)?(@.*)?$", "", image),
+            "release": release(),
             "namespace": self.namespace or "headrace",
             "storage_class": f"\n  storageClassName: {self.storage}" if self.storage else "",
             "run_text": "\n".join(

@@ -115,7 +115,8 @@ def _slurm(values: TemplateValues) -> dict[str, str]:
 
 
 def _kubernetes(values: TemplateValues) -> dict[str, str]:
-    names = sorted(path.name for path in (_LAUNCH / "kubernetes").iterdir())
+    folder = _LAUNCH / "kubernetes"
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.yaml"))
     return {name: fill_template(f"kubernetes/{name}", values.words()) for name in names}
 
 

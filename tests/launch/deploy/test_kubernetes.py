@@ -37,7 +37,8 @@ every_site = pytest.mark.parametrize("site", SITES)
 def rendered(out: Path, *more: str) -> dict[str, list[dict[str, Any]]]:
     """The objects of each file, by its name."""
     assert cli.main(["units", "kubernetes", "--run", "cartpole", "--out", str(out), *more]) == 0
-    return {path.stem: list(yaml.safe_load_all(path.read_text())) for path in out.glob("*.yaml")}
+    files = (path for path in (out / "base").iterdir() if path.stem != "kustomization")
+    return {path.stem: list(yaml.safe_load_all(path.read_text())) for path in files}
 
 
 def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -67,7 +68,7 @@ def test_the_schemas_of_three_releases_take_it(site: str, tmp_path: Path) -> Non
     if subprocess.run(probe, capture_output=True).returncode:
         missing("kubernetes-validate is not installed: pip install kubernetes-validate")
     rendered(tmp_path, *SITES[site], "--storage", "nfs.fast")
-    files = [str(tmp_path / name) for name in ("headrace.yaml", "storage.yaml")]
+    files = [str(tmp_path / "base" / name) for name in ("headrace.yaml", "storage.yaml")]
     releases = [word for release in RELEASES for word in ("-k", release)]
     done = subprocess.run(
         [sys.executable, "-m", "kubernetes_validate", "--strict", *releases, *files],
@@ -268,6 +269,53 @@ def scaled(query: str) -> dict[str, Any]:
     asked = {"expr": query, "eval_time": "15m", "exp_samples": [{"labels": "{}", "value": 0.75}]}
     tests = [{"interval": "1m", "input_series": series, "promql_expr_test": [asked]}]
     return {"rule_files": ["rules.yaml"], "tests": tests}
+
+
+@every_site
+def test_the_example_overlay_changes_what_is_there(site: str, tmp_path: Path) -> None:
+    found = rendered(tmp_path, *SITES[site])
+    base = yaml.safe_load((tmp_path / "base/kustomization.yaml").read_text())
+    offered = (tmp_path / "base/kustomization.yaml").read_text()
+    assert {Path(name).stem for name in re.findall(r"- (\S+)", offered)} == set(found)
+    assert base["resources"] == ["storage.yaml", "headrace.yaml"]
+    folder = tmp_path / "overlays/example"
+    overlay = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert [(folder / name).resolve() for name in overlay["resources"]] == [tmp_path / "base"]
+    (image,), (replicas,) = overlay["images"], overlay["replicas"]
+    everything = found["headrace"]
+    for pod in pods([one for one in everything if is_pod(one)]).values():
+        assert re.fullmatch(f"{re.escape(image['name'])}[:@].*", container(pod)["image"])
+    (nodes,) = (
+        one
+        for one in everything
+        if one["kind"] == "Deployment"
+        and "replicas" in one["spec"]
+        and one["metadata"]["name"] == replicas["name"]
+    )
+    assert replicas["count"] > nodes["spec"]["replicas"]
+
+
+@pytest.mark.processes
+def test_kustomize_takes_base_and_overlay(tmp_path: Path) -> None:
+    """Debian's kubectl is older than what it would read."""
+    said = subprocess.run(["sh", "-c", "kubectl version --client"], capture_output=True, text=True)
+    if "Kustomize Version: v5" not in said.stdout:
+        pytest.skip("kubectl with kustomize 5 is not here: it would read base and overlay")
+    found = rendered(tmp_path)
+    for folder, namespace, image in (
+        ("base", "headrace", None),
+        ("overlays/example", "headrace-example", "registry.example/headrace"),
+    ):
+        words = ["kubectl", "kustomize", str(tmp_path / folder)]
+        made = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        objects = list(yaml.safe_load_all(made))
+        assert len(objects) == len(found["headrace"]) + len(found["storage"])
+        assert {one["metadata"]["namespace"] for one in objects} == {namespace}
+        images = {
+            container(pod)["image"].rpartition(":")[0]
+            for pod in pods([one for one in objects if is_pod(one)]).values()
+        }
+        assert images == {image or "headrace"}
 
 
 @pytest.mark.parametrize(

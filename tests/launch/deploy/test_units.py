@@ -53,12 +53,12 @@ def test_what_the_run_names_is_allowed_where_it_is_sampled(
     own = ("--set", "env.id=robots.arm:make", "--set", "model.kind=nets:make")
     where = (*reached(kind), "--key-folder", "/etc/headrace/keys")
     out = render(kind, tmp_path / "own", *own, *where, bin_folder=bin_folder)
-    text = "".join(path.read_text() for path in out.iterdir() if path.is_file())
+    text = "".join(path.read_text() for path in out.rglob("*") if path.is_file())
     said = re.findall(r"--allow[ =](\S+)", text)
     roles = 3 if kind == "systemd" else 2  # actor, node, evaluator
     assert said == roles * ["robots.arm:make", "nets:make"]
     plain = render(kind, tmp_path / "plain", *where, bin_folder=bin_folder)
-    assert not any("--allow" in path.read_text() for path in plain.iterdir() if path.is_file())
+    assert not any("--allow" in path.read_text() for path in plain.rglob("*") if path.is_file())
 
 
 # ---- systemd ------------------------------------------------------------------------------------

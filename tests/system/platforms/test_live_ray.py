@@ -1,4 +1,4 @@
-"""docs/deploy/ray.md on a live Ray cluster of simulated machines, one of which is lost."""
+"""docs/deploy/ray.md on a live Ray cluster of simulated machines, two of which are lost."""
 
 import importlib.util
 import os
@@ -31,9 +31,9 @@ class Cluster:
         words = ("ray", self.place.run, "--address", self.address, "--out", str(self.place.out))
         return self.place.headrace(*words, *more, env=ray_cluster.ENV, cold=True)
 
-    def commands(self, role: str = "") -> list[int]:
-        """The commands that agents run: their processes."""
-        module = f"headrace.launch.on_ray.agent \\d+ headrace.launch.\\w+ {role}"
+    def commands(self, first: str = "") -> list[int]:
+        """The commands that agents run, by their first word: their processes."""
+        module = f"headrace.launch.on_ray.agent \\d+ headrace.launch.\\w+ {first}"
         return [pid for pid, line in self.place.alive().items() if re.search(module, line)]
 
     def lose_a_machine_with(self, pid: int) -> None:
@@ -76,7 +76,7 @@ def parent(pid: int) -> int:
         return 0
 
 
-def test_a_run_outlives_a_machine_and_leaves_the_cluster_as_it_was(place: Place) -> None:
+def test_a_run_outlives_machines_and_leaves_the_cluster_as_it_was(place: Place) -> None:
     """The first machine, where the driver is, has no CPUs: whatever runs is on others."""
     cluster = Cluster(place, 0, 1, 1, 2)
     refused = cluster.start("--learners", "1", "--ranks", "2", "--wait-s", "0")
@@ -91,6 +91,11 @@ def test_a_run_outlives_a_machine_and_leaves_the_cluster_as_it_was(place: Place)
     lost = run.says(r"WARNING (actor-\d+) .*; another in")[1]
     cluster.gets_a_machine(run, "actor")
     assert f"{lost} is on" in run.text()
+    place.trains()
+    (learner,) = cluster.commands("--nnodes")
+    cluster.lose_a_machine_with(learner)
+    run.says(r"all again in[\s\S]*learner-\d+ is on[\s\S]*continues from", timeout_s=PATIENCE_S)
+    run.says(r"all again in[\s\S]*learner learner-0 joins", timeout_s=PATIENCE_S)
     place.trains()
     run.signal(signal.SIGINT)
     assert run.ends(timeout_s=PATIENCE_S) == 3, run.text()

@@ -137,7 +137,7 @@ def learner_job(place: Place) -> Process:
     there = place.folder / "k8s"
     words = ["units", "kubernetes", "--run", place.run, "--out", str(there)]
     assert cli.main(words) == 0
-    objects = yaml.safe_load_all((there / "headrace.yaml").read_text())
+    objects = yaml.safe_load_all((there / "base/headrace.yaml").read_text())
     (job,) = (one for one in objects if one["kind"] == "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     places = {
