@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 from tests.fast import FastGate
@@ -16,6 +17,10 @@ from tests.system.harness import figures
 os.environ["HEADRACE_LOG"] = "human"
 # A shell starts what runs in the background with Ctrl-C ignored, and processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Four tests run at a time: how long an example takes says nothing about it.
+hypothesis.settings.register_profile("headrace", deadline=None)
+hypothesis.settings.load_profile("headrace")
 
 _shown: list[str] = []  # in the order in which the tests ended
 
