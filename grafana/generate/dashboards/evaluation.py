@@ -26,7 +26,9 @@ BOARD = Board(
                     none=_NONE,
                 ),
                 own_metrics(
-                    'headrace_evaluator_metric{job="$job"}', "the episodes of the last evaluation"
+                    'headrace_evaluator_metric{job="$job"}',
+                    "the episodes of the last evaluation",
+                    width=24,
                 ),
             ),
         ),

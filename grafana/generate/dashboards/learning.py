@@ -34,7 +34,7 @@ EPISODE_LENGTH: Final = lines(
 )
 
 
-def own_metrics(query: str, words: str) -> Panel:
+def own_metrics(query: str, words: str, *, width: int = 8) -> Panel:
     """Describes what the run's author measures besides."""
     return lines(
         "The environment's own metrics",
@@ -42,6 +42,7 @@ def own_metrics(query: str, words: str) -> Panel:
         f"Of env.metrics, a mean of the last values in {words}. Which way is good, only who wrote"
         " the environment knows.",
         {"{{name}}": f"max by (name) ({query})"},
+        width=width,
         low=None,
         none="The run names no env.metrics",
     )

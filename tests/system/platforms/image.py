@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +57,20 @@ class Store:
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """One that has the image."""
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One that has the image, and leaves none of its gigabytes behind."""
     for tool in ("buildah", "debootstrap"):
         if os.geteuid() or shutil.which(tool) is None:
             missing(f"building an image needs root and, on Debian, apt-get install {tool}")
     folder = tmp_path_factory.mktemp("image")
     store = Store(folder)
-    _make_base(store, folder / "debian")
-    words = ("--build-arg", f"BASE={BASE}", "--file", "Containerfile", "--tag", NAME)
-    store("build", *BUILDS, *_mounts(folder), *words, ".")
-    return store
+    try:
+        _make_base(store, folder / "debian")
+        words = ("--build-arg", f"BASE={BASE}", "--file", "Containerfile", "--tag", NAME)
+        store("build", *BUILDS, *_mounts(folder), *words, ".")
+        yield store
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_base(store: Store, root: Path) -> None:
