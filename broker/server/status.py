@@ -72,11 +72,11 @@ class RunStatus:
             "inc": f"{self._inc:016x}",
             "release": release(),
             "clock": time.time(),
+            **self.training(),
             "uptime_s": now - self._began,
             "beat_s": self._beat_s,
             "version": state.credit.version,
             "weights": weights.version,
-            "weights_bytes": weight_messages.propagation.nbytes,
             "behind_versions": roster.versions_behind(weights.version),
             "max_lag": state.credit.max_lag,
             "ahead": round(state.credit.ahead, 3),
@@ -91,7 +91,6 @@ class RunStatus:
             "window": state.credit.window,
             "withdrawn": state.credit.withdrawn,
             "received": state.received,
-            "outcomes": {o.name.lower(): n for o, n in state.outcomes.copy().items()},
             "duplicates": state.copies,
             "unaccounted": ledger.unaccounted(),
             "actors": {"behind": roster.behind(weights.version), **roster.sums()},
@@ -99,13 +98,21 @@ class RunStatus:
                 name: self.sampler_totals.totals[name]
                 for name in ("env_steps", "episodes", "generated")
             },
-            "learners": self._figures_of("learner", now),
             "evaluators": self._figures_of("evaluator", now),
             "late": self._late(now),
             "troubles": self.peer_errors.shown(now),
             "curve": self._curve.points(),
             "explain": self.explained,
             "over": ledger.run_complete,
+        }
+
+    def training(self) -> dict[str, Any]:
+        """Returns what the status tells of training, without a look at every peer."""
+        outcomes = self._ledger.state.outcomes.copy()
+        return {
+            "outcomes": {outcome.name.lower(): n for outcome, n in outcomes.items()},
+            "learners": self._figures_of("learner", time.monotonic()),
+            "weights_bytes": self._weight_messages.propagation.nbytes,
         }
 
     def _late(self, now: float) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from headrace.launch.explain.returns import Returns
 _LEAST_FOR_VALUES: Final = 100_000
 _LEAST_FOR_RETURNS: Final = 200_000
 _LEAST_UNLIMITED: Final = 1_000_000
+# Of what is first known of a run: beyond it returns may have risen before.
+_FIRST_STEPS, _FIRST_VERSION = 10_000, 2
 _PART: Final = 0.9  # of the lines in which something must be so, to be so all the time
 
 
@@ -20,7 +22,9 @@ def find(figures: Figures) -> list[Finding]:
     returns = Returns.of(figures)
     if figures.solved or returns.at_goal or returns.all_the_same or not returns.stay:
         return []
-    steps = figures.lines[-1]["trained_steps"]
+    first, steps = figures.lines[0], figures.lines[-1]["trained_steps"]
+    if first["trained_steps"] > _FIRST_STEPS and first.get("version", steps) > _FIRST_VERSION:
+        return []
     return [*_values(figures, steps), *_flat(figures, steps, returns.values[-1])]
 
 

@@ -34,8 +34,8 @@ class WatchedRun:
     def look(
         self, status: Mapping[str, Any], samplers: Mapping[str, float], ready: Buckets
     ) -> None:
-        """Takes in a broker's status, its totals of all samplers, and the seconds from a version's
-        arrival there until a sampler acts with it."""
+        """Takes in what a broker's status tells of training, its totals of all samplers, and the
+        seconds from a version's arrival there until a sampler acts with it."""
         self._outcomes = figures.numbers(status["outcomes"])
         self._weights_bytes = float(status["weights_bytes"])
         for learner in status["learners"][:1]:  # every rank tells the same

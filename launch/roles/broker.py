@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 # Between two looks whether this machine has the address by now.
 _ADDRESS_S = 1.0
 # Between two looks at how the run trains.
-_JUDGED_EVERY_S = 3.0
+_JUDGED_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ async def _judge_loop(server: Server, watched: WatchedRun) -> None:
     """Says in the status what holds the run back. Ends by cancellation."""
     while True:
         await asyncio.sleep(_JUDGED_EVERY_S)
-        ready = server.weights.propagation.ready
-        watched.look(server.status(), server.run_status.sampler_totals.totals, ready)
-        server.run_status.explained = watched.lines()
+        told, ready = server.run_status, server.weights.propagation.ready
+        watched.look(told.training(), told.sampler_totals.totals, ready)
+        told.explained = watched.lines()
 
 
 async def _wait_for_address(bind: str) -> None:

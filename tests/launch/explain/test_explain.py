@@ -220,6 +220,7 @@ def test_what_has_no_known_cause_is_said_last_with_advice() -> None:
         curve(-21, -21, steps=4e5, explained_variance=0.0),  # nothing was found yet
         curve(-20.9, -20.4, steps=1.9e5, explained_variance=0.5),
         curve(-1200, -900, steps=4e5, explained_variance=-0.5),  # it rises
+        curve(0.99, 1.0, steps=2e6, explained_variance=-1.0),  # it may have risen before
     ],
 )
 def test_of_runs_that_may_be_healthy_nothing_is_said_last(lines: list[dict[str, float]]) -> None:
