@@ -161,7 +161,11 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
     entropy_coef: Annotated[Schedule, Meta(description="weight of the entropy bonus")] = 0.01
     normalise_advantages: Annotated[
-        bool, Meta(description="zero mean, unit variance over the whole batch, all ranks")
+        bool | Literal["running"],
+        Meta(
+            description="true: zero mean, unit variance over the whole batch, all ranks; running:"
+            " impala, appo: divided by the root of their running mean square"
+        ),
     ] = False
     clip: Annotated[
         Schedule, Meta(description="appo, ppo: the surrogate's ratio stays in 1 +- clip")

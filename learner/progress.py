@@ -27,6 +27,8 @@ class Progress:
         self.trained_unrolls = 0  # of all ranks, as everything here
         self.uses = 0.0  # unrolls of all optimiser steps: those used again count again
         self.kl_coef: float | None = None  # adapted; None = still the configured one
+        # Mean square, where algorithm.normalise_advantages keeps it running; None = of no step yet.
+        self.advantage_square: float | None = None
         self.episodes = 0
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll

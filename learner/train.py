@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.learner.algorithms import optimiser_step, own_loss, schedule
+from headrace.learner.algorithms.advantages import SQUARE, moved
 from headrace.learner.algorithms.batch_uses import Sample, uses_of, with_targets
 from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import Loss, LossInputs, LossNorm
@@ -209,6 +210,9 @@ def after_step(parts: TrainParts, loss: Loss) -> bool:
     """Does what follows every optimiser step; True = the batch has moved the policy far enough."""
     progress, algorithm, model = parts.progress, parts.algorithm, parts.model
     progress.learner_steps += 1
+    if (part := loss.stats.get(SQUARE)) is not None:
+        square = parts.ranks.mean(part)
+        progress.advantage_square = moved(progress.advantage_square, square, progress.learner_steps)
     if model.log_std is not None:
         model.log_std.data.clamp_(*LOG_STD)  # so that its way back is never long
     if parts.target is not None and progress.learner_steps % algorithm.target_interval == 0:

@@ -117,6 +117,7 @@ class TrainParts:
             entropy_coef=schedule.value_at(own.entropy_coef, steps),
             kl_coef=adapted or own.kl_coef,
             std=1.0 if returns is None else returns.std.float(),
+            advantage_square=self.progress.advantage_square,
         )
 
     def settings_used(self) -> dict[str, float]:

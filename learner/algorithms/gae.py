@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 import torch
 
+from headrace.learner.algorithms import advantages as units
 from headrace.learner.algorithms.loss_inputs import LossInputs, Targets
 from headrace.learner.algorithms.losses import value_targets
 
@@ -18,5 +19,6 @@ def gae_targets(given: LossInputs) -> Targets:
     unclipped = msgspec.structs.replace(given.config, rho_clip=1.0, c_clip=1.0, pg_rho_clip=1.0)
     on_policy = torch.zeros_like(given.batch.logp)
     values = given.output.value.detach()
-    vs, advantages = value_targets(replace(given, config=unclipped), on_policy, values)
+    vs, raw = value_targets(replace(given, config=unclipped), on_policy, values)
+    advantages, _ = units.scaled(given, raw)
     return Targets(vs, advantages, values[:-1])

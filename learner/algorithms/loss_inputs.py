@@ -66,6 +66,8 @@ class Coefficients(NamedTuple):
     kl_coef: float
     # Of the returns, where the model normalises them: one unit of the losses.
     std: float | Tensor = 1.0
+    # Mean square of the advantages until now; None = there were none.
+    advantage_square: float | None = None
 
 
 def _alone(sums: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ import math
 import torch
 from torch import Tensor
 
+from headrace.learner.algorithms import advantages as units
 from headrace.learner.algorithms import vtrace
-from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs, LossNorm, LossTerms
+from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs, LossTerms
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.gradient_clamps import bounded_exp
-from headrace.learner.models.normalise import moments
 from headrace.learner.spaces import TERMINATED, TRUNCATED
 
 # appo: how far (behaviour / target) may weigh a step, as in IMPACT (Luo et al., 2020).
@@ -34,7 +34,8 @@ def impala(given: LossInputs) -> Loss:
     output, batch = given.output, given.batch
     logp, entropy = given.distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     log_rhos = logp.detach() - batch.logp
-    vs, advantages = value_targets(given, log_rhos, output.value.detach())
+    vs, raw = value_targets(given, log_rhos, output.value.detach())
+    advantages, told = units.scaled(given, raw)
     drifted = drifted_steps(given, logp.detach(), advantages)
     terms = LossTerms(
         policy=policy_gradient(logp, advantages).masked_fill(drifted, 0.0),
@@ -43,7 +44,7 @@ def impala(given: LossInputs) -> Loss:
         vs=vs,
     )
     loss = _weighted_sum(given, terms, log_rhos)
-    loss.stats["drift_fraction"] = _share(given, drifted)
+    loss.stats.update(told, drift_fraction=_share(given, drifted))
     return loss
 
 
@@ -55,7 +56,8 @@ def appo(given: LossInputs) -> Loss:
     logp, entropy = given.distribution.log_prob_and_entropy(output.params[:-1], batch.action)
     target_params = given.target.params[:-1].detach()
     target_logp = given.distribution.log_prob(target_params, batch.action)
-    vs, advantages = value_targets(given, target_logp - batch.logp, given.target.value.detach())
+    vs, raw = value_targets(given, target_logp - batch.logp, given.target.value.detach())
+    advantages, told = units.scaled(given, raw)
     drifted = drifted_steps(given, logp.detach(), advantages)
     ratio = surrogate_ratio(logp, target_logp=target_logp, behaviour_logp=batch.logp)
     kl = given.distribution.kl(target_params, output.params[:-1]) if coefs.kl_coef else None
@@ -67,8 +69,8 @@ def appo(given: LossInputs) -> Loss:
         kl=kl,
     )
     loss = _weighted_sum(given, terms, logp.detach() - batch.logp)
-    loss.stats["clip_fraction"] = _clipped(given, ratio)
-    loss.stats["drift_fraction"] = _share(given, drifted)
+    drift, clipped = _share(given, drifted), _clipped(given, ratio)
+    loss.stats.update(told, clip_fraction=clipped, drift_fraction=drift)
     return loss
 
 
@@ -148,9 +150,9 @@ def adapted_kl_coef(coef: float, kl: float, wanted: float) -> float:
 
 @torch.no_grad()
 def value_targets(given: LossInputs, log_rhos: Tensor, values: Tensor) -> vtrace.VTrace:
-    """Returns V-trace value targets, and advantages in the losses' units."""
+    """Returns V-trace value targets, and advantages in the rewards' units."""
     config, batch = given.config, given.batch
-    vs, advantages = vtrace.targets(
+    return vtrace.targets(
         log_rhos=log_rhos,
         rewards=scaled_rewards(config, batch.reward),
         values=values,
@@ -162,9 +164,6 @@ def value_targets(given: LossInputs, log_rhos: Tensor, values: Tensor) -> vtrace
         c_clip=config.c_clip,
         pg_rho_clip=config.pg_rho_clip,
     )
-    if config.normalise_advantages:
-        return vtrace.VTrace(vs, normalise(advantages, given.live, given.norm))
-    return vtrace.VTrace(vs, advantages / given.coefs.std)
 
 
 def scaled_rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
@@ -172,17 +171,6 @@ def scaled_rewards(config: AlgorithmConfig, reward: Tensor) -> Tensor:
     if config.reward_clip:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
     return reward * config.reward_scale
-
-
-def normalise(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:
-    """Returns advantages of zero mean and unit variance over all ranks' live steps; dead ones are
-    0.
-
-    In float64, so that the order in which ranks and steps are added does not show.
-    """
-    count, mean, squares = moments(advantages.unsqueeze(-1), live, norm.reduce)
-    spread = (squares / count.clamp(min=1)).sqrt()  # a batch may have no live step at all
-    return (live * (advantages.double() - mean) / (spread + 1e-8)).to(advantages.dtype)
 
 
 def _clipped(given: LossInputs, ratio: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ SETS = (
     "stop.steps=10000",
     "algorithm.name=appo",
     "algorithm.kl_coef=0.1",
+    "algorithm.normalise_advantages=running",
     "evaluate.episodes=2",
     "evaluate.every_s=0",
     'env.wrappers=[{ id = "gymnasium.wrappers:RecordEpisodeStatistics" }]',

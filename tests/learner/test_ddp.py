@@ -45,7 +45,7 @@ ALGORITHMS = {
     "impala": AlgorithmConfig(name="impala", normalise_advantages=True),
     "appo": AlgorithmConfig(
         name="appo",
-        normalise_advantages=True,
+        normalise_advantages="running",
         kl_coef=0.1,
         kl_target=0.01,
         buffer_batches=3,

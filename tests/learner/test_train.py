@@ -331,6 +331,7 @@ def test_a_resumed_learner_goes_on_as_if_nothing_had_been(tmp_path: Path) -> Non
         kl_target=1e-9,
         target_interval=2,
         entropy_coef=((0, 0.1), (200, 0.0)),
+        normalise_advantages="running",
     )
     model = ModelConfig(hidden=(8,), normalise_obs=True, normalise_returns=True)
     whole, _ = learn(tmp_path / "whole", 6, algorithm=config, model=model)
@@ -347,6 +348,8 @@ def test_a_resumed_learner_goes_on_as_if_nothing_had_been(tmp_path: Path) -> Non
         tmp_path / "parts", 3, algorithm=config, model=model, resume=saved, change=later
     )
     assert parts.progress.kl_coef == whole.progress.kl_coef != 0.5
+    square = whole.progress.advantage_square
+    assert square is not None and parts.progress.advantage_square == square
     same(parts.model, whole.model)
     assert parts.target is not None and whole.target is not None
     same(parts.target, whole.target)

@@ -134,6 +134,7 @@ class TestSet:
             "[algorithm]\nclip = [[9, 0.1], [0, 0.2]]",
             "algorithm.clip: its steps are [9, 0]; they must rise from pair to pair",
         ),
+        ("[algorithm]\nname = 'ppo'\nnormalise_advantages = 'running'", "is for impala and appo"),
         ("[algorithm]\nkl_target = 0.01", "algorithm.kl_coef, which is 0; set it to 1.0"),
         (
             "[algorithm]\nname = 'ppo'\nminibatches = 9\n[unroll]\nlength = 2\nenvs = 2\n"

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from headrace.learner.algorithms import losses
+from headrace.learner.algorithms.advantages import moved, normalised
 from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import (
     Coefficients,
@@ -156,12 +158,17 @@ def run(
     batch: LossBatch,
     norm: LossNorm,
     std: float | Tensor = 1.0,
+    advantage_square: float | None = None,
 ) -> Loss:
     """One loss as the train loop calls it; ppo's targets are made from the target's values."""
     given = LossInputs(
         config=settings,
         coefs=Coefficients(
-            value_at(settings.clip, 0), value_at(settings.entropy_coef, 0), settings.kl_coef, std
+            value_at(settings.clip, 0),
+            value_at(settings.entropy_coef, 0),
+            settings.kl_coef,
+            std,
+            advantage_square,
         ),
         distribution=distribution_of(discrete(output.params.shape[-1])),
         output=output,
@@ -398,9 +405,9 @@ def columns(
     )
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("normalised", [False, True, "running"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None:
+def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool | str) -> None:
     """Uneven ranks: 2 and 4 columns. DDP adds the gradients and divides by the ranks."""
     settings = config(name, kl_coef=0.1, normalise_advantages=normalised)
     output, target, batch = make_batch(4)
@@ -418,7 +425,7 @@ def test_two_ranks_make_the_gradient_of_one(name: str, normalised: bool) -> None
         return run(settings, *rank, LossNorm(steps=steps, world=2, reduce=counted))
 
     parts = together([functools.partial(on, rank) for rank in ranks])
-    assert bool(sums) == normalised
+    assert bool(sums) == bool(normalised)
     average = whole._replace(total=(parts[0].total + parts[1].total) / 2)
     torch.testing.assert_close(
         gradients(average, output), gradients(whole, output), atol=1e-6, rtol=0
@@ -435,11 +442,41 @@ def shown(loss: Loss) -> dict[str, Tensor]:
 def test_normalised_advantages() -> None:
     advantages = torch.tensor([[1.0, 2.0], [3.0, 777.0]])
     live = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    unit = losses.normalise(advantages, live, LossNorm(steps=3))
+    unit = normalised(advantages, live, LossNorm(steps=3))
     third = math.sqrt(1.5)
     assert unit.flatten().tolist() == pytest.approx([-third, 0, third, 0])
-    level = losses.normalise(torch.full((4, 4), 1e4), torch.ones(4, 4), LossNorm(steps=16))
+    level = normalised(torch.full((4, 4), 1e4), torch.ones(4, 4), LossNorm(steps=16))
     assert level.abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["impala", "appo"])
+def test_advantages_by_their_running_mean_square(name: str) -> None:
+    """The first batch's own, the known one then; no mean is taken away."""
+    output, target, batch = make_batch(4)
+    norm = LossNorm(steps=live_steps(batch))
+    plain, running = config(name), config(name, normalise_advantages="running")
+    without = run(plain, output, target, batch, norm)
+    first = run(running, output, target, batch, norm)
+    square = float(first.stats["advantage_square"])
+    assert "advantage_square" not in without.stats and square > 0
+    for known, root in ((None, square**0.5), (4.0, 2.0)):
+        loss = run(running, output, target, batch, norm, advantage_square=known)
+        policy = without.stats["policy_loss"].item() / root
+        assert loss.stats["policy_loss"].item() == pytest.approx(policy, rel=1e-5)
+        assert float(loss.stats["advantage_square"]) == square
+
+
+def test_the_running_mean_square_is_a_mean_at_first_and_forgets_then() -> None:
+    squares = np.random.default_rng(0).uniform(0.0, 9.0, 300).tolist()
+    found: float | None = None
+    for steps, square in enumerate(squares, start=1):
+        found = moved(found, square, steps)
+        if steps <= 100:
+            assert found == pytest.approx(float(np.mean(squares[:steps])))
+    ages = 0.99 ** np.arange(200)[::-1]
+    kept = 0.01 * float(np.dot(ages, squares[100:])) + 0.99**200 * float(np.mean(squares[:100]))
+    assert found == pytest.approx(kept)
+    assert moved(None, 4.0, 100_000) == 4.0  # set in the middle of a run
 
 
 def test_a_missing_target_network_is_our_bug() -> None:

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from headrace.learner.algorithms.advantages import normalised
 from headrace.learner.algorithms.loss_inputs import LossNorm
-from headrace.learner.algorithms.losses import normalise
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
 from headrace.learner.models.normalise import Normaliser, PopArt, explained, moments, value_fit
@@ -130,7 +130,7 @@ def test_advantages_far_from_zero_keep_their_deviation(far: float) -> None:
     drawn = np.random.default_rng(0).normal(far, 3.0, (T, B))
     live = np.random.default_rng(1).random((T, B)) < 0.7
     (mean,), (var,) = exact(drawn[live].reshape(-1, 1))
-    found = normalise(torch.from_numpy(drawn), torch.from_numpy(live).double(), LossNorm(steps=1))
+    found = normalised(torch.from_numpy(drawn), torch.from_numpy(live).double(), LossNorm(steps=1))
     expected = np.where(live, (drawn - mean) / var**0.5, 0.0)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
 
