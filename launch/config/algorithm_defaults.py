@@ -63,13 +63,12 @@ def _more_for_a_goal(run: Known) -> float:
 
 
 # A key's default, or the rule that gives it from what else the run says.
-Default: TypeAlias = float | Callable[[Known], float]
+Default: TypeAlias = float | str | Callable[[Known], float]
 
 _EVERY: Final[dict[str, Default]] = {
     "model.normalise_obs": _unless_scaled_obs,
     "model.normalise_returns": _unless_scaled_rewards,
     "algorithm.trace": 0.95,
-    "algorithm.normalise_advantages": True,
     "learner.grad_clip": 0.5,
     "evaluate.share": _more_for_a_goal,
 }
@@ -81,6 +80,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": 2,
         "pacing.max_lag": 0,
         **_EVERY,
+        "algorithm.normalise_advantages": True,
         "algorithm.entropy_coef": 0.0,
         "algorithm.epochs": 10,
         "algorithm.minibatches": _minibatches,
@@ -93,6 +93,8 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": 2,
         "pacing.max_lag": 2,
         **_EVERY,
+        # A batch is a few episodes at one time: better or worse than was expected as a whole.
+        "algorithm.normalise_advantages": "running",
         "algorithm.entropy_coef": 0.003,
         # Wide for a choice; a density, whose deviation shrinks, may move by 1.8 or 1/1.8.
         "algorithm.drift_limit": 0.45,
@@ -109,6 +111,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": 1,
         "pacing.max_lag": 2,
         **_EVERY,
+        "algorithm.normalise_advantages": "running",
         "algorithm.entropy_coef": 0.001,
         "algorithm.drift_limit": 0.2,
         "algorithm.replay_share": 0.75,
