@@ -161,10 +161,11 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
     entropy_coef: Annotated[Schedule, Meta(description="weight of the entropy bonus")] = 0.01
     normalise_advantages: Annotated[
-        bool | Literal["running"],
+        bool | Literal["running", "auto"],
         Meta(
             description="true: zero mean, unit variance over the whole batch, all ranks; running:"
-            " impala, appo: divided by the root of their running mean square"
+            " impala, appo: divided by the root of their running mean square; auto: running where"
+            " the action is choices, true where numbers are among them"
         ),
     ] = False
     clip: Annotated[

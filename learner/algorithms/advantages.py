@@ -3,7 +3,8 @@
 A small batch of few episodes has one thing in common: all of it may be better or worse than was
 expected. Subtracting its mean takes away just that, and dividing by its own deviation gives the
 noise of a batch in which nothing happens the weight of one in which much does. So a running scale
-takes no mean, and moves by a hundredth in each optimiser step.
+takes no mean, and moves by a hundredth in each optimiser step. Where actions are numbers it is no
+clear gain: docs/benchmarks.md has the figures.
 """
 
 import torch
@@ -21,7 +22,7 @@ SQUARE = "advantage_square"
 def scaled(given: LossInputs, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns advantages in the losses' units, and their mean square where it is kept."""
     how = given.config.normalise_advantages
-    if how == "running":
+    if how == "running" or (how == "auto" and not given.distribution.density):
         part = (advantages.double() * given.live).square().sum() * given.norm.scale
         known = given.coefs.advantage_square
         square = given.norm.reduce(part.clone()) / given.norm.world if known is None else known

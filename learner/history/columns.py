@@ -43,7 +43,7 @@ TRAINED: Final = {
     "kl": "estimate of KL(policy that acted, policy of now)",
     "clip_fraction": "`appo`, `ppo`: share of steps beyond the clip",
     "drift_fraction": "`impala`, `appo`: share of steps beyond `algorithm.drift_limit`",
-    "advantage_square": '`algorithm.normalise_advantages = "running"`: mean square of the'
+    "advantage_square": 'where `algorithm.normalise_advantages` is "running": mean square of the'
     " advantages, in the rewards' units",
     "target_kl": "`appo` with `algorithm.kl_coef`: KL to the target network",
     "explained_variance": "share of the value targets' variance that the values explain: 1 = all,"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.learner.algorithms import losses
-from headrace.learner.algorithms.advantages import moved, normalised
+from headrace.learner.algorithms.advantages import moved, normalised, scaled
 from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import (
     Coefficients,
@@ -464,6 +464,26 @@ def test_advantages_by_their_running_mean_square(name: str) -> None:
         policy = without.stats["policy_loss"].item() / root
         assert loss.stats["policy_loss"].item() == pytest.approx(policy, rel=1e-5)
         assert float(loss.stats["advantage_square"]) == square
+
+
+def test_auto_is_running_for_choices_and_the_whole_batch_for_numbers() -> None:
+    output, _, batch = make_batch(4)
+    given = LossInputs(
+        config=config("impala", normalise_advantages="auto"),
+        coefs=Coefficients(0.2, 0.0, 0.0),
+        distribution=distribution_of(discrete(3)),
+        output=output,
+        batch=batch,
+        norm=LossNorm(steps=live_steps(batch)),
+    )
+    numbers = distribution_of(Action((Part((), "float32", (1,), low=(-9.0,), high=(9.0,)),)))
+    advantages = torch.randn(batch.reward.shape)
+    running, told = scaled(given, advantages)
+    whole, nothing = scaled(replace(given, distribution=numbers), advantages)
+    assert [*told] == ["advantage_square"] and not nothing
+    assert torch.equal(whole, normalised(advantages, given.live, given.norm))
+    root = told["advantage_square"].sqrt()
+    torch.testing.assert_close(running, (advantages / root).float(), check_dtype=False)
 
 
 def test_the_running_mean_square_is_a_mean_at_first_and_forgets_then() -> None:
