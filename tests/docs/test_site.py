@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import chart, generate
+from docs import chart, generate, zoo
 from headrace.launch.config import run_file
 from tests.docs.pages import ROOT
 
@@ -89,3 +89,18 @@ def test_the_chart_shows_the_figures_of_the_benchmarks() -> None:
 def test_the_pictures_are_light() -> None:
     for picture in (ROOT / "docs" / "pictures").iterdir():
         assert picture.stat().st_size <= 200_000, picture
+
+
+def test_the_page_of_measured_runs_shows_what_was_measured() -> None:
+    """As often as a gate has seeds, and within its steps."""
+    runs, again = zoo.read_curves(), "make them anew: python -m docs.zoo"
+    assert zoo.table(runs) in zoo.PAGE.read_text(), again
+    assert zoo.PICTURE.read_text() == zoo.drawn(runs), again
+    assert len({run[:3] for run in runs}) == len(runs)
+    for run in runs:
+        gate = zoo.gate_of(run.env, run.algorithm)
+        assert run.seed in gate.seeds
+        assert run.solved is None or run.solved <= gate.steps
+        assert list(run.curve) == sorted(run.curve)
+        # A curve ends where the run did: at the goal, or without it.
+        assert (run.curve[-1][1] >= gate.goal) == (run.solved is not None), run[:3]

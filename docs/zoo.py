@@ -1,0 +1,207 @@
+"""Makes what docs/zoo.md shows of measured runs: its table, and docs/pictures/zoo.svg.
+
+python -m docs.zoo             both, from docs/zoo.csv
+python -m docs.zoo RUN ...     the curves of these runs' folders into that file first
+"""
+
+import csv
+import html
+import itertools
+import json
+import re
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.launch.bench.learning_gates import GATES, Gate
+
+DOCS = Path(__file__).parent
+PAGE, CURVES, PICTURE = DOCS / "zoo.md", DOCS / "zoo.csv", DOCS / "pictures" / "zoo.svg"
+ALGORITHMS = ("ppo", "appo", "impala")
+_COLUMNS = ("env", "algorithm", "seed", "solved", "steps", "mean_return")
+_POINTS = 40  # of a curve
+_TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_WIDTH, _PANEL, _HEIGHT, _ACROSS = 900, 280, 150, 3
+# Readable on white and on black, as docs/chart.py is.
+_STYLE = """
+text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+.quiet { fill: #59636e; font-size: 11px }
+.goal { stroke: #9aa4af; stroke-dasharray: 4 4 }
+path { fill: none; stroke-width: 1.4 }
+.ppo { stroke: #b4610a } .appo { stroke: #1a7f64 } .impala { stroke: #3662d8 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #f0f6fc }
+  .quiet { fill: #9198a1 }
+  .goal { stroke: #656c76 }
+  .ppo { stroke: #e39a4b } .appo { stroke: #3fb68b } .impala { stroke: #7d9dff }
+}
+"""
+
+
+class Run(NamedTuple):
+    """One measured run."""
+
+    env: str
+    algorithm: str
+    seed: int
+    solved: int | None  # steps; None = not within those of the gate
+    curve: tuple[tuple[int, float], ...]  # steps, mean return
+
+
+def gate_of(env: str, algorithm: str) -> Gate:
+    """Returns the gate that these runs stand for."""
+    sets = (f"env.id={env}", f"algorithm.name={algorithm}")
+    return next(gate for gate in GATES.values() if gate.run == "bare" and gate.sets == sets)
+
+
+def read_folder(folder: Path) -> Run:
+    """Returns the run of a folder, its curve thinned."""
+    used = tomllib.loads((folder / "run.toml").read_text())
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    whole = [
+        (line["trained_steps"], round(line["mean_return"], 3))
+        for line in lines
+        if line.get("mean_return") is not None
+    ]
+    every = max(1, len(whole) // _POINTS)
+    thinned = (*whole[:-1:every], *whole[-1:])
+    named = used["env"]["id"], used["algorithm"]["name"], used["run"]["seed"]
+    return Run(*named, summary["solved_at_steps"], thinned)
+
+
+def read_curves() -> list[Run]:
+    """Returns the runs of the file."""
+    with CURVES.open() as file:
+        rows = list(csv.DictReader(file))
+    named = itertools.groupby(rows, lambda row: tuple(row[key] for key in _COLUMNS[:4]))
+    return [
+        Run(
+            env,
+            algorithm,
+            int(seed),
+            int(solved) if solved else None,
+            tuple((int(row["steps"]), float(row["mean_return"])) for row in of_one),
+        )
+        for (env, algorithm, seed, solved), of_one in named
+    ]
+
+
+def write_curves(runs: Sequence[Run]) -> None:
+    """Writes the file, in the order of the gates."""
+    order = [(env, ALGORITHMS.index(algorithm)) for env, algorithm in _gates()]
+    with CURVES.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(_COLUMNS)
+        for run in sorted(
+            runs,
+            key=lambda one: (order.index((one.env, ALGORITHMS.index(one.algorithm))), one.seed),
+        ):
+            solved = "" if run.solved is None else run.solved
+            rows.writerows((*run[:3], solved, *point) for point in run.curve)
+
+
+def _gates() -> Iterator[tuple[str, str]]:
+    """Yields environment and algorithm of each gate of bare runs."""
+    for gate in GATES.values():
+        if gate.run == "bare":
+            env, algorithm = (value.partition("=")[2] for value in gate.sets)
+            yield env, algorithm
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Returns the table in Markdown: steps to the goal, by seed."""
+    lines = [
+        f"| environment | goal, within | {' | '.join(f'`{name}`' for name in ALGORITHMS)} |",
+        "|---|---|---|---|---|",
+    ]
+    for env in dict.fromkeys(env for env, _ in _gates()):
+        gate = gate_of(env, "ppo")
+        cells = [_cell([run for run in runs if run[:2] == (env, name)]) for name in ALGORITHMS]
+        lines.append(f"| `{env}` | {gate.goal:g}, {gate.steps // 1000:,}k | {' | '.join(cells)} |")
+    return "\n".join((*lines, ""))
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    """Returns the steps of each seed, and their median if all of several reached the goal."""
+    if not runs:
+        return ""
+    cells = [
+        f"{run.solved / 1000:.0f}k"
+        if run.solved is not None
+        else f"not ({run.curve[-1][1]:.4g} at {run.curve[-1][0] / 1000:.0f}k)"
+        for run in runs
+    ]
+    solved = [run.solved for run in runs if run.solved is not None]
+    whole = len(solved) == len(runs) > 2
+    median = f"**{statistics.median(solved) / 1000:.0f}k**: " if whole else ""
+    return median + ", ".join(cells)
+
+
+def drawn(runs: Sequence[Run]) -> str:
+    """Returns the curves as SVG, a panel for each environment."""
+    envs = [
+        env for env in dict.fromkeys(env for env, _ in _gates()) if any(r.env == env for r in runs)
+    ]
+    height = 30 + (_HEIGHT + 50) * -(-len(envs) // _ACROSS)
+    words = html.escape(f"Mean return by trained steps of {', '.join(envs)}")
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img"'
+        f' aria-label="{words}">',
+        f"<style>{_STYLE}</style>",
+    ]
+    for place, name in enumerate(ALGORITHMS):
+        x = 110 * place
+        parts.append(
+            f'<path class="{name}" d="M{x} 12h24"/><text x="{x + 30}" y="16">{name}</text>'
+        )
+    for place, env in enumerate(envs):
+        down, across = divmod(place, _ACROSS)
+        of_one = [run for run in runs if run.env == env]
+        parts += _panel(env, of_one, across * (_PANEL + 30), 60 + down * (_HEIGHT + 50))
+    return "\n".join((*parts, "</svg>", ""))
+
+
+def _panel(env: str, runs: Sequence[Run], left: int, top: int) -> Iterator[str]:
+    """Yields an environment's curves; the dashed line is the goal."""
+    goal = gate_of(env, "ppo").goal
+    numbers = [goal, *(mean for run in runs for _, mean in run.curve)]
+    low, high = min(numbers), max(numbers)
+    last = max(run.curve[-1][0] for run in runs)
+
+    def y(mean: float) -> float:
+        return top + _HEIGHT * (1 - (mean - low) / (high - low))
+
+    yield f'<text x="{left}" y="{top - 10}">{html.escape(env.rpartition(":")[2])}</text>'
+    right = f'x="{left + _PANEL}" y="{top - 10}" text-anchor="end"'
+    yield f'<text class="quiet" {right}>{last // 1000}k steps</text>'
+    yield f'<path class="goal" d="M{left} {y(goal):.1f}h{_PANEL}"/>'
+    for run in runs:
+        points = " ".join(
+            f"{left + _PANEL * steps / last:.1f},{y(mean):.1f}" for steps, mean in run.curve
+        )
+        yield f'<path class="{run.algorithm}" d="M{points}"/>'
+    yield f'<text class="quiet" x="{left}" y="{top + _HEIGHT + 14}">{low:.4g} to {high:.4g}</text>'
+
+
+def main(folders: Sequence[str]) -> int:
+    """Adds the runs of these folders, in the place of those measured before; makes all anew."""
+    if folders:
+        new = [read_folder(Path(folder)) for folder in folders]
+        kept = (
+            [run for run in read_curves() if run[:3] not in {one[:3] for one in new}]
+            if CURVES.is_file()
+            else []
+        )
+        write_curves([*kept, *new])
+    runs = read_curves()
+    PICTURE.write_text(drawn(runs))
+    PAGE.write_text(_TABLE.sub(lambda _: table(runs), PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
