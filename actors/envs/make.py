@@ -26,7 +26,7 @@ from headrace.actors.envs.observation_spaces import texts_of
 from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.toys import registered
 from headrace.actors.envs.where import Where, told
-from headrace.broker.errors import install_extra
+from headrace.broker.errors import UserError, install_extra
 from headrace.learner.models import named_code
 from headrace.learner.spaces import Spaces
 
@@ -77,7 +77,7 @@ def make_any(config: EnvConfig, where: Where = _NOWHERE) -> Env | ParallelEnv:
             env = _masked(env, config)
         settings = EnvSettings(config)
         settings.put(env, settings.initial)
-    except EnvError:
+    except UserError:
         env.close()
         raise
     made: Env | ParallelEnv = env
@@ -151,7 +151,9 @@ def probe(config: EnvConfig) -> Spaces:
 
 def spaces_of_any(env: object, config: EnvConfig) -> Spaces:
     """Returns the spaces of an environment, of each of a vector's, or of each of its agents."""
-    return spaces_of_agents(env, config) if is_parallel(env) else spaces_of(env, config)
+    if is_parallel(env):
+        return as_data(*spaces_of_agents(env, config.id), config)
+    return spaces_of(env, config)
 
 
 def agents_of(config: EnvConfig) -> int:

@@ -15,9 +15,8 @@ in it hears of it for the last time. Who comes in the middle of an episode is sh
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
-from headrace.actors.config import EnvConfig
-from headrace.actors.envs.convert import EnvError, as_data
-from headrace.learner.spaces import TERMINATED, TRUNCATED, Spaces
+from headrace.broker.errors import UserError
+from headrace.learner.spaces import TERMINATED, TRUNCATED
 
 ByAgent = Mapping[str, Any]
 
@@ -50,11 +49,11 @@ class News(NamedTuple):
 
 
 def is_parallel(env: object) -> TypeGuard[ParallelEnv]:
-    """Tells whether it is one; EnvError for one whose agents take turns."""
+    """Tells whether it is one; UserError for one whose agents take turns."""
     if not hasattr(env, "possible_agents"):
         return False
-    if hasattr(env, "agent_selection"):
-        raise EnvError(
+    if hasattr(env, "agent_iter"):
+        raise UserError(
             f"{type(env).__name__}: its agents take turns (AEC), which cannot be stepped yet; name"
             " its parallel_env"
         )
@@ -66,19 +65,20 @@ def agents_in(env: object) -> int:
     return len(env.possible_agents) if is_parallel(env) else 0
 
 
-def spaces_of_agents(env: ParallelEnv, config: EnvConfig) -> Spaces:
-    """Returns the spaces of its agents; EnvError unless all have the same."""
+def spaces_of_agents(env: ParallelEnv, name: str) -> tuple[Any, Any]:
+    """Returns the spaces for observations and actions of each of its agents; UserError unless all
+    have the same. `name`: of the environment."""
     if not env.possible_agents:
-        raise EnvError(f"{config.id}: possible_agents is empty; it must name all that may play")
+        raise UserError(f"{name}: possible_agents is empty; it must name all that may play")
     first, *others = env.possible_agents
     observation, action = env.observation_space(first), env.action_space(first)
     for agent in others:
         if (env.observation_space(agent), env.action_space(agent)) != (observation, action):
-            raise EnvError(
-                f"{config.id}: {agent} has other spaces than {first}, and one policy plays them"
+            raise UserError(
+                f"{name}: {agent} has other spaces than {first}, and one policy plays them"
                 " all; pad the smaller ones in a wrapper (env.wrappers)"
             )
-    return as_data(observation, action, config)
+    return observation, action
 
 
 class Play:

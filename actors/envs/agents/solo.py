@@ -2,8 +2,9 @@
 
 from typing import Any
 
+import gymnasium
+
 from headrace.actors.envs.agents.parallel import News, Play, is_parallel
-from headrace.actors.envs.convert import Env
 from headrace.learner.spaces import TERMINATED, TRUNCATED
 
 _ONLY = "agent"
@@ -14,7 +15,7 @@ class SoloPlay:
 
     agents = (_ONLY,)
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
         self.env = env
         self.playing: set[str] = set()
         self.single_observation_space = env.observation_space
