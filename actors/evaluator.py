@@ -8,28 +8,34 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.actors.acting.frame_stacks import FrameStacks
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.action_converter import ActionConverter
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs import envpool
+from headrace.actors.envs.agents.parallel import Play
+from headrace.actors.envs.agents.solo import SoloPlay, play_of
 from headrace.actors.envs.atari import whole_games
-from headrace.actors.envs.convert import Env, EnvError, Writer, blamed
+from headrace.actors.envs.convert import EnvError, Writer, blamed
 from headrace.actors.envs.info_metrics import InfoMetrics
-from headrace.actors.envs.make import make_env
+from headrace.actors.envs.make import make_any
 from headrace.actors.envs.where import Where
 from headrace.actors.stepping.group import check_spaces
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, Spaces
 
+Metrics: TypeAlias = NDArray[np.float64]  # [metrics]
+
 
 class Scores(NamedTuple):
-    """Holds returns and lengths by episode, in the order of the seeds; and metrics."""
+    """Holds returns and lengths by episode, in the order of the seeds; and metrics. Of several
+    agents the return is their mean, and so are the metrics each agent's."""
 
     returns: list[float]
     lengths: list[int]
@@ -47,7 +53,7 @@ def play(
     spaces: Spaces,
     how: EvaluateConfig,
     *,
-    watch: Callable[[Env], None] | None = None,
+    watch: Callable[[Any], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores:
     """Plays the episodes with seeds how.seed .. how.seed + how.episodes - 1, how.envs at a time.
@@ -71,15 +77,16 @@ def play(
                 raise StoppedError
             for place in table.step(list(playing)):
                 if watch is not None and place == 0:
-                    watch(table.envs[0])
+                    watch(table.envs[0].env)
                 if not table.over[place]:
                     continue
                 episode = playing.pop(place)
-                scores.returns[episode] = table.returns[place]
+                scores.returns[episode] = table.returned(place)
                 scores.lengths[episode] = table.lengths[place]
-                for name, last in zip(spaces.metrics, table.lasts[place].tolist(), strict=True):
-                    if math.isfinite(last):
-                        metrics[name].append(last)
+                for lasts in table.lasts[place].values():
+                    for name, last in zip(spaces.metrics, lasts.tolist(), strict=True):
+                        if math.isfinite(last):
+                            metrics[name].append(last)
                 following = next(waiting, None)
                 if following is not None:
                     playing[place] = following
@@ -97,88 +104,121 @@ def check(config: EnvConfig) -> None:
 
 
 class _EnvTable:
-    """Steps environments side by side, each a group of one in the frame that the network sees."""
+    """Steps environments side by side; each of their agents is a group of one in the frame that the
+    network sees."""
 
     def __init__(self, policy: PolicyLike, spaces: Spaces, how: EvaluateConfig) -> None:
         self.places = places = min(how.envs, how.episodes)
-        self.envs: list[Env] = []
+        self.envs: list[Play | SoloPlay] = []
         self.over = [False] * places
-        self.returns, self.lengths = [0.0] * places, [0] * places
+        self.lengths = [0] * places
+        self.lasts: list[dict[str, Metrics]] = [{} for _ in range(places)]  # of the episode
+        self._totals: list[dict[str, float]] = [{} for _ in range(places)]  # returns, by agent
         self._info = InfoMetrics(spaces.metrics)
-        self.lasts = np.full((places, len(spaces.metrics)), np.nan)  # metrics of the episode
         self._policy, self._spaces, self._greedy = policy, spaces, how.greedy
-        self._frame = Frame.empty(spaces, groups=places, envs=1)
-        self._stacks = FrameStacks(
-            spaces, self._frame, memory=policy.memory, previous=policy.previous
-        )
         self._actions = ActionConverter(spaces.action)
-        self._numbers = {
-            name: rows for name, rows in self._frame.obs.items() if rows.dtype.kind == "f"
-        }
         self._seeds = [0] * places
         self._id = ""
-        self._writer: Writer
 
     def make(self, config: EnvConfig, seed: int) -> None:
         check(config)
         self._id = config.id
         for place in range(self.places):
-            env = make_env(whole_games(config), Where("evaluator", place, seed + place))
-            self.envs.append(env)
+            env = make_any(whole_games(config), Where("evaluator", place, seed + place))
+            self.envs.append(play_of(env))
             check_spaces(config, self._spaces, env)
-        self._writer = Writer(self.envs[0].observation_space, self._spaces)
+        first, policy = self.envs[0], self._policy
+        self._agents = first.agents
+        self._writer = Writer(first.single_observation_space, self._spaces)
+        groups = self.places * len(self._agents)
+        self._frame = frame = Frame.empty(self._spaces, groups=groups, envs=1)
+        self._stacks = FrameStacks(
+            self._spaces, frame, memory=policy.memory, previous=policy.previous
+        )
+        self._numbers = {name: rows for name, rows in frame.obs.items() if rows.dtype.kind == "f"}
+
+    def returned(self, place: int) -> float:
+        """Returns what the episode has paid: to each agent that played in it, on average."""
+        totals = self._totals[place]
+        return sum(totals.values()) / len(totals)
 
     def begin(self, place: int, seed: int) -> None:
         """Begins an episode; nothing is remembered of the one before."""
-        self._seeds[place], self.returns[place], self.lengths[place] = seed, 0.0, 0
-        self.over[place], self.lasts[place] = False, np.nan
+        self._seeds[place], self.lengths[place] = seed, 0
+        self.over[place] = False
+        self.lasts[place].clear()
+        self._totals[place].clear()
         with self._blamed("reset", place):
-            observation, _ = self.envs[place].reset(seed=seed)
-            self._writer.check(observation)
-            self._take(place, observation, last=False)
-        self._frame.reward[place], self._frame.flags[place] = 0.0, DEAD
-        self._stacks.push(place)
+            for agent, observation in self.envs[place].reset(seed).items():
+                self._come(place, agent, observation)
 
     def step(self, places: Sequence[int]) -> Iterator[int]:
         """Steps each of these places once; yields every one that has made its step."""
-        rows = np.array(places, np.int64)
-        chosen, _, memory = self._policy.act(
-            self._stacks.snapshot(rows), self._stacks.memory(rows), greedy=self._greedy
-        )
-        self._stacks.acted(rows, chosen, memory)
-        for place, action in zip(places, self._actions.each(chosen), strict=True):
-            self._one(place, action)
+        playing = [
+            (place, agent)
+            for place in places
+            for agent in self._agents
+            if agent in self.envs[place].playing
+        ]
+        actions: dict[int, dict[str, Any]] = {place: {} for place in places}
+        if playing:  # else all wait for agents that come later
+            rows = np.array([self._column(*who) for who in playing], np.int64)
+            chosen, _, memory = self._policy.act(
+                self._stacks.snapshot(rows), self._stacks.memory(rows), greedy=self._greedy
+            )
+            self._stacks.acted(rows, chosen, memory)
+            for (place, agent), action in zip(playing, self._actions.each(chosen), strict=True):
+                actions[place][agent] = action
+        for place in places:
+            self._one(place, actions[place])
             yield place
 
     def close(self) -> None:
-        for env in self.envs:
+        for play in self.envs:
             with contextlib.suppress(Exception):
-                env.close()
+                play.env.close()
 
-    def _one(self, place: int, action: Any) -> None:
+    def _one(self, place: int, actions: dict[str, Any]) -> None:
+        frame, totals = self._frame, self._totals[place]
         with self._blamed("step", place):
-            observation, reward, ended, cut, info = self.envs[place].step(action)
-            gained = float(reward)
-            if not math.isfinite(gained):
-                raise ValueError(f"a reward of {gained}")
-            # Nobody acts on an episode's last observation, but a learner would reject it, too.
-            self._take(place, observation, last=bool(ended or cut))
-        if self._frame.metrics is not None:
-            row = self._frame.metrics[place]
-            self._info.read(info, row)
-            np.copyto(self.lasts[place], row, where=np.isfinite(row))
-        self.returns[place] += gained
+            news, came = self.envs[place].step(actions)
+            for agent, told in news.items():
+                if not math.isfinite(told.reward):
+                    raise ValueError(f"a reward of {told.reward}")
+                # Nobody acts on an episode's last observation, but a learner would reject it, too.
+                column = self._column(place, agent)
+                self._take(column, told.observation, last=bool(told.flags))
+                totals[agent] += told.reward
+                if frame.metrics is not None:
+                    row = frame.metrics[column]
+                    self._info.read(told.info, row)
+                    np.copyto(self.lasts[place][agent], row, where=np.isfinite(row))
+                frame.reward[column], frame.flags[column] = told.reward, 0
+                if not told.flags:
+                    self._stacks.push(column)
+            for agent, observation in came.items():
+                self._come(place, agent, observation)
         self.lengths[place] += 1
-        self.over[place] = bool(ended or cut)
-        self._frame.reward[place], self._frame.flags[place] = gained, 0
-        if not self.over[place]:
-            self._stacks.push(place)
+        self.over[place] = self.envs[place].over
 
-    def _take(self, place: int, observation: Any, *, last: bool) -> None:
+    def _come(self, place: int, agent: str, observation: Any) -> None:
+        """Takes in an agent that begins to play."""
+        column = self._column(place, agent)
+        self._writer.check(observation)
+        self._take(column, observation, last=False)
+        self._frame.reward[column], self._frame.flags[column] = 0.0, DEAD
+        self._stacks.push(column)
+        self._totals[place].setdefault(agent, 0.0)
+        self.lasts[place].setdefault(agent, np.full(len(self._spaces.metrics), np.nan))
+
+    def _column(self, place: int, agent: str) -> int:
+        return place * len(self._agents) + self._agents.index(agent)
+
+    def _take(self, column: int, observation: Any, *, last: bool) -> None:
         """Writes the observation into its rows; raises ValueError if a learner would reject it."""
-        self._writer.write(self._frame.obs, place, observation, last=last)
+        self._writer.write(self._frame.obs, column, observation, last=last)
         for name, rows in self._numbers.items():
-            if not np.isfinite(rows[place]).all():
+            if not np.isfinite(rows[column]).all():
                 raise ValueError(f"{name}: an observation that is not finite")
 
     def _blamed(self, where: str, place: int) -> contextlib.AbstractContextManager[None]:

@@ -56,9 +56,10 @@ MAY_IMPORT = {
     "learner/models/encoders": "",
     "learner/history": "learner",
     "actors": "broker broker/peers broker/protocol learner",
+    "actors/envs/agents": "broker learner",
     "actors/envs/toys": "",
     "actors/envs": "broker learner learner/models",
-    "actors/stepping": "actors/envs learner",
+    "actors/stepping": "actors/envs actors/envs/agents learner",
     "actors/acting": (
         "actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),

@@ -4,7 +4,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib import metadata
 from typing import Any
 
@@ -14,13 +14,19 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
+from headrace.actors.envs.agents.parallel import (
+    ParallelEnv,
+    agents_in,
+    is_parallel,
+    spaces_of_agents,
+)
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
 from headrace.actors.envs.envpool import EnvPoolAdapter
 from headrace.actors.envs.observation_spaces import texts_of
 from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.toys import registered
 from headrace.actors.envs.where import Where, told
-from headrace.broker.errors import install_extra
+from headrace.broker.errors import UserError, install_extra
 from headrace.learner.models import named_code
 from headrace.learner.spaces import Spaces
 
@@ -37,7 +43,25 @@ _EXTRAS = {
 
 
 def make_env(config: EnvConfig, where: Where = _NOWHERE) -> Env:
-    """Makes one environment, by gymnasium id or module:factory, in its wrappers."""
+    """Makes one environment of one agent, by gymnasium id or module:factory, in its wrappers."""
+    env = make_any(config, where)
+    if isinstance(env, gymnasium.Env):
+        return env
+    env.close()
+    raise EnvError(f"env.id = {config.id!r} has {len(env.possible_agents)} agents; one is needed")
+
+
+def make_agents(config: EnvConfig, where: Where = _NOWHERE) -> ParallelEnv:
+    """Makes one environment of several agents, by module:factory, in its wrappers."""
+    env = make_any(config, where)
+    if is_parallel(env):
+        return env
+    env.close()
+    raise EnvError(f"env.id = {config.id!r} has one agent this time")
+
+
+def make_any(config: EnvConfig, where: Where = _NOWHERE) -> Env | ParallelEnv:
+    """Makes one environment, of one agent or several, in its wrappers."""
     config = told(config, where)
     if envpool.is_envpool(config):
         raise EnvError(
@@ -45,21 +69,19 @@ def make_env(config: EnvConfig, where: Where = _NOWHERE) -> Env:
         )
     with _blamed(f"env.id = {config.id!r}"):
         env = _made(config)
-    if not isinstance(env, gymnasium.Env):
-        raise EnvError(
-            f"env.id = {config.id!r} made a {type(env).__name__}, which is no gymnasium.Env"
-        )
+    _check_kind(env, f"env.id = {config.id!r}")
     try:
         for place, table in enumerate(config.wrappers):
             env = _wrapped(env, dict(table), f"env.wrappers[{place}]")
-        if config.mask:
+        if config.mask and isinstance(env, gymnasium.Env):
             env = _masked(env, config)
         settings = EnvSettings(config)
         settings.put(env, settings.initial)
-    except EnvError:
+    except UserError:
         env.close()
         raise
-    return env
+    made: Env | ParallelEnv = env
+    return made
 
 
 def make_vector(config: EnvConfig, envs: int, where: Where = _NOWHERE) -> VectorEnv[Any, Any, Any]:
@@ -112,9 +134,9 @@ def probe(config: EnvConfig) -> Spaces:
         return as_data(observation, action, config)
     # Needs one package less.
     native = atari.is_atari(config) and not (config.wrappers or config.settings)
-    env = make_vector(config, 1) if native else make_env(config)
+    env = make_vector(config, 1) if native else make_any(config)
     try:
-        texts = [] if native else [*texts_of(env.observation_space)]
+        texts = [*texts_of(env.observation_space)] if isinstance(env, gymnasium.Env) else []
         if texts:
             log.warning(
                 "%s: the network does not see %s, which is text; a wrapper can make numbers of it"
@@ -122,15 +144,30 @@ def probe(config: EnvConfig) -> Spaces:
                 config.id,
                 ", ".join(texts),
             )
-        return spaces_of(env, config)
+        return spaces_of_any(env, config)
     finally:
         env.close()
+
+
+def spaces_of_any(env: object, config: EnvConfig) -> Spaces:
+    """Returns the spaces of an environment, of each of a vector's, or of each of its agents."""
+    if is_parallel(env):
+        return as_data(*spaces_of_agents(env, config.id), config)
+    return spaces_of(env, config)
+
+
+def agents_of(config: EnvConfig) -> int:
+    """Returns how many agents the run's environment has; 0 = it is one of gymnasium's."""
+    if not _is_factory(config.id):
+        return 0
+    with closing(make_any(config)) as env:
+        return agents_in(env)
 
 
 def _made(config: EnvConfig) -> Any:
     """Makes the environment without its wrappers. A gymnasium id may name a module to import first,
     as in ale_py:ALE/Pong-v5; what follows there is not a Python identifier."""
-    if config.id.partition(":")[2].isidentifier():
+    if _is_factory(config.id):
         factory = _attribute(config.id)
         mujoco_warnings.log_once()
         return factory(**config.kwargs)
@@ -141,6 +178,11 @@ def _made(config: EnvConfig) -> Any:
     _import_module(config.id)
     mujoco_warnings.log_once()
     return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+
+
+def _is_factory(name: str) -> bool:
+    """Tells module:factory from a gymnasium id that begins with a module."""
+    return name.partition(":")[2].isidentifier()
 
 
 def _import_module(name: str) -> None:
@@ -169,16 +211,18 @@ def _register_namespace(name: str) -> None:
             declared.load()()
 
 
-def _wrapped(env: Env, keywords: dict[str, Any], where: str) -> Env:
+def _check_kind(env: object, where: str) -> None:
+    if not isinstance(env, gymnasium.Env) and not is_parallel(env):
+        raise EnvError(f"{where} made a {type(env).__name__}, which is no gymnasium.Env")
+
+
+def _wrapped(env: Any, keywords: dict[str, Any], where: str) -> Any:
     name = keywords.pop("id", None)
     if not isinstance(name, str):
         raise EnvError(f"{where} has no id; set it to module:factory")
     with _blamed(f"{where}.id = {name!r}", f"the other keys of {where}"):
         wrapped = _attribute(name)(env, **keywords)
-    if not isinstance(wrapped, gymnasium.Env):
-        raise EnvError(
-            f"{where}.id = {name!r} made a {type(wrapped).__name__}, which is no gymnasium.Env"
-        )
+    _check_kind(wrapped, f"{where}.id = {name!r}")
     return wrapped
 
 

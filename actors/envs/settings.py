@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs.convert import Env, EnvError
+from headrace.actors.envs.convert import EnvError
 
 
 class EnvSettings:
@@ -17,7 +17,7 @@ class EnvSettings:
     def __bool__(self) -> bool:
         return bool(self._kinds)
 
-    def put(self, env: Env, numbers: Iterable[float]) -> None:
+    def put(self, env: Any, numbers: Iterable[float]) -> None:
         """Sets them where they are defined, in a wrapper or in the environment; EnvError for one
         that nothing defines."""
         for (name, kind), number in zip(self._kinds.items(), numbers, strict=True):
@@ -26,11 +26,11 @@ class EnvSettings:
 
 
 def _holder(env: Any, name: str) -> Any:
-    layer = env
+    layer, innermost = env, getattr(env, "unwrapped", env)
     while not (name in vars(layer) or hasattr(type(layer), name)):
-        if layer is env.unwrapped:
+        if layer is innermost:
             raise EnvError(
-                f"env.settings names {name}, and {type(env.unwrapped).__name__} has no such"
+                f"env.settings names {name}, and {type(innermost).__name__} has no such"
                 " attribute; give it one when it is made"
             )
         layer = layer.env

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
-from headrace.actors.envs.convert import spaces_of
-from headrace.actors.envs.make import make_env, make_vector, probe
+from headrace.actors.envs.agents.parallel import agents_in
+from headrace.actors.envs.convert import EnvError, spaces_of
+from headrace.actors.envs.make import agents_of, make_any, make_vector, probe, spaces_of_any
 from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.where import Where
 from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
@@ -36,6 +37,7 @@ class _Choice(NamedTuple):
     spaces: Spaces
     vector: bool = False
     wanted: int = 1  # environments, or groups of them, to step at a time; 1 = groups as they are
+    agents: int = 0  # of an environment that has several; 0 = it has one, and is none of these
 
 
 def make_stepper(
@@ -47,10 +49,21 @@ def make_stepper(
         return EnvPoolStepper(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
     parts = parts_of(envs, groups=groups, wanted=choice.wanted)
+    if choice.agents:
+        parts = _environments(env, envs, choice.agents)
     if choice.why:
         each = f", {parts} parts of each group side by side" if parts > 1 else ""
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
-    made = EnvsSpec(env, choice.spaces, groups * parts, envs // parts, seed, choice.vector, sampler)
+    made = EnvsSpec(
+        env,
+        choice.spaces,
+        groups * parts,
+        envs // parts,
+        seed,
+        choice.vector,
+        sampler,
+        agents=choice.agents > 0,
+    )
     stepper: Stepper
     if choice.stepping == "inline":
         stepper = InlineStepper(made)
@@ -70,7 +83,7 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
         return _measured(env, actor, envs=envs, seed=seed)
-    return _Choice(wanted, "", probe(env))
+    return _Choice(wanted, "", probe(env), agents=agents_of(env))
 
 
 def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
@@ -89,13 +102,15 @@ def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
 
 def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _Choice:
     groups, samplers = actor.groups, actor.count
-    first = make_env(env)
+    first = make_any(env)
     try:
-        spaces = spaces_of(first, env)
+        spaces, agents = spaces_of_any(first, env), agents_in(first)
+        if agents:  # each environment is a group
+            groups, envs = groups * _environments(env, envs, agents), 1
         cost, cores = cost_of(first, spaces, config=env, seed=seed), _cores()
         stepping, why = stepping_by_cost(cost, groups=groups, envs=envs, cores=cores)
         if not stepping:
-            second = make_env(env)
+            second = make_any(env)
             try:
                 times = speedup(first, second, spaces, config=env)
             finally:
@@ -109,7 +124,18 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     wanted = (
         min(groups * envs, _MOST_THREADS) if waits else actor.workers or max(1, cores // samplers)
     )
-    return _Choice(stepping, why, spaces, wanted=1 if stepping == "inline" else wanted)
+    wanted = 1 if stepping == "inline" else wanted
+    return _Choice(stepping, why, spaces, wanted=wanted, agents=agents)
+
+
+def _environments(env: EnvConfig, envs: int, agents: int) -> int:
+    """Returns how many environments of so many agents fill an unroll of `envs` columns."""
+    if envs % agents:
+        raise EnvError(
+            f"unroll.envs = {envs}: each of the {agents} agents of {env.id} is a column; set it to"
+            f" {agents}, or a multiple of that"
+        )
+    return envs // agents
 
 
 def stepping_by_cost(cost: StepCost, *, groups: int, envs: int, cores: int) -> tuple[str, str]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs.convert import EnvError, Writer, spaces_of
+from headrace.actors.envs.convert import EnvError, Writer
 from headrace.actors.envs.info_metrics import InfoMetrics
-from headrace.actors.envs.make import make_env
+from headrace.actors.envs.make import make_env, spaces_of_any
 from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.where import Where
 from headrace.actors.stepping.bookkeeping import Bookkeeping
@@ -174,7 +174,7 @@ class Group(ABC):
 
 def check_spaces(config: EnvConfig, expected: Spaces, env: Any) -> None:
     """Raises EnvError unless the environment has the spaces of the run's first one."""
-    found = spaces_of(env, config)
+    found = spaces_of_any(env, config)
     if found != expected:
         raise EnvError(f"{config.id} changes its spaces: first {expected}, then {found}")
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from headrace.actors.action_converter import Rows
 from headrace.actors.stepping.bookkeeping import Bookkeeping
-from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec
+from headrace.actors.stepping.group import GroupSpec
+from headrace.actors.stepping.kinds import group_kind
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame, ThreadReply
-from headrace.actors.stepping.vector import VectorGroup
 
 
 class InlineStepper:
@@ -24,7 +24,7 @@ class InlineStepper:
         self._sent: list[int] = []  # groups stepped since the last ready()
         self._news = asyncio.Event()  # the caller's, from start() on
         books = Bookkeeping.unshared(groups=made.groups, envs=made.envs)
-        kind: type[Group] = VectorGroup if made.vector else EnvGroup
+        kind = group_kind(made)
         self._groups = [
             kind(
                 GroupSpec(made, group, books, lambda failure: self.on_failure(failure)), self.frame

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
+from headrace.actors.envs.agents.parallel import Play, is_parallel
 from headrace.actors.envs.convert import blamed, mask_of
 from headrace.learner.spaces import Spaces
 
@@ -89,6 +90,8 @@ def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> fl
 def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], float]:
     """Returns a function that makes one step and returns its seconds; resets are not counted."""
     dice, actions = np.random.default_rng(seed), ActionConverter(spaces.action)
+    if is_parallel(env):
+        return _stepping_agents(Play(env), spaces, seed)
     newest = env.reset(seed=seed)[0]
 
     def step() -> float:
@@ -114,3 +117,26 @@ def _busy() -> float:
     except OSError:  # the kernel does not say
         queued = 0.0
     return ran + queued
+
+
+def _stepping_agents(play: Play, spaces: Spaces, seed: int) -> Callable[[], float]:
+    """Returns a function that makes one step of all agents, as _stepping() does."""
+    dice, actions = np.random.default_rng(seed), ActionConverter(spaces.action)
+    newest = play.reset(seed)
+
+    def step() -> float:
+        nonlocal newest
+        chosen = {}
+        for agent in play.playing:
+            seen = newest.get(agent)
+            mask = None if seen is None else mask_of(play, seen, spaces)
+            chosen[agent] = actions.one(random_rows(spaces.action, dice, 1, mask)[0])
+        began = time.perf_counter()
+        news, came = play.step(chosen)
+        took = time.perf_counter() - began
+        newest = {agent: told.observation for agent, told in news.items()} | came
+        if play.over:
+            newest = play.reset(None)
+        return took
+
+    return step

@@ -41,6 +41,7 @@ class EnvsSpec:
     seed: int  # of column 0; every other column counts on from it
     vector: bool = False  # each group is one of the environment's own vector class
     sampler: str = "probe"  # the name of the process that plays
+    agents: bool = False  # each group is one environment of `envs` agents
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ from queue import SimpleQueue
 from headrace.actors.action_converter import Rows
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.bookkeeping import Bookkeeping
-from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec, StepperClosed
+from headrace.actors.stepping.group import GroupSpec, StepperClosed
+from headrace.actors.stepping.kinds import group_kind
 from headrace.actors.stepping.linux import minimise_timer_slack
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame, ThreadReply
-from headrace.actors.stepping.vector import VectorGroup
 
 # close() waits this long for all threads together; one inside a long step is left behind.
 _CLOSE_S = 1.0
@@ -28,9 +28,8 @@ class _GroupRunner:
 
     def __init__(self, stepper: "ThreadStepper", number: int, *, follows: bool) -> None:
         spec = GroupSpec(stepper.made, number, stepper.books, self._report, self._pause)
-        kind: type[Group] = VectorGroup if stepper.made.vector else EnvGroup
         self.number = number
-        self.group = kind(spec, stepper.frame)
+        self.group = group_kind(stepper.made)(spec, stepper.frame)
         self.orders: SimpleQueue[Order] = SimpleQueue()
         self.since = time.monotonic()  # when its step began, or it last reported; 0 = idle
         self.error: BaseException | None = None  # it ended with this

@@ -73,6 +73,13 @@ def _bare_gates() -> Iterator[tuple[str, Gate]]:
             yield f"bare-{task}-{algorithm}", gate
 
 
+# Its agents play 6.25 steps on average: two of them all 10, the others 2.5.
+_SHIFTS: Final = (
+    "env.id=headrace.actors.envs.toys.several_agents:Shifts",
+    "env.kwargs.agents=4",
+    "unroll.envs=8",
+)
+
 # CartPole pays 1 a step, 500 at most. Without velocities a network that remembers nothing stays
 # below 100. A T-maze pays 1 for a cue that was remembered, half of it for a guess.
 # Pendulum costs up to 16 a step for 200 steps; the best possible is about -150.
@@ -99,6 +106,9 @@ GATES: dict[str, Gate] = {
     "masked": Gate("masked", 0.95, 500_000),
     "tracker": Gate("tracker", 0.95, 300_000),
     "catch": Gate("catch", 0.9, 400_000),
+    "seats-2": Gate("seats", 9.5, 150_000, ("env.kwargs.agents=2", "unroll.envs=8")),
+    "seats-5": Gate("seats", 9.5, 300_000),
+    "shifts": Gate("seats", 5.94, 150_000, _SHIFTS),
     "pong": Gate("pong", 18, 10_000_000, seeds=(1,), long=True),
     **dict(_bare_gates()),
 }

@@ -13,11 +13,11 @@ from msgspec import msgpack
 
 from headrace.actors import users_code
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.group import EnvGroup, Group, GroupSpec, StepperClosed
+from headrace.actors.stepping.group import GroupSpec, StepperClosed
+from headrace.actors.stepping.kinds import group_kind
 from headrace.actors.stepping.linux import die_with_parent, minimise_timer_slack
 from headrace.actors.stepping.processes.shared_frame import Failed, NeverWorked, SharedFrame, Task
 from headrace.actors.stepping.stepper import EnvFailure
-from headrace.actors.stepping.vector import VectorGroup
 
 ASK_STACK = signal.SIGUSR2
 _SENTENCE = 8000  # characters that the longest one may have
@@ -59,7 +59,7 @@ class Worker:
         self._shared = shared = SharedFrame(task.memory, task.made, workers=task.workers)
         self._wake, self._news = task.wakes[number], task.news
         groups = shared.groups_of(number)
-        kind: type[Group] = VectorGroup if task.made.vector else EnvGroup
+        kind = group_kind(task.made)
         self._groups = {
             group: kind(
                 GroupSpec(task.made, group, shared.books, self._report, self._pause), shared.frame

@@ -14,7 +14,7 @@ from headrace.actors.acting.policy import Policy
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.atari import whole_games
 from headrace.actors.envs.convert import EnvError, spaces_of
-from headrace.actors.envs.make import make_env, make_vector, probe
+from headrace.actors.envs.make import make_any, make_env, make_vector, probe
 from headrace.actors.envs.where import Where
 from headrace.learner.config import ModelConfig
 from headrace.learner.spaces import Leaf, discrete
@@ -146,9 +146,9 @@ def test_a_score_is_that_of_a_whole_game(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def remember(config: EnvConfig, where: Where) -> Any:
         made.append(config)
-        return make_env(config, where)
+        return make_any(config, where)
 
-    monkeypatch.setattr(evaluator, "make_env", remember)
+    monkeypatch.setattr(evaluator, "make_any", remember)
     given = EnvConfig("ALE/Breakout-v5", {"episodic_life": True, "noop_max": 1})
     spaces = probe(given)
     policy = Policy(ModelConfig(kind="nature"), spaces, seed=0)

@@ -29,6 +29,9 @@ def test_the_page_shows_these_files() -> None:
         "halls.toml",
         "longer.py",
         "longer.toml",
+        "meeting.py",
+        "meeting.toml",
+        "pursuit.toml",
         "reach.py",
         "reach.toml",
         "walk.py",
@@ -44,6 +47,7 @@ RETURNS = {
     "reach.toml": (0.0, 1.0),
     "halls.toml": (0.0, 1.0),
     "longer.toml": (0.0, 1.0),
+    "meeting.toml": (0.9, 1.0),
 }
 
 

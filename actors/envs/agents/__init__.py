@@ -1,0 +1,1 @@
+"""Environments of several agents that act at the same time."""

@@ -1,0 +1,133 @@
+"""Environments in which several agents act at the same time, as PettingZoo's parallel ones do.
+
+Whatever has these attributes is one; PettingZoo need not be installed:
+
+    possible_agents              names of all that may ever play
+    agents                       of those that play now; empty = the episode is over
+    observation_space(agent), action_space(agent)
+    reset(seed=) -> observations, infos
+    step(actions) -> observations, rewards, terminations, truncations, infos
+
+All of these are dictionaries by agent. Who plays gives an action and hears of the step; who ended
+in it hears of it for the last time. Who comes in the middle of an episode is shown an observation.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeGuard
+
+from headrace.broker.errors import UserError
+from headrace.learner.spaces import TERMINATED, TRUNCATED
+
+ByAgent = Mapping[str, Any]
+
+
+class ParallelEnv(Protocol):
+    """Is an environment of several agents."""
+
+    possible_agents: list[str]
+    agents: list[str]
+
+    def observation_space(self, agent: str) -> Any: ...
+
+    def action_space(self, agent: str) -> Any: ...
+
+    def reset(self, seed: int | None = None) -> tuple[ByAgent, ByAgent]: ...
+
+    def step(self, actions: dict[str, Any]) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
+        """Steps all that play at once."""
+
+    def close(self) -> None: ...
+
+
+class News(NamedTuple):
+    """Holds what a step told an agent."""
+
+    observation: Any
+    reward: float
+    flags: int  # TERMINATED, TRUNCATED: it plays no further
+    info: Mapping[str, Any]
+
+
+def is_parallel(env: object) -> TypeGuard[ParallelEnv]:
+    """Tells whether it is one; UserError for one whose agents take turns."""
+    if not hasattr(env, "possible_agents"):
+        return False
+    if hasattr(env, "agent_iter"):
+        raise UserError(
+            f"{type(env).__name__}: its agents take turns (AEC), which cannot be stepped yet; name"
+            " its parallel_env"
+        )
+    return True
+
+
+def agents_in(env: object) -> int:
+    """Returns how many agents may ever play in it; 0 = it is no environment of several."""
+    return len(env.possible_agents) if is_parallel(env) else 0
+
+
+def spaces_of_agents(env: ParallelEnv, name: str) -> tuple[Any, Any]:
+    """Returns the spaces for observations and actions of each of its agents; UserError unless all
+    have the same. `name`: of the environment."""
+    if not env.possible_agents:
+        raise UserError(f"{name}: possible_agents is empty; it must name all that may play")
+    first, *others = env.possible_agents
+    observation, action = env.observation_space(first), env.action_space(first)
+    for agent in others:
+        if (env.observation_space(agent), env.action_space(agent)) != (observation, action):
+            raise UserError(
+                f"{name}: {agent} has other spaces than {first}, and one policy plays them"
+                " all; pad the smaller ones in a wrapper (env.wrappers)"
+            )
+    return observation, action
+
+
+class Play:
+    """Plays an environment of several agents, and refuses what breaks the rules above."""
+
+    def __init__(self, env: ParallelEnv) -> None:
+        self.env = env
+        self.agents = tuple(env.possible_agents)  # in the order of their columns
+        self.playing: set[str] = set()
+        # As a vector of gymnasium's says it.
+        self.single_observation_space = env.observation_space(self.agents[0])
+
+    @property
+    def over(self) -> bool:
+        """Says whether the next thing to do is a reset."""
+        return not self.env.agents
+
+    def reset(self, seed: int | None) -> dict[str, Any]:
+        """Begins an episode; returns what those see who play in it from the start."""
+        observations, _ = self.env.reset(seed=seed)
+        self.playing.clear()
+        if not self.env.agents:
+            raise ValueError("an episode begins, and agents is empty")
+        return self._joined(observations)
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, News], dict[str, Any]]:
+        """Steps once; returns the news of who played, and what those see who have just come."""
+        observations, rewards, ended, cut, infos = self.env.step(actions)
+        still, news = set(self.env.agents), {}
+        for agent in actions:
+            if agent not in observations or agent not in rewards:
+                raise ValueError(f"{agent} played, and the step says nothing of it")
+            flags = TERMINATED if ended.get(agent) else 0
+            flags |= TRUNCATED if cut.get(agent) else 0
+            if not flags and agent not in still:
+                raise ValueError(f"{agent} is no longer among the agents, and has not ended")
+            news[agent] = News(
+                observations[agent], float(rewards[agent]), flags, infos.get(agent, {})
+            )
+            if flags:
+                self.playing.discard(agent)
+        came = {name: seen for name, seen in observations.items() if name not in actions}
+        return news, self._joined(came)
+
+    def _joined(self, observations: ByAgent) -> dict[str, Any]:
+        """Takes in who comes now."""
+        for agent in observations:
+            if agent not in self.agents:
+                raise ValueError(f"{agent} is not among the possible_agents {[*self.agents]}")
+        came = {agent: observations[agent] for agent in self.env.agents if agent in observations}
+        self.playing |= came.keys()
+        return came

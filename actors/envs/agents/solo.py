@@ -1,0 +1,44 @@
+"""Plays gymnasium's environments as those of several agents are played."""
+
+from typing import Any
+
+import gymnasium
+
+from headrace.actors.envs.agents.parallel import News, Play, is_parallel
+from headrace.learner.spaces import TERMINATED, TRUNCATED
+
+_ONLY = "agent"
+
+
+class SoloPlay:
+    """Plays an environment of one agent, as Play does one of several."""
+
+    agents = (_ONLY,)
+
+    def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
+        self.env = env
+        self.playing: set[str] = set()
+        self.single_observation_space = env.observation_space
+
+    @property
+    def over(self) -> bool:
+        """Says whether the next thing to do is a reset."""
+        return not self.playing
+
+    def reset(self, seed: int | None) -> dict[str, Any]:
+        """Begins an episode; returns what is seen first."""
+        self.playing.add(_ONLY)
+        return {_ONLY: self.env.reset(seed=seed)[0]}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, News], dict[str, Any]]:
+        """Steps once; returns its news."""
+        observation, reward, ended, cut, info = self.env.step(actions[_ONLY])
+        flags = (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
+        if flags:
+            self.playing.clear()
+        return {_ONLY: News(observation, float(reward), flags, info)}, {}
+
+
+def play_of(env: Any) -> Play | SoloPlay:
+    """Returns what plays this environment, whichever kind it is."""
+    return Play(env) if is_parallel(env) else SoloPlay(env)

@@ -1,0 +1,130 @@
+"""Small tasks of several agents whose best return is known: each pays an agent at most 1 a step."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+_STEPS = 10  # of an episode
+_SYMBOLS = 3
+Numbers = NDArray[np.float32]
+_Step = tuple[
+    dict[str, Numbers], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]
+]
+
+
+class _Parallel:
+    """Begins and ends episodes of a fixed length, in which all play."""
+
+    def __init__(self, agents: int, seen: int, choices: int) -> None:
+        self.possible_agents = [f"agent_{number}" for number in range(agents)]
+        self.agents: list[str] = []
+        self._spaces = Box(0.0, 1.0, (seen,), np.float32), Discrete(choices)
+        self._dice = np.random.default_rng()
+        self._step = 0
+
+    def observation_space(self, agent: str) -> Box:
+        del agent
+        return self._spaces[0]
+
+    def action_space(self, agent: str) -> Discrete:
+        del agent
+        return self._spaces[1]
+
+    def close(self) -> None:
+        pass
+
+
+class Seats(_Parallel):
+    """Pays all alike the share of seats that are taken: none is told which of them is its own.
+
+    An agent sees its number, and by whom each seat was taken a step ago. The best is 1 a step, when
+    each takes another seat; agents that draw get 0.75 of two seats, 0.67 of five.
+    """
+
+    def __init__(self, agents: int = 2) -> None:
+        super().__init__(agents, seen=2 * agents, choices=agents)
+        self._taken = np.zeros(agents, np.float32)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Numbers], dict[str, Any]]:
+        del options
+        if seed is not None:
+            self._dice = np.random.default_rng(seed)
+        self.agents, self._step = [*self.possible_agents], 0
+        self._taken[:] = 0
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> _Step:
+        """Seats everybody."""
+        self._step += 1
+        self._taken[:] = 0
+        self._taken[list(actions.values())] = 1
+        paid, over = float(self._taken.mean()), self._step == _STEPS
+        all_alike = dict.fromkeys(self.agents, paid)
+        ended, cut = dict.fromkeys(self.agents, over), dict.fromkeys(self.agents, False)
+        infos = {agent: {"taken": paid} for agent in self.agents}
+        if over:
+            self.agents = []
+        return self._seen(), all_alike, ended, cut, infos
+
+    def _seen(self) -> dict[str, Numbers]:
+        own = np.eye(len(self.possible_agents), dtype=np.float32)
+        numbers = zip(self.possible_agents, own, strict=True)
+        return {agent: np.concatenate([row, self._taken]) for agent, row in numbers}
+
+
+class Shifts(_Parallel):
+    """Pays an agent 1 for the symbol that it sees; agents come late, and leave early.
+
+    Each plays from a step drawn for this episode to another one; one that leaves before the end is
+    truncated if its number is even, else terminated. Two at least play at every time.
+    """
+
+    def __init__(self, agents: int = 4) -> None:
+        super().__init__(agents, seen=_SYMBOLS, choices=_SYMBOLS)
+        self._from: dict[str, int] = {}
+        self._to: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Numbers], dict[str, Any]]:
+        del options
+        if seed is not None:
+            self._dice = np.random.default_rng(seed)
+        self._step = 0
+        for number, agent in enumerate(self.possible_agents):
+            comes, stays = (int(drawn) for drawn in self._dice.integers(1, _STEPS // 2, 2))
+            self._from[agent] = 0 if number < 2 else comes
+            self._to[agent] = _STEPS if number < 2 else comes + stays
+        self.agents = self._there()
+        self._shown.clear()
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> _Step:
+        """Pays who is there, and lets agents go and come."""
+        self._step += 1
+        paid = {agent: float(self._shown[agent] == taken) for agent, taken in actions.items()}
+        gone = {agent: self._step == self._to[agent] for agent in actions}
+        even = {agent: int(agent.partition("_")[2]) % 2 == 0 for agent in actions}
+        ended = {agent: gone[agent] and not even[agent] for agent in actions}
+        cut = {agent: gone[agent] and even[agent] for agent in actions}
+        self.agents = self._there()
+        seen = self._seen() | {agent: self._one(agent) for agent in actions if gone[agent]}
+        return seen, paid, ended, cut, {agent: {} for agent in seen}
+
+    def _there(self) -> list[str]:
+        step = self._step
+        return [name for name in self.possible_agents if self._from[name] <= step < self._to[name]]
+
+    def _seen(self) -> dict[str, Numbers]:
+        return {agent: self._one(agent) for agent in self.agents}
+
+    def _one(self, agent: str) -> Numbers:
+        self._shown[agent] = int(self._dice.integers(_SYMBOLS))
+        row = np.zeros(_SYMBOLS, np.float32)
+        row[self._shown[agent]] = 1
+        return row

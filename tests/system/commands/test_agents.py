@@ -1,0 +1,60 @@
+"""A run with several agents, from training to a score."""
+
+import json
+
+import pytest
+
+from tests.system.commands.test_train import check_books
+from tests.system.conftest import Place
+
+# The best is 10 an episode; agents that draw get 7.5.
+SEATS = """
+[run]
+name = "seats"
+
+[env]
+id = "headrace.actors.envs.toys.several_agents:Seats"
+kwargs = { agents = 2 }
+metrics = ["taken"]
+
+[unroll]
+length = 16
+envs = 8
+
+[model]
+hidden = [32]
+
+[algorithm]
+name = "appo"
+
+[evaluate]
+episodes = 10
+greedy = false
+
+[stop]
+return = 9.5
+steps = 200000
+"""
+
+
+@pytest.mark.parametrize("stepping", ["inline", "processes"])
+def test_agents_learn_and_are_scored(place: Place, stepping: str) -> None:
+    place.run = place.toml("seats.toml", SEATS)
+    sets = ("--set", f"actor.stepping={stepping}")
+    assert place.train("--evaluate", "--quiet", *sets).ends() == 0
+    summary = place.summary()
+    assert summary["stop_reason"] == "return" and summary["mean_return"] >= 9.5
+    check_books(place)
+    last = place.history()[-1]
+    assert last["mean_length"] == 10.0 and 0.9 < last["metric.taken"] <= 1.0
+    scores = (place.out / "evaluations.jsonl").read_text().splitlines()
+    assert all(7.0 <= json.loads(line)["mean"] <= 10.0 for line in scores) and scores
+    assert place.headrace("play", str(place.out), "--episodes", "5").ends() == 0
+
+
+def test_columns_that_do_not_fit_are_said_in_a_line(place: Place) -> None:
+    place.run = place.toml("seats.toml", SEATS.replace("envs = 8", "envs = 7"))
+    process = place.train("--no-evaluate", "--quiet")
+    assert process.ends() == 2
+    said = [line for line in process.lines() if "unroll.envs = 7" in line]
+    assert said and all("each of the 2 agents" in line for line in said), process.text()
