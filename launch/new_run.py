@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.atari import is_atari
-from headrace.actors.envs.make import make_env, probe
+from headrace.actors.envs.make import agents_of, make_any, probe
 from headrace.actors.envs.registering import package_of
 from headrace.broker import durable
-from headrace.launch.config import run_file, toml_text
+from headrace.launch.config import algorithm_defaults, run_file, toml_text
 from headrace.launch.config.algorithm_defaults import Tables
 from headrace.launch.process import runtime
 from headrace.learner.spaces import Spaces
@@ -33,6 +33,10 @@ _TRY: Final = {
         "core": '"lstm"                        # where one observation does not tell enough',
         "hidden": "[256, 256]                  # layers for observations of numbers",
     },
+}
+_ABOUT: Final = {
+    "algorithm.name": "ppo: the safest; appo, impala: samplers do not wait",
+    "unroll.envs": "columns: one for each environment, or each agent",
 }
 # The shipped runs with whose settings another game of Atari begins.
 _ATARI: Final = {"ppo": "pong-ppo", "impala": "pong"}
@@ -71,8 +75,8 @@ def _text(config: EnvConfig, spaces: Spaces, *, file: str, name: str, algorithm:
         spaces=spaces,
         limit=f" At most {limit} steps an episode." if limit else "",
     )
-    preset = _preset(config, algorithm)
-    steps = 10_000_000 if preset else 1_000_000
+    preset = _preset(config, algorithm) or _columns(config, algorithm)
+    steps = 10_000_000 if is_atari(config) else 1_000_000
     tables: Tables = {
         "run": {"name": name},
         "env": {"id": config.id, **preset.pop("env", {})},
@@ -100,13 +104,24 @@ def _preset(config: EnvConfig, algorithm: str) -> Tables:
     return {"env": kept["env"], "algorithm": {"reward_clip": kept["algorithm"]["reward_clip"]}}
 
 
+def _columns(config: EnvConfig, algorithm: str) -> Tables:
+    """Returns what several agents need: whole environments in an unroll, as many as the algorithm's
+    own columns take."""
+    agents = agents_of(config)
+    if not agents:
+        return {}
+    wanted = algorithm_defaults.DEFAULTS[algorithm]["unroll.envs"]
+    assert isinstance(wanted, int)
+    return {"unroll": {"envs": -(-wanted // agents) * agents}}
+
+
 def _section(name: str, held: Mapping[str, Any]) -> str:
     """Renders a section; the keys to try are comments, as it is itself where it has no others."""
     lines = [f"[{name}]" if held else f"# [{name}]"]
     for key, value in held.items():
         told = f"{key} = {toml_text.value(value)}"
-        about = "# ppo: the safest; appo, impala: samplers do not wait"
-        lines.append(f"{told:<39}{about}" if (name, key) == ("algorithm", "name") else told)
+        about = _ABOUT.get(f"{name}.{key}")
+        lines.append(f"{told:<39}# {about}" if about else told)
     hints = _TRY.get(name, {})
     lines += [f"# {key} = {hint}" for key, hint in hints.items() if key not in held]
     return "\n".join(lines) + "\n"
@@ -114,8 +129,8 @@ def _section(name: str, held: Mapping[str, Any]) -> str:
 
 def _spec(config: EnvConfig) -> Any:
     """Returns what the environment is registered with; None = nothing."""
-    with contextlib.closing(make_env(config)) as env:
-        return env.spec
+    with contextlib.closing(make_any(config)) as env:
+        return getattr(env, "spec", None)
 
 
 def _name(env_id: str) -> str:

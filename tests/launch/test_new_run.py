@@ -36,6 +36,19 @@ def test_what_it_suggests_are_keys_of_a_run() -> None:
     assert (run.model.core, run.model.hidden, run.stop.return_) == ("lstm", (256, 256), 100.0)
 
 
+@pytest.mark.parametrize(("algorithm", "columns"), [("ppo", 9), ("appo", 6)])
+def test_several_agents_fit_into_its_unrolls(algorithm: str, columns: int) -> None:
+    """As many environments as the algorithm's columns ask for."""
+    toys = "headrace.actors.envs.toys.several_agents"
+    Path("three.py").write_text(f"from {toys} import Seats\ndef triple():\n    return Seats(3)\n")
+    assert cli.main(["new", "three:triple", "--algorithm", algorithm]) == 0
+    assert run_file.load("triple.toml").unroll.envs == columns
+    text = Path("triple.toml").read_text()
+    assert (
+        f"envs = {columns}" in text and "# columns: one for each environment, or each agent" in text
+    )
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "appo", "impala"])
 def test_a_game_of_atari_begins_with_the_settings_of_the_shipped_one(algorithm: str) -> None:
     pytest.importorskip("ale_py")
