@@ -124,10 +124,10 @@ MAY_IMPORT = {
         "broker broker/peers broker/security launch/config launch/node launch/process"
     ),
     "launch/bench": (
-        "actors actors/acting actors/envs actors/envs/toys actors/stepping broker/journal "
-        "broker/peers broker/protocol broker/transport broker/weights launch/config launch/local "
-        "launch/process launch/results launch/roles learner learner/algorithms learner/batches "
-        "learner/models"
+        "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "
+        "broker/journal broker/peers broker/protocol broker/transport broker/weights "
+        "launch/config launch/local launch/process launch/results launch/roles learner "
+        "learner/algorithms learner/batches learner/models"
     ),
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
 }

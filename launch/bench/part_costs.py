@@ -4,13 +4,15 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
 from headrace.actors.acting.networks import ActingNetwork
 from headrace.actors.action_converter import ActionConverter, random_rows
-from headrace.actors.envs.make import make_env, make_vector, probe
+from headrace.actors.envs.agents.parallel import Play, is_parallel
+from headrace.actors.envs.make import make_any, make_vector, probe
 from headrace.launch.config.run_file import Run
 from headrace.launch.process import runtime
 from headrace.learner.algorithms.loss_inputs import Coefficients, LossBatch, LossInputs, LossNorm
@@ -48,7 +50,9 @@ def _env_s(run: Run, spaces: Spaces) -> float:
         with contextlib.closing(vector):
             return _per_call(lambda i: vector.step(drawn[i % 64])) / envs
     actions = convert.each(random_rows(spaces.action, rng, 64))
-    env = make_env(run.env)
+    env = make_any(run.env)
+    if is_parallel(env):
+        return _agents_s(Play(env), actions)
     env.reset(seed=1)
 
     def step(i: int) -> None:
@@ -58,6 +62,19 @@ def _env_s(run: Run, spaces: Spaces) -> float:
 
     with contextlib.closing(env):
         return _per_call(step)
+
+
+def _agents_s(play: Play, actions: list[Any]) -> float:
+    """Measures an environment of several agents; returns one agent's part."""
+    play.reset(1)
+
+    def step(i: int) -> None:
+        play.step({agent: actions[(i + at) % 64] for at, agent in enumerate(play.playing)})
+        if play.over:
+            play.reset(None)
+
+    with contextlib.closing(play.env):
+        return _per_call(step) / len(play.agents)
 
 
 def _infer_s(run: Run, spaces: Spaces) -> float:

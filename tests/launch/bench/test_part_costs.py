@@ -9,7 +9,7 @@ from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 
 
-@pytest.mark.parametrize("run", ["cartpole", "cartpole-vector", "pendulum", "parts"])
+@pytest.mark.parametrize("run", ["cartpole", "cartpole-vector", "pendulum", "parts", "seats"])
 def test_every_part_of_a_run_is_measured(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(part: Callable[[int], object]) -> float:
         for i in range(70):
@@ -17,9 +17,12 @@ def test_every_part_of_a_run_is_measured(run: str, monkeypatch: pytest.MonkeyPat
         return 16.0
 
     monkeypatch.setattr(part_costs, "_per_call", call)
-    loaded = run_file.load(run, ["unroll.length=2", "unroll.envs=8", "pacing.batch_unrolls=1"])
+    sets = ["unroll.length=2", "unroll.envs=8", "pacing.batch_unrolls=1"]
+    agents = ["env.kwargs.agents=4", "algorithm.minibatches=1"] if run == "seats" else []
+    loaded = run_file.load(run, [*sets, *agents])
     costs = part_costs.costs(loaded)
-    each = 2.0 if run == "cartpole-vector" else 16.0  # one call steps a whole group, or one
+    # One call steps a whole group, four agents, or one.
+    each = {"cartpole-vector": 2.0, "seats": 4.0}.get(run, 16.0)
     assert costs == {"environment": each, "inference": 2.0, "training": 1.0}
 
 
