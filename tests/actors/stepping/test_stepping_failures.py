@@ -368,9 +368,23 @@ def processes_of(pid: int) -> list[int]:
     return found
 
 
+# Children of this process that were there before the test, as another test's warmed parent is.
+OTHERS: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.clear()
+    OTHERS.update(processes_of(os.getpid()))
+
+
+def hosts() -> list[int]:
+    return [pid for pid in processes_of(os.getpid()) if pid not in OTHERS]
+
+
 def workers() -> list[int]:
     """In the order of their groups: that is how they were forked."""
-    (host,) = processes_of(os.getpid())
+    (host,) = hosts()
     return sorted(processes_of(host))
 
 
@@ -391,7 +405,7 @@ def test_a_dead_worker_s_groups_begin_anew(folder: Path, death: str, pending: bo
             playing.stepper.send(0, NO_ACTION)
         if death != "exit":
             await begun_hanging(folder) if pending else None
-            host = processes_of(os.getpid())[0]
+            host = hosts()[0]
             os.kill(old[0] if death == "worker" else host, signal.SIGKILL)
         failure = await playing.fails()
         assert failure[:4] == (0, "death", SEED, 1)
