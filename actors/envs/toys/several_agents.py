@@ -1,4 +1,4 @@
-"""Small tasks of several agents whose best return is known: each pays an agent at most 1 a step."""
+"""Small tasks of several agents whose best return is known."""
 
 from typing import Any
 
@@ -77,10 +77,11 @@ class Seats(_Parallel):
 
 
 class Shifts(_Parallel):
-    """Pays an agent 1 for the symbol that it sees; agents come late, and leave early.
+    """Pays agents for the symbol that they see; they come late, and leave early.
 
     Each plays from a step drawn for this episode to another one; one that leaves before the end is
-    truncated if its number is even, else terminated. Two at least play at every time.
+    truncated if its number is even, else terminated. Two at least play at every time. The best
+    return is 1, however long an agent was there; agents that draw get a third.
     """
 
     def __init__(self, agents: int = 4) -> None:
@@ -107,7 +108,10 @@ class Shifts(_Parallel):
     def step(self, actions: dict[str, int]) -> _Step:
         """Pays who is there, and lets agents go and come."""
         self._step += 1
-        paid = {agent: float(self._shown[agent] == taken) for agent, taken in actions.items()}
+        paid = {
+            agent: (self._shown[agent] == taken) / (self._to[agent] - self._from[agent])
+            for agent, taken in actions.items()
+        }
         gone = {agent: self._step == self._to[agent] for agent in actions}
         even = {agent: int(agent.partition("_")[2]) % 2 == 0 for agent in actions}
         ended = {agent: gone[agent] and not even[agent] for agent in actions}

@@ -50,7 +50,7 @@ class Reference:
         self.rows |= self.seen
         for agent in played:
             flags = (TERMINATED if ended[agent] else 0) | (TRUNCATED if cut[agent] else 0)
-            shown[agent] = paid[agent], flags
+            shown[agent] = float(np.float32(paid[agent])), flags
         return shown
 
 
@@ -297,7 +297,7 @@ def test_a_score_is_what_each_agent_got_on_average(config: EnvConfig) -> None:
                 came.update(env.agents)
                 seen, rewards, *_ = env.step({a: int(seen[a].argmax()) for a in env.agents})
                 paid += sum(rewards.values())
-            assert returned == paid / len(came)
+            assert returned == pytest.approx(paid / len(came)) == pytest.approx(1.0)
 
 
 def test_pettingzoo_s_own_are_recognised() -> None:
