@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.atari import is_atari
-from headrace.actors.envs.make import agents_of, make_any, probe
+from headrace.actors.envs.make import look_at, make_any
 from headrace.actors.envs.registering import package_of
 from headrace.broker import durable
 from headrace.launch.config import algorithm_defaults, run_file, toml_text
@@ -47,12 +47,13 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     file is there."""
     package = package_of(env_id)
     config = EnvConfig(id=f"{package}:{env_id}" if package else env_id)
-    spaces = probe(config)
+    spaces, agents = look_at(config)
     name = _name(env_id)
     path = out or Path(f"{name}.toml")
     if path.exists():
         raise run_file.ConfigError(f"{path} is there already; choose another with --out")
-    text = _text(config, spaces, file=path.name, name=name, algorithm=algorithm)
+    preset = _preset(config, algorithm) or _columns(agents, algorithm)
+    text = _text(config, spaces, preset, file=path.name, name=name, algorithm=algorithm)
     try:
         durable.write(path, text)
     except OSError as error:
@@ -62,7 +63,9 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     return runtime.OK
 
 
-def _text(config: EnvConfig, spaces: Spaces, *, file: str, name: str, algorithm: str) -> str:
+def _text(
+    config: EnvConfig, spaces: Spaces, preset: Tables, *, file: str, name: str, algorithm: str
+) -> str:
     spec = _spec(config)
     limit, threshold = (
         getattr(spec, what, None) for what in ("max_episode_steps", "reward_threshold")
@@ -75,7 +78,6 @@ def _text(config: EnvConfig, spaces: Spaces, *, file: str, name: str, algorithm:
         spaces=spaces,
         limit=f" At most {limit} steps an episode." if limit else "",
     )
-    preset = _preset(config, algorithm) or _columns(config, algorithm)
     steps = 10_000_000 if is_atari(config) else 1_000_000
     tables: Tables = {
         "run": {"name": name},
@@ -104,10 +106,9 @@ def _preset(config: EnvConfig, algorithm: str) -> Tables:
     return {"env": kept["env"], "algorithm": {"reward_clip": kept["algorithm"]["reward_clip"]}}
 
 
-def _columns(config: EnvConfig, algorithm: str) -> Tables:
+def _columns(agents: int, algorithm: str) -> Tables:
     """Returns what several agents need: whole environments in an unroll, as many as the algorithm's
     own columns take."""
-    agents = agents_of(config)
     if not agents:
         return {}
     wanted = algorithm_defaults.DEFAULTS[algorithm]["unroll.envs"]

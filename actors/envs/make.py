@@ -4,7 +4,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Any
 
@@ -128,10 +128,15 @@ def make_pool(config: EnvConfig, envs: int, batch: int, seed: int | None = None)
 def probe(config: EnvConfig) -> Spaces:
     """Returns the spaces of the environment that the run names; logs what the network will not
     see."""
+    return look_at(config)[0]
+
+
+def look_at(config: EnvConfig) -> tuple[Spaces, int]:
+    """Returns its spaces, and how many agents it has; 0 = it is one of gymnasium's, or a pool."""
     if envpool.is_envpool(config):
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
-        return as_data(observation, action, config)
+        return as_data(observation, action, config), 0
     # Needs one package less.
     native = atari.is_atari(config) and not (config.wrappers or config.settings)
     env = make_vector(config, 1) if native else make_any(config)
@@ -144,7 +149,7 @@ def probe(config: EnvConfig) -> Spaces:
                 config.id,
                 ", ".join(texts),
             )
-        return spaces_of_any(env, config)
+        return spaces_of_any(env, config), agents_in(env)
     finally:
         env.close()
 
@@ -156,18 +161,10 @@ def spaces_of_any(env: object, config: EnvConfig) -> Spaces:
     return spaces_of(env, config)
 
 
-def agents_of(config: EnvConfig) -> int:
-    """Returns how many agents the run's environment has; 0 = it is one of gymnasium's."""
-    if not _is_factory(config.id):
-        return 0
-    with closing(make_any(config)) as env:
-        return agents_in(env)
-
-
 def _made(config: EnvConfig) -> Any:
     """Makes the environment without its wrappers. A gymnasium id may name a module to import first,
     as in ale_py:ALE/Pong-v5; what follows there is not a Python identifier."""
-    if _is_factory(config.id):
+    if config.id.partition(":")[2].isidentifier():
         factory = _attribute(config.id)
         mujoco_warnings.log_once()
         return factory(**config.kwargs)
@@ -178,11 +175,6 @@ def _made(config: EnvConfig) -> Any:
     _import_module(config.id)
     mujoco_warnings.log_once()
     return gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
-
-
-def _is_factory(name: str) -> bool:
-    """Tells module:factory from a gymnasium id that begins with a module."""
-    return name.partition(":")[2].isidentifier()
 
 
 def _import_module(name: str) -> None:

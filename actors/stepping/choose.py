@@ -8,7 +8,7 @@ from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.agents.parallel import agents_in
 from headrace.actors.envs.convert import EnvError, spaces_of
-from headrace.actors.envs.make import agents_of, make_any, make_vector, probe, spaces_of_any
+from headrace.actors.envs.make import look_at, make_any, make_vector, probe, spaces_of_any
 from headrace.actors.envs.settings import EnvSettings
 from headrace.actors.envs.where import Where
 from headrace.actors.stepping.envpool_stepper import EnvPoolStepper
@@ -83,7 +83,8 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
         return _measured(env, actor, envs=envs, seed=seed)
-    return _Choice(wanted, "", probe(env), agents=agents_of(env))
+    spaces, agents = look_at(env)
+    return _Choice(wanted, "", spaces, agents=agents)
 
 
 def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
