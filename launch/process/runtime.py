@@ -57,14 +57,15 @@ class StopRequested:
         sd_notify.stopping()
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """Asks Linux for SIGTERM when the parent dies, however it died, so that nothing is orphaned."""
+def die_with_parent(parent: int | None = None, *, by: signal.Signals = signal.SIGTERM) -> None:
+    """Asks Linux for a signal when the parent dies, however it died, so that nothing is
+    orphaned."""
     global _dies_with_parent
     if sys.platform == "linux":
         _dies_with_parent = True
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, by)
         if parent is not None and os.getppid() != parent:  # it died before we could ask
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), by)
 
 
 def show_as(name: str) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -218,7 +219,9 @@ def main(given: argparse.Namespace | None = None) -> int:
         parser.set_defaults(log_level="info")
         given = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        runtime.die_with_parent()  # else they would train on beside the next torchrun's ranks
+        # Else they would keep the folder from the next torchrun's ranks. Not by SIGTERM: one that
+        # hangs, or waits in a collective for one that does, would not hear of it.
+        runtime.die_with_parent(by=signal.SIGKILL)
     logs.start("learner", quiet=given.log_level == "warning", form=logs.chosen(given.log))
     run = run_file.load(given.run, given.set)
     options = learner_options(given, run)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -51,15 +52,17 @@ class Door:
 
     async def says(self, key: Key | None) -> str:
         """What becomes of a message: the user that it came from, or why there was no handshake."""
+        hello = uuid.uuid4().bytes  # what was said before may still be on its way
         with Mailbox(endpoints.dealer(self.context, key)) as mail:
             monitor = curve.monitor_handshakes(mail.socket)
             mail.socket.connect(self.address)
             try:
                 async with asyncio.timeout(LONG_S):
                     while True:
-                        mail.send([b"hello"])
+                        mail.send([hello])
                         for frames in await self.mail.receive(0.01):
-                            return str(frames[-1].get("User-Id"))
+                            if frames[-1].bytes == hello:
+                                return str(frames[-1].get("User-Id"))
                         for event in curve.failures(monitor):
                             return failure(*event).value
             finally:

@@ -122,6 +122,23 @@ def test_killing_a_rank_ends_the_group_and_it_comes_back(place: Place) -> None:
     assert account.twice <= 3 * 2
 
 
+def test_killing_torchrun_ends_its_ranks_also_one_that_hangs(place: Place) -> None:
+    """Else they keep the folder locked, and the next ones end with 2, which nobody starts again."""
+    broker, group, actor = place.broker(), torchrun(place), place.actor()
+    until(place.checkpoints, "a checkpoint")
+    first, second = ranks(place)
+    os.kill(first, signal.SIGSTOP)
+    group.kill()
+    until(lambda: not {first, second} & place.alive().keys(), "no rank left")
+    newest = int(place.checkpoints()[-1].name)
+    again = torchrun(place, "--resume")
+    assert int(again.says(r"continues from \S+/(\d+)")[1]) == newest
+    place.trains()
+    assert again.term() == 0
+    actor.kill()
+    broker.kill()
+
+
 def test_an_orderly_stop_is_a_success(place: Place) -> None:
     broker, group, actor = place.broker(), torchrun(place), place.actor()
     place.trains()
