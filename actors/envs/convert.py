@@ -97,8 +97,9 @@ def _masked(leaves: tuple[Leaf, ...], action: Action, config: EnvConfig) -> tupl
         # make_env has put an entry of info there, if it was asked.
         raise EnvError(
             f"{config.id}: env.mask = {name!r} is no part of the observation, which has"
-            f" {[leaf.name for leaf in leaves]}; an entry of info serves single environments only:"
-            ' set actor.stepping = "inline", "threads" or "processes"'
+            f" {[leaf.name for leaf in leaves]}; an entry of info serves single environments"
+            ' of one agent only: set actor.stepping = "inline", "threads" or "processes",'
+            " or put it into the observation"
         )
     leaf = found[0]
     if leaf.shape != (count,) or leaf.categories or np.dtype(leaf.dtype).kind not in "iu":

@@ -9,7 +9,8 @@ Whatever has these attributes is one; PettingZoo need not be installed:
     step(actions) -> observations, rewards, terminations, truncations, infos
 
 All of these are dictionaries by agent. Who plays gives an action and hears of the step; who ended
-in it hears of it for the last time. Who comes in the middle of an episode is shown an observation.
+in it hears of it for the last time, and is no longer among the agents. Who comes in the middle of
+an episode, or comes back, is shown an observation; so is everybody who begins one.
 """
 
 from collections.abc import Mapping
@@ -115,6 +116,8 @@ class Play:
             flags |= TRUNCATED if cut.get(agent) else 0
             if not flags and agent not in still:
                 raise ValueError(f"{agent} is no longer among the agents, and has not ended")
+            if flags and agent in still:  # whoever comes back comes a step later
+                raise ValueError(f"{agent} has ended, and is still among the agents")
             news[agent] = News(
                 observations[agent], float(rewards[agent]), flags, infos.get(agent, {})
             )
@@ -125,9 +128,12 @@ class Play:
 
     def _joined(self, observations: ByAgent) -> dict[str, Any]:
         """Takes in who comes now."""
-        for agent in observations:
+        for agent in (*observations, *self.env.agents):
             if agent not in self.agents:
                 raise ValueError(f"{agent} is not among the possible_agents {[*self.agents]}")
         came = {agent: observations[agent] for agent in self.env.agents if agent in observations}
         self.playing |= came.keys()
+        for agent in self.env.agents:
+            if agent not in self.playing:
+                raise ValueError(f"{agent} is among the agents, and is shown nothing")
         return came

@@ -1,7 +1,8 @@
 """Environments of several agents that act at the same time, against the environments themselves."""
 
 from collections.abc import Mapping
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec
 from headrace.broker.errors import UserError
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 from tests.actors.stepping.test_stepping import WAYS, Play, play
+from tests.needs import missing
 
 TOYS = "headrace.actors.envs.toys.several_agents"
 SHIFTS = EnvConfig(f"{TOYS}:Shifts", {"agents": 4})
@@ -145,6 +147,8 @@ class Broken(Seats):
                 seen["nobody"] = seen["agent_0"]
             elif self._fault == "dropped":
                 self.agents = ["agent_0", "agent_2"]
+            elif self._fault == "kept":
+                ended["agent_1"] = True
             elif self._fault == "silent":
                 del seen["agent_1"]
             else:
@@ -155,6 +159,7 @@ class Broken(Seats):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
+        ("kept", "agent_1 has ended, and is still among the agents"),
         ("stranger", "nobody is not among the possible_agents"),
         ("dropped", "agent_1 is no longer among the agents, and has not ended"),
         ("silent", "agent_1 played, and the step says nothing of it"),
@@ -204,6 +209,14 @@ class Turns(Seats):
 
     def agent_iter(self) -> list[str]:
         return self.agents
+
+
+class Deaf(Seats):
+    """Shows its second agent nothing."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        seen, infos = super().reset(seed, options)
+        return {"agent_0": seen["agent_0"]}, infos
 
 
 class Empty(Seats):
@@ -257,10 +270,17 @@ def test_what_cannot_be_played_is_said_in_a_line(name: str, words: str) -> None:
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_episode_without_agents_never_begins() -> None:
-    config = of("Empty")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Empty", "an episode begins, and agents is empty"),
+        ("Deaf", "agent_1 is among the agents, and is shown nothing"),
+    ],
+)
+def test_an_episode_that_cannot_be_played_never_begins(name: str, words: str) -> None:
+    config = of(name)
     spec = EnvsSpec(config, probe(config), groups=1, envs=2, seed=5, agents=True)
-    with pytest.raises(EnvError, match="an episode begins, and agents is empty"):
+    with pytest.raises(EnvError, match=words):
         play(WAYS[0](spec), lambda _: pytest.fail("it began"))
 
 
@@ -300,7 +320,16 @@ def test_a_score_is_what_each_agent_got_on_average(config: EnvConfig) -> None:
             assert returned == pytest.approx(paid / len(came)) == pytest.approx(1.0)
 
 
+def test_an_evaluation_of_one_that_never_empties_its_agents_ends() -> None:
+    Broken.broken = False
+    config = of("Broken", fault="kept")
+    with pytest.raises(EnvError, match="agent_1 has ended, and is still among the agents"):
+        evaluate(cast(Any, Scripted()), config, probe(config), EvaluateConfig(episodes=1))
+
+
 def test_pettingzoo_s_own_are_recognised() -> None:
+    if find_spec("pettingzoo") is None:
+        missing("pettingzoo is not installed: pip install pettingzoo")
     named = {"env_type": "parallel", "id": "classic/rps-v2", "max_cycles": 5}
     config = EnvConfig("pettingzoo:make", named)
     stepper = make_stepper(ActorConfig(stepping="inline"), config, envs=4, seed=1)
