@@ -19,14 +19,13 @@ from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.action_converter import ActionConverter
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs import envpool
-from headrace.actors.envs.agents.parallel import Play
-from headrace.actors.envs.agents.solo import SoloPlay, play_of
+from headrace.actors.envs.agents.kinds import AnyPlay, play_of
 from headrace.actors.envs.atari import whole_games
 from headrace.actors.envs.convert import EnvError, Writer, blamed
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_any
 from headrace.actors.envs.where import Where
-from headrace.actors.stepping.group import check_spaces
+from headrace.actors.stepping.groups.group import check_spaces
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, Spaces
 
@@ -109,7 +108,7 @@ class _EnvTable:
 
     def __init__(self, policy: PolicyLike, spaces: Spaces, how: EvaluateConfig) -> None:
         self.places = places = min(how.envs, how.episodes)
-        self.envs: list[Play | SoloPlay] = []
+        self.envs: list[AnyPlay] = []
         self.over = [False] * places
         self.lengths = [0] * places
         self.lasts: list[dict[str, Metrics]] = [{} for _ in range(places)]  # of the episode
@@ -154,12 +153,7 @@ class _EnvTable:
 
     def step(self, places: Sequence[int]) -> Iterator[int]:
         """Steps each of these places once; yields every one that has made its step."""
-        playing = [
-            (place, agent)
-            for place in places
-            for agent in self._agents
-            if agent in self.envs[place].playing
-        ]
+        playing = [(place, agent) for place in places for agent in self.envs[place].acting]
         actions: dict[int, dict[str, Any]] = {place: {} for place in places}
         if playing:  # else all wait for agents that come later
             rows = np.array([self._column(*who) for who in playing], np.int64)

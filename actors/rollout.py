@@ -7,7 +7,8 @@ to row as it can, and the unroll is full when all are.
 
 A slow part ends early, after t < T steps, when its first step has become too old: close writes row
 t, and what was not played is dead. V-trace then values the last step by row t and looks no further,
-so the targets are those of an unroll of t steps.
+so the targets are those of an unroll of t steps. A part whose step is not answered while the others
+wait for it is suspended: it ends so, and acts once more on row t, as row 0 of the next unroll.
 
 The row after the last step is row 0 of the next unroll, so that the learner can value what comes
 after it. A leaf that is seen stacked begins with the rows that came before row 0; what a network
@@ -42,7 +43,6 @@ from headrace.learner.spaces import (
 _LEAST_SHARE = 10
 
 Rows = Mapping[str, NDArray[np.generic]]
-_NONE: NDArray[np.generic] = np.empty(0, np.float64)
 
 
 def versions_to_play(max_lag: int, waited: int) -> int:
@@ -64,6 +64,8 @@ class Part:
         self._least = math.ceil(length / _LEAST_SHARE)
         self._t = length  # steps written; length = no unroll is open
         self._acted = False  # the step at t has its action, and waits for its reward
+        self.lived = False  # `versions` are of live steps
+        self._again: tuple[Any, ...] | None = None  # what acted() was given, of a suspended step
 
     @property
     def full(self) -> bool:
@@ -84,6 +86,9 @@ class Part:
         self._newest = {name: array[:, columns] for name, array in newest.items()}
         self._action, self._logp = named["action"][:, columns], named["logp"][:, columns]
         self._reward, self._flags = named["reward"][:, columns], named["flags"][:, columns]
+        self.lived = False
+        if self._again is not None:
+            self.acted(*self._again)
 
     def acted(
         self, rows: Rows, actions: NDArray[Any], logp: NDArray[np.float32], version: int
@@ -94,7 +99,7 @@ class Part:
             newest[t] = rows[name]
         self._action[t] = actions
         self._logp[t] = logp
-        low, high = self.versions if t else (version, version)
+        low, high = self.versions if self.lived else (version, version)
         self.versions = (min(low, version), max(high, version))
         self._acted = True
 
@@ -110,7 +115,8 @@ class Part:
             self._flags[self._t] = flags
             if self._metrics is not None:
                 self._metrics[self._t] = metrics
-            self._acted = False
+            self._acted, self._again = False, None
+            self.lived = self.lived or not (flags & DEAD).all()
             self._t += 1
 
     def close(self, rows: Rows) -> None:
@@ -122,6 +128,17 @@ class Part:
             array[self.steps :] = 0
         if self._metrics is not None:
             self._metrics[self.steps :] = np.nan
+
+    def suspend(self) -> None:
+        """Ends the unroll before the step that is not answered, if it is not full."""
+        if self.full:
+            return
+        t, rows = self._t, {name: newest[self._t].copy() for name, newest in self._newest.items()}
+        if self._acted:
+            self._again = rows, self._action[t].copy(), self._logp[t].copy(), self.versions[1]
+        else:  # it has never acted
+            rows = dict.fromkeys(rows, np.zeros((), np.uint8))
+        self.close(rows)
 
     def mark_unplayed(self) -> None:
         """Marks the steps that were not played as dead."""
@@ -165,7 +182,7 @@ class Rollout:
         for name, rows in history.items():
             named[name][: len(rows)] = rows
         self._reward, self._flags = named["reward"].view(np.float32), named["flags"].view(np.uint8)
-        self._sums = named.get("metrics", _NONE).view(np.float64)
+        self._sums = named.get("metrics", np.empty(0)).view(np.float64)
         self._obs = {leaf.name: named[f"obs.{leaf.name}"] for leaf in self._leaves}
         # Row 0 of the unroll comes after the history.
         newest = {leaf.name: self._obs[leaf.name][leaf.stack - 1 :] for leaf in self._leaves}
@@ -191,7 +208,8 @@ class Rollout:
         for buffer in buffers:
             digest.update(buffer)
         live = self._flags.size - int(np.count_nonzero(self._flags & DEAD))
-        lows, highs = zip(*(part.versions for part in self.parts), strict=True)
+        lived = [part for part in self.parts if part.lived] or self.parts
+        lows, highs = zip(*(part.versions for part in lived), strict=True)
         versions = min(lows), max(highs)
         return FinishedUnroll(
             buffers, versions, live, digest.intdigest(), self._episodes.ended, self._episodes.told

@@ -71,7 +71,7 @@ class Sampler:
             for _ in range(frame.groups // frame.parts)
         ]
         self._parts = [part for rollout in self._rollouts for part in rollout.parts]  # by group
-        self._full = [0] * len(self._rollouts)  # by stream: groups that are parked
+        self._parked: list[list[int]] = [[] for _ in self._rollouts]  # groups, by stream
         self._within = np.arange(frame.envs)
         self._network = threading.Lock()  # held while the policy acts or takes new weights
         self._ended = False  # no more steps
@@ -79,8 +79,6 @@ class Sampler:
         self.waits_for = ""  # while it can do nothing: weights, credit, env, acknowledgements
         self._without_credit: list[int] = []  # streams; all of their groups are parked
         self._ready_groups: list[int] = []  # the network is called for these next
-        self._waits_until = 0.0  # the end of its wait for more rows; 0 = it does not wait
-        self._last_call = (0.0, 0.0)  # of the network: its end, and how long all waits were by then
 
     async def run(self) -> None:
         """Samples until the run is over, or cancelled. Consumes credit and weights, produces
@@ -156,19 +154,22 @@ class Sampler:
                 self._ready_groups.append(group)
                 continue
             stream = group // frame.parts
-            self._full[stream] += 1
-            if self._full[stream] == frame.parts:
+            self._parked[stream].append(group)
+            if len(self._parked[stream]) * frame.turns == frame.parts:
                 if self._rollouts[stream].began:
                     self._send(stream)
                 waiting.append(stream)
         for stream in waiting:
             if self._open(stream):
-                self._ready_groups += frame.groups_of(stream)
+                self._ready_groups += sorted(self._parked[stream])
+                self._parked[stream].clear()
             else:
                 self._without_credit.append(stream)
 
     def _send(self, stream: int) -> None:
         rollout = self._rollouts[stream]
+        for part in rollout.parts:
+            part.suspend()  # an agent that waits for one whose part is full
         rollout.count()
         self.metrics.unusable(rollout.metrics)
         fault = rollout.fault()
@@ -191,7 +192,6 @@ class Sampler:
                 return False
             self.end.journal.started(self.end.inc, stream, self.end.outbox.start(stream))
         rollout.open(self._stacks.history(stream))
-        self._full[stream] = 0
         return True
 
     def _act_on_ready(self) -> None:
@@ -210,7 +210,9 @@ class Sampler:
         with self._network:
             began = time.monotonic()
             actions, logp = self._choose(rows, seen)
-            self._record_call(len(actions), began, time.monotonic())
+            ended = time.monotonic()
+            self.metrics.acted(len(actions), ended - began)
+            self.batching_wait.called(len(actions), began, ended, self.metrics.waiting_s)
             shares = [slice(at, at + envs) for at in range(0, len(actions), envs)]
             for group, own in zip(groups, shares, strict=True):
                 self.stepper.send(group, actions[own])
@@ -245,41 +247,16 @@ class Sampler:
         self._stacks.acted(rows, actions, memory)
         return actions, logp
 
-    def _record_call(self, rows: int, began: float, ended: float) -> None:
-        """Records the cost of a call: it decides whether the next call waits for more rows."""
-        before, waited = self._last_call
-        self._last_call = (ended, self.metrics.waiting_s)
-        self.metrics.acted(rows, ended - began)
-        self.batching_wait.record_call(
-            rows=rows,
-            seconds=ended - began,
-            waited=self.metrics.waiting_s - waited,
-            elapsed=ended - before,
-        )
-
     async def _wait_for_rows(self) -> bool:
         """Waits a little for more environments. True: it waited, so look for ready groups again."""
-        running, now = self._running(), time.monotonic()
-        if not self._waits_until:
-            wait = self.batching_wait.wait_s(running=running)
-            if not wait:
-                return False
-            self._waits_until = now + wait
-        left = self._waits_until - now
-        if left <= 0 or not running:
-            self._waits_until = 0.0
-            return False
-        news = self.end.news
-        news.clear()
-        timer = asyncio.get_running_loop().call_later(left, news.set)
-        await news.wait()
-        timer.cancel()
-        self.metrics.waited("gather", time.monotonic() - now)
-        return True
+        waited = await self.batching_wait.for_rows(self.end.news, running=self._running())
+        self.metrics.waited("gather", waited)
+        return waited > 0
 
     def _running(self) -> int:
-        """Counts the groups whose step is not done."""
-        return self.stepper.frame.groups - len(self._ready_groups) - sum(self._full)
+        """Counts the groups whose step is not done; of those that take turns one."""
+        frame, parked = self.stepper.frame, sum(map(len, self._parked))
+        return frame.groups // frame.turns - len(self._ready_groups) - parked
 
     def _missing(self) -> str:
         """Returns what a sampler that can do nothing waits for."""

@@ -47,7 +47,7 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     file is there."""
     package = package_of(env_id)
     config = EnvConfig(id=f"{package}:{env_id}" if package else env_id)
-    spaces, agents = look_at(config)
+    spaces, agents, _ = look_at(config)
     name = _name(env_id)
     path = out or Path(f"{name}.toml")
     if path.exists():

@@ -60,10 +60,11 @@ MAY_IMPORT = {
     "actors/envs/toys": "",
     "actors/envs": "broker learner learner/models",
     "actors/stepping": "actors/envs actors/envs/agents learner",
+    "actors/stepping/groups": "actors actors/envs actors/envs/agents learner",
     "actors/acting": (
         "actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),
-    "actors/stepping/processes": "actors/envs",
+    "actors/stepping/processes": "actors/envs actors/stepping/groups",
     "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
@@ -419,7 +420,7 @@ def test_a_circle_would_be_seen() -> None:
         (arrow, "actors/sampler.py", "import headrace.learner.models_of_another_kind"),
         (arrow, "launch/cli.py", "import headrace"),
         (heavy_packages, "broker/wire.py", "from torch import Tensor"),
-        (heavy_packages, "actors/stepping/vector.py", "import gymnasium.vector"),
+        (heavy_packages, "actors/stepping/groups/vector.py", "import gymnasium.vector"),
         (
             type_checking,
             "actors/acting/policy.py",

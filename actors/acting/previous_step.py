@@ -34,9 +34,17 @@ class PreviousStep:
             for leaf in (previous_leaves(spaces) if previous else ())
         }
         self.idle = not memory and not previous
+        # Only of agents that take turns, whose unroll may end while a step waits for its answer:
+        # what their rows held before that step.
+        self._then = None if frame.turns == 1 else (self._action.copy(), np.copy(self._memory_rows))
+        self._unanswered = np.zeros(count, np.bool_)
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
         """Stores the actions and recurrent state that the policy returned for these rows."""
+        if self._then is not None:
+            for kept, now in zip(self._then, (self._action, self._memory_rows), strict=True):
+                kept[rows] = now[rows]
+            self._unanswered[rows] = True
         if self.memory is not None:
             self.memory[rows] = memory
         if self.leaves:
@@ -44,6 +52,7 @@ class PreviousStep:
 
     def push(self, columns: slice, fresh: NDArray[np.bool_]) -> None:
         """Takes in the rewards of a step; clears everything where `fresh`: an episode begins."""
+        self._unanswered[columns] = False
         if self.memory is not None:
             self.memory[columns][fresh] = 0.0
         if not self.leaves:
@@ -62,13 +71,22 @@ class PreviousStep:
 
     def fields(self, columns: slice) -> Arrays:
         """Returns by field, [1, envs, ...], what an unroll that begins now holds."""
+        action, memory = self._action[columns], self._memory_rows[columns]
+        if self._then is not None:
+            action, memory = action.copy(), memory.copy()
+            late = self._unanswered[columns]
+            action[late], memory[late] = (kept[columns][late] for kept in self._then)
         out: Arrays = {}
         if self.memory is not None:
-            out["memory"] = self.memory[columns][None]
+            out["memory"] = memory[None]
         if self.leaves:
-            out["before.action"] = self._action[columns][None]
+            out["before.action"] = action[None]
             out["before.reward"] = self._reward[columns][None]
         return out
+
+    @property
+    def _memory_rows(self) -> NDArray[np.float32]:
+        return np.empty((len(self._action), 0), np.float32) if self.memory is None else self.memory
 
     def _shown(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Bounds the numbers as learner/batches/frames.py does for the learner."""

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs import registration
@@ -14,12 +14,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
-from headrace.actors.envs.agents.parallel import (
-    ParallelEnv,
-    agents_in,
-    is_parallel,
-    spaces_of_agents,
-)
+from headrace.actors.envs.agents.kinds import AnyEnv, agents_in, takes_turns
+from headrace.actors.envs.agents.parallel import ParallelEnv, spaces_of_agents
+from headrace.actors.envs.agents.turns import TurnsEnv
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
 from headrace.actors.envs.envpool import EnvPoolAdapter
 from headrace.actors.envs.observation_spaces import texts_of
@@ -51,16 +48,16 @@ def make_env(config: EnvConfig, where: Where = _NOWHERE) -> Env:
     raise EnvError(f"env.id = {config.id!r} has {len(env.possible_agents)} agents; one is needed")
 
 
-def make_agents(config: EnvConfig, where: Where = _NOWHERE) -> ParallelEnv:
+def make_agents(config: EnvConfig, where: Where = _NOWHERE) -> ParallelEnv | TurnsEnv:
     """Makes one environment of several agents, by module:factory, in its wrappers."""
     env = make_any(config, where)
-    if is_parallel(env):
+    if not isinstance(env, gymnasium.Env):
         return env
     env.close()
     raise EnvError(f"env.id = {config.id!r} has one agent this time")
 
 
-def make_any(config: EnvConfig, where: Where = _NOWHERE) -> Env | ParallelEnv:
+def make_any(config: EnvConfig, where: Where = _NOWHERE) -> AnyEnv:
     """Makes one environment, of one agent or several, in its wrappers."""
     config = told(config, where)
     if envpool.is_envpool(config):
@@ -80,7 +77,7 @@ def make_any(config: EnvConfig, where: Where = _NOWHERE) -> Env | ParallelEnv:
     except UserError:
         env.close()
         raise
-    made: Env | ParallelEnv = env
+    made: AnyEnv = env
     return made
 
 
@@ -128,15 +125,23 @@ def make_pool(config: EnvConfig, envs: int, batch: int, seed: int | None = None)
 def probe(config: EnvConfig) -> Spaces:
     """Returns the spaces of the environment that the run names; logs what the network will not
     see."""
-    return look_at(config)[0]
+    return look_at(config).spaces
 
 
-def look_at(config: EnvConfig) -> tuple[Spaces, int]:
-    """Returns its spaces, and how many agents it has; 0 = it is one of gymnasium's, or a pool."""
+class Look(NamedTuple):
+    """Holds what an environment tells when it is made."""
+
+    spaces: Spaces
+    agents: int = 0  # that may ever play; 0 = it is one of gymnasium's, or a pool
+    turns: bool = False  # they act one after another
+
+
+def look_at(config: EnvConfig) -> Look:
+    """Makes the environment once, to see what it is."""
     if envpool.is_envpool(config):
         with _blamed(f"env.id = {config.id!r}"):
             observation, action = envpool.spaces(config)
-        return as_data(observation, action, config), 0
+        return Look(as_data(observation, action, config))
     # Needs one package less.
     native = atari.is_atari(config) and not (config.wrappers or config.settings)
     env = make_vector(config, 1) if native else make_any(config)
@@ -149,14 +154,14 @@ def look_at(config: EnvConfig) -> tuple[Spaces, int]:
                 config.id,
                 ", ".join(texts),
             )
-        return spaces_of_any(env, config), agents_in(env)
+        return Look(spaces_of_any(env, config), agents_in(env), takes_turns(env))
     finally:
         env.close()
 
 
-def spaces_of_any(env: object, config: EnvConfig) -> Spaces:
+def spaces_of_any(env: Any, config: EnvConfig) -> Spaces:
     """Returns the spaces of an environment, of each of a vector's, or of each of its agents."""
-    if is_parallel(env):
+    if hasattr(env, "possible_agents"):
         return as_data(*spaces_of_agents(env, config.id), config)
     return spaces_of(env, config)
 
@@ -204,7 +209,7 @@ def _register_namespace(name: str) -> None:
 
 
 def _check_kind(env: object, where: str) -> None:
-    if not isinstance(env, gymnasium.Env) and not is_parallel(env):
+    if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
         raise EnvError(f"{where} made a {type(env).__name__}, which is no gymnasium.Env")
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs import atari, envpool
-from headrace.actors.envs.agents.parallel import agents_in
+from headrace.actors.envs.agents.kinds import agents_in, takes_turns
 from headrace.actors.envs.convert import EnvError, spaces_of
 from headrace.actors.envs.make import look_at, make_any, make_vector, probe, spaces_of_any
 from headrace.actors.envs.settings import EnvSettings
@@ -38,6 +38,7 @@ class _Choice(NamedTuple):
     vector: bool = False
     wanted: int = 1  # environments, or groups of them, to step at a time; 1 = groups as they are
     agents: int = 0  # of an environment that has several; 0 = it has one, and is none of these
+    turns: bool = False  # which take turns
 
 
 def make_stepper(
@@ -54,6 +55,8 @@ def make_stepper(
     if choice.why:
         each = f", {parts} parts of each group side by side" if parts > 1 else ""
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
+    if choice.turns:
+        parts = envs
     made = EnvsSpec(
         env,
         choice.spaces,
@@ -62,7 +65,8 @@ def make_stepper(
         seed,
         choice.vector,
         sampler,
-        agents=choice.agents > 0,
+        agents=choice.agents,
+        turns=choice.turns,
     )
     stepper: Stepper
     if choice.stepping == "inline":
@@ -71,7 +75,7 @@ def make_stepper(
         stepper = ThreadStepper(made, timeout_s=actor.step_timeout_s)
     else:
         stepper = ProcessStepper(made, workers=actor.workers, timeout_s=actor.step_timeout_s)
-    stepper.frame.parts = parts
+    stepper.frame.parts, stepper.frame.turns = parts, made.together
     stepper.frame.settings[:] = EnvSettings(env).initial
     return stepper
 
@@ -83,8 +87,8 @@ def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Cho
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":
         return _measured(env, actor, envs=envs, seed=seed)
-    spaces, agents = look_at(env)
-    return _Choice(wanted, "", spaces, agents=agents)
+    spaces, agents, turns = look_at(env)
+    return _Choice(wanted, "", spaces, agents=agents, turns=turns)
 
 
 def _vector(env: EnvConfig, *, envs: int, seed: int) -> _Choice:
@@ -105,7 +109,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
     groups, samplers = actor.groups, actor.count
     first = make_any(env)
     try:
-        spaces, agents = spaces_of_any(first, env), agents_in(first)
+        spaces, agents, turns = spaces_of_any(first, env), agents_in(first), takes_turns(first)
         if agents:  # each environment is a group
             groups, envs = groups * _environments(env, envs, agents), 1
         cost, cores = cost_of(first, spaces, config=env, seed=seed), _cores()
@@ -126,7 +130,7 @@ def _measured(env: EnvConfig, actor: ActorConfig, *, envs: int, seed: int) -> _C
         min(groups * envs, _MOST_THREADS) if waits else actor.workers or max(1, cores // samplers)
     )
     wanted = 1 if stepping == "inline" else wanted
-    return _Choice(stepping, why, spaces, wanted=wanted, agents=agents)
+    return _Choice(stepping, why, spaces, wanted=wanted, agents=agents, turns=turns)
 
 
 def _environments(env: EnvConfig, envs: int, agents: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs.agents.parallel import Play, is_parallel
+from headrace.actors.envs.agents.kinds import AnyPlay, agents_in, play_of
 from headrace.actors.envs.convert import blamed, mask_of
 from headrace.learner.spaces import Spaces
 
@@ -90,8 +90,8 @@ def speedup(first: Any, second: Any, spaces: Spaces, *, config: EnvConfig) -> fl
 def _stepping(env: Any, spaces: Spaces, seed: int, width: int) -> Callable[[], float]:
     """Returns a function that makes one step and returns its seconds; resets are not counted."""
     dice, actions = np.random.default_rng(seed), ActionConverter(spaces.action)
-    if is_parallel(env):
-        return _stepping_agents(Play(env), spaces, seed)
+    if agents_in(env):
+        return _stepping_agents(play_of(env), spaces, seed)
     newest = env.reset(seed=seed)[0]
 
     def step() -> float:
@@ -119,15 +119,15 @@ def _busy() -> float:
     return ran + queued
 
 
-def _stepping_agents(play: Play, spaces: Spaces, seed: int) -> Callable[[], float]:
-    """Returns a function that makes one step of all agents, as _stepping() does."""
+def _stepping_agents(play: AnyPlay, spaces: Spaces, seed: int) -> Callable[[], float]:
+    """Returns a function that makes one step of all whose turn it is, as _stepping() does."""
     dice, actions = np.random.default_rng(seed), ActionConverter(spaces.action)
     newest = play.reset(seed)
 
     def step() -> float:
         nonlocal newest
         chosen = {}
-        for agent in play.playing:
+        for agent in play.acting:
             seen = newest.get(agent)
             mask = None if seen is None else mask_of(play, seen, spaces)
             chosen[agent] = actions.one(random_rows(spaces.action, dice, 1, mask)[0])

@@ -11,6 +11,9 @@ An environment that had to be restarted shows the same way: a DEAD step without 
 
 A stream is what the broker sees: one unroll after another. `parts` groups fill each unroll of a
 stream side by side, each at its own speed.
+
+An environment whose agents take turns has a group for each: sending one makes that ready whose turn
+is next.
 """
 
 import asyncio
@@ -41,7 +44,13 @@ class EnvsSpec:
     seed: int  # of column 0; every other column counts on from it
     vector: bool = False  # each group is one of the environment's own vector class
     sampler: str = "probe"  # the name of the process that plays
-    agents: bool = False  # each group is one environment of `envs` agents
+    agents: int = 0  # of each environment; 0 = it is one of gymnasium's
+    turns: bool = False  # they take turns: each is a group; otherwise a group is an environment
+
+    @property
+    def together(self) -> int:
+        """Returns how many groups are one environment's, and stepped as one."""
+        return self.agents if self.turns else 1
 
 
 @dataclass(slots=True)
@@ -57,6 +66,7 @@ class Frame:
     spent: NDArray[np.float64]  # by group: seconds inside it since the start
     settings: NDArray[np.float64]  # of the environments that begin an episode, by their names
     parts: int = 1  # groups of a stream
+    turns: int = 1  # groups of an environment, of which one is ready at a time
     # [groups * envs, metrics]: NaN = not in info, infinite = no number. None = none are asked for.
     metrics: NDArray[np.float64] | None = None
 

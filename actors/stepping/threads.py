@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from headrace.actors.action_converter import Rows
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.stepping.bookkeeping import Bookkeeping
-from headrace.actors.stepping.group import GroupSpec, StepperClosed
-from headrace.actors.stepping.kinds import group_kind
+from headrace.actors.stepping.groups.group import GroupSpec, StepperClosed
+from headrace.actors.stepping.groups.kinds import group_kind
 from headrace.actors.stepping.linux import minimise_timer_slack
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame, ThreadReply
 
@@ -27,7 +27,8 @@ class _GroupRunner:
     group."""
 
     def __init__(self, stepper: "ThreadStepper", number: int, *, follows: bool) -> None:
-        spec = GroupSpec(stepper.made, number, stepper.books, self._report, self._pause)
+        first = number * stepper.made.together
+        spec = GroupSpec(stepper.made, first, stepper.books, self._report, self._pause)
         self.number = number
         self.group = group_kind(stepper.made)(spec, stepper.frame)
         self.orders: SimpleQueue[Order] = SimpleQueue()
@@ -82,7 +83,7 @@ class ThreadStepper:
     def __init__(self, made: EnvsSpec, *, timeout_s: float = 60.0) -> None:
         self.made, self.spaces = made, made.spaces
         self.frame = Frame.empty(made.spaces, groups=made.groups, envs=made.envs)
-        self.beside = made.groups
+        self.beside = made.groups // made.together
         self.books = Bookkeeping.unshared(groups=made.groups, envs=made.envs)
         self._timeout_s = timeout_s
         self._told: deque[tuple[_GroupRunner, EnvFailure | None]] = deque()  # by the threads
@@ -90,7 +91,7 @@ class ThreadStepper:
         self._ready: list[int] = []
         self._failures: list[EnvFailure] = []
         self._error: BaseException | None = None  # a thread's end, for ready() to raise
-        self._runners: list[_GroupRunner] = []  # by group
+        self._runners: list[_GroupRunner] = []  # of each group; of all that are stepped together
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()  # the caller's, from start() on
         self._reply: ThreadReply | None = None  # the caller's, from start() on
@@ -99,15 +100,14 @@ class ThreadStepper:
 
     def start(self, news: asyncio.Event, reply: ThreadReply | None = None) -> None:
         self._news, self._loop, self._reply = news, asyncio.get_running_loop(), reply
-        self._runners = [
-            _GroupRunner(self, group, follows=False) for group in range(self.frame.groups)
-        ]
+        self._runners = [_GroupRunner(self, number, follows=False) for number in range(self.beside)]
         for runner in self._runners:
             self._launch(runner)
         self._watch()
 
     def send(self, group: int, actions: Rows) -> None:
-        runner, kept = self._runners[group], self.frame.action[self.frame.columns(group)]
+        runner = self._runners[group // self.made.together]
+        kept = self.frame.action[self.frame.columns(group)]
         kept[:] = actions
         runner.since = time.monotonic()
         runner.orders.put(kept)
@@ -142,7 +142,7 @@ class ThreadStepper:
                 # One that was given up finds another in its place, and must not touch its unroll.
                 if self._runners[runner.number] is not runner:
                     return None
-                actions = reply.actions(runner.number)
+                actions = reply.actions(runner.group.ready)
                 if actions is not None:
                     runner.since = time.monotonic()
                     return actions
@@ -175,7 +175,7 @@ class ThreadStepper:
             elif runner.error is not None:
                 self._error = runner.error
             else:
-                self._ready.append(runner.number)
+                self._ready.append(runner.group.ready)
 
     def _watch(self) -> None:
         """Checks periodically for threads that have hung."""
@@ -191,7 +191,8 @@ class ThreadStepper:
         stack = sys._current_frames().get(runner.thread.ident or 0)
         where = "".join(traceback.format_stack(stack)[-20:]) if stack is not None else ""
         text = f"no answer for {seconds:.1f} s\nIts thread was at\n{where}"
-        self._failures.append(self.books.failure_of_group(runner.number, "time-out", text[:8192]))
+        first = runner.number * self.made.together
+        self._failures.append(self.books.failure_of_group(first, "time-out", text[:8192]))
         if self._scratch is None:
             frame = self.frame
             self._scratch = Frame.empty(self.spaces, groups=frame.groups, envs=frame.envs)
@@ -213,6 +214,6 @@ class ThreadStepper:
             count = threading.active_count()
             self.close()
             raise EnvError(
-                f"{self.frame.groups} groups need a thread each, and after {count} the system gave"
+                f"{self.beside} groups need a thread each, and after {count} the system gave"
                 " no more; raise its limit (ulimit -u) or lower actor.groups"
             ) from error

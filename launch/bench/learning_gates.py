@@ -109,6 +109,7 @@ GATES: dict[str, Gate] = {
     "seats-2": Gate("seats", 9.5, 150_000, ("env.kwargs.agents=2", "unroll.envs=8")),
     "seats-5": Gate("seats", 9.5, 300_000),
     "shifts": Gate("seats", 0.95, 150_000, _SHIFTS),
+    "nim": Gate("nim", 0.95, 150_000),
     "pong": Gate("pong", 18, 10_000_000, seeds=(1,), long=True),
     **dict(_bare_gates()),
 }

@@ -11,7 +11,7 @@ import torch
 
 from headrace.actors.acting.networks import ActingNetwork
 from headrace.actors.action_converter import ActionConverter, random_rows
-from headrace.actors.envs.agents.parallel import Play, is_parallel
+from headrace.actors.envs.agents.kinds import AnyPlay, agents_in, play_of, takes_turns
 from headrace.actors.envs.make import make_any, make_vector, probe
 from headrace.launch.config.run_file import Run
 from headrace.launch.process import runtime
@@ -50,9 +50,11 @@ def _env_s(run: Run, spaces: Spaces) -> float:
         with contextlib.closing(vector):
             return _per_call(lambda i: vector.step(drawn[i % 64])) / envs
     actions = convert.each(random_rows(spaces.action, rng, 64))
-    env = make_any(run.env)
-    if is_parallel(env):
-        return _agents_s(Play(env), actions)
+    env: Any = make_any(run.env)
+    if agents_in(env):
+        play = play_of(env)
+        # Of agents that act at the same time, one's part.
+        return _agents_s(play, actions) / (1 if takes_turns(env) else len(play.agents))
     env.reset(seed=1)
 
     def step(i: int) -> None:
@@ -64,17 +66,17 @@ def _env_s(run: Run, spaces: Spaces) -> float:
         return _per_call(step)
 
 
-def _agents_s(play: Play, actions: list[Any]) -> float:
-    """Measures an environment of several agents; returns one agent's part."""
+def _agents_s(play: AnyPlay, actions: list[Any]) -> float:
+    """Measures a step of an environment of several agents."""
     play.reset(1)
 
     def step(i: int) -> None:
-        play.step({agent: actions[(i + at) % 64] for at, agent in enumerate(play.playing)})
+        play.step({agent: actions[(i + at) % 64] for at, agent in enumerate(play.acting)})
         if play.over:
             play.reset(None)
 
     with contextlib.closing(play.env):
-        return _per_call(step) / len(play.agents)
+        return _per_call(step)
 
 
 def _infer_s(run: Run, spaces: Spaces) -> float:

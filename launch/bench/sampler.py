@@ -127,7 +127,7 @@ def figures(
     cost = cost or StepCost(spent["env_s"] / steps, 1.0)
     per_s = spent["steps"] / spent["wall_s"]
     most = ideal.steps_per_s(
-        frame.groups * frame.envs,
+        frame.groups * frame.envs // frame.turns,
         step_s=cost.seconds,
         computes=cost.computes,
         cores=cores,

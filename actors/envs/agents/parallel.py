@@ -14,7 +14,7 @@ an episode, or comes back, is shown an observation; so is everybody who begins o
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol
 
 from headrace.broker.errors import UserError
 from headrace.learner.spaces import TERMINATED, TRUNCATED
@@ -49,24 +49,12 @@ class News(NamedTuple):
     info: Mapping[str, Any]
 
 
-def is_parallel(env: object) -> TypeGuard[ParallelEnv]:
-    """Tells whether it is one; UserError for one whose agents take turns."""
-    if not hasattr(env, "possible_agents"):
-        return False
-    if hasattr(env, "agent_iter"):
-        raise UserError(
-            f"{type(env).__name__}: its agents take turns (AEC), which cannot be stepped yet; name"
-            " its parallel_env"
-        )
-    return True
+def flags_of(ended: object, cut: object) -> int:
+    """Returns what the two answers of an environment say, as a step's flags."""
+    return (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
 
 
-def agents_in(env: object) -> int:
-    """Returns how many agents may ever play in it; 0 = it is no environment of several."""
-    return len(env.possible_agents) if is_parallel(env) else 0
-
-
-def spaces_of_agents(env: ParallelEnv, name: str) -> tuple[Any, Any]:
+def spaces_of_agents(env: Any, name: str) -> tuple[Any, Any]:
     """Returns the spaces for observations and actions of each of its agents; UserError unless all
     have the same. `name`: of the environment."""
     if not env.possible_agents:
@@ -88,9 +76,14 @@ class Play:
     def __init__(self, env: ParallelEnv) -> None:
         self.env = env
         self.agents = tuple(env.possible_agents)  # in the order of their columns
-        self.playing: set[str] = set()
+        self._playing: set[str] = set()
         # As a vector of gymnasium's says it.
         self.single_observation_space = env.observation_space(self.agents[0])
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Returns those whose actions the next step takes, in the order of their columns."""
+        return tuple(agent for agent in self.agents if agent in self._playing)
 
     @property
     def over(self) -> bool:
@@ -100,7 +93,7 @@ class Play:
     def reset(self, seed: int | None) -> dict[str, Any]:
         """Begins an episode; returns what those see who play in it from the start."""
         observations, _ = self.env.reset(seed=seed)
-        self.playing.clear()
+        self._playing.clear()
         if not self.env.agents:
             raise ValueError("an episode begins, and agents is empty")
         return self._joined(observations)
@@ -112,8 +105,7 @@ class Play:
         for agent in actions:
             if agent not in observations or agent not in rewards:
                 raise ValueError(f"{agent} played, and the step says nothing of it")
-            flags = TERMINATED if ended.get(agent) else 0
-            flags |= TRUNCATED if cut.get(agent) else 0
+            flags = flags_of(ended.get(agent), cut.get(agent))
             if not flags and agent not in still:
                 raise ValueError(f"{agent} is no longer among the agents, and has not ended")
             if flags and agent in still:  # whoever comes back comes a step later
@@ -122,7 +114,7 @@ class Play:
                 observations[agent], float(rewards[agent]), flags, infos.get(agent, {})
             )
             if flags:
-                self.playing.discard(agent)
+                self._playing.discard(agent)
         came = {name: seen for name, seen in observations.items() if name not in actions}
         return news, self._joined(came)
 
@@ -132,8 +124,8 @@ class Play:
             if agent not in self.agents:
                 raise ValueError(f"{agent} is not among the possible_agents {[*self.agents]}")
         came = {agent: observations[agent] for agent in self.env.agents if agent in observations}
-        self.playing |= came.keys()
+        self._playing |= came.keys()
         for agent in self.env.agents:
-            if agent not in self.playing:
+            if agent not in self._playing:
                 raise ValueError(f"{agent} is among the agents, and is shown nothing")
         return came

@@ -4,8 +4,7 @@ from typing import Any
 
 import gymnasium
 
-from headrace.actors.envs.agents.parallel import News, Play, is_parallel
-from headrace.learner.spaces import TERMINATED, TRUNCATED
+from headrace.actors.envs.agents.parallel import News, flags_of
 
 _ONLY = "agent"
 
@@ -17,28 +16,23 @@ class SoloPlay:
 
     def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
         self.env = env
-        self.playing: set[str] = set()
+        self.acting: tuple[str, ...] = ()
         self.single_observation_space = env.observation_space
 
     @property
     def over(self) -> bool:
         """Says whether the next thing to do is a reset."""
-        return not self.playing
+        return not self.acting
 
     def reset(self, seed: int | None) -> dict[str, Any]:
         """Begins an episode; returns what is seen first."""
-        self.playing.add(_ONLY)
+        self.acting = self.agents
         return {_ONLY: self.env.reset(seed=seed)[0]}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, News], dict[str, Any]]:
         """Steps once; returns its news."""
         observation, reward, ended, cut, info = self.env.step(actions[_ONLY])
-        flags = (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
+        flags = flags_of(ended, cut)
         if flags:
-            self.playing.clear()
+            self.acting = ()
         return {_ONLY: News(observation, float(reward), flags, info)}, {}
-
-
-def play_of(env: Any) -> Play | SoloPlay:
-    """Returns what plays this environment, whichever kind it is."""
-    return Play(env) if is_parallel(env) else SoloPlay(env)

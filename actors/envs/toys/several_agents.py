@@ -132,3 +132,64 @@ class Shifts(_Parallel):
         row = np.zeros(_SYMBOLS, np.float32)
         row[self._shown[agent]] = 1
         return row
+
+
+class Nim:
+    """Lets two agents take one to three stones in turn; who takes the last wins 1, the other -1.
+
+    An agent sees how many there are. Wherever they are no multiple of four there is one right move,
+    the one that leaves a multiple of four; with it, who is to move wins. info["right"] is the share
+    of such moves that an agent has made right in the episode, 1 where it had none.
+    """
+
+    def __init__(self, stones: int = 20) -> None:
+        self.possible_agents = ["first", "second"]
+        self.agents: list[str] = []
+        self.agent_selection = "first"
+        self._dice = np.random.default_rng()
+        self._most, self._left = stones, 0
+        self._won = ""  # the agent that took the last stone
+        self._moves: dict[str, list[bool]] = {}  # of each agent where there was a right one
+
+    def observation_space(self, agent: str) -> Box:
+        del agent
+        return Box(0.0, 1.0, (self._most,), np.float32)
+
+    def action_space(self, agent: str) -> Discrete:
+        del agent
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Lays down 1 to `stones` of them."""
+        del options
+        if seed is not None:
+            self._dice = np.random.default_rng(seed)
+        self.agents, self._won = [*self.possible_agents], ""
+        self.agent_selection = "first"
+        self._left = int(self._dice.integers(1, self._most + 1))
+        self._moves = {agent: [] for agent in self.agents}
+
+    def last(self) -> tuple[Numbers, float, bool, bool, dict[str, Any]]:
+        """Returns what the agent sees whose turn it is, and what its move before led to."""
+        seen, agent, over = np.zeros(self._most, np.float32), self.agent_selection, bool(self._won)
+        if self._left:
+            seen[self._left - 1] = 1
+        paid = (1.0 if agent == self._won else -1.0) if over else 0.0
+        moves = self._moves[agent]
+        return seen, paid, over, False, {"right": sum(moves) / len(moves) if moves else 1.0}
+
+    def step(self, action: int | None) -> None:
+        """Takes stones; without an action, takes leave of an agent that has heard who won."""
+        agent = self.agent_selection
+        if action is None:
+            self.agents.remove(agent)
+        else:
+            taken = min(int(action) + 1, self._left)
+            if self._left % 4:
+                self._moves[agent].append(taken == self._left % 4)
+            self._left -= taken
+            self._won = "" if self._left else agent
+        self.agent_selection = "second" if agent == "first" else "first"
+
+    def close(self) -> None:
+        pass

@@ -40,7 +40,9 @@ class ProcessStepper:
 
     def __init__(self, made: EnvsSpec, *, workers: int = 0, timeout_s: float = 60.0) -> None:
         self.spaces = made.spaces
-        self._workers = self.beside = workers = min(workers, made.groups) or made.groups
+        self._together = made.together
+        apart = made.groups // made.together
+        self._workers = self.beside = workers = min(workers, apart) or apart
         check_descriptors(workers)
         memory = os.memfd_create("stepping")
         self._shared = SharedFrame(memory, made, workers=workers)
@@ -52,7 +54,7 @@ class ProcessStepper:
             made, workers, memory, self._bell, self._wakes, os.environ.get("PYTHONPATH")
         )
         self._timeout_s = timeout_s
-        self._seen = np.zeros(made.groups, np.int64)  # by group: steps that ready() has named
+        self._seen = np.zeros(apart, np.int64)  # by what is stepped: steps that ready() has named
         self._failures: list[EnvFailure] = []
         self._wrong: EnvError | None = None  # for ready() to raise
         self._hung: set[int] = set()  # workers that are being killed
@@ -69,15 +71,16 @@ class ProcessStepper:
     def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self._news, self._loop = news, asyncio.get_running_loop()
         self._loop.add_reader(self._bell, self._rung)
-        for group in range(self.frame.groups):
+        for group in range(len(self._seen)):
             self._shared.sent[group] = 1  # to begin is the first step
         self._start_host()
         self._watch()
 
     def send(self, group: int, actions: Rows) -> None:
         shared, frame = self._shared, self.frame
-        worker = group % self._workers
         frame.action[frame.columns(group)] = actions
+        group //= self._together
+        worker = group % self._workers
         if not shared.busy[worker] and shared.beat[worker]:
             shared.alive(worker)
         shared.sent[group] += 1
@@ -87,9 +90,12 @@ class ProcessStepper:
         if self._wrong is not None:
             raise self._wrong
         done = self._shared.done_array.copy()
-        changed: list[int] = np.flatnonzero(done != self._seen).tolist()
+        changed = np.flatnonzero(done != self._seen)
         self._seen = done
-        return changed
+        if self._together > 1:
+            changed = self._together * changed + self._shared.turn_array[changed]
+        groups: list[int] = changed.tolist()
+        return groups
 
     def failures(self) -> list[EnvFailure]:
         failures, self._failures = self._failures, []
@@ -166,7 +172,8 @@ class ProcessStepper:
         elif not shared.done[group]:
             self._wrong = EnvError(f"{self._task.made.config.id} cannot be made: {how}")
             return False
-        self._failures.append(shared.books.failure_of_group(group, where, how))
+        first = group * self._together
+        self._failures.append(shared.books.failure_of_group(first, where, how))
         return True
 
     def _host_gone(self, how: str) -> None:

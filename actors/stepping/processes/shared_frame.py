@@ -73,20 +73,25 @@ class SharedFrame:
     def __init__(self, fd: int, made: EnvsSpec, *, workers: int) -> None:
         spaces, groups, envs = made.spaces, made.groups, made.envs
         frame_bytes = Frame.nbytes(spaces, groups=groups, envs=envs)
-        counters = 1 + 2 * groups + 2 * workers + Bookkeeping.size(groups, envs)
+        apart = groups // made.together
+        counters = 1 + 3 * apart + 2 * workers + Bookkeeping.size(groups, envs)
         os.ftruncate(fd, frame_bytes + 8 * counters)
         memory = memoryview(mmap.mmap(fd, frame_bytes + 8 * counters))
         self.frame = Frame.over(memory, spaces, groups=groups, envs=envs)
         numbers = memory[frame_bytes:].cast("q")
-        at = 1 + 2 * groups
+        at = 1 + 3 * apart
         self._stop = numbers[:1]
-        self.sent = numbers[1 : 1 + groups]  # by group: how many steps it was sent
-        self.done = numbers[1 + groups : at]  # by group: how many of them are done
+        # By group, or by environment where each has several groups: how many steps it was sent, how
+        # many of them are done, and which of its groups is ready then.
+        self.sent = numbers[1 : 1 + apart]
+        self.done = numbers[1 + apart : 1 + 2 * apart]
+        self.turn = numbers[1 + 2 * apart : at]
         self.busy = numbers[at : at + workers]  # by worker: the group it is at, counted from 1
         self.beat = numbers[at + workers : at + 2 * workers]  # by worker: `alive` when; 0 = not yet
         self.books = Bookkeeping(numbers[at + 2 * workers :], groups=groups, envs=envs)
         # The same memory as `done`, to be compared as a whole.
         self.done_array: NDArray[np.int64] = np.frombuffer(self.done, np.int64)
+        self.turn_array: NDArray[np.int64] = np.frombuffer(self.turn, np.int64)
 
     @property
     def stopped(self) -> bool:
@@ -101,7 +106,7 @@ class SharedFrame:
 
     def groups_of(self, worker: int) -> range:
         """Returns the worker's groups: they are dealt like cards."""
-        return range(worker, self.frame.groups, len(self.busy))
+        return range(worker, len(self.sent), len(self.busy))
 
     def done_by(self, worker: int) -> int:
         """Counts the steps that the worker has done."""

@@ -13,8 +13,8 @@ from msgspec import msgpack
 
 from headrace.actors import users_code
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.stepping.group import GroupSpec, StepperClosed
-from headrace.actors.stepping.kinds import group_kind
+from headrace.actors.stepping.groups.group import GroupSpec, StepperClosed
+from headrace.actors.stepping.groups.kinds import group_kind
 from headrace.actors.stepping.linux import die_with_parent, minimise_timer_slack
 from headrace.actors.stepping.processes.shared_frame import Failed, NeverWorked, SharedFrame, Task
 from headrace.actors.stepping.stepper import EnvFailure
@@ -59,10 +59,12 @@ class Worker:
         self._shared = shared = SharedFrame(task.memory, task.made, workers=task.workers)
         self._wake, self._news = task.wakes[number], task.news
         groups = shared.groups_of(number)
-        kind = group_kind(task.made)
+        kind, self._together = group_kind(task.made), task.made.together
+        together = self._together
         self._groups = {
             group: kind(
-                GroupSpec(task.made, group, shared.books, self._report, self._pause), shared.frame
+                GroupSpec(task.made, group * together, shared.books, self._report, self._pause),
+                shared.frame,
             )
             for group in groups
         }
@@ -92,12 +94,14 @@ class Worker:
         shared.alive(self._number)
         shared.busy[self._number] = number + 1
         if group.begun:
-            group.step(shared.frame.action[shared.frame.columns(number)])
+            sent = self._together * number + shared.turn[number]
+            group.step(shared.frame.action[shared.frame.columns(sent)])
         elif shared.done[number]:
             group.rebuild()
         else:
             group.begin()
         shared.busy[self._number] = 0
+        shared.turn[number] = group.ready - self._together * number
         shared.done[number] = shared.sent[number]
         os.eventfd_write(self._news, 1)
 

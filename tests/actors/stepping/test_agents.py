@@ -58,7 +58,7 @@ class Reference:
 
 @pytest.mark.parametrize("kind", WAYS)
 def test_each_column_is_an_agent_as_the_environment_tells_it(kind: Any) -> None:
-    spec = EnvsSpec(SHIFTS, probe(SHIFTS), groups=3, envs=4, seed=5, agents=True)
+    spec = EnvsSpec(SHIFTS, probe(SHIFTS), groups=3, envs=4, seed=5, agents=4)
     references = [Reference(5 + 4 * group) for group in range(3)]
     met: set[tuple[int, int]] = set()
 
@@ -104,7 +104,7 @@ def test_each_column_is_an_agent_as_the_environment_tells_it(kind: Any) -> None:
 
 
 def test_metrics_are_each_agent_s_own() -> None:
-    spec = EnvsSpec(SEATS, probe(SEATS), groups=1, envs=3, seed=5, agents=True)
+    spec = EnvsSpec(SEATS, probe(SEATS), groups=1, envs=3, seed=5, agents=3)
 
     async def story(playing: Play) -> None:
         assert playing.frame.metrics is not None
@@ -169,7 +169,7 @@ class Broken(Seats):
 def test_one_that_breaks_a_rule_is_made_again(fault: str, words: str) -> None:
     Broken.broken = False
     config = of("Broken", fault=fault)
-    spec = EnvsSpec(config, probe(config), groups=2, envs=3, seed=5, agents=True)
+    spec = EnvsSpec(config, probe(config), groups=2, envs=3, seed=5, agents=3)
     failures: list[EnvFailure] = []
     flags: list[list[int]] = []
 
@@ -202,13 +202,6 @@ class Nobody(Seats):
     def __init__(self) -> None:
         super().__init__(2)
         self.possible_agents = []
-
-
-class Turns(Seats):
-    """Is asked for one agent after another."""
-
-    def agent_iter(self) -> list[str]:
-        return self.agents
 
 
 class Deaf(Seats):
@@ -248,7 +241,7 @@ class Growing(Seats):
 
 def test_the_number_of_agents_stays_as_it_was() -> None:
     config = of("Growing")
-    spec = EnvsSpec(config, probe(config), groups=1, envs=2, seed=5, agents=True)
+    spec = EnvsSpec(config, probe(config), groups=1, envs=2, seed=5, agents=2)
     with pytest.raises(EnvError, match="changes its agents: first 2, then 3"):
         play(WAYS[0](spec), lambda _: pytest.fail("it began"))
 
@@ -258,10 +251,6 @@ def test_the_number_of_agents_stays_as_it_was() -> None:
     [
         ("Uneven", "agent_1 has other spaces than agent_0, and one policy plays them all; pad"),
         ("Nobody", "possible_agents is empty; it must name all that may play"),
-        (
-            "Turns",
-            "its agents take turns (AEC), which cannot be stepped yet; name its parallel_env",
-        ),
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_line(name: str, words: str) -> None:
@@ -279,7 +268,7 @@ def test_what_cannot_be_played_is_said_in_a_line(name: str, words: str) -> None:
 )
 def test_an_episode_that_cannot_be_played_never_begins(name: str, words: str) -> None:
     config = of(name)
-    spec = EnvsSpec(config, probe(config), groups=1, envs=2, seed=5, agents=True)
+    spec = EnvsSpec(config, probe(config), groups=1, envs=2, seed=5, agents=2)
     with pytest.raises(EnvError, match=words):
         play(WAYS[0](spec), lambda _: pytest.fail("it began"))
 
@@ -345,5 +334,3 @@ def test_pettingzoo_s_own_are_recognised() -> None:
         assert rewards[0] == [-1.0, 1.0, 0.0, 0.0]  # paper beats rock
 
     play(stepper, story)
-    with pytest.raises(UserError, match="take turns"):
-        probe(EnvConfig("pettingzoo:make", named | {"env_type": "aec"}))

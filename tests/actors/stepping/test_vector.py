@@ -7,9 +7,9 @@ import numpy as np
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.stepping.bookkeeping import Bookkeeping
-from headrace.actors.stepping.group import GroupSpec
+from headrace.actors.stepping.groups.group import GroupSpec
+from headrace.actors.stepping.groups.vector import VectorGroup
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Frame
-from headrace.actors.stepping.vector import VectorGroup
 
 POLE = EnvConfig("CartPole-v1")
 

@@ -58,3 +58,60 @@ def test_columns_that_do_not_fit_are_said_in_a_line(place: Place) -> None:
     assert process.ends() == 2
     said = [line for line in process.lines() if "unroll.envs = 7" in line]
     assert said and all("each of the 2 agents" in line for line in said), process.text()
+
+
+NIM = """
+[run]
+name = "nim"
+
+[env]
+id = "headrace.actors.envs.toys.several_agents:Nim"
+metrics = ["right"]
+
+[unroll]
+length = 16
+envs = 64
+
+[model]
+hidden = [64, 64]
+
+[algorithm]
+name = "appo"
+entropy_coef = 0.02
+uses = 4
+
+[pacing]
+batch_unrolls = 1
+
+[actor]
+groups = 2
+
+[evaluate]
+episodes = 10
+
+[stop]
+return = 0.95
+metric = "right"
+steps = 300000
+"""
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
+def test_agents_that_take_turns_learn_by_playing_each_other(place: Place, stepping: str) -> None:
+    place.run = place.toml("nim.toml", NIM)
+    sets = ("--set", f"actor.stepping={stepping}")
+    assert place.train("--evaluate", "--quiet", *sets).ends() == 0
+    summary = place.summary()
+    assert summary["stop_reason"] == "return"
+    # What one wins the other loses.
+    assert abs(summary["mean_return"]) < 0.5
+    check_books(place)
+    assert place.history()[-1]["metric.right"] >= 0.95
+    # It goes on from its checkpoint.
+    steps = summary["trained_steps"] + 5000
+    limits = ("--set", "stop.return=2", "--set", f"stop.steps={steps}")
+    more = place.train("--no-evaluate", "--quiet", "--resume", *limits)
+    assert more.ends() == 3, more.text()  # there is no such goal
+    assert place.summary()["trained_steps"] >= steps
+    check_books(place)
+    assert place.headrace("play", str(place.out), "--episodes", "5").ends() == 0

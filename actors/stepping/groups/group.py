@@ -51,6 +51,7 @@ class Group(ABC):
 
     def __init__(self, spec: GroupSpec, frame: Frame) -> None:
         self.begun = False  # its frame holds a first observation
+        self.ready = spec.group  # the group of the frame that shows what the newest step led to
         self._spec = spec
         self._books = spec.books
         self._group = spec.group
@@ -147,7 +148,7 @@ class Group(ABC):
 
     def _where(self, part: int) -> Where:
         made, column = self._spec.made, self._first + part
-        return Where(made.sampler, column, made.seed + column, self._group)
+        return Where(made.sampler, column, made.seed + column, self._group // made.together)
 
     def _report(self, part: int, where: str, error: BaseException) -> None:
         text = traceback_of(error) or full_traceback(error)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from headrace.actors.action_converter import ActionConverter, Rows
-from headrace.actors.envs.agents.parallel import Play
+from headrace.actors.envs.agents.kinds import AnyPlay, play_of
+from headrace.actors.envs.agents.parallel import News
 from headrace.actors.envs.convert import EnvError, Writer
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_agents
 from headrace.actors.envs.settings import EnvSettings
-from headrace.actors.stepping.group import Group, GroupSpec, check_spaces
+from headrace.actors.stepping.groups.group import Group, GroupSpec, check_spaces
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD
 
@@ -30,7 +31,7 @@ class AgentsGroup(Group):
 
     def __init__(self, spec: GroupSpec, frame: Frame) -> None:
         super().__init__(spec, frame)
-        self._play: Play | None = None
+        self._play: AnyPlay | None = None
         self._writer: Writer | None = None
         self._actions = ActionConverter(spec.made.spaces.action)
         self._info = InfoMetrics(spec.made.spaces.metrics)
@@ -52,23 +53,22 @@ class AgentsGroup(Group):
         self._books.steps[self._group] += 1
         self.frame.spent[self._group] += time.perf_counter() - began
 
-    def _advance(self, play: Play, actions: Rows) -> None:
+    def _advance(self, play: AnyPlay, actions: Rows) -> None:
         given = self._actions.each(actions)
-        chosen = {
-            agent: given[place] for place, agent in enumerate(play.agents) if agent in play.playing
-        }
-        news, came = play.step(chosen)
-        frame, writer = self.frame, self._writer
-        assert writer is not None
+        news, came = play.step({agent: given[play.agents.index(agent)] for agent in play.acting})
         for place, agent in enumerate(play.agents, start=self._first):
             if agent in news:
-                told = news[agent]
-                writer.write(frame.obs, place, told.observation, last=bool(told.flags))
-                frame.reward[place], frame.flags[place] = told.reward, told.flags
-                if frame.metrics is not None:
-                    self._info.read(told.info, frame.metrics[place])
+                self._show_news(place, news[agent])
             elif agent in came:
                 self._show_first(place, came[agent])
+
+    def _show_news(self, place: int, told: News) -> None:
+        frame = self.frame
+        assert self._writer is not None
+        self._writer.write(frame.obs, place, told.observation, last=bool(told.flags))
+        frame.reward[place], frame.flags[place] = told.reward, told.flags
+        if frame.metrics is not None:
+            self._info.read(told.info, frame.metrics[place])
 
     def _all_dead(self) -> None:
         frame, columns = self.frame, self._columns
@@ -85,28 +85,32 @@ class AgentsGroup(Group):
         made = self._spec.made
         env = make_agents(made.config, self._where(part))
         check_spaces(made.config, made.spaces, env)
-        if len(env.possible_agents) != made.envs:
+        if len(env.possible_agents) != made.agents:
             raise EnvError(
-                f"{made.config.id} changes its agents: first {made.envs}, then"
+                f"{made.config.id} changes its agents: first {made.agents}, then"
                 f" {len(env.possible_agents)}"
             )
-        self._play = Play(env)
+        self._play = play_of(env)
         if self._writer is None:
             self._writer = Writer(env.observation_space(env.possible_agents[0]), made.spaces)
 
     def _reset(self, part: int, seed: int | None) -> None:
         del part
-        play = self._play
+        came, play = self._began(seed), self._play
         assert play is not None
-        if self._settings:
-            self._settings.put(play.env, self.frame.settings.tolist())
-        came = play.reset(seed)
         for place, agent in enumerate(play.agents, start=self._first):
             if agent in came:
                 self._show_first(place, came[agent])
             else:
                 for rows in self.frame.obs.values():
                     rows[place] = 0
+
+    def _began(self, seed: int | None) -> dict[str, Any]:
+        """Begins an episode; returns what those see who play in it from the start."""
+        assert self._play is not None
+        if self._settings:
+            self._settings.put(self._play.env, self.frame.settings.tolist())
+        return self._play.reset(seed)
 
     def _drop(self, part: int) -> None:
         del part

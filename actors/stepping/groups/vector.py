@@ -11,7 +11,7 @@ from headrace.actors.action_converter import ActionConverter, Rows
 from headrace.actors.envs.convert import Writer
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_vector
-from headrace.actors.stepping.group import Group, GroupSpec, check_spaces
+from headrace.actors.stepping.groups.group import Group, GroupSpec, check_spaces
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 
