@@ -134,6 +134,14 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.02
     envs: Annotated[int, Meta(ge=1, le=4096, description="environments played side by side")] = 4
+    against: Annotated[
+        str,
+        Meta(
+            description="environments of several agents: who plays the others while one is scored,"
+            " in each episode another one; random, module:function of your own, or the folder of a"
+            " run; empty = the policy plays all"
+        ),
+    ] = ""
     greedy: Annotated[
         bool, Meta(description="the likeliest action; false = drawn, as samplers do")
     ] = True
@@ -141,3 +149,9 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
     keep: Annotated[
         int, Meta(ge=1, le=1000, description="so many of the best weights stay in best/")
     ] = 2
+
+    @property
+    def asks_code(self) -> bool:
+        """Tells whether `against` is a function of the user's, module:function, and no folder."""
+        module, colon, name = self.against.partition(":")
+        return bool(colon) and name.isidentifier() and "/" not in module

@@ -30,10 +30,12 @@ class EvaluationThread:
         *,
         timeout_s: float,
         tell: Callable[[], None],
+        against: PolicyLike | None = None,
     ) -> None:
         """Takes `timeout_s`, the seconds a step may take before the environment is taken to hang,
         and `tell`, which is called on the event loop at the end."""
         self._policy, self._env, self._spaces, self._how = policy, env, spaces, how
+        self._against = against
         self._timeout_s, self._tell = timeout_s, tell
         self._loop = asyncio.get_running_loop()
         self._stopped = False
@@ -73,7 +75,12 @@ class EvaluationThread:
         outcome: Scores | BaseException
         try:
             outcome = evaluator.play(
-                self._policy, self._env, self._spaces, self._how, stopped=self._asked
+                self._policy,
+                self._env,
+                self._spaces,
+                self._how,
+                against=self._against,
+                stopped=self._asked,
             )
         except BaseException as error:  # noqa: BLE001 - the loop must hear of anything
             outcome = error

@@ -34,7 +34,8 @@ Metrics: TypeAlias = NDArray[np.float64]  # [metrics]
 
 class Scores(NamedTuple):
     """Holds returns and lengths by episode, in the order of the seeds; and metrics. Of several
-    agents the return is their mean, and so are the metrics each agent's."""
+    agents the return is their mean, and so are the metrics each agent's; against others, that of
+    the one that the policy played."""
 
     returns: list[float]
     lengths: list[int]
@@ -52,10 +53,12 @@ def play(
     spaces: Spaces,
     how: EvaluateConfig,
     *,
+    against: PolicyLike | None = None,
     watch: Callable[[Any], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores:
     """Plays the episodes with seeds how.seed .. how.seed + how.episodes - 1, how.envs at a time.
+    `against` plays all agents but one, in each episode another one; None = nobody else plays.
 
     `watch` is called after every step of the first environment, which then shows what the step led
     to. `stopped` is asked before every step; once it says so, StoppedError is raised. Whatever goes
@@ -65,12 +68,12 @@ def play(
     metrics: dict[str, list[float]] = {name: [] for name in spaces.metrics}
     scores = Scores([0.0] * how.episodes, [0] * how.episodes, metrics)
     waiting = iter(range(how.episodes))
-    with contextlib.closing(_EnvTable(policy, spaces, how)) as table:
+    with contextlib.closing(_EnvTable(policy, spaces, how, against)) as table:
         table.make(env_config, how.seed)
         playing: dict[int, int] = {}  # place -> episode
         for place, episode in zip(range(table.places), waiting, strict=False):
             playing[place] = episode
-            table.begin(place, how.seed + episode)
+            table.begin(place, how.seed + episode, episode)
         while playing:
             if stopped():
                 raise StoppedError
@@ -89,7 +92,7 @@ def play(
                 following = next(waiting, None)
                 if following is not None:
                     playing[place] = following
-                    table.begin(place, how.seed + following)
+                    table.begin(place, how.seed + following, following)
     return scores
 
 
@@ -106,7 +109,13 @@ class _EnvTable:
     """Steps environments side by side; each of their agents is a group of one in the frame that the
     network sees."""
 
-    def __init__(self, policy: PolicyLike, spaces: Spaces, how: EvaluateConfig) -> None:
+    def __init__(
+        self,
+        policy: PolicyLike,
+        spaces: Spaces,
+        how: EvaluateConfig,
+        against: PolicyLike | None = None,
+    ) -> None:
         self.places = places = min(how.envs, how.episodes)
         self.envs: list[AnyPlay] = []
         self.over = [False] * places
@@ -114,7 +123,10 @@ class _EnvTable:
         self.lasts: list[dict[str, Metrics]] = [{} for _ in range(places)]  # of the episode
         self._totals: list[dict[str, float]] = [{} for _ in range(places)]  # returns, by agent
         self._info = InfoMetrics(spaces.metrics)
-        self._policy, self._spaces, self._greedy = policy, spaces, how.greedy
+        self._spaces, self._greedy = spaces, how.greedy
+        # The policy that is scored, and who plays the agents that it does not play.
+        self._sides = [policy] if against is None else [policy, against]
+        self._seats: list[str] = [""] * places  # what the policy plays where there are two sides
         self._actions = ActionConverter(spaces.action)
         self._seeds = [0] * places
         self._id = ""
@@ -126,24 +138,29 @@ class _EnvTable:
             env = make_any(whole_games(config), Where("evaluator", place, seed + place))
             self.envs.append(play_of(env))
             check_spaces(config, self._spaces, env)
-        first, policy = self.envs[0], self._policy
+        first = self.envs[0]
         self._agents = first.agents
+        if len(self._sides) > len(self._agents):
+            raise EnvError(f"evaluate.against: {config.id} has one agent, and there are no others")
         self._writer = Writer(first.single_observation_space, self._spaces)
         groups = self.places * len(self._agents)
         self._frame = frame = Frame.empty(self._spaces, groups=groups, envs=1)
-        self._stacks = FrameStacks(
-            self._spaces, frame, memory=policy.memory, previous=policy.previous
-        )
+        self._stacks = [
+            FrameStacks(self._spaces, frame, memory=side.memory, previous=side.previous)
+            for side in self._sides
+        ]
         self._numbers = {name: rows for name, rows in frame.obs.items() if rows.dtype.kind == "f"}
 
     def returned(self, place: int) -> float:
-        """Returns what the episode has paid: to each agent that played in it, on average."""
+        """Returns what the episode has paid: to each agent of ours that played in it, on average;
+        0 = none did."""
         totals = self._totals[place]
-        return sum(totals.values()) / len(totals)
+        return sum(totals.values()) / len(totals) if totals else 0.0
 
-    def begin(self, place: int, seed: int) -> None:
+    def begin(self, place: int, seed: int, episode: int) -> None:
         """Begins an episode; nothing is remembered of the one before."""
         self._seeds[place], self.lengths[place] = seed, 0
+        self._seats[place] = self._agents[episode % len(self._agents)]
         self.over[place] = False
         self.lasts[place].clear()
         self._totals[place].clear()
@@ -155,13 +172,16 @@ class _EnvTable:
         """Steps each of these places once; yields every one that has made its step."""
         playing = [(place, agent) for place in places for agent in self.envs[place].acting]
         actions: dict[int, dict[str, Any]] = {place: {} for place in places}
-        if playing:  # else all wait for agents that come later
-            rows = np.array([self._column(*who) for who in playing], np.int64)
-            chosen, _, memory = self._policy.act(
-                self._stacks.snapshot(rows), self._stacks.memory(rows), greedy=self._greedy
+        for side, (policy, stacks) in enumerate(zip(self._sides, self._stacks, strict=True)):
+            own = [who for who in playing if self._side(*who) == side]
+            if not own:  # all wait for others, or for agents that come later
+                continue
+            rows = np.array([self._column(*who) for who in own], np.int64)
+            chosen, _, memory = policy.act(
+                stacks.snapshot(rows), stacks.memory(rows), greedy=self._greedy
             )
-            self._stacks.acted(rows, chosen, memory)
-            for (place, agent), action in zip(playing, self._actions.each(chosen), strict=True):
+            stacks.acted(rows, chosen, memory)
+            for (place, agent), action in zip(own, self._actions.each(chosen), strict=True):
                 actions[place][agent] = action
         for place in places:
             self._one(place, actions[place])
@@ -182,14 +202,16 @@ class _EnvTable:
                 # Nobody acts on an episode's last observation, but a learner would reject it, too.
                 column = self._column(place, agent)
                 self._take(column, told.observation, last=bool(told.flags))
-                totals[agent] += told.reward
-                if frame.metrics is not None:
+                side = self._side(place, agent)
+                if side == 0:
+                    totals[agent] += told.reward
+                if frame.metrics is not None and side == 0:
                     row = frame.metrics[column]
                     self._info.read(told.info, row)
                     np.copyto(self.lasts[place][agent], row, where=np.isfinite(row))
                 frame.reward[column], frame.flags[column] = told.reward, 0
                 if not told.flags:
-                    self._stacks.push(column)
+                    self._stacks[side].push(column)
             for agent, observation in came.items():
                 self._come(place, agent, observation)
         self.lengths[place] += 1
@@ -201,9 +223,15 @@ class _EnvTable:
         self._writer.check(observation)
         self._take(column, observation, last=False)
         self._frame.reward[column], self._frame.flags[column] = 0.0, DEAD
-        self._stacks.push(column)
-        self._totals[place].setdefault(agent, 0.0)
-        self.lasts[place].setdefault(agent, np.full(len(self._spaces.metrics), np.nan))
+        side = self._side(place, agent)
+        self._stacks[side].push(column)
+        if side == 0:
+            self._totals[place].setdefault(agent, 0.0)
+            self.lasts[place].setdefault(agent, np.full(len(self._spaces.metrics), np.nan))
+
+    def _side(self, place: int, agent: str) -> int:
+        """Returns who plays this agent in the episode: 0 = the policy, 1 = who it plays against."""
+        return int(len(self._sides) > 1 and agent != self._seats[place])
 
     def _column(self, place: int, agent: str) -> int:
         return place * len(self._agents) + self._agents.index(agent)

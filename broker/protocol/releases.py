@@ -47,6 +47,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "env.curriculum": Added(("learner",), without=""),
         "env.settings": Added(("learner", *_PLAYERS), without={}),  # a part of the weights
         "env.metrics": Added(("actor", "learner"), without=[]),  # their unrolls have a buffer less
+        "evaluate.against": Added(("evaluator",), without=""),
         "evaluate.keep": Added(),  # an older evaluator keeps two
         "evaluate.share": Added(),  # it takes what it took before
         "model.core_bias": Added(),  # of first weights; what trains already has others

@@ -92,6 +92,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
         yield "model.kind", run.model.kind
     if run.actor.explore:
         yield "actor.explore", run.actor.explore
+    if run.evaluate.asks_code:
+        yield "evaluate.against", run.evaluate.against
 
 
 def _code(name: str) -> str:

@@ -13,7 +13,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.actors.acting.opponents import RANDOM, player
 from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.trained_policy import PolicyLike
+from headrace.actors.config import EvaluateConfig
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
@@ -21,6 +24,7 @@ from headrace.learner import checkpoint
 from headrace.learner.checkpoint import Checkpoint, CheckpointError
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
+from headrace.learner.models.named_code import OwnCodeError
 from headrace.learner.spaces import Spaces
 from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
 
@@ -157,3 +161,29 @@ def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
     except WeightsError as error:
         raise ConfigError(f"{trained.path}: {error}") from error
     return made
+
+
+def opponent(how: EvaluateConfig, spaces: Spaces) -> PolicyLike | None:
+    """Returns who plays the other agents, as evaluate.against names it; None = nobody does.
+    ConfigError where it is nobody's name, or the policy of a run with other spaces."""
+    against = how.against
+    if not against:
+        return None
+    if against == RANDOM or how.asks_code:
+        try:
+            return player(against, spaces, how.seed)
+        except OwnCodeError as error:
+            raise ConfigError(str(error)) from error
+    folder = Path(against)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"evaluate.against = {against!r} is no folder of a run; it is random, module:function,"
+            " or one"
+        )
+    found = load(folder)
+    if found.spaces.digest() != spaces.digest():
+        raise ConfigError(
+            f"evaluate.against = {against!r}: its policy was trained for {found.spaces}; this"
+            f" environment has {spaces}"
+        )
+    return policy_of(found, seed=how.seed)

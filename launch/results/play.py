@@ -14,6 +14,7 @@ from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import confidence, loaded_run
 from headrace.launch.results.video import Video, VideoError
+from headrace.learner.models.named_code import OwnCodeError
 
 # The sections that may be changed: the rest is part of what was trained.
 _SETTABLE = ("env", "evaluate")
@@ -47,7 +48,8 @@ def play(
     with film or contextlib.nullcontext():
         scores = _play(found, env, how, film)
     choice = "greedy" if greedy else "sampled"
-    print(result_text(found, scores, f"{choice}, seeds {first} to {first + episodes - 1}"))  # noqa: T201
+    played = f"{choice}, seeds {first} to {first + episodes - 1}"
+    print(result_text(found, scores, played, against=how.against))  # noqa: T201
     if video is not None:
         print(f"video       {video}")  # noqa: T201
     return runtime.OK
@@ -63,15 +65,20 @@ def _play(
             env if film is None else _with_render_mode(env),
             found.spaces,
             how,
+            against=loaded_run.opponent(how, found.spaces),
             watch=film.add_frame if film else None,
         )
+    except OwnCodeError as error:  # of who is played against
+        raise run_file.ConfigError(str(error)) from error
     except EnvError as error:
         if film is not None and "render_mode" in str(error):
             raise VideoError(f"{env.id} cannot be rendered: it takes no render_mode") from error
         raise
 
 
-def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str) -> str:
+def result_text(
+    found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str, *, against: str = ""
+) -> str:
     """Returns the lines that the user sees."""
     returns, lengths = confidence.interval_of(scores.returns), scores.lengths
     known = (
@@ -83,6 +90,7 @@ def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str)
             f" episodes, {how}",
             f"return      mean {returns.mean:.2f}{known}, min {min(scores.returns):.2f},"
             f" max {max(scores.returns):.2f}",
+            *([_outcomes(scores.returns, against)] if against else []),
             f"length      mean {sum(lengths) / len(lengths):.1f}, min {min(lengths)},"
             f" max {max(lengths)}",
             *(
@@ -93,6 +101,14 @@ def result_text(found: loaded_run.LoadedRun, scores: evaluator.Scores, how: str)
             ),
             f"checkpoint  {found.path}",
         )
+    )
+
+
+def _outcomes(returns: Sequence[float], against: str) -> str:
+    """Counts what a game that is won or lost pays: more than 0, or less."""
+    won, lost = (sum(sign * one > 0 for one in returns) for sign in (1, -1))
+    return (
+        f"outcome     {won} won, {len(returns) - won - lost} drawn, {lost} lost against {against}"
     )
 
 

@@ -17,7 +17,7 @@ from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
-from headrace.launch.results import confidence
+from headrace.launch.results import confidence, loaded_run
 from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
 from headrace.learner.spaces import Spaces
 
@@ -40,6 +40,7 @@ class EvaluationLoop:
         self._results = EvaluationResults(out, run, spaces) if out is not None else None
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
+        self._against = loaded_run.opponent(run.evaluate, spaces)
         self._began = time.monotonic()
         self.game: EvaluationThread | None = None  # the evaluation that is being played
         # The highest mean, and of which version: "" = of the return; ".metric.NAME".
@@ -103,6 +104,7 @@ class EvaluationLoop:
             run.env,
             self._spaces,
             run.evaluate,
+            against=self._against,
             timeout_s=run.actor.step_timeout_s,
             tell=self._end.news.set,
         )

@@ -24,6 +24,7 @@ from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
 from headrace.launch.process import logs, runtime, sd_notify
+from headrace.launch.results import loaded_run
 from headrace.launch.roles import (
     broker,
     evaluation_loop,
@@ -240,8 +241,15 @@ def evaluation(run: run_file.Run, _: Path) -> Any:
 
     async def main() -> None:
         with mock.patch.object(torch, "set_num_threads"):
+            spaces = probe(run.env)
             game = EvaluationThread(
-                policy, run.env, probe(run.env), run.evaluate, timeout_s=1.0, tell=lambda: None
+                policy,
+                run.env,
+                spaces,
+                run.evaluate,
+                against=loaded_run.opponent(run.evaluate, spaces),
+                timeout_s=1.0,
+                tell=lambda: None,
             )
             game._play()
         scores.append(game.result())

@@ -66,6 +66,11 @@ NAMED = {
     ),
     "gymnasium's maker": (run(env={"id": "gymnasium:make"}), "'gymnasium:make'", "gymnasium"),
     "gymnasium's inside": (wrapped("gymnasium.wrappers.common:deepcopy"), "deepcopy'", "gymnasium"),
+    "who is played against": (
+        run(evaluate={"against": "evil.players:best"}),
+        "evaluate.against = 'evil.players:best'",
+        "evil.players",
+    ),
     "of the older gym": (
         run(env={"id": "GymV26Environment-v0", "kwargs": {"env_id": "evil:Such-v0"}}),
         "env.kwargs.env_id = 'evil'",

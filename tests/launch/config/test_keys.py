@@ -167,6 +167,9 @@ CASES = {
     "evaluate.share": Case(built.evaluation, "0.5"),
     "evaluate.envs": Case(built.evaluation, "5"),
     "evaluate.greedy": Case(built.evaluation, "false"),
+    "evaluate.against": Case(
+        built.evaluation, "random", ("env.id=headrace.actors.envs.toys.several_agents:Nim",)
+    ),
     "evaluate.seed": Case(built.evaluation, "7"),
     "evaluate.keep": Case(built.best_weights, "1"),
     "log.sinks": Case(built.plans, '["csv"]'),

@@ -14,11 +14,15 @@ import pytest
 from imageio import v2 as imageio
 from PIL import Image, ImageSequence
 
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.make import probe
 from headrace.actors.evaluator import Scores
 from headrace.launch import cli
 from headrace.launch.results import loaded_run, play
 from headrace.launch.results.video import Gif, Video, VideoError
 from headrace.learner.spaces import Leaf, Spaces, discrete
+
+NIM = "headrace.actors.envs.toys.several_agents:Nim"
 
 
 class Cards(gymnasium.Env[Any, Any]):
@@ -291,3 +295,46 @@ def test_settings_reach_the_environment(run: Path, capsys: pytest.CaptureFixture
     assert "shape" in line
     found = loaded_run.load(run)
     assert play.result_text(found, Scores([1.0], [1]), "x").count("\n") == 3
+
+
+def nim(leave_run: Any, folder: Path, *, seed: int) -> Path:
+    """Leaves a run of a game of two."""
+    spaces = probe(EnvConfig(NIM))
+    leave_run(folder, spaces, [f"env.id={NIM}", "unroll.envs=8"], seed=seed)
+    return folder
+
+
+@pytest.mark.parametrize("against", ["random", f"{__name__}:one_stone", "folder"])
+def test_games_against_others_are_won_drawn_or_lost(
+    against: str, leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = nim(leave_run, tmp_path / "mine", seed=3)
+    if against == "folder":
+        against = str(nim(leave_run, tmp_path / "other", seed=5))
+    text = said(capsys, str(mine), "--episodes", "30", "--set", f"evaluate.against={against}")
+    found = re.search(r"^outcome +(\d+) won, (\d+) drawn, (\d+) lost against (.*)$", text, re.M)
+    assert found is not None and found[4] == against
+    won, drawn, lost = (int(found[at]) for at in (1, 2, 3))
+    assert won + drawn + lost == 30 and won and lost
+    assert f"return      mean {(won - lost) / 30:.2f}" in text
+
+
+def one_stone(obs: dict[str, Any]) -> Any:
+    return np.zeros(len(obs["obs"]), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("against", "words"),
+    [
+        ("nobody", "evaluate.against = 'nobody' is no folder of a run"),
+        ("no_such_module:play", 'evaluate.against = "no_such_module:play" cannot be imported'),
+        ("cards", "its policy was trained for"),
+    ],
+)
+def test_who_cannot_be_played_against_is_said_in_a_line(
+    against: str, words: str, leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = nim(leave_run, tmp_path / "mine", seed=3)
+    if against == "cards":
+        against = str(leave(leave_run, tmp_path / "cards", "Cards"))
+    assert words in refused(capsys, str(mine), "--set", f"evaluate.against={against}")
