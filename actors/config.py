@@ -139,7 +139,7 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="environments of several agents: who plays the others while one is scored,"
             " in each episode another one; random, module:function of your own, or the folder of a"
-            " run; empty = the policy plays all"
+            " run or of one of its checkpoints; empty = the policy plays all"
         ),
     ] = ""
     greedy: Annotated[

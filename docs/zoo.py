@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.launch.bench.learning_gates import GATES, Gate
+from headrace.launch.bench.gates.learning_gates import GATES, Gate
 
 DOCS = Path(__file__).parent
 PAGE, CURVES, PICTURE = DOCS / "zoo.md", DOCS / "zoo.csv", DOCS / "pictures" / "zoo.svg"

@@ -28,12 +28,12 @@ def bench(what: str, names: Sequence[str], sets: Sequence[str], *, runs: int) ->
         broker,
         crowd,
         encryption,
-        learning_gates,
         lockstep,
         sampler,
         solve,
         throughput,
     )
+    from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
 
     benches: dict[str, Callable[[], object]] = {

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.atari import is_atari
 from headrace.actors.envs.make import look_at, make_any
@@ -33,11 +35,14 @@ _TRY: Final = {
         "core": '"lstm"                        # where one observation does not tell enough',
         "hidden": "[256, 256]                  # layers for observations of numbers",
     },
+    "evaluate": {"against": '"random"                   # who plays the other agents meanwhile'},
 }
 _ABOUT: Final = {
     "algorithm.name": "ppo: the safest; appo, impala: samplers do not wait",
+    "env.mask": "the part of the observation that says which choices are allowed",
     "unroll.envs": "columns: one for each environment, or each agent",
 }
+_FACTORIES: Final = ("env", "raw_env", "parallel_env", "make", "make_env")
 # The shipped runs with whose settings another game of Atari begins.
 _ATARI: Final = {"ppo": "pong-ppo", "impala": "pong"}
 
@@ -48,11 +53,16 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     package = package_of(env_id)
     config = EnvConfig(id=f"{package}:{env_id}" if package else env_id)
     spaces, agents, _ = look_at(config)
+    mask = _mask(spaces)
+    if mask:
+        spaces = look_at(msgspec.structs.replace(config, mask=mask)).spaces
     name = _name(env_id)
     path = out or Path(f"{name}.toml")
     if path.exists():
         raise run_file.ConfigError(f"{path} is there already; choose another with --out")
-    preset = _preset(config, algorithm) or _columns(agents, algorithm)
+    preset = _preset(config, algorithm) or _of_agents(agents, algorithm)
+    if mask:
+        preset["env"] = {**preset.get("env", {}), "mask": mask}
     text = _text(config, spaces, preset, file=path.name, name=name, algorithm=algorithm)
     try:
         durable.write(path, text)
@@ -106,14 +116,28 @@ def _preset(config: EnvConfig, algorithm: str) -> Tables:
     return {"env": kept["env"], "algorithm": {"reward_clip": kept["algorithm"]["reward_clip"]}}
 
 
-def _columns(agents: int, algorithm: str) -> Tables:
+def _of_agents(agents: int, algorithm: str) -> Tables:
     """Returns what several agents need: whole environments in an unroll, as many as the algorithm's
     own columns take."""
     if not agents:
         return {}
     wanted = algorithm_defaults.DEFAULTS[algorithm]["unroll.envs"]
     assert isinstance(wanted, int)
-    return {"unroll": {"envs": -(-wanted // agents) * agents}}
+    return {"unroll": {"envs": -(-wanted // agents) * agents}, "evaluate": {}}
+
+
+def _mask(spaces: Spaces) -> str:
+    """Returns the part of the observation that by its name and size says what is allowed; "" =
+    none."""
+    choices = sum(spaces.action.categories)
+    return next(
+        (
+            leaf.name
+            for leaf in spaces.observation
+            if "mask" in leaf.name and choices and leaf.shape == (choices,)
+        ),
+        "",
+    )
 
 
 def _section(name: str, held: Mapping[str, Any]) -> str:
@@ -135,7 +159,9 @@ def _spec(config: EnvConfig) -> Any:
 
 
 def _name(env_id: str) -> str:
-    """Makes a run's name of an id: headrace/Catch-v0 -> catch."""
-    last = re.split(r"[/:]", env_id)[-1]
-    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"-v\d+$", "", last).lower()).strip("-")
+    """Makes a run's name of an id: headrace/Catch-v0 -> catch, and of a module where its factory
+    has a name that they all have."""
+    module, _, last = env_id.rpartition(":")
+    last = module.rpartition(".")[2] if last in _FACTORIES else last.rpartition("/")[2]
+    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"[-_]v\d+$", "", last).lower()).strip("-")
     return name or "run"

@@ -130,6 +130,7 @@ MAY_IMPORT = {
         "launch/config launch/local launch/process launch/results launch/roles learner "
         "learner/algorithms learner/batches learner/models"
     ),
+    "launch/bench/gates": "actors launch/config launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
 }
 # Of the learner's own files, those that a sampler needs, too.

@@ -10,7 +10,7 @@ from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool
 from headrace.actors.envs.convert import mask_of, spaces_of
-from headrace.actors.envs.make import make_env
+from headrace.actors.envs.make import make_any, make_env, spaces_of_any
 from headrace.actors.envs.toys import sleepers
 from headrace.actors.stepping.linux import minimise_timer_slack
 from headrace.actors.stepping.step_cost import StepCost, cost_of
@@ -40,14 +40,19 @@ def cores_of(run: run_file.Run) -> int:
 
 def env_cost(env: EnvConfig, seed: int) -> StepCost | None:
     """Measures one environment alone; None = only native code steps it, many at once."""
-    if env.id == "headrace/Sleeper-v0":
+    if env.id in ("headrace/Sleeper-v0", f"{sleepers.__name__}:Team"):
         return StepCost(sleepers.mean_step_s(env.kwargs), float(bool(env.kwargs.get("busy"))))
     if envpool.is_envpool(env) or atari.is_atari(env):
         return None
-    alone = make_env(env)
+    alone = make_any(env)
     try:
         return cost_of(
-            alone, spaces_of(alone, env), config=env, seed=seed, steps=_STEPS, longest_s=_LONGEST_S
+            alone,
+            spaces_of_any(alone, env),
+            config=env,
+            seed=seed,
+            steps=_STEPS,
+            longest_s=_LONGEST_S,
         )
     finally:
         alone.close()

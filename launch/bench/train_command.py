@@ -4,12 +4,18 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def train(run: str, options: Sequence[str], sets: Sequence[str] = ()) -> dict[str, Any]:
+def train(
+    run: str,
+    options: Sequence[str],
+    sets: Sequence[str] = (),
+    afterwards: Callable[[Path], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Returns the run's summary, and what `afterwards` finds in its folder."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         out = Path(folder) / "run"
         command = [
@@ -26,4 +32,4 @@ def train(run: str, options: Sequence[str], sets: Sequence[str] = ()) -> dict[st
         settings = [word for setting in sets for word in ("--set", setting)]
         subprocess.run([*command, *options, *settings], check=False)
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-        return summary
+        return summary if afterwards is None else summary | afterwards(out)

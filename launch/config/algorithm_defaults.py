@@ -104,10 +104,10 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "learner.lr": 1e-3,
     },
     "impala": {
-        # 16 x 4 x 1 = 64 new steps in a batch, beside them 3 x 64 of the newest 4096; one optimiser
+        # 16 x 2 x 1 = 32 new steps in a batch, beside them 3 x 32 of the newest 4096; one optimiser
         # step on all.
         "unroll.length": 16,
-        "unroll.envs": 4,
+        "unroll.envs": 2,
         "pacing.batch_unrolls": 1,
         "pacing.max_lag": 2,
         **_EVERY,

@@ -180,7 +180,8 @@ def opponent(how: EvaluateConfig, spaces: Spaces) -> PolicyLike | None:
             f"evaluate.against = {against!r} is no folder of a run; it is random, module:function,"
             " or one"
         )
-    found = load(folder)
+    one = (folder / checkpoint.MANIFEST).is_file()
+    found = load(folder.parent.parent, folder.name) if one else load(folder)
     if found.spaces.digest() != spaces.digest():
         raise ConfigError(
             f"evaluate.against = {against!r}: its policy was trained for {found.spaces}; this"

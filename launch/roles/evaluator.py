@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from headrace.actors import evaluator
-from headrace.actors.envs.make import probe
+from headrace.actors.envs.make import look_at
 from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
@@ -98,7 +98,11 @@ async def _evaluate(
         if run.evaluate.share < _LARGE_SHARE:
             os.nice(_NICE - _NICE_HURRIED)
         evaluator.check(run.env)
-        spaces = probe(run.env)
+        spaces, agents, _ = look_at(run.env)
+        if run.evaluate.against and agents < 2:
+            raise run_file.ConfigError(
+                f"evaluate.against: {run.env.id} has one agent, and there are no others"
+            )
         end.open((spaces.digest(), str(spaces)))
         try:
             reading.evaluator = EvaluationLoop(end, run, spaces, out=out, metrics=metrics)

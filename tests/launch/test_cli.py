@@ -14,7 +14,7 @@ import pytest
 
 from headrace.broker.protocol import messages
 from headrace.launch import arguments, benches, cli, examples
-from headrace.launch.bench import learning_gates
+from headrace.launch.bench.gates import learning_gates
 from headrace.launch.comparison import sweep
 from headrace.launch.config import run_file
 from headrace.launch.config.starts import run_folder

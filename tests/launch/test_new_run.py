@@ -49,6 +49,26 @@ def test_several_agents_fit_into_its_unrolls(algorithm: str, columns: int) -> No
     )
 
 
+def test_a_mask_is_found_and_others_are_suggested() -> None:
+    Path("taken.py").write_text(
+        "from gymnasium.spaces import Box, Dict, Discrete\n"
+        "from headrace.actors.envs.toys.several_agents import Nim\n"
+        "class Masked(Nim):\n"
+        "    def observation_space(self, agent):\n"
+        "        return Dict(stones=super().observation_space(agent),\n"
+        "                    action_mask=Box(0, 1, (3,), 'i1'),\n"
+        "                    mask_of_stones=Box(0, 1, (20,), 'i1'))\n"
+    )
+    assert cli.main(["new", "taken:Masked"]) == 0
+    run = run_file.load("masked.toml")
+    assert run.env.mask == "action_mask"
+    text = Path("masked.toml").read_text()
+    assert '# against = "random"' in text and "mask_of_stones" in text
+    assert cli.main(["new", "CartPole-v1"]) == 0
+    assert "mask" not in Path("cartpole.toml").read_text()
+    assert "against" not in Path("cartpole.toml").read_text()
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "appo", "impala"])
 def test_a_game_of_atari_begins_with_the_settings_of_the_shipped_one(algorithm: str) -> None:
     pytest.importorskip("ale_py")
@@ -94,6 +114,7 @@ def test_an_id_of_an_installed_package_is_found_without_its_name(
     [
         ("headrace/Catch-v0", "catch"),
         ("my.module:make_it", "make-it"),
+        ("pettingzoo.classic.connect_four_v3:raw_env", "connect-four"),
         ("MiniGrid-DoorKey-5x5-v0", "minigrid-doorkey-5x5"),
         ("ALE/Pong-v5", "pong"),
         ("!", "run"),

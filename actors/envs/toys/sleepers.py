@@ -113,3 +113,39 @@ def _normal_s() -> float:
     below = (1 + math.erf(z / math.sqrt(2))) / 2
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     return MEAN_S * below + DEVIATION_S * density
+
+
+class Team:
+    """Lets several agents act at the same time in a Sleeper, which takes as long for all as for
+    one. `kwargs`: the Sleeper's."""
+
+    def __init__(self, agents: int = 4, **kwargs: Any) -> None:
+        self._inner = Sleeper(**kwargs)
+        self.possible_agents = [f"agent_{number}" for number in range(agents)]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        del agent
+        return self._inner.observation_space
+
+    def action_space(self, agent: str) -> Any:
+        del agent
+        return self._inner.action_space
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        del options
+        self.agents = [*self.possible_agents]
+        return dict.fromkeys(self.agents, self._inner.reset(seed=seed)[0]), {}
+
+    def step(self, actions: Mapping[str, np.int64]) -> tuple[dict[str, Any], ...]:
+        """Tells all alike."""
+        seen, *told, _ = self._inner.step(next(iter(actions.values())))
+        if any(told[1:]):
+            self.agents = []
+        alike = [dict.fromkeys(actions, value) for value in (seen, float(told[0]), *told[1:])]
+        return (*alike, {})
+
+    def close(self) -> None:
+        self._inner.close()

@@ -69,3 +69,12 @@ def test_bare_environments_have_threads_and_seeds_of_their_own(
     again = began.pop(None)
     assert {seed: len(threads) for seed, threads in began.items()} == dict.fromkeys(SEEDS, 1)
     assert len(again) == len(set.union(*began.values())) == len(SEEDS)
+
+
+def test_several_agents_are_one_environment() -> None:
+    toys = "headrace.actors.envs.toys"
+    team = ideal.env_cost(EnvConfig(f"{toys}.sleepers:Team", {"kind": "tail"}), 1)
+    assert team == ideal.env_cost(EnvConfig("headrace/Sleeper-v0", {"kind": "tail"}), 1)
+    for name in ("Seats", "Nim"):
+        cost = ideal.env_cost(EnvConfig(f"{toys}.several_agents:{name}"), 1)
+        assert cost is not None and 0 < cost.seconds < 0.01

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from headrace.launch.bench import learning_gates
+from headrace.launch.bench.gates import learning_gates
 from headrace.launch.config import run_file
 
 Started: TypeAlias = tuple[str, list[str], tuple[str, ...]]  # run, options, settings
@@ -17,7 +17,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Stands in for training: seed 1 solves it, seed 2 never, the others too late."""
     calls: list[Started] = []
 
-    def train(run: str, options: list[str], sets: tuple[str, ...]) -> dict[str, Any]:
+    def train(run: str, options: list[str], sets: tuple[str, ...], _: Any) -> dict[str, Any]:
         calls.append((run, options, sets))
         seed, limit = int(options[1]), int(options[5])
         solved = {1: limit - 1, 2: None}.get(seed, limit + 500)
@@ -74,7 +74,7 @@ def test_a_gate_by_name(started: list[Started]) -> None:
 def test_a_gate_wants_nearly_every_run_and_no_slow_quarter(
     monkeypatch: pytest.MonkeyPatch, steps: list[int | None], quartiles: list[int], ok: bool
 ) -> None:
-    def train(_: str, options: list[str], __: object) -> dict[str, Any]:
+    def train(_: str, options: list[str], *__: object) -> dict[str, Any]:
         solved = steps[int(options[1]) - 1]
         return {"solved_at_steps": solved, "wall_s": 1.0, "mean_return": 9.0}
 

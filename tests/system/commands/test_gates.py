@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from headrace.launch.bench import learning_gates
+from headrace.launch.bench.gates import learning_gates
 
 QUICK = (
     "cartpole-impala",

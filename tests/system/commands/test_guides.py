@@ -11,7 +11,7 @@ import signal
 import socket
 from pathlib import Path
 
-from headrace.launch.bench.learning_gates import GATES
+from headrace.launch.bench.gates.learning_gates import GATES
 from tests.needs import missing
 from tests.system.conftest import LONG_S, Place, Process
 

@@ -126,3 +126,24 @@ def test_one_instance_of_four_is_slow_by_its_first_seed(monkeypatch: pytest.Monk
         env.reset()
         env.step(np.int64(0))
     assert [seconds for seconds in spent if seconds] == [0.1, 0.001, 0.001, 0.001]
+
+
+def test_a_team_takes_as_long_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    team, alone = sleepers.Team(agents=3, kind="tail"), sleepers.Sleeper(kind="tail")
+    times: list[float] = []
+    monkeypatch.setattr(time, "sleep", times.append)
+    seen, _ = team.reset(seed=5)
+    first = alone.reset(seed=5)[0]
+    assert [*seen] == ["agent_0", "agent_1", "agent_2"]
+    times.clear()
+    for step in range(1, sleepers.EPISODE + 1):
+        seen, paid, ended, cut, _ = team.step(dict.fromkeys(team.agents, np.int64(0)))
+        ours = times.copy()
+        times.clear()
+        first, reward, _, over, _ = alone.step(np.int64(0))
+        assert times == ours and len(ours) == 1
+        times.clear()
+        for agent in team.possible_agents:
+            np.testing.assert_array_equal(seen[agent], first)
+            assert (paid[agent], ended[agent], cut[agent]) == (reward, False, over)
+        assert bool(team.agents) is (step < sleepers.EPISODE)

@@ -10,9 +10,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from headrace.launch.bench import output
+from headrace.launch.bench.gates.games import HALF, Games, play
 from headrace.launch.bench.train_command import train
 from headrace.launch.config import run_file
 
@@ -24,15 +26,17 @@ PASS_RATE, SLOWEST = 0.95, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Requires of a run a mean return over 100 training episodes within `steps`."""
+    """Requires of a run a mean return over 100 training episodes within `steps`, or that what it
+    learned in `steps` plays as well against others as `games` say."""
 
     run: str
-    goal: float
+    goal: float  # counts for nothing where there are games
     steps: int
     sets: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
     long: bool = False  # runs only when named
     package: str = ""  # the environment's own, which may not be installed
+    games: tuple[Games, ...] = ()
 
 
 def _memory_gate(core: str, algorithm: str) -> Gate:
@@ -110,6 +114,25 @@ GATES: dict[str, Gate] = {
     "seats-5": Gate("seats", 9.5, 300_000),
     "shifts": Gate("seats", 0.95, 150_000, _SHIFTS),
     "nim": Gate("nim", 0.95, 150_000),
+    "tictactoe": Gate(
+        "tictactoe",
+        0.0,
+        2_000_000,
+        long=True,
+        package="pettingzoo",
+        games=(
+            Games("random", 1000, lost=0.0),
+            Games("headrace.launch.bench.gates.games:perfect_tictactoe", 1000, lost=0.05),
+        ),
+    ),
+    "connect-four": Gate(
+        "connect-four",
+        0.0,
+        3_000_000,
+        long=True,
+        package="pettingzoo",
+        games=(Games("random", 1000, won=0.95), Games(HALF, 1000, won=0.6, greedy=False)),
+    ),
     "pong": Gate("pong", 18, 10_000_000, seeds=(1,), long=True),
     **dict(_bare_gates()),
 }
@@ -128,7 +151,7 @@ def bench(names: Sequence[str] = (), runs: int = 0) -> dict[str, Any]:
         output.parameters(
             gate=name,
             run=gate.run,
-            goal=gate.goal,
+            goal="games" if gate.games else gate.goal,
             within=gate.steps,
             seeds=list(_seeds(gate, runs)),
             sets=" ".join(gate.sets) or "none",
@@ -177,6 +200,7 @@ def run_gate(name: str, *seeds: int) -> dict[str, Any]:
             solved_at_steps=summary["solved_at_steps"],
             wall_s=summary["wall_s"],
             mean_return=summary["mean_return"],
+            **({"games": json.dumps(summary["games"])} if gate.games else {}),
         )
     solved = [one["solved_at_steps"] for one in found]
     # A run that was not solved needs more steps than there are.
@@ -194,20 +218,22 @@ def run_gate(name: str, *seeds: int) -> dict[str, Any]:
         "solved_at_steps": solved,
         "wall_s": [one["wall_s"] for one in found],
         "mean_return": [one["mean_return"] for one in found],
+        **({"games": [one["games"] for one in found]} if gate.games else {}),
     }
 
 
 def _train(gate: Gate, seed: int) -> dict[str, Any]:
-    """Returns the run's summary; a run that left none counts as not solved."""
-    options = [
-        "--seed",
-        str(seed),
-        "--stop-return",
-        str(gate.goal),
-        "--stop-steps",
-        str(gate.steps),
-    ]
+    """Returns the run's summary; a run that left none counts as not solved. One that plays games
+    is solved at its end, if they all hold."""
+    goal = [] if gate.games else ["--stop-return", str(gate.goal)]
+    options = ["--seed", str(seed), *goal, "--stop-steps", str(gate.steps)]
+
+    def playing(folder: Path) -> dict[str, Any]:
+        played = [play(folder, games) for games in gate.games]
+        holds = all(one["holds"] for one in played)
+        return {"games": played, "solved_at_steps": gate.steps if holds else None}
+
     try:
-        return train(gate.run, options, gate.sets)
+        return train(gate.run, options, gate.sets, playing if gate.games else None)
     except (FileNotFoundError, json.JSONDecodeError):
-        return {"solved_at_steps": None, "wall_s": None, "mean_return": None}
+        return {"solved_at_steps": None, "wall_s": None, "mean_return": None, "games": []}

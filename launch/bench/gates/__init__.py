@@ -1,0 +1,1 @@
+"""Learning gates: what must learn, and how well."""
