@@ -177,7 +177,14 @@ class End(test_sampler.End):
 
 
 async def sampled(
-    config: EnvConfig, stepping: Stepping, *, length: int, envs: int, groups: int, count: int
+    config: EnvConfig,
+    stepping: Stepping,
+    *,
+    length: int,
+    envs: int,
+    groups: int,
+    count: int,
+    max_lag: int,
 ) -> End:
     """Plays so many unrolls of each stream, with new weights before each."""
     stepper = make_stepper(ActorConfig(groups=groups, stepping=stepping), config, envs=envs, seed=0)
@@ -190,6 +197,7 @@ async def sampled(
         batching_wait=BatchingWait(limit_s=0.0),
         crash_budget=CrashBudget("Cards", per_hour=0),
         metrics=SamplerMetrics(CollectorRegistry()),
+        max_lag=max_lag,
     )
     try:
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -234,17 +242,26 @@ def lived_by(unrolls: list[dict[str, NDArray[Any]]], column: int) -> list[Step]:
     wide=st.integers(1, 3),
     groups=st.integers(1, 2),
     length=st.integers(1, 6),
+    max_lag=st.sampled_from([0, 1, 1000]),
 )
 @settings(max_examples=40, deadline=None)
 def test_each_column_holds_what_its_agent_lived_through(
-    stepping: Stepping, seed: int, agents: int, wide: int, groups: int, length: int
+    stepping: Stepping, seed: int, agents: int, wide: int, groups: int, length: int, max_lag: int
 ) -> None:
     """No step is missing, double, or another's, whoever comes, goes and waits; and whatever an
     unroll's end cuts in two goes on in the next."""
     ALL.clear()
     config = EnvConfig(f"{__name__}:Cards", {"agents": agents, "seed": seed, "at": "{column}"})
     end = asyncio.run(
-        sampled(config, stepping, length=length, envs=agents * wide, groups=groups, count=8)
+        sampled(
+            config,
+            stepping,
+            length=length,
+            envs=agents * wide,
+            groups=groups,
+            count=8,
+            max_lag=max_lag,
+        )
     )
     for stream, unrolls in enumerate(end.unrolls):
         for column in range(agents * wide):
