@@ -53,7 +53,8 @@ def make_stepper(
     if choice.agents:
         parts = _environments(env, envs, choice.agents)
     if choice.why:
-        each = f", {parts} parts of each group side by side" if parts > 1 else ""
+        what = "environments in each group" if choice.agents else "parts of each group side by side"
+        each = f", {parts} {what}" if parts > 1 else ""
         log.info("stepping = %s: %s%s", choice.stepping, choice.why, each)
     if choice.turns:
         parts = envs

@@ -163,9 +163,12 @@ def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
     return made
 
 
-def opponent(how: EvaluateConfig, spaces: Spaces) -> PolicyLike | None:
+def opponent(
+    how: EvaluateConfig, spaces: Spaces, check: Callable[[run_file.Run], None] = lambda _: None
+) -> PolicyLike | None:
     """Returns who plays the other agents, as evaluate.against names it; None = nobody does.
-    ConfigError where it is nobody's name, or the policy of a run with other spaces."""
+    ConfigError where it is nobody's name, or the policy of a run with other spaces. `check` gets
+    the run of a folder before any code that it names is asked."""
     against = how.against
     if not against:
         return None
@@ -181,7 +184,9 @@ def opponent(how: EvaluateConfig, spaces: Spaces) -> PolicyLike | None:
             " or one"
         )
     one = (folder / checkpoint.MANIFEST).is_file()
-    found = load(folder.parent.parent, folder.name) if one else load(folder)
+    run_dir = folder.parent.parent if one else folder
+    check(starts.load_kept(run_dir))
+    found = load(run_dir, folder.name if one else None)
     if found.spaces.digest() != spaces.digest():
         raise ConfigError(
             f"evaluate.against = {against!r}: its policy was trained for {found.spaces}; this"

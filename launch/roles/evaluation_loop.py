@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headrace.actors import evaluator, users_code
 from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.evaluator import Scores
@@ -17,7 +18,7 @@ from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
-from headrace.launch.results import confidence, loaded_run
+from headrace.launch.results import confidence
 from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
 from headrace.learner.spaces import Spaces
 
@@ -35,12 +36,13 @@ class EvaluationLoop:
         *,
         out: Path | None,
         metrics: EvaluatorMetrics,
+        against: PolicyLike | None = None,
     ) -> None:
         self._end, self._run, self._spaces, self._metrics = end, run, spaces, metrics
         self._results = EvaluationResults(out, run, spaces) if out is not None else None
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
-        self._against = loaded_run.opponent(run.evaluate, spaces)
+        self._against = against
         self._began = time.monotonic()
         self.game: EvaluationThread | None = None  # the evaluation that is being played
         # The highest mean, and of which version: "" = of the return; ".metric.NAME".

@@ -25,6 +25,7 @@ from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run, toml_text
 from headrace.launch.process import descriptors, folder_lock, logs, runtime, sd_notify
+from headrace.launch.results import loaded_run
 from headrace.launch.roles.evaluation_loop import EvaluationLoop
 from headrace.launch.roles.evaluation_results import EvaluatorMetrics
 from headrace.launch.roles.options import PeerOptions
@@ -105,7 +106,12 @@ async def _evaluate(
             )
         end.open((spaces.digest(), str(spaces)))
         try:
-            reading.evaluator = EvaluationLoop(end, run, spaces, out=out, metrics=metrics)
+            against = loaded_run.opponent(
+                run.evaluate, spaces, lambda other: allowing.check(other, prefixes)
+            )
+            reading.evaluator = EvaluationLoop(
+                end, run, spaces, out=out, metrics=metrics, against=against
+            )
             await reading.evaluator.run()
             log.info("the run is over: %s", end.over)
         finally:

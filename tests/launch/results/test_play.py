@@ -14,10 +14,11 @@ import pytest
 from imageio import v2 as imageio
 from PIL import Image, ImageSequence
 
-from headrace.actors.config import EnvConfig
+from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.make import probe
 from headrace.actors.evaluator import Scores
 from headrace.launch import cli
+from headrace.launch.config import run_file
 from headrace.launch.results import loaded_run, play
 from headrace.launch.results.video import Gif, Video, VideoError
 from headrace.learner.spaces import Leaf, Spaces, discrete
@@ -338,3 +339,18 @@ def test_who_cannot_be_played_against_is_said_in_a_line(
     if against == "cards":
         against = str(leave(leave_run, tmp_path / "cards", "Cards"))
     assert words in refused(capsys, str(mine), "--set", f"evaluate.against={against}")
+
+
+def test_code_of_an_opponent_s_run_is_asked_for_first(
+    leave_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker may name any folder of the machine."""
+    other = nim(leave_run, tmp_path / "other", seed=5)
+    how = EvaluateConfig(against=str(other))
+    monkeypatch.setattr(loaded_run, "build", lambda *_, **__: pytest.fail("its code was asked"))
+
+    def check(run: run_file.Run) -> None:
+        raise run_file.ConfigError(f"not {run.env.id}")
+
+    with pytest.raises(run_file.ConfigError, match="not headrace"):
+        loaded_run.opponent(how, probe(EnvConfig(NIM)), check)
