@@ -23,6 +23,7 @@ def files() -> dict[str, str]:
 
 def test_the_page_shows_these_files() -> None:
     assert sorted(files()) == [
+        "against.toml",
         "cost.py",
         "costly.toml",
         "halls.py",
@@ -34,6 +35,7 @@ def test_the_page_shows_these_files() -> None:
         "pursuit.toml",
         "reach.py",
         "reach.toml",
+        "turns.toml",
         "walk.py",
         "walk.toml",
     ]

@@ -45,8 +45,11 @@ class Cluster:
         gone = {raylet}
         while more := {each for each in parents if parents[each] in gone} - gone:
             gone |= more
-        for each in gone:
-            os.kill(each, signal.SIGSTOP)  # nobody shall say goodbye
+        for each in sorted(gone):
+            try:
+                os.kill(each, signal.SIGSTOP)  # nobody shall say goodbye
+            except ProcessLookupError:  # it has ended by itself meanwhile
+                gone.discard(each)
         memory = [folder for each in gone for folder in held_memory(each)]
         for each in gone:
             os.kill(each, signal.SIGKILL)
