@@ -71,7 +71,8 @@ def test_bare_environments_have_threads_and_seeds_of_their_own(
     assert len(again) == len(set.union(*began.values())) == len(SEEDS)
 
 
-def test_several_agents_are_one_environment() -> None:
+def test_several_agents_are_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ideal, "_LONGEST_S", 0.1)
     toys = "headrace.actors.envs.toys"
     team = ideal.env_cost(EnvConfig(f"{toys}.sleepers:Team", {"kind": "tail"}), 1)
     assert team == ideal.env_cost(EnvConfig("headrace/Sleeper-v0", {"kind": "tail"}), 1)
