@@ -59,8 +59,8 @@ class Worker:
         self._shared = shared = SharedFrame(task.memory, task.made, workers=task.workers)
         self._wake, self._news = task.wakes[number], task.news
         groups = shared.groups_of(number)
-        kind, self._together = group_kind(task.made), task.made.together
-        together = self._together
+        kind = group_kind(task.made)
+        self._together = together = task.made.together
         self._groups = {
             group: kind(
                 GroupSpec(task.made, group * together, shared.books, self._report, self._pause),
@@ -69,9 +69,11 @@ class Worker:
             for group in groups
         }
         # A fork has its parent's random numbers; environments that use the global ones must not
-        # all play the same.
-        first = groups[0]
-        seed = task.made.seed + first + 1_000_003 * shared.books.restarts[first]
+        # all play the same, nor one as it did before its process died: that counts as a restart
+        # only once it is made again.
+        first = groups[0] * together
+        lives = shared.books.restarts[first] + bool(shared.done[groups[0]])
+        seed = task.made.seed + first + 1_000_003 * lives
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
 

@@ -1,7 +1,10 @@
 """Environments whose agents take turns: each way to step them, against the environment itself."""
 
 import asyncio
+import os
+import random
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +17,7 @@ from headrace.actors.envs.make import make_any, make_env, probe
 from headrace.actors.envs.toys.several_agents import Nim
 from headrace.actors.evaluator import play as evaluate
 from headrace.actors.stepping.choose import make_stepper
+from headrace.actors.stepping.processes.process_stepper import ProcessStepper
 from headrace.actors.stepping.stepper import EnvFailure, EnvsSpec, Stepper
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 from tests.actors.stepping.test_stepping import WAYS
@@ -304,3 +308,45 @@ def test_pettingzoo_s_own_are_recognised() -> None:
         assert turns.stepper.failures() == []
 
     play(stepper, story)
+
+
+class Dice(Nim):
+    """Shows what the process's own dice give, and takes its process down in the first step of its
+    first life."""
+
+    def __init__(self, folder: str, column: int) -> None:
+        super().__init__()
+        self._lived = Path(folder) / f"lived-{column}"
+
+    def last(self) -> tuple[Any, ...]:
+        seen, *rest = super().last()
+        seen[0] = random.random()
+        return seen, *rest
+
+    def step(self, action: int | None) -> None:
+        if not self._lived.exists():
+            self._lived.touch()
+            os._exit(3)
+        super().step(action)
+
+
+@pytest.mark.processes
+def test_a_second_life_of_a_process_draws_other_numbers(tmp_path: Path) -> None:
+    config = of("Dice", folder=str(tmp_path), column="{column}")
+    shown: dict[int, list[float]] = {0: [], 1: []}
+
+    async def story(turns: Turns) -> None:
+        for _ in range(2):
+            for number, first in shown.items():
+                group = await turns.turn(range(2 * number, 2 * number + 2))
+                first.append(float(turns.frame.obs["obs"][group][0]))
+                turns.stepper.send(group, np.array([0]))
+        failures: list[EnvFailure] = []
+        while len(failures) < 2:
+            failures += turns.stepper.failures()
+            await asyncio.sleep(0.01)
+        assert sorted(failure.env for failure in failures) == [0, 2]
+
+    play(ProcessStepper(spec_of(config, envs=2)), story)
+    drawn = [number for lives in shown.values() for number in lives]
+    assert len(set(drawn)) == 4, drawn
