@@ -42,6 +42,11 @@ class Scores(NamedTuple):
     # By name in env.metrics: last values of the episodes that gave it, in the order of their ends.
     metrics: Mapping[str, list[float]] = MappingProxyType({})
 
+    @property
+    def outcomes(self) -> tuple[int, int]:
+        """Counts games won and lost: those that paid more than 0, or less."""
+        return sum(one > 0 for one in self.returns), sum(one < 0 for one in self.returns)
+
 
 class StoppedError(Exception):
     """Ends an evaluation that was told to stop; nothing of what was played counts."""
@@ -105,6 +110,12 @@ def check(config: EnvConfig) -> None:
         )
 
 
+def check_others(config: EnvConfig, agents: int) -> None:
+    """Raises EnvError when nobody but the policy can play in an environment of so many agents."""
+    if agents < 2:
+        raise EnvError(f"evaluate.against: {config.id} has one agent, and there are no others")
+
+
 class _EnvTable:
     """Steps environments side by side; each of their agents is a group of one in the frame that the
     network sees."""
@@ -140,8 +151,8 @@ class _EnvTable:
             check_spaces(config, self._spaces, env)
         first = self.envs[0]
         self._agents = first.agents
-        if len(self._sides) > len(self._agents):
-            raise EnvError(f"evaluate.against: {config.id} has one agent, and there are no others")
+        if len(self._sides) > 1:
+            check_others(config, len(self._agents))
         self._writer = Writer(first.single_observation_space, self._spaces)
         groups = self.places * len(self._agents)
         self._frame = frame = Frame.empty(self._spaces, groups=groups, envs=1)

@@ -1,5 +1,6 @@
-"""Who plays the other agents while a policy is scored: policies that are not trained."""
+"""Makes players that are not trained, for the other agents while a policy is scored."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,66 +15,56 @@ from headrace.learner.spaces import Spaces
 RANDOM = "random"
 _KEY = "evaluate.against"
 
+Seen = dict[str, NDArray[Any]]  # parts of the observation, a row for each agent that is to act
+Moves = Callable[[Seen, int], NDArray[Any]]  # as many rows of actions, choices counted from 0
 
-class RandomPlayer:
-    """Draws every action evenly, of those that are allowed."""
+
+class Player:
+    """Plays by a function, as a policy that remembers nothing."""
 
     memory, previous, version = 0, False, 0
 
-    def __init__(self, spaces: Spaces, seed: int) -> None:
-        self._action = spaces.action
-        self._mask = next((leaf.name for leaf in spaces.observation if leaf.mask), "")
-        self._dice = np.random.default_rng(seed)
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
 
     def act(
-        self,
-        obs: dict[str, NDArray[np.generic]],
-        memory: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
+        self, obs: Seen, memory: NDArray[np.float32] | None = None, *, greedy: bool = False
     ) -> tuple[NDArray[Any], NDArray[np.float32], None]:
         """Returns a row of an action for each row of the observation."""
         del memory, greedy
         count = len(next(iter(obs.values())))
-        rows = random_rows(self._action, self._dice, count, obs.get(self._mask))
-        return rows, np.zeros(count, np.float32), None
-
-
-class OwnPlayer:
-    """Asks a function of the user's, which is given a dict of arrays, a row for each agent that is
-    to act, and returns as many rows of actions, choices counted from 0."""
-
-    memory, previous, version = 0, False, 0
-
-    def __init__(self, name: str, spaces: Spaces) -> None:
-        self._name, self._action = name, spaces.action
-        self._own = named_code.function(_KEY, name)
-
-    def act(
-        self,
-        obs: dict[str, NDArray[np.generic]],
-        memory: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> tuple[NDArray[Any], NDArray[np.float32], None]:
-        """Returns a row of an action for each row of the observation; OwnCodeError if the function
-        fails, or gives something else."""
-        del memory, greedy
-        count = len(next(iter(obs.values())))
-        try:
-            rows = np.asarray(self._own(obs), self._action.dtype)
-        except Exception as error:
-            raise OwnCodeError(
-                f'{_KEY} = "{self._name}" failed, mend it: {named_code.one_line(error)}'
-            ) from error
-        if rows.shape != (count, *self._action.shape):
-            raise OwnCodeError(
-                f'{_KEY} = "{self._name}" gives {[*rows.shape]} for {count} agents; it must give'
-                f" {[count, *self._action.shape]}"
-            )
-        return rows, np.zeros(count, np.float32), None
+        return self._moves(obs, count), np.zeros(count, np.float32), None
 
 
 def player(against: str, spaces: Spaces, seed: int) -> PolicyLike:
-    """Returns who plays by this value of evaluate.against, if it names no folder."""
-    return RandomPlayer(spaces, seed) if against == RANDOM else OwnPlayer(against, spaces)
+    """Returns who plays by this value of evaluate.against, if it names no folder; OwnCodeError
+    where there is no such function."""
+    return Player(_drawn(spaces, seed) if against == RANDOM else _own(against, spaces))
+
+
+def _drawn(spaces: Spaces, seed: int) -> Moves:
+    """Draws every action evenly, of those that are allowed."""
+    mask = next((leaf.name for leaf in spaces.observation if leaf.mask), "")
+    dice = np.random.default_rng(seed)
+    return lambda seen, count: random_rows(spaces.action, dice, count, seen.get(mask))
+
+
+def _own(name: str, spaces: Spaces) -> Moves:
+    """Asks a function of the user's; OwnCodeError if it fails, or gives something else."""
+    own, action = named_code.function(_KEY, name), spaces.action
+
+    def checked(seen: Seen, count: int) -> NDArray[Any]:
+        try:
+            rows = np.asarray(own(seen), action.dtype)
+        except Exception as error:
+            raise OwnCodeError(
+                f'{_KEY} = "{name}" failed, mend it: {named_code.one_line(error)}'
+            ) from error
+        if rows.shape != (count, *action.shape):
+            raise OwnCodeError(
+                f'{_KEY} = "{name}" gives {[*rows.shape]} for {count} agents; it must give'
+                f" {[count, *action.shape]}"
+            )
+        return rows
+
+    return checked

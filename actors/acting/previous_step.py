@@ -21,7 +21,8 @@ class PreviousStep:
         count, action = frame.groups * frame.envs, spaces.action
         self._frame = frame
         self._choices = len(action.categories)
-        self.memory = np.zeros((count, memory), np.float32) if memory else None
+        self._memory_rows = np.zeros((count, memory), np.float32)
+        self.memory = self._memory_rows if memory else None  # None = the network has none
         self._none = _none(action)
         self._action = np.full((count, *action.shape), self._none, action.dtype)
         self._reward = np.zeros(count, np.float32)
@@ -36,7 +37,7 @@ class PreviousStep:
         self.idle = not memory and not previous
         # Only of agents that take turns, whose unroll may end while a step waits for its answer:
         # what their rows held before that step.
-        self._then = None if frame.turns == 1 else (self._action.copy(), np.copy(self._memory_rows))
+        self._then = None if frame.turns == 1 else (self._action.copy(), self._memory_rows.copy())
         self._unanswered = np.zeros(count, np.bool_)
 
     def acted(self, rows: Rows, actions: NDArray[Any], memory: NDArray[np.float32] | None) -> None:
@@ -83,10 +84,6 @@ class PreviousStep:
             out["before.action"] = action[None]
             out["before.reward"] = self._reward[columns][None]
         return out
-
-    @property
-    def _memory_rows(self) -> NDArray[np.float32]:
-        return np.empty((len(self._action), 0), np.float32) if self.memory is None else self.memory
 
     def _shown(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Bounds the numbers as learner/batches/frames.py does for the learner."""

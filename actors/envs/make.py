@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
-from headrace.actors.envs.agents.kinds import AnyEnv, agents_in, takes_turns
+from headrace.actors.envs.agents.kinds import AnyEnv, agents_in, has_agents, takes_turns
 from headrace.actors.envs.agents.parallel import ParallelEnv, spaces_of_agents
 from headrace.actors.envs.agents.turns import TurnsEnv
 from headrace.actors.envs.convert import Env, EnvError, as_data, spaces_of
@@ -161,7 +161,7 @@ def look_at(config: EnvConfig) -> Look:
 
 def spaces_of_any(env: Any, config: EnvConfig) -> Spaces:
     """Returns the spaces of an environment, of each of a vector's, or of each of its agents."""
-    if hasattr(env, "possible_agents"):
+    if has_agents(env):
         return as_data(*spaces_of_agents(env, config.id), config)
     return spaces_of(env, config)
 
@@ -209,7 +209,7 @@ def _register_namespace(name: str) -> None:
 
 
 def _check_kind(env: object, where: str) -> None:
-    if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
+    if not isinstance(env, gymnasium.Env) and not has_agents(env):
         raise EnvError(f"{where} made a {type(env).__name__}, which is no gymnasium.Env")
 
 

@@ -90,7 +90,7 @@ def result_text(
             f" episodes, {how}",
             f"return      mean {returns.mean:.2f}{known}, min {min(scores.returns):.2f},"
             f" max {max(scores.returns):.2f}",
-            *([_outcomes(scores.returns, against)] if against else []),
+            *([_outcomes(scores, against)] if against else []),
             f"length      mean {sum(lengths) / len(lengths):.1f}, min {min(lengths)},"
             f" max {max(lengths)}",
             *(
@@ -104,12 +104,10 @@ def result_text(
     )
 
 
-def _outcomes(returns: Sequence[float], against: str) -> str:
-    """Counts what a game that is won or lost pays: more than 0, or less."""
-    won, lost = (sum(sign * one > 0 for one in returns) for sign in (1, -1))
-    return (
-        f"outcome     {won} won, {len(returns) - won - lost} drawn, {lost} lost against {against}"
-    )
+def _outcomes(scores: evaluator.Scores, against: str) -> str:
+    won, lost = scores.outcomes
+    drawn = len(scores.returns) - won - lost
+    return f"outcome     {won} won, {drawn} drawn, {lost} lost against {against}"
 
 
 def _sections(run_dir: Path, sets: Sequence[str]) -> tuple[EnvConfig, EvaluateConfig]:

@@ -100,10 +100,8 @@ async def _evaluate(
             os.nice(_NICE - _NICE_HURRIED)
         evaluator.check(run.env)
         spaces, agents, _ = look_at(run.env)
-        if run.evaluate.against and agents < 2:
-            raise run_file.ConfigError(
-                f"evaluate.against: {run.env.id} has one agent, and there are no others"
-            )
+        if run.evaluate.against:
+            evaluator.check_others(run.env, agents)
         end.open((spaces.digest(), str(spaces)))
         try:
             against = loaded_run.opponent(

@@ -30,7 +30,7 @@ CHOICES = 5
 
 
 class Step(NamedTuple):
-    """What an agent lived through between two of its turns."""
+    """Holds what an agent lived through between two of its turns."""
 
     seen: tuple[float, ...]
     action: int

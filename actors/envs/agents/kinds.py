@@ -1,4 +1,4 @@
-"""Which kind an environment is: of one agent, of several at the same time, or of turns."""
+"""Tells which kind an environment is: of one agent, of several at the same time, or of turns."""
 
 from typing import Any, TypeAlias
 
@@ -12,14 +12,19 @@ AnyEnv: TypeAlias = "gymnasium.Env[Any, Any] | ParallelEnv | TurnsEnv"
 AnyPlay: TypeAlias = Play | TurnsPlay | SoloPlay
 
 
+def has_agents(env: object) -> bool:
+    """Tells whether it is an environment of several agents."""
+    return hasattr(env, "possible_agents")
+
+
 def agents_in(env: Any) -> int:
     """Returns how many agents may ever play in it; 0 = it is no environment of several."""
-    return len(env.possible_agents) if hasattr(env, "possible_agents") else 0
+    return len(env.possible_agents) if has_agents(env) else 0
 
 
 def takes_turns(env: object) -> bool:
     """Tells whether its agents act one after another."""
-    return hasattr(env, "possible_agents") and hasattr(env, "last")
+    return has_agents(env) and hasattr(env, "last")
 
 
 def play_of(env: Any) -> AnyPlay:

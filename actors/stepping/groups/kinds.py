@@ -1,4 +1,4 @@
-"""Which group steps which environments."""
+"""Chooses the group that steps an environment, by its kind."""
 
 from headrace.actors.stepping.groups.agents import AgentsGroup
 from headrace.actors.stepping.groups.group import EnvGroup, Group

@@ -50,7 +50,7 @@ def play(folder: Path, games: Games) -> dict[str, Any]:
         how,
         against=loaded_run.opponent(how, found.spaces),
     )
-    won, lost = (sum(sign * one > 0 for one in scores.returns) / games.episodes for sign in (1, -1))
+    won, lost = (count / games.episodes for count in scores.outcomes)
     holds = won >= games.won and lost <= games.lost
     return {"against": games.against, "won": won, "lost": lost, "holds": holds}
 

@@ -1,4 +1,4 @@
-"""Who plays the other agents while a policy is scored."""
+"""Tests who plays the other agents while a policy is scored."""
 
 from typing import Any, cast
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headrace.actors.acting.opponents import RandomPlayer, player
+from headrace.actors.acting.opponents import RANDOM, player
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
@@ -110,14 +110,14 @@ def test_agents_that_act_at_the_same_time_have_sides_too() -> None:
 
 def test_a_random_player_draws_what_is_allowed() -> None:
     leaves = Leaf("obs", "<f4", (2,)), Leaf("may", "|u1", (4,), mask=True)
-    dice = RandomPlayer(Spaces(leaves, discrete(4)), seed=1)
+    dice = player(RANDOM, Spaces(leaves, discrete(4)), seed=1)
     seen: dict[str, NDArray[Any]] = {
         "obs": np.zeros((200, 2), np.float32),
         "may": np.array([[0, 1, 0, 1]] * 200, np.uint8),
     }
     rows, logp, memory = dice.act(seen)
     assert set(rows.tolist()) == {1, 3} and logp.shape == (200,) and memory is None
-    again = RandomPlayer(Spaces(leaves, discrete(4)), seed=1).act(seen)[0]
+    again = player(RANDOM, Spaces(leaves, discrete(4)), seed=1).act(seen)[0]
     np.testing.assert_array_equal(rows, again)
 
 
@@ -136,7 +136,7 @@ def test_a_function_that_does_not_play_is_said_in_a_line(name: str, words: str) 
 
 def test_where_nobody_else_plays_nobody_is_played_against() -> None:
     cartpole = EnvConfig("CartPole-v1")
-    dice = RandomPlayer(probe(cartpole), 1)
+    dice = player(RANDOM, probe(cartpole), 1)
     with pytest.raises(EnvError, match="CartPole-v1 has one agent, and there are no others"):
         play(dice, cartpole, probe(cartpole), HOW, against=dice)
 
