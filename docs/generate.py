@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from grafana.generate import reference
 from grafana.generate.registries import all_metrics
-from headrace.launch import arguments, examples
+from headrace.launch import cli, examples
 from headrace.launch.config import algorithm_defaults, run_file, toml_text
 from headrace.learner.history import columns
 
@@ -103,7 +103,7 @@ def _rule(default: algorithm_defaults.Default) -> str:
 def commands() -> str:
     """Returns the page of all commands with their options and examples."""
     parts = [_COMMANDS]
-    for name, command, words in _commands(arguments.parser()):
+    for name, command, words in _commands(cli.parser()):
         lines = "\n".join(line for line in examples.command_lines(name))
         rows = [_option(action) for action in command._actions if _is_shown(action)]
         table = _table(("option", "meaning"), rows)

@@ -4,11 +4,16 @@ import argparse
 import errno
 import re
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from headrace.actors.config import STEPPINGS
 from headrace.broker.protocol.fields import MOST_NAME
+from headrace.launch.config import run_file
 from headrace.launch.process import logs
+
+# What a run may be, in words.
+RUNS: Final = f"a TOML file, or one of: {', '.join(run_file.shipped())}"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -109,6 +114,10 @@ def seconds(word: str) -> float:
 # ---- options -------------------------------------------------------------------------------------
 
 
+def run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help=RUNS)
+
+
 def run_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", type=path, metavar="RUN_DIR", help="the run's folder, as headrace train wrote it"
@@ -185,6 +194,11 @@ def log_form(parser: argparse.ArgumentParser) -> None:
         help=f"lines for people, or JSON; auto: by whether this is a terminal;"
         f" default: {logs.VARIABLE}, else auto",
     )
+
+
+def start_log(role: str, given: argparse.Namespace) -> None:
+    """Starts the log of a command that has --log."""
+    logs.start(role, quiet=given.log_level == "warning", form=logs.chosen(given.log))
 
 
 def metrics(

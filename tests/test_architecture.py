@@ -132,6 +132,12 @@ MAY_IMPORT = {
     ),
     "launch/bench/gates": "actors launch/config launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
+    "launch/commands": (
+        "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "
+        "launch/config launch/deploy launch/doctor launch/explain launch/export launch/local "
+        "launch/monitor launch/node launch/on_ray launch/one_process launch/process launch/results "
+        "launch/roles launch/search launch/sinks launch/trace"
+    ),
 }
 # Of the learner's own files, those that a sampler needs, too.
 FOR_ACTORS = {"learner.weights", "learner.spaces", "learner.config"}

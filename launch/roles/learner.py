@@ -19,7 +19,7 @@ from headrace.launch.roles import learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_parts import LearnerParts
 from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
 from headrace.launch.roles.role import Role
-from headrace.launch.shared_options import log_form
+from headrace.launch.shared_options import log_form, start_log
 from headrace.learner.algorithms import own_loss
 from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.batches.receiver import UnrollReceiver
@@ -222,7 +222,7 @@ def main(given: argparse.Namespace | None = None) -> int:
         # Else they would keep the folder from the next torchrun's ranks. Not by SIGTERM: one that
         # hangs, or waits in a collective for one that does, would not hear of it.
         runtime.die_with_parent(by=signal.SIGKILL)
-    logs.start("learner", quiet=given.log_level == "warning", form=logs.chosen(given.log))
+    start_log("learner", given)
     run = run_file.load(given.run, given.set)
     options = learner_options(given, run)
     if not given.final:  # else it is part of `headrace train`, which has seen to the run

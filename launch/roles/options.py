@@ -1,4 +1,4 @@
-"""The options of the roles' command lines. Needs no torch: help texts stay quick."""
+"""The options of the roles, and the arguments of the learner. Needs no torch: help texts stay quick."""
 
 import argparse
 import os
@@ -98,86 +98,6 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)
-
-
-def broker_arguments(broker: argparse.ArgumentParser) -> None:
-    broker.add_argument("--run", required=True, help="a TOML file, or the name of a shipped run")
-    shared_options.sets(broker)
-    broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
-    broker.add_argument(
-        "--report", type=shared_options.path, help="write the final numbers here as JSON"
-    )
-    broker.add_argument(
-        "--ledger", type=shared_options.path, help="write what became of unrolls into this folder"
-    )
-    broker.add_argument(
-        "--insecure", action="store_true", help="listen beyond this machine even without keys"
-    )
-    shared_options.key(broker, "broker.key in the folder security.keys")
-    shared_options.metrics(broker)
-    shared_options.page_name(broker)
-    shared_options.log_form(broker)
-
-
-def actor_arguments(actor: argparse.ArgumentParser) -> None:
-    shared_options.broker_address(actor)
-    shared_options.peer_name(actor, "shown in logs; default: host and process id")
-    actor.add_argument(
-        "--seed", type=shared_options.seed, help="of its environments; default: random"
-    )
-    shared_options.sampling(actor)
-    actor.add_argument(
-        "--shelf",
-        type=shared_options.path,
-        metavar="PATH",
-        help="take weights from this machine's shared memory, where headrace node puts them",
-    )
-    shared_options.sent_run(actor, key_default="none")
-
-
-def node_arguments(node: argparse.ArgumentParser) -> None:
-    shared_options.broker_address(node)
-    node.add_argument(
-        "--samplers",
-        type=shared_options.size,
-        metavar="N|FILE",
-        help="how many, or a file that says it, which SIGHUP reads again; default, also where that"
-        " file is not there: one for each core it may use",
-    )
-    node.add_argument(
-        "--notice",
-        type=shared_options.notice,
-        metavar="FILE|URL",
-        help="drain and end as soon as this file is there, or this address answers 200 with a body"
-        " that is not empty, FALSE or NONE: the machine is to be taken away",
-    )
-    node.add_argument(
-        "--notice-header",
-        type=shared_options.header,
-        metavar="'NAME: VALUE'",
-        help="asked with it: a token, or what the cloud wants to see",
-    )
-    shared_options.peer_name(
-        node,
-        "shown in logs; its samplers are NAME-0, ..; default: host; the second on a machine"
-        " is NAME.2",
-    )
-    shared_options.sampling(node)
-    shared_options.sent_run(node, key_default="none; a sampler's")
-
-
-def evaluator_arguments(evaluate: argparse.ArgumentParser) -> None:
-    shared_options.broker_address(evaluate)
-    shared_options.peer_name(evaluate, "shown in logs; default: host and process id")
-    evaluate.add_argument(
-        "--out",
-        type=shared_options.path,
-        help="the run's folder: evaluations and the best weights go there",
-    )
-    evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
-    evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
-    evaluate.add_argument("--share", type=float, help="of this machine; default: the run's")
-    shared_options.sent_run(evaluate, key_default="none")
 
 
 def learner_options(given: argparse.Namespace, run: run_file.Run) -> LearnerOptions:

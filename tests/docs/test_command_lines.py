@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.launch import arguments
+from headrace.launch import cli
 from headrace.launch.comparison import sweep
 from headrace.launch.config import run_file
 from tests.docs.pages import NAMES, PAGES, ROOT, inline, lines
@@ -37,7 +37,7 @@ _KEY = re.compile(
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    for action in arguments.parser()._actions:
+    for action in cli.parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     raise AssertionError("the parser has no commands")
@@ -67,7 +67,7 @@ def settings(run: str, sets: list[str]) -> None:
 @every_page
 def test_what_it_says_to_type_can_be_typed(page: Path) -> None:
     for words in typed(page):
-        given = arguments.parser().parse_args(words)
+        given = cli.parser().parse_args(words)
         if sets := getattr(given, "set", None):
             settings(getattr(given, "run", None) or "none", sets)
 

@@ -1,8 +1,9 @@
 """The command line: what each command is given, and how it refuses."""
 
-import argparse
+import importlib
 import inspect
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 
 from headrace.broker.protocol import messages
-from headrace.launch import arguments, benches, cli, examples
+from headrace.launch import cli, commands, examples
 from headrace.launch.bench.gates import learning_gates
+from headrace.launch.commands import bench
+from headrace.launch.commands.command import Command
 from headrace.launch.comparison import sweep
 from headrace.launch.config import run_file
 from headrace.launch.config.starts import run_folder
@@ -38,28 +41,30 @@ def calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, result: int =
     return seen
 
 
-def test_every_command_has_something_to_do() -> None:
-    listed = next(
-        action
-        for action in arguments.parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    assert set(listed.choices) == set(cli._COMMANDS)
+def test_every_command_that_is_declared_can_be_called() -> None:
+    declared = [
+        command
+        for found in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}.")
+        for command in vars(importlib.import_module(found.name)).values()
+        if isinstance(command, Command)
+    ]
+    assert declared
+    assert sorted(map(id, declared)) == sorted(map(id, cli.COMMANDS.values()))
 
 
-@pytest.mark.parametrize("name", benches.NAMES)
+@pytest.mark.parametrize("name", bench.NAMES)
 def test_every_benchmark_has_something_to_do(name: str) -> None:
-    assert f'"{name}"' in inspect.getsource(benches.bench)
+    assert f'"{name}"' in inspect.getsource(bench._bench) + inspect.getsource(bench._quick)
 
 
-@pytest.mark.parametrize("command", list(cli._COMMANDS))
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0 and command in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", list(cli._COMMANDS))
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_every_command_has_examples_that_it_takes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +76,7 @@ def test_every_command_has_examples_that_it_takes(
     for line in examples.command_lines(command):
         assert f"\n  {line}\n" in shown
     for line in own:
-        given = arguments.parser().parse_args(shlex.split(line)[1:])
+        given = cli.parser().parse_args(shlex.split(line)[1:])
         assert given.command == command
         run = getattr(given, "run", None)
         assert run in (None, "mine.toml", *run_file.shipped())
@@ -87,7 +92,7 @@ def test_alone_it_shows_the_help(
     shown = capsys.readouterr()
     assert shown.err == "" and "headrace train cartpole" in shown.out
     # A long name has a line of its own.
-    assert all(re.search(rf"\n    {command}[ \n]", shown.out) for command in cli._COMMANDS)
+    assert all(re.search(rf"\n    {command}[ \n]", shown.out) for command in cli.COMMANDS)
 
 
 def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -265,7 +270,7 @@ def test_a_name_that_no_broker_takes_ends_at_the_door(
 
 @pytest.mark.parametrize("name", ["n" * 192, "node 7 (Köln)"])
 def test_names_that_travel_with_the_number_of_a_nodes_sampler(name: str) -> None:
-    given = arguments.parser().parse_args(["node", "--broker", "ipc:///b", "--name", name])
+    given = cli.parser().parse_args(["node", "--broker", "ipc:///b", "--name", name])
     hello = messages.Hello("actor", f"{given.name}-1023", 1, run="r" * 64, spaces="s" * 32)
     frames: list[Any] = messages.encode(hello)
     assert messages.decode(frames)[0] == hello

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from headrace.launch import arguments
+from headrace.launch import cli
 from headrace.launch.config import run_file
 from tests.needs import missing
 from tests.test_architecture import ROOT
@@ -31,7 +31,7 @@ def test_compose_takes_it() -> None:
 def test_every_command_is_one_that_headrace_takes() -> None:
     assert set(SERVICES) == {*OURS, "prometheus", "grafana"}
     for name, command in OURS.items():
-        given = arguments.parser().parse_args(SERVICES[name]["command"])
+        given = cli.parser().parse_args(SERVICES[name]["command"])
         assert given.command == command
         assert getattr(given, "run", None) in (None, *run_file.shipped())
 

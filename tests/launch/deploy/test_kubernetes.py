@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from torch.distributed.run import get_args_parser
 
 from grafana.generate.registries import all_metrics
-from headrace.launch import arguments, cli
+from headrace.launch import cli
 from tests.grafana.test_rules import promtool
 from tests.grafana.test_types import TSC, install
 from tests.needs import missing
@@ -127,7 +127,7 @@ def test_the_pods_commands_are_true(site: str, tmp_path: Path) -> None:
             assert (given.module, given.training_script) == (True, "headrace.launch.learner")
             assert given.node_rank == 1
             args = ["learner", *given.training_script_args]
-        found[name] = arguments.parser().parse_args(args).command
+        found[name] = cli.parser().parse_args(args).command
     roles = {"broker": "broker", "learner": "learner", "node": "node", "evaluator": "evaluate"}
     assert found == roles
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launch import arguments, cli
+from headrace.launch import cli
 from headrace.launch.config import run_file
 from headrace.launch.deploy import units
 from headrace.launch.process import descriptors
@@ -170,11 +170,11 @@ def check(command: list[str]) -> str:
         words = ["learner", *words[at + 2 :]]
     if words[0] == "node" and "node" not in known():
         return "node"  # until the command is there
-    return str(arguments.parser().parse_args(words).command)
+    return str(cli.parser().parse_args(words).command)
 
 
 def known() -> str:
-    return arguments.parser().format_help()
+    return cli.parser().format_help()
 
 
 @pytest.mark.parametrize("kind", ["systemd", "supervisor", "slurm"])

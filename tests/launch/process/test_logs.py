@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.stepping.stepper import EnvFailure
-from headrace.launch import arguments
+from headrace.launch import cli
 from headrace.launch.config import run_file
 from headrace.launch.process import log_lines, logs
 from headrace.launch.process.log_lines import Identity
@@ -345,8 +345,8 @@ def test_the_form_is_the_options_then_the_environments(monkeypatch: pytest.Monke
     ids=lambda words: words[0],
 )
 def test_every_role_has_the_option(words: list[str]) -> None:
-    assert arguments.parser().parse_args(words).log is None
-    assert arguments.parser().parse_args([*words, "--log", "json"]).log == "json"
+    assert cli.parser().parse_args(words).log is None
+    assert cli.parser().parse_args([*words, "--log", "json"]).log == "json"
 
 
 @pytest.mark.processes

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.launch import arguments
+from headrace.launch import cli
 from headrace.launch.web import http
 
 
@@ -21,7 +21,7 @@ from headrace.launch.web import http
     ids=lambda words: words[0],
 )
 def test_metrics_stay_on_this_machine_unless_told_otherwise(words: list[str]) -> None:
-    given = arguments.parser().parse_args(words)
+    given = cli.parser().parse_args(words)
     assert (given.metrics_host, given.metrics_port) == ("127.0.0.1", None)
 
 

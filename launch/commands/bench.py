@@ -1,0 +1,82 @@
+"""The command that measures: bench."""
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from headrace.launch import shared_options as shared
+from headrace.launch.commands.command import Command
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+
+NAMES = (
+    "broker",
+    "throughput",
+    "vector",
+    "solve",
+    "lockstep",
+    "balance",
+    "atari",
+    "curve",
+    "crowd",
+    "sampler",
+    "lag",
+    "learn",
+    "all",
+)
+
+
+def _bench_arguments(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument("what", choices=NAMES, help="which benchmark")
+    bench.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"sampler: {shared.RUNS}; learn: which gates, default: every one; crowd: how many;"
+        " lag: a run, how many seeds, and lags",
+    )
+    told = "learn: so many runs of each gate, seeds 1 to N; default: the gate's own seeds"
+    bench.add_argument("--runs", type=shared.count, default=0, metavar="N", help=told)
+    shared.sets(bench)
+
+
+def _bench(given: argparse.Namespace) -> int:
+    """Measures one thing, or all that are not too long."""
+    from headrace.launch.bench import sampler
+    from headrace.launch.bench.gates import learning_gates
+    from headrace.launch.bench.lag import lag
+
+    if given.what == "sampler":
+        if len(given.names) != 1:
+            raise run_file.ConfigError(
+                f"headrace bench sampler RUN: name the run, one of {', '.join(run_file.shipped())}"
+            )
+        sampler.bench(given.names[0], given.set)
+    elif given.what == "lag":
+        lag.bench(given.names, given.set)
+    elif given.what == "learn":  # too long to be one of "all"
+        learning_gates.bench(given.names, given.runs)
+    else:
+        for name, measure in _quick(given.names).items():
+            if given.what in (name, "all"):
+                measure()
+    return runtime.OK
+
+
+def _quick(names: Sequence[str]) -> dict[str, Callable[[], object]]:
+    """Returns the benchmarks that `headrace bench all` runs, one after the other."""
+    from headrace.launch.bench import broker, crowd, encryption, lockstep, solve, throughput
+
+    return {
+        "broker": broker.bench,
+        "throughput": lambda: throughput.bench("make"),
+        "vector": lambda: throughput.bench("vector"),
+        "solve": solve.bench,
+        "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
+        "balance": lockstep.balance,
+        "atari": lambda: throughput.bench("atari"),
+        "curve": encryption.bench,
+        "crowd": lambda: crowd.bench(crowd.size_of(names)),
+    }
+
+
+BENCH = Command("measure; one JSON line each", _bench_arguments, _bench)

@@ -1,0 +1,194 @@
+"""Commands that start one role of a run: broker, learner, actor, node, evaluate."""
+
+import argparse
+import socket
+from typing import Any
+
+from headrace.launch import shared_options as shared
+from headrace.launch.commands.command import Command
+from headrace.launch.config import run_file
+from headrace.launch.process import runtime
+from headrace.launch.roles.options import Address, PeerOptions, default_name, learner_arguments
+
+# ---- broker --------------------------------------------------------------------------------------
+
+
+def _broker_arguments(broker: argparse.ArgumentParser) -> None:
+    broker.add_argument("--run", required=True, help="a TOML file, or the name of a shipped run")
+    shared.sets(broker)
+    broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
+    broker.add_argument("--report", type=shared.path, help="write the final numbers here as JSON")
+    broker.add_argument(
+        "--ledger", type=shared.path, help="write what became of unrolls into this folder"
+    )
+    broker.add_argument(
+        "--insecure", action="store_true", help="listen beyond this machine even without keys"
+    )
+    shared.key(broker, "broker.key in the folder security.keys")
+    shared.metrics(broker)
+    shared.page_name(broker)
+    shared.log_form(broker)
+
+
+def _broker(given: argparse.Namespace) -> int:
+    from headrace.launch.roles import broker
+
+    shared.start_log("broker", given)
+    run = run_file.load(given.run, given.set)
+    options = broker.Options(
+        bind=given.bind or run.broker.bind,
+        metrics=Address(given.metrics_host, given.metrics_port),
+        report=given.report,
+        ledger=given.ledger,
+        key=given.key,
+        insecure=given.insecure,
+        page_names=given.page_name,
+    )
+    return broker.serve(run, options)
+
+
+BROKER = Command("the run's broker, alone", _broker_arguments, _broker)
+
+# ---- learner: its arguments are those of torchrun -m headrace.launch.learner, too ----------------
+
+
+def _learner_arguments(learner: argparse.ArgumentParser) -> None:
+    learner_arguments(learner)
+    shared.log_form(learner)
+
+
+def _learner(given: argparse.Namespace) -> int:
+    from headrace.launch.roles.learner import main as learn
+
+    return learn(given)
+
+
+LEARNER = Command("a learner rank, alone (several: torchrun)", _learner_arguments, _learner)
+
+# ---- actor ---------------------------------------------------------------------------------------
+
+
+def _actor_arguments(actor: argparse.ArgumentParser) -> None:
+    shared.broker_address(actor)
+    shared.peer_name(actor, "shown in logs; default: host and process id")
+    actor.add_argument("--seed", type=shared.seed, help="of its environments; default: random")
+    shared.sampling(actor)
+    actor.add_argument(
+        "--shelf",
+        type=shared.path,
+        metavar="PATH",
+        help="take weights from this machine's shared memory, where headrace node puts them",
+    )
+    shared.sent_run(actor, key_default="none")
+
+
+def _actor(given: argparse.Namespace) -> int:
+    from headrace.launch.roles import sampler
+
+    shared.start_log("actor", given)
+    return sampler.sample(
+        _peer(given, name=default_name(), **_sampling(given)),
+        seed=given.seed if given.seed is not None else runtime.incarnation() % 2**31,
+        shelf=given.shelf,
+    )
+
+
+ACTOR = Command("a sampler, alone; the run comes from the broker", _actor_arguments, _actor)
+
+# ---- node ----------------------------------------------------------------------------------------
+
+
+def _node_arguments(node: argparse.ArgumentParser) -> None:
+    shared.broker_address(node)
+    node.add_argument(
+        "--samplers",
+        type=shared.size,
+        metavar="N|FILE",
+        help="how many, or a file that says it, which SIGHUP reads again; default, also where that"
+        " file is not there: one for each core it may use",
+    )
+    node.add_argument(
+        "--notice",
+        type=shared.notice,
+        metavar="FILE|URL",
+        help="drain and end as soon as this file is there, or this address answers 200 with a body"
+        " that is not empty, FALSE or NONE: the machine is to be taken away",
+    )
+    node.add_argument(
+        "--notice-header",
+        type=shared.header,
+        metavar="'NAME: VALUE'",
+        help="asked with it: a token, or what the cloud wants to see",
+    )
+    shared.peer_name(
+        node,
+        "shown in logs; its samplers are NAME-0, ..; default: host; the second on a machine"
+        " is NAME.2",
+    )
+    shared.sampling(node)
+    shared.sent_run(node, key_default="none; a sampler's")
+
+
+def _node(given: argparse.Namespace) -> int:
+    from headrace.launch.node import node
+    from headrace.launch.node.notice import Notice
+
+    shared.start_log("node", given)
+    return node.node(
+        _peer(given, name=socket.gethostname(), **_sampling(given)),
+        samplers=given.samplers,
+        notice=Notice(given.notice, given.notice_header),
+    )
+
+
+NODE = Command("a machine's samplers; one command for each machine", _node_arguments, _node)
+
+# ---- evaluate ------------------------------------------------------------------------------------
+
+
+def _evaluate_arguments(evaluate: argparse.ArgumentParser) -> None:
+    shared.broker_address(evaluate)
+    shared.peer_name(evaluate, "shown in logs; default: host and process id")
+    evaluate.add_argument(
+        "--out",
+        type=shared.path,
+        help="the run's folder: evaluations and the best weights go there",
+    )
+    evaluate.add_argument("--episodes", type=int, help="of each evaluation; default: the run's")
+    evaluate.add_argument("--every-s", type=float, help="between their starts; default: the run's")
+    evaluate.add_argument("--share", type=float, help="of this machine; default: the run's")
+    shared.sent_run(evaluate, key_default="none")
+
+
+def _evaluate(given: argparse.Namespace) -> int:
+    from headrace.launch.roles import evaluator
+
+    shared.start_log("evaluator", given)
+    own = {key: getattr(given, key) for key in ("episodes", "every_s", "share")}
+    return evaluator.evaluate(_peer(given, name=default_name(), **own), out=given.out)
+
+
+EVALUATE = Command(
+    "an evaluator, alone; the run comes from the broker", _evaluate_arguments, _evaluate
+)
+
+# ---- of several ----------------------------------------------------------------------------------
+
+
+def _sampling(given: argparse.Namespace) -> dict[str, Any]:
+    """Returns what was given of the section [actor]."""
+    return {key: getattr(given, key) for key in ("groups", "stepping", "drain_s")}
+
+
+def _peer(given: argparse.Namespace, *, name: str, **sets: Any) -> PeerOptions:
+    """Returns what was given for a peer; `name`: if none was, `sets`: what was said of its
+    section."""
+    return PeerOptions(
+        given.broker,
+        given.name or name,
+        sets={key: value for key, value in sets.items() if value is not None},
+        ledger=getattr(given, "ledger", None),
+        metrics=Address(given.metrics_host, given.metrics_port),
+        key=given.key,
+        allow=given.allow,
+    )

@@ -1,0 +1,132 @@
+"""Commands that begin a run: train, branch, config, new."""
+
+import argparse
+from pathlib import Path
+
+from headrace.launch import shared_options as shared
+from headrace.launch.commands.command import Command
+from headrace.launch.config import origins, run_file
+from headrace.launch.config.starts import run_folder
+from headrace.launch.process import logs, runtime
+
+# ---- train ---------------------------------------------------------------------------------------
+
+
+def _train_arguments(train: argparse.ArgumentParser) -> None:
+    shared.run(train)
+    shared.sets(train)
+    train.add_argument("--actors", type=int, help="sampler processes")
+    train.add_argument("--seed", type=int, help="of networks, environments and actions")
+    train.add_argument("--stop-return", type=float, help="mean of the latest episodes")
+    train.add_argument("--stop-steps", type=int, help="limit on agent steps trained on")
+    train.add_argument("--stop-seconds", type=float, help="limit on seconds at work")
+    train.add_argument(
+        "--out", type=shared.path, help="the run's folder; default: a new headrace-runs/NAME"
+    )
+    train.add_argument(
+        "--resume", action="store_true", help="continue its newest checkpoint, by its own settings"
+    )
+    train.add_argument(
+        "--evaluate",
+        action=argparse.BooleanOptionalAction,
+        help="an evaluator beside it, as by default: [evaluate] says how it plays; the best weights"
+        " are kept",
+    )
+    train.add_argument(
+        "--record",
+        action="store_true",
+        help="keep every batch in the run's folder, so that headrace replay can train on it again",
+    )
+    train.add_argument("--quiet", action="store_true", help="no live view, warnings only")
+    shared.web(train, "serve the page of the run there, too; default: 8800, 0 takes a free one")
+    train.add_argument(
+        "--debug",
+        action="store_true",
+        help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
+    )
+
+
+def _train(given: argparse.Namespace) -> int:
+    from headrace.launch.config import starts
+    from headrace.launch.local import train
+
+    sets = list(given.set)
+    for key, value in (
+        ("actor.count", given.actors),
+        ("run.seed", given.seed),
+        ("stop.return", given.stop_return),
+        ("stop.steps", given.stop_steps),
+        ("stop.seconds", given.stop_seconds),
+    ):
+        if value is not None:
+            sets.append(f"{key}={value}")
+    name = run_file.load(given.run, sets).run.name
+    out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
+    start = starts.begin(given.run, sets, out, resume=given.resume)
+    if given.debug:
+        from headrace.launch.one_process import debug
+
+        return debug.debug(start, record=given.record, evaluate=bool(given.evaluate))
+    options = train.Options(
+        quiet=given.quiet, evaluate=given.evaluate, record=given.record, web=given.web
+    )
+    return train.train(start, options)
+
+
+TRAIN = Command("everything on this machine, until solved", _train_arguments, _train)
+
+# ---- branch --------------------------------------------------------------------------------------
+
+
+def _branch_arguments(branch: argparse.ArgumentParser) -> None:
+    shared.run_folder(branch)
+    branch.add_argument("out", type=shared.path, metavar="OUT", help="the new folder")
+    branch.add_argument("--version", type=int, help="of the checkpoint; default: the newest")
+    shared.sets(branch)
+
+
+def _branch(given: argparse.Namespace) -> int:
+    from headrace.launch.local import branch
+
+    logs.start("branch", quiet=False)
+    return branch.branch(given.folder, given.out, version=given.version, sets=given.set)
+
+
+BRANCH = Command("go on from a run's checkpoint in another folder", _branch_arguments, _branch)
+
+# ---- config --------------------------------------------------------------------------------------
+
+
+def _config_arguments(config: argparse.ArgumentParser) -> None:
+    shared.run(config)
+    shared.sets(config)
+
+
+def _config(given: argparse.Namespace) -> int:
+    run = run_file.load(given.run, given.set)
+    whence = origins.origins(given.run, given.set, algorithm=run.algorithm.name)
+    print(run_file.effective(run, origins=whence), end="")  # noqa: T201
+    return runtime.OK
+
+
+CONFIG = Command("print the whole run, every default spelt out", _config_arguments, _config)
+
+# ---- new -----------------------------------------------------------------------------------------
+
+
+def _new_arguments(new: argparse.ArgumentParser) -> None:
+    new.add_argument("env", metavar="ENV_ID", help="as gymnasium has it, or module:factory")
+    new.add_argument(
+        "--algorithm", choices=("ppo", "appo", "impala"), default="ppo", help="default: ppo"
+    )
+    new.add_argument("--out", type=shared.path, metavar="FILE", help="default: NAME.toml here")
+
+
+def _new(given: argparse.Namespace) -> int:
+    from headrace.launch import new_run
+
+    logs.start("new", quiet=True)
+    return new_run.new(given.env, given.out, algorithm=given.algorithm)
+
+
+NEW = Command("a run file to begin with, for an environment", _new_arguments, _new)
