@@ -23,6 +23,7 @@ NAMES = (
     "learn",
     "all",
 )
+_TAKE_SETTINGS = ("sampler", "lag", "learn")  # the others compare what they set themselves
 
 
 def _bench_arguments(bench: argparse.ArgumentParser) -> None:
@@ -45,6 +46,10 @@ def _bench(given: argparse.Namespace) -> int:
     from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
 
+    if given.set and given.what not in _TAKE_SETTINGS:
+        raise run_file.ConfigError(
+            f"headrace bench {given.what}: --set is for {', '.join(_TAKE_SETTINGS)} only"
+        )
     if given.what == "sampler":
         if len(given.names) != 1:
             raise run_file.ConfigError(
@@ -54,7 +59,7 @@ def _bench(given: argparse.Namespace) -> int:
     elif given.what == "lag":
         lag.bench(given.names, given.set)
     elif given.what == "learn":  # too long to be one of "all"
-        learning_gates.bench(given.names, given.runs)
+        learning_gates.bench(given.names, given.runs, given.set)
     else:
         for name, measure in _quick(given.names).items():
             if given.what in (name, "all"):

@@ -1,4 +1,4 @@
-"""The options of the roles, and the arguments of the learner. Needs no torch: help texts stay quick."""
+"""The options of the roles and the arguments of the learner. Needs no torch: help stays quick."""
 
 import argparse
 import os

@@ -216,13 +216,14 @@ def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = calls(monkeypatch, learning_gates, "bench")
     cli.main(["bench", "learn", "acrobot", "catch"])
     cli.main(["bench", "learn", "--runs", "20"])
-    assert [words for words, _ in seen] == [(["acrobot", "catch"], 0), ([], 20)]
+    assert [words for words, _ in seen] == [(["acrobot", "catch"], 0, []), ([], 20, [])]
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["bench", "sampler"], "name the run"),
+        (["bench", "solve", "--set", "run.seed=2"], "--set is for sampler, lag, learn only"),
         (["config", "cartpoole"], "no shipped run"),
         (["play", "/nowhere"], "/nowhere holds no run"),
         (["export", "/nowhere"], "/nowhere holds no run"),

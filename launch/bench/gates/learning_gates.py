@@ -8,7 +8,7 @@ asynchronous: a gate is passed by a share of its runs, and by their quartiles.
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -138,16 +138,16 @@ GATES: dict[str, Gate] = {
 }
 
 
-def bench(names: Sequence[str] = (), runs: int = 0) -> dict[str, Any]:
+def bench(names: Sequence[str] = (), runs: int = 0, sets: Sequence[str] = ()) -> dict[str, Any]:
     """Runs these gates, those of these runs, or all but the long ones, with seeds 1 to `runs` (0 =
-    each gate's own); raises SystemExit if one fails."""
+    each gate's own) and these settings beside their own; raises SystemExit if one fails."""
     chosen = [gate for name in names for gate in _named(name)]
     chosen = chosen or [name for name, gate in GATES.items() if not gate.long]
     for name in [name for name in chosen if not _installed(name)]:
         output.parameters(gate=name, skipped=f"{GATES[name].package} is not installed")
         chosen.remove(name)
-    for name in chosen:
-        gate = GATES[name]
+    gates = {name: _with(GATES[name], sets) for name in chosen}
+    for name, gate in gates.items():
         output.parameters(
             gate=name,
             run=gate.run,
@@ -156,7 +156,7 @@ def bench(names: Sequence[str] = (), runs: int = 0) -> dict[str, Any]:
             seeds=list(_seeds(gate, runs)),
             sets=" ".join(gate.sets) or "none",
         )
-    figures = {name: run_gate(name, *_seeds(GATES[name], runs)) for name in chosen}
+    figures = {name: run_gate(name, gate, *_seeds(gate, runs)) for name, gate in gates.items()}
     output.result("learn", figures)
     failed = [
         name
@@ -166,6 +166,13 @@ def bench(names: Sequence[str] = (), runs: int = 0) -> dict[str, Any]:
     if failed:
         raise SystemExit(f"headrace bench learn: not passed: {', '.join(failed)}")
     return figures
+
+
+def _with(gate: Gate, sets: Sequence[str]) -> Gate:
+    """Returns the gate with these settings, too; raises ConfigError where its run lacks one."""
+    whole = (*gate.sets, *sets)
+    run_file.load(gate.run, whole)
+    return replace(gate, sets=whole)
 
 
 def _seeds(gate: Gate, runs: int) -> tuple[int, ...]:
@@ -185,11 +192,8 @@ def _installed(name: str) -> bool:
     return not package or find_spec(package) is not None
 
 
-def run_gate(name: str, *seeds: int) -> dict[str, Any]:
-    """Runs one run per seed (none given = the gate's own), in turn: two at once would disturb each
-    other's lag."""
-    gate = GATES[name]
-    seeds = seeds or gate.seeds
+def run_gate(name: str, gate: Gate, *seeds: int) -> dict[str, Any]:
+    """Runs one run per seed, in turn: two at once would disturb each other's lag."""
     found: list[dict[str, Any]] = []
     for seed in seeds:
         summary = _train(gate, seed)

@@ -101,7 +101,6 @@ def test_a_gate_of_games_is_passed_by_them(
 ) -> None:
     folder = nim(leave_run, tmp_path / "run")
     gate = learning_gates.Gate("nim", 0.0, 5000, games=(Games("random", 40, lost=lost),))
-    monkeypatch.setitem(learning_gates.GATES, "nim", gate)
     started = []
 
     def train(_: str, options: list[str], __: Any, afterwards: Any) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def test_a_gate_of_games_is_passed_by_them(
         return {"wall_s": 1.0, "mean_return": 0.0, **afterwards(folder)}
 
     monkeypatch.setattr(learning_gates, "train", train)
-    found = learning_gates.run_gate("nim", 1)
+    found = learning_gates.run_gate("nim", gate, 1)
     assert found["passed"] == ([1] if lost else [])
     assert found["solved_at_steps"] == ([5000] if lost else [None])
     assert started == [["--seed", "1", "--stop-steps", "5000"]]

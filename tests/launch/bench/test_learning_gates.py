@@ -114,6 +114,16 @@ def test_settings_of_a_gate_reach_its_run(started: list[Started]) -> None:
     assert started[0][2][:2] == ("model.core=gru", "algorithm.name=impala")
 
 
+def test_settings_of_the_command_line_count_after_those_of_the_gate(
+    started: list[Started], capsys: pytest.CaptureFixture[str]
+) -> None:
+    learning_gates.bench(["memory-gru-impala"], 1, ["algorithm.drift_limit=0.2"])
+    assert started[0][2][-2:] == ("algorithm.replay_share=0.0", "algorithm.drift_limit=0.2")
+    assert "algorithm.drift_limit=0.2" in capsys.readouterr().out.splitlines()[0]
+    with pytest.raises(run_file.ConfigError, match=r"algorithm.drift"):
+        learning_gates.bench(["catch"], 1, ["algorithm.drift=0.2"])
+
+
 def test_a_run_that_left_no_summary_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(*_: object) -> dict[str, Any]:
         raise FileNotFoundError
