@@ -4,11 +4,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
+Pick = Literal["uniform", "newest", "prioritised"]
 Stepping = Literal["auto", "inline", "vector", "threads", "processes"]
 # Names of env.metrics, and characters of one: all of them travel with each beat of a learner.
 MOST_METRICS, MOST_METRIC_NAME = 16, 40
 
 STEPPINGS: tuple[str, ...] = get_args(Stepping)
+
+
+def names_code(player: str) -> bool:
+    """Tells whether it is a function of the user's, module:function, and no folder."""
+    module, colon, name = player.partition(":")
+    return bool(colon) and name.isidentifier() and "/" not in module
 
 
 class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,5 +160,44 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def asks_code(self) -> bool:
         """Tells whether `against` is a function of the user's, module:function, and no folder."""
-        module, colon, name = self.against.partition(":")
-        return bool(colon) and name.isidentifier() and "/" not in module
+        return names_code(self.against)
+
+
+class LeagueConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Says who plays the other agents while one learns, in environments of several."""
+
+    share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of episodes in which only one agent learns, each time another one,"
+            " and somebody else plays the others; in the rest the policy plays all. 0 = no league",
+        ),
+    ] = 0.0
+    every: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="each sampler keeps the weights of every so many versions, to play against"
+            " them; twice as many whenever there are more than keep, so that they span the run",
+        ),
+    ] = 100
+    keep: Annotated[
+        int, Meta(ge=0, le=64, description="most weights of before that a sampler keeps; 0 = none")
+    ] = 8
+    others: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=16,
+            description="who else is met: random, module:function of your own, or the folder of a"
+            " run or of one of its checkpoints, on the sampler's machine",
+        ),
+    ] = ()
+    pick: Annotated[
+        Pick,
+        Meta(
+            description="who is met next: all alike; the newest weights kept, or the last of others"
+            " where there are none; or by the square of the share of games lost to each"
+        ),
+    ] = "uniform"

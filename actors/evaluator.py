@@ -110,10 +110,11 @@ def check(config: EnvConfig) -> None:
         )
 
 
-def check_others(config: EnvConfig, agents: int) -> None:
-    """Raises EnvError when nobody but the policy can play in an environment of so many agents."""
+def check_others(config: EnvConfig, agents: int, key: str = "evaluate.against") -> None:
+    """Raises EnvError when nobody but the policy can play in an environment of so many agents;
+    `key`: the setting that wants others to."""
     if agents < 2:
-        raise EnvError(f"evaluate.against: {config.id} has one agent, and there are no others")
+        raise EnvError(f"{key}: {config.id} has one agent, and there are no others")
 
 
 class _EnvTable:

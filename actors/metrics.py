@@ -12,7 +12,7 @@ from headrace.actors.metric_sums import MetricSums
 from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.histograms import STEP_S, Buckets, settled_sum
 from headrace.broker.peers.sampler import SamplerEnd
-from headrace.broker.sampler_figures import FAILURES, METRICS, WAITS
+from headrace.broker.sampler_figures import FAILURES, GAMES, METRICS, WAITS
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class SamplerMetrics(Collector):
         self.failures = dict.fromkeys(FAILURES, 0)  # environments restarted, by where
         self.steps = Buckets(STEP_S)  # seconds of an environment's step, mean of an unroll
         self._spent_before = (0.0, 0)  # inside the environments, and steps, at the last unroll
+        self.games = dict.fromkeys(GAMES, 0)  # with others of the league, by how they ended
         self.unusable_values = 0  # in info, of metrics that are asked for
         self._complained: set[str] = set()  # metrics of which the log has told that
         registry.register(self)
@@ -122,6 +123,9 @@ class SamplerMetrics(Collector):
     def failed(self, where: str) -> None:
         self.failures[where] += 1
 
+    def game_ended(self, how: str) -> None:
+        self.games[how] += 1
+
     def costs(self) -> dict[str, float]:
         """Returns where the time went since the environments began, in seconds."""
         inline = self._stepper is not None and not self._stepper.beside
@@ -164,6 +168,7 @@ class SamplerMetrics(Collector):
             "raw_bytes": float(self.raw_bytes),
             "unusable": float(self.unusable_values),
             **{f"fail_{where}": float(n) for where, n in self.failures.items()},
+            **{f"league_{how}": float(n) for how, n in self.games.items()},
             **self.costs(),
             **self.steps.figures("step"),
         }

@@ -13,13 +13,14 @@ import time
 import numpy as np
 
 from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.acting.others import Others
 from headrace.actors.acting.policy import Actions, Floats, Policy
 from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.rollout import Rollout, versions_to_play
-from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
+from headrace.actors.stepping.stepper import Answer, EnvFailure, Stepper, ThreadReply
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.learner.config import UnrollConfig
@@ -46,6 +47,7 @@ class Sampler:
         metrics: SamplerMetrics,
         together: bool = False,
         max_lag: int = MAX_VERSION,
+        others: Others | None = None,
     ) -> None:
         self.end = end
         self.stepper = stepper
@@ -55,6 +57,7 @@ class Sampler:
         self.metrics = metrics
         self.together = together  # at every step all groups wait for each other: it can be repeated
         self.max_lag = max_lag  # versions; a step is trained at most two later
+        self.others = others  # they play some of the agents; None = the policy plays all
         metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
         self._stacks = FrameStacks(stepper.spaces, frame, memory=memory, previous=previous)
@@ -129,6 +132,8 @@ class Sampler:
         if blob is not None:
             with self._network:
                 digest = self.policy.load(blob)
+                if self.others is not None:
+                    self.others.took(blob)
             self.stepper.frame.settings[:] = self.policy.settings
             self.metrics.acts_with(self.policy.version)
             self.end.acts_with(self.policy.version, digest)
@@ -148,7 +153,7 @@ class Sampler:
             part, columns = self._parts[group], frame.columns(group)
             self._stacks.push(group)
             if part.filling(self._oldest):
-                part.stepped(*frame.answer(columns))
+                part.stepped(*self._answer(columns))
                 part.close({name: rows[columns] for name, rows in frame.obs.items()})
             if not part.full:
                 self._ready_groups.append(group)
@@ -205,8 +210,7 @@ class Sampler:
         else:
             rows = (np.array(groups)[:, None] * envs + self._within).ravel()
         seen = self._stacks.snapshot(rows)
-        reward, flags = frame.reward[rows].copy(), frame.flags[rows].copy()
-        metrics = frame.metrics if frame.metrics is None else frame.metrics[rows].copy()
+        reward, flags, metrics = self._answer(rows)
         with self._network:
             began = time.monotonic()
             actions, logp = self._choose(rows, seen)
@@ -231,11 +235,11 @@ class Sampler:
         last = part.full or part.filling(self._oldest)
         if over or self.together or not self.policy.quick or last:
             return None
-        frame, began = self.stepper.frame, time.monotonic()
+        began = time.monotonic()
         self._stacks.push(group)
-        seen = self._stacks.view(columns)
+        seen, answer = self._stacks.view(columns), self._answer(columns)
         actions, logp = self._choose(columns, seen)
-        part.stepped(*frame.answer(columns))
+        part.stepped(*answer)
         newest = self._stacks.newest(seen, slice(None))
         part.acted(newest, actions, logp, self.policy.version)
         self.metrics.replied(len(actions), time.monotonic() - began)
@@ -243,9 +247,19 @@ class Sampler:
 
     def _choose(self, rows: Rows, seen: Arrays) -> tuple[Actions, Floats]:
         """Returns actions and their log-probabilities; keeps what the next step takes from them."""
-        actions, logp, memory = self.policy.act(seen, self._stacks.memory(rows))
+        before = self._stacks.memory(rows)
+        actions, logp, memory = self.policy.act(seen, before)
+        if self.others is not None:
+            self.others.act(rows, seen, before, actions, memory)
         self._stacks.acted(rows, actions, memory)
         return actions, logp
+
+    def _answer(self, rows: Rows) -> Answer:
+        """Returns what the newest step of these environments gave; what others played is dead."""
+        answer = self.stepper.frame.answer(rows)
+        if self.others is not None:
+            self.others.hide(rows, answer)
+        return answer
 
     async def _wait_for_rows(self) -> bool:
         """Waits a little for more environments. True: it waited, so look for ready groups again."""

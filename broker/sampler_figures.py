@@ -14,6 +14,7 @@ from headrace.broker.protocol.messages import Outcome
 
 WAITS: Final = ("credit", "weights", "env", "gather")
 FAILURES: Final = ("make", "reset", "step", "time-out", "death", "values")
+GAMES: Final = ("won", "drawn", "lost")
 OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 
 
@@ -81,6 +82,12 @@ COUNTERS: Final = (
         "Environments restarted, by why",
         {where: f"fail_{where}" for where in FAILURES},
         "where",
+    ),
+    Counter(
+        "league_games",
+        "Games of the policy with one of the league, by how they ended for it",
+        {how: f"league_{how}" for how in GAMES},
+        "outcome",
     ),
     Counter("metric_unusable", "Values in info that are no numbers", {"": "unusable"}),
     Counter(

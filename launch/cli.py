@@ -20,6 +20,7 @@ except KeyboardInterrupt:  # too early for main to catch it
 COMMANDS: Final[dict[str, Command]] = {
     "train": runs.TRAIN,
     "play": results.PLAY,
+    "rate": results.RATE,
     "export": results.EXPORT,
     "report": results.REPORT,
     "log": results.LOG,

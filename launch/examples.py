@@ -19,6 +19,10 @@ _ALL = {
         ("headrace play headrace-runs/cartpole", "ten episodes with the best weights"),
         ("headrace play headrace-runs/cartpole --video pole.mp4 --episodes 1", "a film"),
     ),
+    "rate": (
+        ("headrace rate headrace-runs/connect-four", "random and six checkpoints"),
+        ("headrace rate runs/b --against runs/a --games 400", "the best of another run, too"),
+    ),
     "export": (
         ("headrace export headrace-runs/cartpole --onnx --out pole.onnx", "to act without us"),
     ),

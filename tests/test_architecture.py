@@ -65,6 +65,7 @@ MAY_IMPORT = {
         "actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),
     "actors/stepping/processes": "actors/envs actors/stepping/groups",
+    "actors/league": "actors actors/acting actors/stepping broker/weights learner",
     "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
@@ -81,6 +82,9 @@ MAY_IMPORT = {
         "actors actors/acting actors/envs broker broker/journal broker/weights launch/config "
         "launch/process learner learner/algorithms learner/batches learner/models launch/web"
     ),
+    "launch/ratings": (
+        "actors actors/acting actors/envs broker launch/config launch/process launch/results"
+    ),
     "launch/comparison": "broker launch/config launch/process launch/results",
     "launch/explain": (
         "broker broker/transport launch/comparison launch/config launch/monitor launch/process "
@@ -89,11 +93,11 @@ MAY_IMPORT = {
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker broker/journal launch/config launch/process launch/results",
     "launch/roles": (
-        "actors actors/acting actors/envs actors/stepping broker broker/journal broker/ledger "
-        "broker/peers broker/protocol broker/security broker/server broker/server/connections "
-        "broker/transport broker/weights launch/config launch/explain launch/monitor "
-        "launch/monitor/page launch/process launch/results learner learner/algorithms "
-        "learner/batches learner/models learner/models/encoders launch/web"
+        "actors actors/acting actors/envs actors/league actors/stepping broker broker/journal "
+        "broker/ledger broker/peers broker/protocol broker/security broker/server "
+        "broker/server/connections broker/transport broker/weights launch/config launch/explain "
+        "launch/monitor launch/monitor/page launch/process launch/results learner "
+        "learner/algorithms learner/batches learner/models learner/models/encoders launch/web"
     ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/weights "
@@ -135,8 +139,8 @@ MAY_IMPORT = {
     "launch/commands": (
         "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "
         "launch/config launch/deploy launch/doctor launch/explain launch/export launch/local "
-        "launch/monitor launch/node launch/on_ray launch/one_process launch/process launch/results "
-        "launch/roles launch/search launch/sinks launch/trace"
+        "launch/monitor launch/node launch/on_ray launch/one_process launch/process launch/ratings "
+        "launch/results launch/roles launch/search launch/sinks launch/trace"
     ),
 }
 # Of the learner's own files, those that a sampler needs, too.

@@ -1,4 +1,4 @@
-"""Makes players that are not trained, for the other agents while a policy is scored."""
+"""Makes players that are not trained, for the other agents while a policy is scored or learns."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from headrace.learner.models.named_code import OwnCodeError
 from headrace.learner.spaces import Spaces
 
 RANDOM = "random"
-_KEY = "evaluate.against"
+_KEY = "evaluate.against"  # if nothing else is said, the setting that names them
 
 Seen = dict[str, NDArray[Any]]  # parts of the observation, a row for each agent that is to act
 Moves = Callable[[Seen, int], NDArray[Any]]  # as many rows of actions, choices counted from 0
@@ -36,10 +36,10 @@ class Player:
         return self._moves(obs, count), np.zeros(count, np.float32), None
 
 
-def player(against: str, spaces: Spaces, seed: int) -> PolicyLike:
-    """Returns who plays by this value of evaluate.against, if it names no folder; OwnCodeError
-    where there is no such function."""
-    return Player(_drawn(spaces, seed) if against == RANDOM else _own(against, spaces))
+def player(against: str, spaces: Spaces, seed: int, key: str = _KEY) -> PolicyLike:
+    """Returns who plays by this value of a setting, if it names no folder; OwnCodeError where there
+    is no such function."""
+    return Player(_drawn(spaces, seed) if against == RANDOM else _own(against, spaces, key))
 
 
 def _drawn(spaces: Spaces, seed: int) -> Moves:
@@ -49,20 +49,20 @@ def _drawn(spaces: Spaces, seed: int) -> Moves:
     return lambda seen, count: random_rows(spaces.action, dice, count, seen.get(mask))
 
 
-def _own(name: str, spaces: Spaces) -> Moves:
+def _own(name: str, spaces: Spaces, key: str) -> Moves:
     """Asks a function of the user's; OwnCodeError if it fails, or gives something else."""
-    own, action = named_code.function(_KEY, name), spaces.action
+    own, action = named_code.function(key, name), spaces.action
 
     def checked(seen: Seen, count: int) -> NDArray[Any]:
         try:
             rows = np.asarray(own(seen), action.dtype)
         except Exception as error:
             raise OwnCodeError(
-                f'{_KEY} = "{name}" failed, mend it: {named_code.one_line(error)}'
+                f'{key} = "{name}" failed, mend it: {named_code.one_line(error)}'
             ) from error
         if rows.shape != (count, *action.shape):
             raise OwnCodeError(
-                f'{_KEY} = "{name}" gives {[*rows.shape]} for {count} agents; it must give'
+                f'{key} = "{name}" gives {[*rows.shape]} for {count} agents; it must give'
                 f" {[count, *action.shape]}"
             )
         return rows

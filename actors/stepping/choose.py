@@ -77,6 +77,7 @@ def make_stepper(
     else:
         stepper = ProcessStepper(made, workers=actor.workers, timeout_s=actor.step_timeout_s)
     stepper.frame.parts, stepper.frame.turns = parts, made.together
+    stepper.frame.agents = made.agents
     stepper.frame.settings[:] = EnvSettings(env).initial
     return stepper
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from headrace.actors.action_converter import Rows
 from headrace.actors.config import EnvConfig
+from headrace.actors.stepping.frame_layout import places
 from headrace.learner.spaces import Spaces
 
 # Rewards, flags and metrics.
@@ -64,8 +65,10 @@ class Frame:
     flags: NDArray[np.uint8]
     action: Rows  # what was sent: [groups * envs, *action.shape] of action.dtype
     spent: NDArray[np.float64]  # by group: seconds inside it since the start
+    begun: NDArray[np.float64]  # by group, the first of an environment of several: its episodes
     settings: NDArray[np.float64]  # of the environments that begin an episode, by their names
     parts: int = 1  # groups of a stream
+    agents: int = 0  # of each environment; 0 = it is one of gymnasium's
     turns: int = 1  # groups of an environment, of which one is ready at a time
     # [groups * envs, metrics]: NaN = not in info, infinite = no number. None = none are asked for.
     metrics: NDArray[np.float64] | None = None
@@ -79,11 +82,11 @@ class Frame:
     def over(cls, memory: memoryview, spaces: Spaces, *, groups: int, envs: int) -> "Frame":
         """Lays the arrays over `memory`, which may be shared between processes."""
         views = []
-        for offset, dtype, shape in _places(spaces, groups, envs)[:-1]:
+        for offset, dtype, shape in places(spaces, groups, envs)[0]:
             count = int(np.prod(shape, dtype=np.int64))
             flat: NDArray[np.generic] = np.frombuffer(memory, dtype, count, offset)
             views.append(flat.reshape(shape))
-        spent, settings, action, reward, flags, *rows = views
+        spent, begun, settings, action, reward, flags, *rows = views
         names = [leaf.name for leaf in spaces.observation]
         return cls(
             groups,
@@ -93,18 +96,19 @@ class Frame:
             flags.view(np.uint8),
             action,
             spent.view(np.float64),
+            begun.view(np.float64),
             settings.view(np.float64),
             metrics=rows[-1].view(np.float64) if spaces.metrics else None,
         )
 
     @staticmethod
     def nbytes(spaces: Spaces, *, groups: int, envs: int) -> int:
-        return _places(spaces, groups, envs)[-1][0]
+        return places(spaces, groups, envs)[1]
 
-    def answer(self, rows: slice) -> Answer:
-        """Returns what the newest step of these environments gave beside their observations."""
-        metrics = None if self.metrics is None else self.metrics[rows]
-        return self.reward[rows], self.flags[rows], metrics
+    def answer(self, rows: "slice | NDArray[np.int64]") -> Answer:
+        """Returns a copy of what their newest step gave beside the observations."""
+        metrics = None if self.metrics is None else self.metrics[rows].copy()
+        return self.reward[rows].copy(), self.flags[rows].copy(), metrics
 
     def columns(self, group: int) -> slice:
         return slice(group * self.envs, (group + 1) * self.envs)
@@ -161,26 +165,3 @@ class Stepper(Protocol):
         """Returns the restarts since the last call."""
 
     def close(self) -> None: ...
-
-
-def _places(
-    spaces: Spaces, groups: int, envs: int
-) -> list[tuple[int, np.dtype[np.generic], tuple[int, ...]]]:
-    """Returns (offset, dtype, shape) of every array, each on its own cache line, and the end."""
-    count = groups * envs
-    wanted: list[tuple[str, tuple[int, ...]]] = [
-        ("float64", (groups,)),
-        ("float64", (len(spaces.settings),)),
-        (spaces.action.dtype, (count, *spaces.action.shape)),
-        ("float32", (count,)),
-        ("uint8", (count,)),
-        *((leaf.dtype, (count, *leaf.shape)) for leaf in spaces.observation),
-        *([("float64", (count, len(spaces.metrics)))] if spaces.metrics else []),
-    ]
-    places, offset = [], 0
-    for dtype, shape in wanted:
-        places.append((offset, np.dtype(dtype), shape))
-        size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-        offset = -(-(offset + size) // 64) * 64
-    places.append((max(offset, 64), np.dtype("uint8"), ()))
-    return places

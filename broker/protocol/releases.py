@@ -50,6 +50,8 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "evaluate.against": Added(("evaluator",), without=""),
         "evaluate.keep": Added(),  # an older evaluator keeps two
         "evaluate.share": Added(),  # it takes what it took before
+        "league.share": Added(("actor",), without=0.0),
+        **{f"league.{key}": Added() for key in ("every", "keep", "others", "pick")},
         "model.core_bias": Added(),  # of first weights; what trains already has others
         "model.kind": Added(_PLAYERS, values=("auto", "grid")),
         "model.separate": Added(_PLAYERS, values=("auto",)),
@@ -78,12 +80,14 @@ def unknown_setting(run: Sections, protocol: int, role: str) -> str:
 
 
 def known(run: Sections, protocol: int) -> dict[str, dict[str, Any]]:
-    """Returns the run without the keys that a peer of that protocol does not know."""
+    """Returns the run without the keys that a peer of that protocol does not know, and without
+    sections of which it knows none."""
     new = _new_keys(protocol)
-    return {
+    told = {
         section: {key: value for key, value in keys.items() if f"{section}.{key}" not in new}
         for section, keys in run.items()
     }
+    return {section: keys for section, keys in told.items() if keys or not run[section]}
 
 
 def completed(theirs: Mapping[str, Any], ours: Sections, protocol: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commands about what a run has written: play, export, report, log, replay, audit, trace."""
+"""Commands about what a run has written: play, rate, export, report, log, replay, audit, trace."""
 
 import argparse
 
@@ -42,6 +42,43 @@ def _play(given: argparse.Namespace) -> int:
 
 
 PLAY = Command("episodes with what a run has learnt; a video of them", _play_arguments, _play)
+
+# ---- rate ----------------------------------------------------------------------------------------
+
+
+def _rate_arguments(rate: argparse.ArgumentParser) -> None:
+    shared.run_folder(rate)
+    rate.add_argument(
+        "--players", type=shared.count, default=6, help="checkpoints of the run; default: 6"
+    )
+    rate.add_argument("--games", type=shared.count, default=100, help="of each pair; default: 100")
+    rate.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="WHO",
+        help="plays, too, beside random and league.others: module:function, or the folder of a run"
+        " or of a checkpoint",
+    )
+    rate.add_argument(
+        "--greedy", action="store_true", help="the likeliest action; default: drawn, as in training"
+    )
+
+
+def _rate(given: argparse.Namespace) -> int:
+    from headrace.launch.ratings import rate
+
+    logs.start("rate", quiet=True)
+    return rate.rate(
+        given.folder,
+        players=given.players,
+        games=given.games,
+        others=given.against,
+        greedy=given.greedy,
+    )
+
+
+RATE = Command("games between a run's checkpoints: ratings and points", _rate_arguments, _rate)
 
 # ---- export --------------------------------------------------------------------------------------
 

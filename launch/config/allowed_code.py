@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from headrace.actors.config import names_code
 from headrace.actors.envs import envpool
 from headrace.launch.config.run_file import ConfigError, Run
 
@@ -94,6 +95,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
         yield "actor.explore", run.actor.explore
     if run.evaluate.asks_code:
         yield "evaluate.against", run.evaluate.against
+    for name in filter(names_code, run.league.others):
+        yield "league.others", name
 
 
 def _code(name: str) -> str:

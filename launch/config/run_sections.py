@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig
+from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig, LeagueConfig
 from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from headrace.broker.errors import UserError
 from headrace.learner.algorithms.schedule import schedule_fault
@@ -131,6 +131,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     security: SecurityConfig = field(default_factory=SecurityConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    league: LeagueConfig = field(default_factory=LeagueConfig)
     stop: StopSection = field(default_factory=StopSection)
     log: LogSection = field(default_factory=LogSection)
     search: SearchSection = field(default_factory=SearchSection)

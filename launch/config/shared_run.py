@@ -7,7 +7,7 @@ from headrace.launch.config.run_file import ConfigError, Run, build, to_dict
 # A sampler, the broker and the learner must agree on these. The rest is each process's own affair.
 SHARED = ("env", "unroll", "model", "algorithm", "pacing")
 # Told to every peer, not agreed upon.
-_SUGGESTED = ("actor", "evaluate")
+_SUGGESTED = ("actor", "evaluate", "league")
 
 
 def shared(run: Run) -> dict[str, Any]:

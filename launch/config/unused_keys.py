@@ -72,6 +72,12 @@ _RULES = (
         ("core_units", "core_bias"),
     ),
     _Rule(
+        "league.share = 0",
+        lambda run: not run.league.share,
+        "league",
+        ("every", "keep", "others", "pick"),
+    ),
+    _Rule(
         "model.kind is neither auto nor mlp",
         lambda run: run.model.kind not in ("auto", "mlp"),
         "model",

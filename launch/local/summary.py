@@ -3,13 +3,14 @@
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.broker import durable
 from headrace.broker.journal import audit, fates
 from headrace.broker.quarter_shares import quarter_shares
+from headrace.broker.sampler_figures import GAMES
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.explain import explain, figures
@@ -74,6 +75,7 @@ def write(
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
         "phase_seconds": learner.get("phase_seconds", {}),
         "sampler_seconds": figures.sampler_seconds(broker.get("samplers", {})),
+        "league": _league(broker.get("samplers", {})),
         "machine": learner.get("machine", {}),
     }
     history = learning_curve.read(out / "history.jsonl")
@@ -113,6 +115,7 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
     }
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
     metrics = ", ".join(f"{name} {mean:.4g}" for name, mean in result["metrics"].items())
+    games = ", ".join(f"{n:,} games {how}" for how, n in result["league"].items())
     # Only whole ones: one that was being written when its process was killed has a suffix.
     checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())
     picture = out / "curve.png"
@@ -122,6 +125,7 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
             f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
             f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
             *([f"metrics: {metrics}"] if metrics else []),
+            *([f"league: {games}"] if games else []),
             f"unrolls: {unrolls}",
             *(f"  {line}" for line in fates.meanings(result["unrolls"])),
             *_best_words(result["evaluation"], out),
@@ -132,6 +136,12 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
             *explain.last_lines(result["explain"], out),
         )
     )
+
+
+def _league(samplers: Mapping[str, float]) -> dict[str, int]:
+    """Returns how games with others of the league ended; empty = there was none."""
+    games = {how: int(samplers.get(f"league_{how}", 0)) for how in GAMES}
+    return games if any(games.values()) else {}
 
 
 def done_at_limit(stop: StopSection, result: dict[str, Any]) -> bool:

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from headrace.actors.acting.opponents import RANDOM, player
 from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
-from headrace.actors.config import EvaluateConfig
+from headrace.actors.config import EvaluateConfig, names_code
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
@@ -163,25 +163,33 @@ def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
     return made
 
 
+Check: TypeAlias = Callable[[run_file.Run], None]
+
+
 def opponent(
-    how: EvaluateConfig, spaces: Spaces, check: Callable[[run_file.Run], None] = lambda _: None
+    how: EvaluateConfig, spaces: Spaces, check: Check = lambda _: None
 ) -> PolicyLike | None:
-    """Returns who plays the other agents, as evaluate.against names it; None = nobody does.
-    ConfigError where it is nobody's name, or the policy of a run with other spaces. `check` gets
-    the run of a folder before any code that it names is asked."""
-    against = how.against
-    if not against:
+    """Returns who plays the other agents, as evaluate.against names it; None = nobody does."""
+    if not how.against:
         return None
-    if against == RANDOM or how.asks_code:
+    return named_player("evaluate.against", how.against, spaces, how.seed, check)
+
+
+def named_player(
+    key: str, against: str, spaces: Spaces, seed: int, check: Check = lambda _: None
+) -> PolicyLike:
+    """Returns who plays by this value of the setting `key`. ConfigError where it is nobody's name,
+    or the policy of a run with other spaces. `check` gets the run of a folder before any code that
+    it names is asked."""
+    if against == RANDOM or names_code(against):
         try:
-            return player(against, spaces, how.seed)
+            return player(against, spaces, seed, key)
         except OwnCodeError as error:
             raise ConfigError(str(error)) from error
     folder = Path(against)
     if not folder.is_dir():
         raise ConfigError(
-            f"evaluate.against = {against!r} is no folder of a run; it is random, module:function,"
-            " or one"
+            f"{key} = {against!r} is no folder of a run; it is random, module:function, or one"
         )
     one = (folder / checkpoint.MANIFEST).is_file()
     run_dir = folder.parent.parent if one else folder
@@ -189,7 +197,7 @@ def opponent(
     found = load(run_dir, folder.name if one else None)
     if found.spaces.digest() != spaces.digest():
         raise ConfigError(
-            f"evaluate.against = {against!r}: its policy was trained for {found.spaces}; this"
-            f" environment has {spaces}"
+            f"{key} = {against!r}: its policy was trained for {found.spaces}; this environment has"
+            f" {spaces}"
         )
-    return policy_of(found, seed=how.seed)
+    return policy_of(found, seed=seed)

@@ -12,17 +12,23 @@ from typing import Any
 import torch
 
 from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
+from headrace.actors.evaluator import check_others
+from headrace.actors.league.league import League
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
+from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.fields import MAX_VERSION
+from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
+from headrace.launch.results.loaded_run import Check, named_player
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
 
@@ -93,7 +99,8 @@ async def _sample(
         end.journal.trace(run.unroll.trace_every)
         figures = functools.partial(_figures, end, run.actor.drain_s)
         telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
-        reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics)
+        check = functools.partial(allowing.check, prefixes=prefixes)
+        reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics, check=check)
         try:
             await sampler.run()
             log.info("the run is over: %s", end.over)
@@ -142,23 +149,33 @@ class _SamplerReading:
         )
 
 
-def build(end: SamplerEnd, run: run_file.Run, *, seed: int, metrics: SamplerMetrics) -> Sampler:
-    """Makes environments and policy by the run, and asks the broker for credit."""
+def build(
+    end: SamplerEnd,
+    run: run_file.Run,
+    *,
+    seed: int,
+    metrics: SamplerMetrics,
+    check: Check = lambda _: None,
+) -> Sampler:
+    """Makes environments and policy by the run, and asks the broker for credit. `check` gets the
+    run of a folder of the league before any code that it names is asked."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed, sampler=end.name)
+    policy = Policy(
+        run.model,
+        stepper.spaces,
+        seed=seed,
+        precision=run.actor.precision,
+        explore=run.actor.explore,
+    )
+    others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
     # One sampler of one group without lag is the same run again, in whatever order its parts come.
     again = run.pacing.max_lag == 0 and run.actor.groups == 1
     return Sampler(
         end=end,
         stepper=stepper,
-        policy=Policy(
-            run.model,
-            stepper.spaces,
-            seed=seed,
-            precision=run.actor.precision,
-            explore=run.actor.explore,
-        ),
+        policy=policy,
         length=run.unroll.length,
         largest=run.unroll.largest,
         batching_wait=BatchingWait(limit_s=run.actor.wait_ms / 1000),
@@ -167,4 +184,36 @@ def build(end: SamplerEnd, run: run_file.Run, *, seed: int, metrics: SamplerMetr
         together=again and stepper.frame.parts > 1,
         # Groups that supply alike supply whole unrolls.
         max_lag=run.pacing.max_lag if run.pacing.balance == "speed" else MAX_VERSION,
+        others=others,
+    )
+
+
+def _league(
+    run: run_file.Run,
+    stepper: Stepper,
+    policy: Policy,
+    seed: int,
+    metrics: SamplerMetrics,
+    check: Check,
+) -> League:
+    """Returns who plays with the policy while it learns."""
+    spaces, frame = stepper.spaces, stepper.frame
+    check_others(run.env, frame.agents, "league.share")
+
+    def snapshot(blob: Blob) -> Policy:
+        own = seed + blob.announce.version + 1  # their dice fall in other ways
+        past = Policy(run.model, spaces, seed=own, precision=run.actor.precision)
+        past.load(blob)
+        return past
+
+    others: dict[str, PolicyLike] = {}
+    for name in run.league.others:
+        others[name] = other = named_player("league.others", name, spaces, seed, check)
+        if (other.memory, other.previous) not in ((0, False), (policy.memory, policy.previous)):
+            raise run_file.ConfigError(
+                f"league.others = {name!r}: its policy remembers {other.memory} numbers, this run's"
+                f" {policy.memory} (model.core, core_units, previous): they must be alike"
+            )
+    return League(
+        run.league, frame, snapshot=snapshot, others=others, seed=seed, tell=metrics.game_ended
     )

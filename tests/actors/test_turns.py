@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
+from headrace.actors.acting.others import Others
 from headrace.actors.acting.policy import Policy
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.config import ActorConfig, EnvConfig, Stepping
@@ -20,6 +22,7 @@ from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
+from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.peers.outbox import FinishedUnroll
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.weights.blobs import Blob
@@ -51,6 +54,7 @@ class Cards:
         self.agents: list[str] = []
         self.agent_selection = ""
         self.lived: dict[str, list[Step]] = defaultdict(list)  # in all episodes
+        self.games: list[dict[str, set[bool]]] = []  # by agent: whether others chose for it
         self._dice = random.Random(f"{seed} {at}")
         self._at, self._shown = at, 0
         ALL[at] = self  # the one that plays is made after those that are only looked at
@@ -61,7 +65,7 @@ class Cards:
 
     def action_space(self, agent: str) -> Discrete:
         del agent
-        return Discrete(CHOICES)
+        return Discrete(2 * CHOICES)  # the second half is for others, where there are some
 
     def reset(self, seed: int | None = None) -> None:
         del seed
@@ -72,6 +76,7 @@ class Cards:
         self._ends: dict[str, int] = {}
         self._turns = dict.fromkeys(self.possible_agents, 0)
         self._newest: dict[str, tuple[tuple[float, ...], int]] = {}  # what it saw, what it did
+        self.games.append({})
         self._next()
 
     def last(self) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
@@ -97,6 +102,7 @@ class Cards:
             self._turns[agent] = 0
         else:
             assert action is not None
+            self.games[-1].setdefault(agent, set()).add(action >= CHOICES)
             self._newest[agent] = self._seen, action
             self._turns[agent] += 1
             self._left -= 1
@@ -185,6 +191,7 @@ async def sampled(
     groups: int,
     count: int,
     max_lag: int,
+    others: Callable[[Stepper], Others] | None = None,
 ) -> End:
     """Plays so many unrolls of each stream, with new weights before each."""
     stepper = make_stepper(ActorConfig(groups=groups, stepping=stepping), config, envs=envs, seed=0)
@@ -198,6 +205,7 @@ async def sampled(
         crash_budget=CrashBudget("Cards", per_hour=0),
         metrics=SamplerMetrics(CollectorRegistry()),
         max_lag=max_lag,
+        others=None if others is None else others(stepper),
     )
     try:
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:

@@ -193,3 +193,35 @@ class Nim:
 
     def close(self) -> None:
         pass
+
+
+class RockPaperScissors(_Parallel):
+    """Pays each of two agents 1 for a symbol that beats the other's, and -1 for one that is beaten.
+
+    They see nothing. Whoever plays each symbol a third of the time loses to nobody.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2, seen=1, choices=3)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Numbers], dict[str, Any]]:
+        del seed, options
+        self.agents, self._step = [*self.possible_agents], 0
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> _Step:
+        """Shows both symbols."""
+        self._step += 1
+        first, second = self.possible_agents
+        won = (0.0, 1.0, -1.0)[(actions[first] - actions[second]) % 3]
+        over = self._step == _STEPS
+        ended, cut = dict.fromkeys(self.agents, over), dict.fromkeys(self.agents, False)
+        infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        if over:
+            self.agents = []
+        return self._seen(), {first: won, second: -won}, ended, cut, infos
+
+    def _seen(self) -> dict[str, Numbers]:
+        return {agent: np.ones(1, np.float32) for agent in self.possible_agents}

@@ -110,6 +110,7 @@ class AgentsGroup(Group):
         assert self._play is not None
         if self._settings:
             self._settings.put(self._play.env, self.frame.settings.tolist())
+        self.frame.begun[self._spec.group] += 1
         return self._play.reset(seed)
 
     def _drop(self, part: int) -> None:

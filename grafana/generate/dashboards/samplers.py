@@ -97,6 +97,16 @@ _FAULTS = (
             '{job="$job"}[$__rate_interval])'
         },
     ),
+    stack(
+        "Games of a league",
+        "none",
+        "Games of the policy with one of the league that ended in each interval, by how for it.",
+        {
+            "{{outcome}}": "increase(headrace_samplers_league_games_total"
+            '{job="$job"}[$__rate_interval])'
+        },
+        none="The run has no league: league.share is 0.",
+    ),
     lines(
         "Reconnects",
         "none",

@@ -22,6 +22,7 @@ _LINES: Final = (
     (0, 4, 8),
     (2, 4, 6),
 )
+_DRAWS: Final = 2000
 Board = tuple[int, ...]  # nine squares: 0 = free, 1 = of who is to move, 2 = of the other
 
 
@@ -53,6 +54,24 @@ def play(folder: Path, games: Games) -> dict[str, Any]:
     won, lost = (count / games.episodes for count in scores.outcomes)
     holds = won >= games.won and lost <= games.lost
     return {"against": games.against, "won": won, "lost": lost, "holds": holds}
+
+
+def play_alone(folder: Path, within: float) -> dict[str, Any]:
+    """Returns how often each choice is made by the mean of all kept checkpoints, in a game in which
+    nothing is seen; it holds if no choice is further from its even share than `within`."""
+    versions = sorted(int(path.name) for path in (folder / "checkpoints").glob("[0-9]" * 12))
+    shares = []
+    for version in versions:
+        found = loaded_run.load(folder, str(version))
+        (leaf,), action = found.spaces.observation, found.spaces.action
+        seen = {leaf.name: np.ones((_DRAWS, *leaf.shape), leaf.dtype)}
+        drawn, *_ = loaded_run.policy_of(found, seed=version).act(seen)
+        shares.append(np.bincount(drawn, minlength=action.categories[0]) / _DRAWS)
+    mean = np.mean(shares, axis=0)
+    furthest = float(np.abs(mean - 1 / len(mean)).max())
+    late = float(np.abs(np.array(shares[-len(shares) // 4 :]) - 1 / len(mean)).max(1).mean())
+    told = {"mean": mean.round(3).tolist(), "furthest": round(furthest, 3)}
+    return told | {"late": round(late, 3), "holds": furthest <= within}
 
 
 def _half(folder: Path) -> Path:

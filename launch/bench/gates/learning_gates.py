@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.launch.bench import output
-from headrace.launch.bench.gates.games import HALF, Games, play
+from headrace.launch.bench.gates.games import HALF, Games, play, play_alone
 from headrace.launch.bench.train_command import train
 from headrace.launch.config import run_file
 
@@ -37,6 +37,14 @@ class Gate:
     long: bool = False  # runs only when named
     package: str = ""  # the environment's own, which may not be installed
     games: tuple[Games, ...] = ()
+    even: float = (
+        0.0  # the mean of kept checkpoints makes all choices alike, within so much; 0 = off
+    )
+
+    @property
+    def plays(self) -> bool:
+        """Tells whether what it learned is tried, in place of a return that it must reach."""
+        return bool(self.games or self.even)
 
 
 def _memory_gate(core: str, algorithm: str) -> Gate:
@@ -114,6 +122,7 @@ GATES: dict[str, Gate] = {
     "seats-5": Gate("seats", 9.5, 300_000),
     "shifts": Gate("seats", 0.95, 150_000, _SHIFTS),
     "nim": Gate("nim", 0.95, 150_000),
+    "rock-paper-scissors": Gate("rock-paper-scissors", 0.0, 500_000, even=0.05),
     "tictactoe": Gate(
         "tictactoe",
         0.0,
@@ -151,7 +160,7 @@ def bench(names: Sequence[str] = (), runs: int = 0, sets: Sequence[str] = ()) ->
         output.parameters(
             gate=name,
             run=gate.run,
-            goal="games" if gate.games else gate.goal,
+            goal="games" if gate.plays else gate.goal,
             within=gate.steps,
             seeds=list(_seeds(gate, runs)),
             sets=" ".join(gate.sets) or "none",
@@ -204,7 +213,7 @@ def run_gate(name: str, gate: Gate, *seeds: int) -> dict[str, Any]:
             solved_at_steps=summary["solved_at_steps"],
             wall_s=summary["wall_s"],
             mean_return=summary["mean_return"],
-            **({"games": json.dumps(summary["games"])} if gate.games else {}),
+            **({"games": json.dumps(summary["games"])} if gate.plays else {}),
         )
     solved = [one["solved_at_steps"] for one in found]
     # A run that was not solved needs more steps than there are.
@@ -222,22 +231,23 @@ def run_gate(name: str, gate: Gate, *seeds: int) -> dict[str, Any]:
         "solved_at_steps": solved,
         "wall_s": [one["wall_s"] for one in found],
         "mean_return": [one["mean_return"] for one in found],
-        **({"games": [one["games"] for one in found]} if gate.games else {}),
+        **({"games": [one["games"] for one in found]} if gate.plays else {}),
     }
 
 
 def _train(gate: Gate, seed: int) -> dict[str, Any]:
     """Returns the run's summary; a run that left none counts as not solved. One that plays games
     is solved at its end, if they all hold."""
-    goal = [] if gate.games else ["--stop-return", str(gate.goal)]
+    goal = [] if gate.plays else ["--stop-return", str(gate.goal)]
     options = ["--seed", str(seed), *goal, "--stop-steps", str(gate.steps)]
 
     def playing(folder: Path) -> dict[str, Any]:
         played = [play(folder, games) for games in gate.games]
+        played += [play_alone(folder, gate.even)] if gate.even else []
         holds = all(one["holds"] for one in played)
         return {"games": played, "solved_at_steps": gate.steps if holds else None}
 
     try:
-        return train(gate.run, options, gate.sets, playing if gate.games else None)
+        return train(gate.run, options, gate.sets, playing if gate.plays else None)
     except (FileNotFoundError, json.JSONDecodeError):
         return {"solved_at_steps": None, "wall_s": None, "mean_return": None, "games": []}

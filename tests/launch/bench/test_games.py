@@ -1,5 +1,6 @@
 """Games that a gate asks for: who plays them, and what is counted."""
 
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.make import probe
@@ -113,3 +115,49 @@ def test_a_gate_of_games_is_passed_by_them(
     assert found["solved_at_steps"] == ([5000] if lost else [None])
     assert started == [["--seed", "1", "--stop-steps", "5000"]]
     assert found["games"][0][0]["against"] == "random"
+
+
+def symbols(leave_run: Any, folder: Path, logits: list[float], version: int) -> Path:
+    """Leaves a player of rock, paper, scissors whose choices have these log-probabilities."""
+
+    def change(model: Any) -> None:
+        model.policy_head.weight.zero_()
+        model.policy_head.bias.copy_(torch.tensor(logits))
+
+    env = "headrace.actors.envs.toys.several_agents:RockPaperScissors"
+    sets = [f"env.id={env}", "unroll.envs=8"]
+    leave_run(folder, probe(EnvConfig(env)), sets, version=version, change=change)
+    return folder
+
+
+def test_what_all_checkpoints_choose_together_must_be_even(leave_run: Any, tmp_path: Path) -> None:
+    folder = symbols(leave_run, tmp_path / "run", [9.0, 0.0, 0.0], 1)
+    alone = games.play_alone(folder, 0.05)
+    assert alone["mean"] == pytest.approx([1, 0, 0], abs=0.02) and not alone["holds"]
+    for version, logits in ((2, [0.0, 9.0, 0.0]), (3, [0.0, 0.0, 9.0])):
+        other = symbols(leave_run, tmp_path / f"run{version}", logits, version)
+        name = f"{version:012d}"
+        (other / "checkpoints" / name).rename(folder / "checkpoints" / name)
+    found = games.play_alone(folder, 0.05)
+    assert found["mean"] == pytest.approx([1 / 3] * 3, abs=0.02) and found["holds"]
+    assert found["late"] == pytest.approx(2 / 3, abs=0.02)  # of the last alone
+    assert not games.play_alone(folder, 0.0)["holds"]
+
+
+def test_a_gate_of_evenness_is_passed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def train(_: str, options: list[str], __: Any, afterwards: Any) -> dict[str, Any]:
+        asked.append(options)
+        return {"wall_s": 1.0, "mean_return": 0.0, **afterwards(Path("run"))}
+
+    def alone(_: Path, within: float) -> dict[str, Any]:
+        return {"holds": within == 0.05}
+
+    monkeypatch.setattr(learning_gates, "train", train)
+    monkeypatch.setattr(learning_gates, "play_alone", alone)
+    gate = learning_gates.GATES["rock-paper-scissors"]
+    assert learning_gates.run_gate("even", gate, 1)["passed"] == [1]
+    narrow = dataclasses.replace(gate, even=0.01)
+    assert learning_gates.run_gate("even", narrow, 1)["passed"] == []
+    assert asked[0] == ["--seed", "1", "--stop-steps", "500000"]

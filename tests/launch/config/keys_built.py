@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from headrace.actors.envs.make import make_env, probe
+from headrace.actors.envs.make import look_at, make_env, probe
 from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.stepping import choose
 from headrace.actors.stepping.stepper import Frame
@@ -82,6 +82,7 @@ def sampler(run: run_file.Run, _: Path) -> Any:
     """The streams it asks credit for, its threads, and what the sampler is made of."""
     spaces, end, threads = probe(run.env), mock.Mock(), mock.Mock()
     frame = Frame.empty(spaces, groups=run.actor.groups, envs=run.unroll.envs)
+    frame.agents = look_at(run.env).agents
     stand_in = SimpleNamespace(spaces=spaces, frame=frame)
     with (
         mock.patch.object(actor, "make_stepper", lambda *_, **__: stand_in),
@@ -90,7 +91,11 @@ def sampler(run: run_file.Run, _: Path) -> Any:
     ):
         made = actor.build(end, run, seed=1, metrics=mock.Mock())
     network = made.policy._acting._network
+    others: Any = made.others
     return (
+        None
+        if others is None
+        else (others._config.share, others._config.pick, vars(others._snapshots), others._next),
         end.open.call_args.kwargs["streams"],
         threads.call_args,
         type(network).__name__,

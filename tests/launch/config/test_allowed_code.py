@@ -71,6 +71,11 @@ NAMED = {
         "evaluate.against = 'evil.players:best'",
         "evil.players",
     ),
+    "who is met in a league": (
+        run(league={"others": ["random", "evil.players:best"]}),
+        "league.others = 'evil.players:best'",
+        "evil.players",
+    ),
     "of the older gym": (
         run(env={"id": "GymV26Environment-v0", "kwargs": {"env_id": "evil:Such-v0"}}),
         "env.kwargs.env_id = 'evil'",

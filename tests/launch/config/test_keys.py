@@ -50,6 +50,8 @@ APPO, PPO = "algorithm.name=appo", "algorithm.name=ppo"
 REPLAY, RMSPROP = "algorithm.replay_share=0.5", "learner.optimiser=rmsprop"
 OWN = f"model.kind={trained.__name__}:encoder"
 CATCH, MASKED = ("env.id=headrace/Catch-v0", "env.id=headrace/Masked-v0")
+NIM, LEAGUE = "env.id=headrace.actors.envs.toys.several_agents:Nim", "league.share=0.5"
+INLINE = "actor.stepping=inline"
 PROCESSES = ("actor.stepping=processes", "actor.groups=3")
 
 CASES = {
@@ -62,8 +64,8 @@ CASES = {
     ),
     "env.stack": Case(built.environment, "2", (CATCH,)),
     "env.mask": Case(built.environment, "allowed", (MASKED,)),
-    "env.metrics": Case(built.stepper, '["success"]'),
-    "env.settings": Case(built.stepper, "{ gravity = 1.0 }"),
+    "env.metrics": Case(built.stepper, '["success"]', (INLINE,)),
+    "env.settings": Case(built.stepper, "{ gravity = 1.0 }", (INLINE,)),
     "env.curriculum": Case(
         weights, f"{trained.__name__}:harder", ("env.settings={ gravity = 1.0 }",)
     ),
@@ -153,7 +155,7 @@ CASES = {
     "security.keys": Case(built.learning, "elsewhere", ("security.curve=true",)),
     "actor.count": Case(built.plans, "3"),
     "actor.groups": Case(built.sampler, "2"),
-    "actor.stepping": Case(built.stepper, "processes", ("actor.stepping=inline",)),
+    "actor.stepping": Case(built.stepper, "processes", (INLINE,)),
     "actor.workers": Case(built.stepper, "2", PROCESSES),
     "actor.precision": Case(built.sampler, "bfloat16", ("actor.precision=float32",)),
     "actor.explore": Case(built.sampler, f"{trained.__name__}:explore"),
@@ -167,9 +169,12 @@ CASES = {
     "evaluate.share": Case(built.evaluation, "0.5"),
     "evaluate.envs": Case(built.evaluation, "5"),
     "evaluate.greedy": Case(built.evaluation, "false"),
-    "evaluate.against": Case(
-        built.evaluation, "random", ("env.id=headrace.actors.envs.toys.several_agents:Nim",)
-    ),
+    "evaluate.against": Case(built.evaluation, "random", (NIM,)),
+    "league.share": Case(built.sampler, "0.5", (NIM,)),
+    "league.every": Case(built.sampler, "7", (NIM, LEAGUE)),
+    "league.keep": Case(built.sampler, "3", (NIM, LEAGUE)),
+    "league.others": Case(built.sampler, '["random"]', (NIM, LEAGUE)),
+    "league.pick": Case(built.sampler, "newest", (NIM, LEAGUE)),
     "evaluate.seed": Case(built.evaluation, "7"),
     "evaluate.keep": Case(built.best_weights, "1"),
     "log.sinks": Case(built.plans, '["csv"]'),

@@ -28,6 +28,7 @@ def test_the_page_shows_these_files() -> None:
         "costly.toml",
         "halls.py",
         "halls.toml",
+        "league.toml",
         "longer.py",
         "longer.toml",
         "meeting.py",

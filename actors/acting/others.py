@@ -1,0 +1,31 @@
+"""The interface of those who play some of the agents in place of the policy."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.actors.acting.previous_step import Arrays, Rows
+from headrace.actors.stepping.stepper import Answer
+from headrace.broker.weights.blobs import Blob
+
+
+class Others(Protocol):
+    """Plays agents from which the policy does not learn. Rows are columns of the frame."""
+
+    def took(self, blob: Blob) -> None:
+        """Hears of weights that the policy has taken, while they lie in memory."""
+
+    def act(
+        self,
+        rows: Rows,
+        seen: Arrays,
+        before: NDArray[np.float32] | None,
+        actions: NDArray[Any],
+        memory: NDArray[np.float32] | None,
+    ) -> None:
+        """Writes over the actions of the policy, and the memory after them, where others play.
+        `before`: the memory before them."""
+
+    def hide(self, rows: Rows, answer: Answer) -> None:
+        """Makes dead steps of those that others played, in this copy."""

@@ -1,0 +1,1 @@
+"""Rates what a run was at different times by games between them."""

@@ -1,0 +1,48 @@
+"""What is kept of the past covers all of it, and has a bound."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.actors.league.snapshots import Snapshots
+
+
+def kept_after(versions: list[int], *, every: int, keep: int) -> list[int]:
+    snapshots: Snapshots[int] = Snapshots(every=every, keep=keep)
+    for version in versions:
+        if snapshots.due(version):
+            snapshots.add(version, version)
+    return list(snapshots.kept)
+
+
+def test_twice_as_many_versions_lie_between_them_whenever_there_are_too_many() -> None:
+    def after(last: int) -> list[int]:
+        return kept_after(list(range(last + 1)), every=10, keep=4)
+
+    assert after(30) == [0, 10, 20, 30]
+    assert after(40) == after(59) == [0, 20, 40]
+    assert after(60) == [0, 20, 40, 60]
+    assert after(200) == [0, 80, 160]
+
+
+def test_who_comes_late_covers_the_rest_evenly() -> None:
+    kept = kept_after(list(range(1005, 3000)), every=10, keep=8)
+    gaps = [after - before for before, after in itertools.pairwise(kept)]
+    assert len(kept) > 4 and len(set(gaps[1:])) == 1
+
+
+@given(
+    steps=st.lists(st.integers(1, 30), max_size=60),
+    first=st.integers(0, 10_000),
+    every=st.integers(1, 20),
+    keep=st.integers(1, 9),
+)
+def test_they_are_few_and_were_there(steps: list[int], first: int, every: int, keep: int) -> None:
+    """Versions may be missed, and a sampler may come late."""
+    versions = [first]
+    for step in steps:
+        versions.append(versions[-1] + step)
+    kept = kept_after(versions, every=every, keep=keep)
+    assert len(kept) <= keep and kept == sorted(set(kept))
+    assert set(kept) <= set(versions)

@@ -1,0 +1,94 @@
+"""A run with a league, from training to ratings; and what cannot have one."""
+
+import json
+
+import pytest
+
+from tests.system.commands.test_train import check_books
+from tests.system.conftest import Place
+
+NIM = """
+[run]
+name = "nim"
+
+[env]
+id = "headrace.actors.envs.toys.several_agents:Nim"
+metrics = ["right"]
+
+[unroll]
+length = 16
+envs = 32
+
+[model]
+hidden = [32]
+
+[algorithm]
+name = "appo"
+
+[league]
+share = 0.7
+every = 2
+keep = 4
+others = ["random"]
+pick = "prioritised"
+
+[checkpoint]
+every_s = 1
+keep_every = 10
+
+[stop]
+steps = 40000
+"""
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
+def test_a_run_with_a_league_is_exact_and_its_checkpoints_are_rated(
+    place: Place, stepping: str
+) -> None:
+    place.run = place.toml("nim.toml", NIM)
+    train = place.train("--quiet", "--set", f"actor.stepping={stepping}")
+    assert train.ends() == 0, train.text()
+    summary = place.summary()
+    assert sum(summary["league"].values()) > 100
+    assert summary["league"]["won"] and summary["league"]["lost"]
+    # Episodes that ended in unrolls are the policy's own: of a game with others one agent's.
+    assert summary["metrics"]["right"] > 0.3
+    check_books(place)
+    rate = place.headrace("rate", str(place.out), "--players", "3", "--games", "40")
+    assert rate.ends() == 0, rate.text()
+    league = json.loads((place.out / "league.json").read_text())
+    assert league["players"][0] == "random" and 2 <= len(league["players"]) <= 4
+    games = [sum(pair) for row in league["won_drawn_lost"] for pair in row]
+    assert set(games) == {0, 40}
+    strongest = league["players"][league["rating"].index(max(league["rating"]))]
+    assert rate.text().splitlines()[1].split()[0] == strongest
+
+
+def test_what_cannot_have_a_league_is_told_in_a_line(place: Place) -> None:
+    share = ("--set", "league.share=0.5")
+    one = place.headrace("train", "cartpole", "--out", str(place.out / "a"), "--quiet", *share)
+    assert one.ends() == 2
+    assert "league.share: CartPole-v1 has one agent, and there are no others" in one.text()
+    place.run = place.toml("nim.toml", NIM)
+    nobody = place.train("--quiet", "--set", 'league.others=["nobody"]')
+    assert nobody.ends() == 2
+    said = "league.others = 'nobody' is no folder of a run; it is random, module:function, or one"
+    assert said in nobody.text()
+    rate = place.headrace("rate", str(place.out / "a"))
+    assert rate.ends() == 2 and len(rate.text().splitlines()) == 1
+
+
+def test_what_a_member_remembers_must_fit(place: Place) -> None:
+    """A policy with memory joins only a run of the same; one without joins any."""
+    place.run = place.toml("nim.toml", NIM.replace("steps = 40000", "steps = 2000"))
+    lstm = ("--set", "model.core=lstm")
+    first = place.headrace("train", place.run, "--out", str(place.out / "a"), "--quiet", *lstm)
+    assert first.ends() == 0, first.text()
+    other = ("--set", f'league.others=["{place.out / "a"}"]')
+    again = place.headrace(
+        "train", place.run, "--out", str(place.out / "b"), "--quiet", *lstm, *other
+    )
+    assert again.ends() == 0, again.text()
+    without = place.headrace("train", place.run, "--out", str(place.out / "c"), "--quiet", *other)
+    assert without.ends() == 2
+    assert "remembers 512 numbers, this run's 0" in without.text()
