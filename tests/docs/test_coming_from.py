@@ -89,3 +89,9 @@ def _text(name: str) -> str:
 
 def _cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_tests_that_are_named_are_there(page: str) -> None:
+    tests = "".join(path.read_text() for path in (FOLDER.parents[1] / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert sorted(name for name in named if f"def {name}(" not in tests) == []

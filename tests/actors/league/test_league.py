@@ -217,6 +217,15 @@ def test_who_leaves_the_league_plays_its_game_to_the_end() -> None:
     assert 3 in table.game()
 
 
+def test_the_league_does_not_grow_with_the_run() -> None:
+    """Whoever has left it, and has no game to end, is gone from memory."""
+    table = Table(LeagueConfig(share=1.0, every=1, keep=4), other=Moves(-2))
+    for version in range(1000):
+        table.league.took(blob_of(version))
+        table.game()
+        assert len(table.league._members) <= 4 + 1 + 1  # kept, the other, and one in its last game
+
+
 def test_a_snapshot_stays_what_it_was() -> None:
     """The policy goes on learning in the same memory; what it was must not."""
     model = ModelConfig(kind="mlp", hidden=(8,))

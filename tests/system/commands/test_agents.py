@@ -116,3 +116,18 @@ def test_agents_that_take_turns_learn_by_playing_each_other(place: Place, steppi
     assert place.summary()["trained_steps"] >= steps
     check_books(place)
     assert place.headrace("play", str(place.out), "--episodes", "5").ends() == 0
+
+
+def test_agents_that_come_and_go_are_scored_and_their_batches_replayed(place: Place) -> None:
+    """Neither an evaluation nor a replay takes it that all agents play all the time."""
+    shifts = SEATS.replace("several_agents:Seats", "several_agents:Shifts")
+    shifts = shifts.replace('metrics = ["taken"]', "").replace("return = 9.5", "return = 2")
+    place.run = place.toml("shifts.toml", shifts.replace("steps = 200000", "steps = 20000"))
+    train = place.train("--evaluate", "--record", "--quiet")
+    assert train.ends() == 3, train.text()  # there is no such return
+    check_books(place)
+    scores = (place.out / "evaluations.jsonl").read_text().splitlines()
+    # A third is what agents get that draw, and 1 the best.
+    assert 0.5 < json.loads(scores[-1])["mean"] <= 1.0
+    replay = place.headrace("replay", str(place.out))
+    assert replay.ends() == 0 and "identical" in replay.text(), replay.text()
