@@ -39,6 +39,14 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " are allowed; empty = all are"
         ),
     ] = ""
+    critic: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=16,
+            description="parts of the observation that only the value network sees while it learns:"
+            " what a simulator knows, or the state of a game; who acts later does without them",
+        ),
+    ] = ()
     metrics: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[ -~]+\Z", max_length=MOST_METRIC_NAME)], ...],
         Meta(

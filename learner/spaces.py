@@ -132,6 +132,7 @@ class Spaces(Struct, frozen=True, omit_defaults=True):
     action: Action
     metrics: tuple[str, ...] = ()  # entries of info that travel; no network depends on them
     settings: tuple[str, ...] = ()  # attributes of the environment that the weights bring
+    critic: tuple[str, ...] = ()  # leaves that only the value network sees
 
     def digest(self) -> str:
         """Returns a digest, on every machine the same for the same spaces; names do not count."""

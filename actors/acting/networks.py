@@ -20,7 +20,7 @@ from headrace.learner.models.encoders.images import JoinedFeatures
 from headrace.learner.models.encoders.mlp import Mlp
 from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import FARTHEST, Normaliser
-from headrace.learner.spaces import Spaces
+from headrace.learner.spaces import Leaf, Spaces
 
 # Up to this many multiplications numpy's OpenBLAS uses one thread, and numpy is faster than torch:
 # 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
@@ -73,7 +73,7 @@ def _plain(model: Model) -> bool:
         isinstance(model.encoder, Mlp)
         and model.core is None
         and not model.mask
-        and not any(leaf.categories for leaf in model.leaves)
+        and not any(leaf.categories for leaf in model.acted_on)
     )
 
 
@@ -88,7 +88,7 @@ class _Small:
         assert isinstance(model.encoder, Mlp)
         layers, features = model.encoder.layers, model.encoder.features
         self._model = model
-        self._leaves = [leaf.name for leaf in model.leaves]
+        self._leaves = [leaf.name for leaf in model.acted_on]
         linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self._layers = [(_array(layer.weight).T, _array(layer.bias)) for layer in linears]
         self._head = (_array(model.policy_head.weight).T, _array(model.policy_head.bias))
@@ -129,13 +129,11 @@ class _Normal:
     """Applies the normaliser to all features side by side; the others pass unchanged."""
 
     def __init__(self, model: Model, normaliser: Normaliser) -> None:
-        mine = {leaf.name for leaf in normaliser.leaves}
-        normal = np.concatenate(
-            [np.full(math.prod(leaf.seen), leaf.name in mine) for leaf in model.leaves]
-        )
+        normal = _each_feature(model.acted_on, {leaf.name for leaf in normaliser.leaves})
+        kept = _each_feature(normaliser.leaves, {leaf.name for leaf in model.acted_on})
         self._mean, self._factor = np.zeros(len(normal)), np.ones(len(normal))
-        self._mean[normal] = normaliser.mean.numpy()
-        self._factor[normal] = normaliser.factor().numpy()
+        self._mean[normal] = normaliser.mean.numpy()[kept]
+        self._factor[normal] = normaliser.factor().numpy()[kept]
         self._most = np.where(normal, FARTHEST, np.inf)
         self._least = -self._most
 
@@ -145,6 +143,11 @@ class _Normal:
         np.maximum(y, self._least, out=y)
         normal: Numbers = y.astype(np.float32)
         return normal
+
+
+def _each_feature(leaves: tuple[Leaf, ...], chosen: set[str]) -> NDArray[np.bool_]:
+    """Tells of each feature of these leaves whether its leaf is among the chosen."""
+    return np.concatenate([np.full(math.prod(leaf.seen), leaf.name in chosen) for leaf in leaves])
 
 
 def _array(tensor: Tensor) -> Numbers:

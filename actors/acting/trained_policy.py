@@ -129,6 +129,8 @@ class TrainedPolicy:
                 raise ValueError("a mask was given, and this policy was trained without env.mask")
             values[self._mask.name] = mask
         for leaf in self._leaves.values():
+            if leaf.name in self.spaces.critic:  # it learned with it, and acts without
+                values.setdefault(leaf.name, np.zeros(leaf.shape, leaf.dtype))
             if leaf.name not in values:
                 hint = ", give it as act(obs, state, mask=...)" if leaf.mask else ""
                 raise ValueError(

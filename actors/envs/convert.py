@@ -57,7 +57,27 @@ def as_data(
     """Returns the spaces of one environment as data."""
     taken = _action(action, config)
     settings = tuple(sorted(config.settings))
-    return Spaces(_leaves(observation, taken, config), taken, config.metrics, settings)
+    leaves = _leaves(observation, taken, config)
+    return Spaces(leaves, taken, config.metrics, settings, _for_critic(leaves, config))
+
+
+def _for_critic(leaves: tuple[Leaf, ...], config: EnvConfig) -> tuple[str, ...]:
+    """Returns the leaves that env.critic names: each, or the part it is in."""
+    names = [leaf.name for leaf in leaves]
+    found: list[str] = []
+    for part in config.critic:
+        mine = [name for name in names if name == part or name.startswith(f"{part}.")]
+        if not mine:
+            raise EnvError(
+                f"{config.id}: env.critic = {part!r} is no part of the observation, which has"
+                f" {names}"
+            )
+        found += mine
+    if any(leaf.mask and leaf.name in found for leaf in leaves):
+        raise EnvError(f"{config.id}: env.critic names the mask, which whoever acts must see")
+    if found and all(leaf.mask or leaf.name in found for leaf in leaves):
+        raise EnvError(f"{config.id}: env.critic leaves nothing for the policy to see")
+    return tuple(found)
 
 
 def _leaves(space: "gymnasium.Space[Any]", action: Action, config: EnvConfig) -> tuple[Leaf, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headrace.learner.models.build import acted_on
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import (
     SHOWN_REWARD,
@@ -44,6 +45,9 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.model = model
         self._leaves = leaves_of(model, spaces)
+        self._values = not spaces.critic  # the value is of what is seen by whoever acts
+        # The value network's own memory moves on by nothing; the policy reads none of it.
+        self._unseen = [leaf for leaf in spaces.observation if leaf.name in spaces.critic]
         self._greedy = _GreedyAction(spaces.action)
         self._previous = [leaf.name for leaf in self._leaves if leaf.name.startswith("previous.")]
         self.outputs = self._outputs(spaces.action)
@@ -65,6 +69,9 @@ class OnnxModule(nn.Module):
             leaf.name: x - torch.tensor(leaf.start).reshape(leaf.shape) if leaf.start else x
             for leaf, x in zip(self._leaves, inputs, strict=False)
         }
+        for leaf in self._unseen:
+            dtype = torch.from_numpy(np.zeros(1, leaf.dtype)).dtype
+            obs[leaf.name] = inputs[0].new_zeros((len(inputs[0]), *leaf.seen), dtype=dtype)
         if _REWARD in self._previous:
             obs[_REWARD] = obs[_REWARD].clamp(-SHOWN_REWARD, SHOWN_REWARD)
         if self.model.memory:
@@ -76,7 +83,7 @@ class OnnxModule(nn.Module):
             params, after = self.model.policy(obs)
             value = self.model(obs).value
         actions, choices, numbers = self._greedy(params)
-        outputs = [*actions, params, value]
+        outputs = [*actions, params, *([value] if self._values else [])]
         if after is not None:
             outputs.append(after)
         if "previous.choices" in self._previous:
@@ -93,7 +100,7 @@ class OnnxModule(nn.Module):
         ]
         ports += [
             TensorPort("params", "float32", (model.distribution.params,)),
-            TensorPort("value", "float32", ()),
+            *([TensorPort("value", "float32", ())] if self._values else []),
         ]
         if model.memory:
             ports.append(TensorPort(f"next.{_MEMORY}", "float32", (model.memory,)))
@@ -106,9 +113,9 @@ class OnnxModule(nn.Module):
 
 
 def leaves_of(model: Model, spaces: Spaces) -> tuple[Leaf, ...]:
-    """Returns all leaves that the model reads, the mask included."""
-    known = {leaf.name: leaf for leaf in (*spaces.observation, *previous_leaves(spaces))}
-    return tuple(known[name] for name in model.reads)
+    """Returns all leaves that the policy reads, the mask included."""
+    known = {leaf.name: leaf for leaf in (*acted_on(spaces), *previous_leaves(spaces))}
+    return tuple(known[name] for name in model.reads if name in known)
 
 
 def part_name(part: Part) -> str:

@@ -53,16 +53,27 @@ def chosen_kind(config: ModelConfig, spaces: Spaces) -> str:
     return "grid" if max(sides) < _NATURE_FROM else "resnet"
 
 
+def acted_on(spaces: Spaces) -> tuple[Leaf, ...]:
+    """Returns the leaves that the policy needs, the mask among them: all but the critic's."""
+    return tuple(leaf for leaf in spaces.observation if leaf.name not in spaces.critic)
+
+
 def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
     """Builds the network on the CPU; its weights depend on `seed` alone.
 
     The global random state is left as it was: building a network must not change what the caller
     draws next.
     """
-    config = msgspec.structs.replace(config, kind=chosen_kind(config, spaces))
+    seen = msgspec.structs.replace(spaces, observation=acted_on(spaces))
+    config = msgspec.structs.replace(config, kind=chosen_kind(config, seen))
     if config.separate == AUTO:
-        apart = config.kind not in _CONVOLUTIONS or config.core != "none"
+        apart = config.kind not in _CONVOLUTIONS or config.core != "none" or bool(spaces.critic)
         config = msgspec.structs.replace(config, separate=apart)
+    if spaces.critic and (not config.separate or config.obs_scale):
+        raise ValueError(
+            "env.critic needs a value network of its own and observations without obs_scale: set"
+            " model.separate = true and model.obs_scale = [], or leave env.critic out"
+        )
     custom = ":" in config.kind
     if not custom and config.kind not in _KINDS:
         raise ValueError(
@@ -92,12 +103,14 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     leaves = (*observed, *previous)
     normaliser = _normaliser(observed) if config.normalise_obs else None
 
-    def encoder() -> nn.Module:
+    for_policy = tuple(leaf for leaf in leaves if leaf.name not in spaces.critic)
+
+    def encoder(leaves: tuple[Leaf, ...]) -> nn.Module:
         if ":" in config.kind:
             return custom_encoder(config, leaves, rng, normaliser)
         return _KINDS[config.kind](leaves, config, rng, unscaled=len(previous))
 
-    encoders = [encoder() for _ in range(2 if config.separate else 1)]
+    encoders = [encoder(for_policy), *([encoder(leaves)] if config.separate else [])]
     if encoders[0] is encoders[-1] and config.separate:
         raise ValueError(
             f'model.kind = "{config.kind}" made the same module twice; make a new one in every'
@@ -110,6 +123,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     model = Model(
         leaves,
         distribution,
+        acted_on=for_policy,
         policy=trunks[0],
         value=trunks[1] if config.separate else None,
         heads=_heads(config, spaces.action, distribution, units, rng),

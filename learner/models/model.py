@@ -47,6 +47,7 @@ class Model(nn.Module):
         leaves: tuple[Leaf, ...],
         distribution: Distribution,
         *,
+        acted_on: tuple[Leaf, ...],
         policy: Trunk,
         value: Trunk | None,
         heads: Heads,
@@ -56,6 +57,7 @@ class Model(nn.Module):
     ) -> None:
         super().__init__()
         self.leaves = leaves  # what the encoders see
+        self.acted_on = acted_on  # those of them that the policy's sees: all but env.critic
         self.mask = mask  # the leaf that says which choices are allowed; empty = all are
         self.distribution = distribution
         self.normaliser = normaliser

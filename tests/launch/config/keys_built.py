@@ -51,7 +51,8 @@ def environment(run: run_file.Run, _: Path) -> Any:
     try:
         env.reset(seed=1)
         step = env.step(env.action_space.sample() * 0)
-        return str(probe(run.env)), probe(run.env).digest(), [str(part) for part in step[:4]]
+        made = probe(run.env)
+        return str(made), made.digest(), made.critic, [str(part) for part in step[:4]]
     finally:
         env.close()
 

@@ -64,6 +64,7 @@ CASES = {
     ),
     "env.stack": Case(built.environment, "2", (CATCH,)),
     "env.mask": Case(built.environment, "allowed", (MASKED,)),
+    "env.critic": Case(built.environment, '["lamp"]', ("env.id=headrace/Parts-v0",)),
     "env.metrics": Case(built.stepper, '["success"]', (INLINE,)),
     "env.settings": Case(built.stepper, "{ gravity = 1.0 }", (INLINE,)),
     "env.curriculum": Case(

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -58,6 +59,23 @@ def refused(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def session(path: Path) -> Any:
     return onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("sets", [NORMALISED, RECURRENT])
+def test_what_only_the_value_network_saw_is_no_input(
+    leave_run: Any, tmp_path: Path, sets: list[str]
+) -> None:
+    """Nor is there a value: it would be one of nothing."""
+    spaces = msgspec.structs.replace(PARTS, critic=("value", "arm.joints"))
+    leave_run(tmp_path, spaces, sets)
+    found = loaded_run.load(tmp_path)
+    module = OnnxModule(found.model, found.spaces)
+    inputs, outputs = ([port.name for port in ports] for ports in (module.inputs, module.outputs))
+    assert inputs[:2] == ["mode", "allowed"] or inputs[0] == "mode"
+    assert not {"value", "obs.value", "arm.joints"} & {*inputs, *outputs}
+    given = parity.Parity(found, module)._inputs(4)
+    made = module(*(torch.from_numpy(given[name]) for name in inputs))
+    assert len(made) == len(outputs)
 
 
 @pytest.mark.slow

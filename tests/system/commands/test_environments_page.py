@@ -26,6 +26,7 @@ def test_the_page_shows_these_files() -> None:
         "against.toml",
         "cost.py",
         "costly.toml",
+        "critic.toml",
         "halls.py",
         "halls.toml",
         "league.toml",
