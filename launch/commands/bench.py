@@ -23,7 +23,12 @@ NAMES = (
     "learn",
     "all",
 )
-_TAKE_SETTINGS = ("sampler", "lag", "learn")  # the others compare what they set themselves
+# Which benchmarks take what; the others compare what they set themselves.
+_FOR = {
+    "--set": ("sampler", "lag", "learn"),
+    "--runs": ("learn",),
+    "a name": ("sampler", "learn", "crowd", "lag"),
+}
 
 
 def _bench_arguments(bench: argparse.ArgumentParser) -> None:
@@ -46,10 +51,11 @@ def _bench(given: argparse.Namespace) -> int:
     from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
 
-    if given.set and given.what not in _TAKE_SETTINGS:
-        raise run_file.ConfigError(
-            f"headrace bench {given.what}: --set is for {', '.join(_TAKE_SETTINGS)} only"
-        )
+    for option, value in (("--set", given.set), ("--runs", given.runs), ("a name", given.names)):
+        if value and given.what not in _FOR[option]:
+            raise run_file.ConfigError(
+                f"headrace bench {given.what}: {option} is for {', '.join(_FOR[option])} only"
+            )
     if given.what == "sampler":
         if len(given.names) != 1:
             raise run_file.ConfigError(
