@@ -204,6 +204,38 @@ def test_only_steps_of_others_are_hidden() -> None:
     assert np.isnan(metrics[0, 0]) and metrics[1, 0] == 1.0
 
 
+class Adder(Moves):
+    """Remembers what it was given, and 10 more."""
+
+    memory = 1
+
+    def act(  # type: ignore[override]
+        self,
+        obs: dict[str, NDArray[Any]],
+        memory: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> tuple[NDArray[Any], NDArray[np.float32], NDArray[np.float32]]:
+        assert memory is not None
+        actions, logp, _ = super().act(obs, greedy=greedy)
+        return actions, logp, memory + 10
+
+
+def test_others_carry_a_memory_of_their_own() -> None:
+    table = Table(LeagueConfig(share=1.0, keep=0), other=Adder(2))
+    table.frame.begun[0] += 1
+    before, memory = np.array([[1], [2]], np.float32), np.array([[5], [6]], np.float32)
+    actions = np.full(2, -1)
+    seen = {"obs": table.frame.obs["obs"]}
+    table.league.act(slice(None), seen, before, actions, memory)
+    assert actions.tolist() == [2, -1] and memory.ravel().tolist() == [11, 6]
+    # One that remembers nothing is given nothing, and leaves the policy's memory as it is.
+    plain = Table(LeagueConfig(share=1.0, keep=0), other=Moves(2))
+    plain.frame.begun[0] += 1
+    plain.league.act(slice(None), seen, before, actions, memory)
+    assert memory.ravel().tolist() == [11, 6]
+
+
 def test_who_leaves_the_league_plays_its_game_to_the_end() -> None:
     table = Table(LeagueConfig(share=1.0, every=1, keep=1, pick="newest"))
     table.league.took(blob_of(0))
