@@ -30,7 +30,7 @@ _FIRST_WEIGHTS = {"model.core_bias"}
 _SHOWN = {"env.metrics"}
 _MISSING = "absent"
 # Of a key that came later: what an older run, which lacks it, did without.
-_NONE = {'""', "{}"}
+_NONE = {'""', "{}", "[]"}
 
 
 class Difference(NamedTuple):
