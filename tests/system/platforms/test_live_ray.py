@@ -1,5 +1,6 @@
 """docs/deploy/ray.md on a live Ray cluster of simulated machines, two of which are lost."""
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -52,7 +53,8 @@ class Cluster:
                 gone.discard(each)
         memory = [folder for each in gone for folder in held_memory(each)]
         for each in gone:
-            os.kill(each, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # its parent has taken it along
+                os.kill(each, signal.SIGKILL)
         for folder in memory:
             shutil.rmtree(folder, ignore_errors=True)
 
