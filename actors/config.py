@@ -165,11 +165,6 @@ class EvaluateConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=1000, description="so many of the best weights stay in best/")
     ] = 2
 
-    @property
-    def asks_code(self) -> bool:
-        """Tells whether `against` is a function of the user's, module:function, and no folder."""
-        return names_code(self.against)
-
 
 class LeagueConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Says who plays the other agents while one learns, in environments of several."""

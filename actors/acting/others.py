@@ -1,4 +1,4 @@
-"""The interface of those who play some of the agents in place of the policy."""
+"""Declares what is needed of those who play some of the agents in place of the policy."""
 
 from typing import Any, Protocol
 

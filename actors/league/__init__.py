@@ -1,1 +1,1 @@
-"""Who else plays while the policy learns: what it was before, and others."""
+"""Seats others beside the policy while it learns: what it was before, and whom the run names."""

@@ -10,6 +10,8 @@ from headrace.actors.config import Pick
 
 # Games that every record begins with, half of them won: nobody is judged by a few.
 _PRIOR = 2.0
+# What a game still counts for after the next one.
+_FADES = 0.99
 
 
 @dataclass(slots=True)
@@ -20,10 +22,10 @@ class Record:
     games: float = 0.0
     won: float = 0.0  # a draw is half of a game won
 
-    def add(self, won: float, *, memory: float = 0.99) -> None:
+    def add(self, won: float) -> None:
         """Counts a game; those before it count a little less from now on."""
-        self.games = self.games * memory + 1.0
-        self.won = self.won * memory + won
+        self.games = self.games * _FADES + 1.0
+        self.won = self.won * _FADES + won
 
     @property
     def share(self) -> float:

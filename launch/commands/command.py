@@ -1,4 +1,4 @@
-"""The form in which the files beside this one declare their commands; cli.py lists them."""
+"""Gives the files beside this one the form in which they declare commands; cli.py lists them."""
 
 import argparse
 from collections.abc import Callable

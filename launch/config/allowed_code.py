@@ -93,7 +93,7 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
         yield "model.kind", run.model.kind
     if run.actor.explore:
         yield "actor.explore", run.actor.explore
-    if run.evaluate.asks_code:
+    if names_code(run.evaluate.against):
         yield "evaluate.against", run.evaluate.against
     for name in filter(names_code, run.league.others):
         yield "league.others", name

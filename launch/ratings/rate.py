@@ -7,9 +7,8 @@ run's folder.
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,34 +29,36 @@ FILE: Final = "league.json"
 _SIDE_BY_SIDE = 32  # games
 
 
-@dataclass(frozen=True, slots=True)
-class Rated:
-    """Holds who played, and how each pair's games ended."""
+class Rated(NamedTuple):
+    """Holds who played, how each pair's games ended, and the ratings with their intervals."""
 
     names: list[str]
     results: NDArray[np.int64]  # [players, players, won drawn lost], of the first of the pair
+    rating: elo.Numbers
+    low: elo.Numbers
+    high: elo.Numbers
+
+    @classmethod
+    def of(cls, names: list[str], results: NDArray[np.int64]) -> "Rated":
+        return cls(names, results, elo.ratings(results), *elo.intervals(results))
 
     def table(self) -> str:
         """Returns ratings and shares of points, the best first."""
-        found = elo.ratings(self.results)
-        low, high = elo.intervals(self.results)
         share = _both_ways(self.results)
-        order = np.argsort(-found, kind="stable")
+        order = np.argsort(-self.rating, kind="stable")
         rows = [["player", "rating", "95 % interval", *(self.names[at] for at in order)]]
         for at in order:
             cells = ["" if np.isnan(share[at, of]) else f"{share[at, of]:.0%}" for of in order]
-            rows.append(
-                [self.names[at], f"{found[at]:.0f}", f"{low[at]:.0f} to {high[at]:.0f}", *cells]
-            )
+            interval = f"{self.low[at]:.0f} to {self.high[at]:.0f}"
+            rows.append([self.names[at], f"{self.rating[at]:.0f}", interval, *cells])
         return "\n".join(text_table.columns(rows, words=(0,)))
 
     def as_json(self) -> str:
-        low, high = elo.intervals(self.results)
         plain = {
             "players": self.names,
-            "rating": elo.ratings(self.results).round(1).tolist(),
-            "low": low.round(1).tolist(),
-            "high": high.round(1).tolist(),
+            "rating": self.rating.round(1).tolist(),
+            "low": self.low.round(1).tolist(),
+            "high": self.high.round(1).tolist(),
             "won_drawn_lost": self.results.tolist(),
         }
         return json.dumps(plain)
@@ -75,7 +76,7 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
     league: dict[str, PolicyLike] = {}
     for name in (RANDOM, *newest.run.league.others, *others):
         league[name] = loaded_run.named_player("headrace rate", name, newest.spaces, how.seed)
-    for version in spread(_versions(run_dir), players):
+    for version in spread(loaded_run.versions(run_dir, "checkpoints", "best"), players):
         found = loaded_run.load(run_dir, str(version))
         league[str(version)] = loaded_run.policy_of(found, seed=how.seed + version)
     names = list(league)
@@ -88,7 +89,7 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
         )
         won, lost = scores.outcomes
         results[first, second] = won, games - won - lost, lost
-    rated = Rated(names, results)
+    rated = Rated.of(names, results)
     print(rated.table())  # noqa: T201
     try:
         durable.write(run_dir / FILE, rated.as_json() + "\n")
@@ -103,11 +104,6 @@ def spread(versions: Sequence[int], count: int) -> list[int]:
         return list(versions)
     at = np.linspace(0, len(versions) - 1, count).round().astype(int)
     return [versions[one] for one in at.tolist()]
-
-
-def _versions(run_dir: Path) -> list[int]:
-    folders = [run_dir / name for name in ("checkpoints", "best")]
-    return sorted({int(path.name) for f in folders for path in f.glob("[0-9]" * 12)})
 
 
 def _both_ways(results: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -93,11 +93,16 @@ def find_checkpoint(
     raise ConfigError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
 
 
+def versions(run_dir: Path, *folders: str) -> list[int]:
+    """Returns the versions of which there are checkpoints in these folders of a run, in order."""
+    return sorted({int(p.name) for f in folders for p in (run_dir / f).glob("[0-9]" * 12)})
+
+
 def _of_version(run_dir: Path, version: int, usable: Callable[[Checkpoint], object]) -> Checkpoint:
-    folders = [run_dir / name for name in ("checkpoints", "best")]
-    path = next((p for f in folders if (p := f / f"{version:012d}").is_dir()), None)
+    folders, name = ("checkpoints", "best"), f"{version:012d}"
+    path = next((p for f in folders if (p := run_dir / f / name).is_dir()), None)
     if path is None:
-        kept = sorted({int(p.name) for f in folders for p in f.glob("[0-9]" * 12)})
+        kept = versions(run_dir, *folders)
         has = f"it has {', '.join(map(str, kept))}" if kept else "it has none"
         raise ConfigError(f"{run_dir} has no checkpoint of version {version}; {has}")
     try:

@@ -103,7 +103,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     leaves = (*observed, *previous)
     normaliser = _normaliser(observed) if config.normalise_obs else None
 
-    for_policy = tuple(leaf for leaf in leaves if leaf.name not in spaces.critic)
+    for_policy = (*(leaf for leaf in acted_on(spaces) if not leaf.mask), *previous)
 
     def encoder(leaves: tuple[Leaf, ...]) -> nn.Module:
         if ":" in config.kind:

@@ -22,7 +22,7 @@ _LINES: Final = (
     (0, 4, 8),
     (2, 4, 6),
 )
-_DRAWS: Final = 2000
+_DRAWS: Final = 2000  # of each checkpoint that plays alone
 Board = tuple[int, ...]  # nine squares: 0 = free, 1 = of who is to move, 2 = of the other
 
 
@@ -59,9 +59,8 @@ def play(folder: Path, games: Games) -> dict[str, Any]:
 def play_alone(folder: Path, within: float) -> dict[str, Any]:
     """Returns how often each choice is made by the mean of all kept checkpoints, in a game in which
     nothing is seen; it holds if no choice is further from its even share than `within`."""
-    versions = sorted(int(path.name) for path in (folder / "checkpoints").glob("[0-9]" * 12))
     shares = []
-    for version in versions:
+    for version in loaded_run.versions(folder, "checkpoints"):
         found = loaded_run.load(folder, str(version))
         (leaf,), action = found.spaces.observation, found.spaces.action
         seen = {leaf.name: np.ones((_DRAWS, *leaf.shape), leaf.dtype)}
@@ -75,9 +74,9 @@ def play_alone(folder: Path, within: float) -> dict[str, Any]:
 
 
 def _half(folder: Path) -> Path:
-    kept = sorted((folder / "checkpoints").glob("[0-9]" * 12))
-    newest = int(kept[-1].name)
-    return min(kept, key=lambda path: abs(int(path.name) - newest / 2))
+    kept = loaded_run.versions(folder, "checkpoints")
+    half = min(kept, key=lambda version: abs(version - kept[-1] / 2))
+    return folder / "checkpoints" / f"{half:012d}"
 
 
 def perfect_tictactoe(obs: dict[str, NDArray[Any]]) -> NDArray[np.int64]:

@@ -37,9 +37,8 @@ class Gate:
     long: bool = False  # runs only when named
     package: str = ""  # the environment's own, which may not be installed
     games: tuple[Games, ...] = ()
-    even: float = (
-        0.0  # the mean of kept checkpoints makes all choices alike, within so much; 0 = off
-    )
+    # The mean of all kept checkpoints makes all choices alike, within so much; 0 = off.
+    even: float = 0.0
 
     @property
     def plays(self) -> bool:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.actors.acting.opponents import RANDOM, player
 from headrace.actors.acting.trained_policy import PolicyLike
-from headrace.actors.config import EnvConfig, EvaluateConfig
+from headrace.actors.config import EnvConfig, EvaluateConfig, names_code
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import probe
 from headrace.actors.envs.toys.several_agents import Nim
@@ -146,4 +146,4 @@ def test_where_nobody_else_plays_nobody_is_played_against() -> None:
     [("players:mine", True), ("random", False), ("./a:b/run", False), ("runs/nim-1", False)],
 )
 def test_a_function_is_no_folder(against: str, code: bool) -> None:
-    assert EvaluateConfig(against=against).asks_code is code
+    assert names_code(against) is code

@@ -1,4 +1,4 @@
-"""Whoever else plays: the policy learns from its own steps alone, and meets whom it should."""
+"""Plays games of a league: the policy learns from its own steps alone, and meets whom it should."""
 
 import asyncio
 from collections.abc import Callable
@@ -250,7 +250,7 @@ def test_who_leaves_the_league_plays_its_game_to_the_end() -> None:
 
 
 def test_the_league_does_not_grow_with_the_run() -> None:
-    """Whoever has left it, and has no game to end, is gone from memory."""
+    """Holds nobody in memory who has left the league and has no game to end."""
     table = Table(LeagueConfig(share=1.0, every=1, keep=4), other=Moves(-2))
     for version in range(1000):
         table.league.took(blob_of(version))

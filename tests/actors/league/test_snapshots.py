@@ -1,4 +1,4 @@
-"""What is kept of the past covers all of it, and has a bound."""
+"""Keeps snapshots of a made-up past: they cover all of it, and their number has a bound."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Who is rated: checkpoints spread over the run, the best first."""
+"""Rates checkpoints that are spread over the run, and shows the best first."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_the_table_has_the_best_first_and_both_sides_of_a_pair() -> None:
     results[0, 1] = 10, 0, 90
     results[0, 2] = 0, 0, 100
     results[1, 2] = 25, 0, 75
-    rated = Rated(["random", "10", "20"], results)
+    rated = Rated.of(["random", "10", "20"], results)
     rows = [line.split() for line in rated.table().splitlines()]
     assert [row[0] for row in rows] == ["player", "20", "10", "random"]
     assert rows[1][-2:] == ["75%", "100%"] and rows[2][-2:] == ["25%", "90%"]

@@ -1,4 +1,4 @@
-"""What only the value network sees: the policy must not depend on it, and can act without it."""
+"""Hides leaves from the policy: it must not depend on them, and can act without them."""
 
 from typing import Any
 
