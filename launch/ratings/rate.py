@@ -72,10 +72,14 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
         newest.run.evaluate, episodes=games, envs=min(games, _SIDE_BY_SIDE), greedy=greedy
     )
     agents = look_at(newest.run.env)[1]
-    evaluator.check_others(newest.run.env, agents, "headrace rate")
+    evaluator.check_others(newest.run.env, agents, "rate")
     league: dict[str, PolicyLike] = {}
-    for name in (RANDOM, *newest.run.league.others, *others):
-        league[name] = loaded_run.named_player("headrace rate", name, newest.spaces, how.seed)
+    for key, given in (
+        ("league.others", (RANDOM, *newest.run.league.others)),
+        ("--against", others),
+    ):
+        for name in given:
+            league[name] = loaded_run.named_player(key, name, newest.spaces, how.seed)
     for version in spread(loaded_run.versions(run_dir, "checkpoints", "best"), players):
         found = loaded_run.load(run_dir, str(version))
         league[str(version)] = loaded_run.policy_of(found, seed=how.seed + version)
