@@ -254,6 +254,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "float32", "bfloat16"],
         Meta(description="of the network's large products; auto: bfloat16 where it is faster"),
     ] = "auto"
+    graph: Annotated[
+        bool | Literal["auto"],
+        Meta(
+            description="the device itself skips a step that is not finite, so that nothing waits"
+            " for the host, and a GPU runs all of a step as one graph; for adam, one rank and"
+            " batches that are used once; auto: on a GPU"
+        ),
+    ] = "auto"
     threads: Annotated[int, Meta(ge=0, description="torch threads per rank; 0 = torch decides")] = 1
     prefetch: Annotated[
         int, Meta(ge=1, le=16, description="batches received ahead of the one in training")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headrace.broker.errors import DivergedError
 from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import Objection
-from headrace.learner.algorithms import optimiser_step
+from headrace.learner.algorithms import optimiser_state
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.diagnosis import Figures, diagnosis
 from headrace.learner.algorithms.losses import scaled_rewards
@@ -84,7 +84,7 @@ class NonFiniteSearch:
         p.metrics.nonfinite.labels("gradient").inc()
         p.progress.nonfinite += 1
         self._keep(broken.sample)
-        if self._everywhere(not _finite(self._trained))[0]:
+        if self._everywhere(not bool(finite(self._trained)))[0]:
             raise self._ruined()
         by_targets = p.algorithm.name == "ppo"
         unrolls = batch.unrolls
@@ -130,12 +130,12 @@ class NonFiniteSearch:
     def check_weights(self) -> None:
         """Ends the run before weights that are not finite reach samplers, or a checkpoint. All
         ranks have the same."""
-        if not _finite(self._trained):
+        if not bool(finite(self._trained)):
             raise self._ruined()
 
     def check_optimiser(self, optimiser: torch.optim.Optimizer) -> None:
         """Ends the run before such an optimiser is saved: some weights would never move again."""
-        for name, tensor in optimiser_step.state_of(optimiser)[0].items():
+        for name, tensor in optimiser_state.state_of(optimiser)[0].items():
             if not bool(torch.isfinite(tensor).all()):
                 raise self._diverged(f"the optimiser's state is not finite ({name})")
 
@@ -186,9 +186,9 @@ class NonFiniteSearch:
             log.error("the batch cannot be kept: %s", error)
 
 
-def _finite(tensors: list[Tensor]) -> bool:
+def finite(tensors: Sequence[Tensor]) -> Tensor:
     """Tells whether all are finite; their norms are one quick call."""
-    return bool(torch.stack(torch._foreach_norm(tensors)).isfinite().all())
+    return torch.stack(torch._foreach_norm(list(tensors))).isfinite().all()
 
 
 def mark_dead(

@@ -125,9 +125,9 @@ class TrainParts:
         name, coefs = self.algorithm.name, self.coefficients()
         return {
             "lr": schedule.value_at(self.config.lr, self.progress.trained_steps),
-            "entropy_coef": coefs.entropy_coef,
-            **({} if name == "impala" else {"clip": coefs.clip}),
-            **({"kl_coef": coefs.kl_coef} if name == "appo" else {}),
+            "entropy_coef": float(coefs.entropy_coef),
+            **({} if name == "impala" else {"clip": float(coefs.clip)}),
+            **({"kl_coef": float(coefs.kl_coef)} if name == "appo" else {}),
         }
 
     def clock(self) -> float:

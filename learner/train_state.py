@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.learner import checkpoint
-from headrace.learner.algorithms import optimiser_step
+from headrace.learner.algorithms import optimiser_state
 from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
 from headrace.learner.train_parts import TrainParts
@@ -32,7 +32,7 @@ def save(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
 
 
 def _write(p: TrainParts, optimiser: torch.optim.Optimizer, windows: list[Any]) -> None:
-    tensors, meta = optimiser_step.state_of(optimiser)
+    tensors, meta = optimiser_state.state_of(optimiser)
     groups = {"model": dict(p.model.state_dict()), "optimiser": tensors, "rng": rng_state()}
     if p.target is not None:
         groups["target"] = dict(p.target.state_dict())
@@ -65,7 +65,7 @@ def restore(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
     """Restores optimiser, target network and random state; model and counters are back already."""
     assert p.resume is not None
     tensors, state = p.resume.tensors, p.resume.state
-    optimiser_step.restore(optimiser, tensors["optimiser"], state["optimiser"])
+    optimiser_state.restore(optimiser, tensors["optimiser"], state["optimiser"])
     if p.target is not None:
         p.target.load_state_dict(tensors["target"])
     if p.ranks.rank == 0:  # the others keep their new seeds: the checkpoint has rank 0's state

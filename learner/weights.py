@@ -74,23 +74,27 @@ class FlatWeights:
             raise WeightsError(f"the module is spread over {sorted(map(str, devices))}")
         (device,) = devices
         # The buffer on the module's device, and the same bytes seen as the module's tensors.
-        self._flat = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
-        self._pairs = [(state[entry.name], _view(self._flat, entry)) for entry in self.layout]
-        self._floats = _float_runs(self._flat, self.layout)
+        self.buffer = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        self._pairs = [(state[entry.name], _view(self.buffer, entry)) for entry in self.layout]
+        self._floats = _float_runs(self.buffer, self.layout)
         # The buffer where numpy can reach it: the same one, unless the module is on a GPU.
         self._host = (
-            self._flat
+            self.buffer
             if device.type == "cpu"
             else torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
         )
 
     @torch.no_grad()
-    def dump(self) -> bytes:
-        """Returns a copy of what the module holds now; from a GPU it is one transfer."""
+    def gather(self) -> None:
+        """Copies what the module holds into the buffer."""
         for tensor, view in self._pairs:
             view.copy_(tensor)
-        if self._host is not self._flat:
-            self._host.copy_(self._flat)
+
+    def dump(self) -> bytes:
+        """Returns a copy of what the module holds now; from a GPU it is one transfer."""
+        self.gather()
+        if self._host is not self.buffer:
+            self._host.copy_(self.buffer)
         return self._host.numpy().tobytes()
 
     @torch.no_grad()
@@ -103,8 +107,8 @@ class FlatWeights:
                 f"{len(self.layout)} tensors; both ends must run the same [model] section"
             )
         self._host.numpy()[:] = np.frombuffer(body, dtype=np.uint8)
-        if self._host is not self._flat:
-            self._flat.copy_(self._host)
+        if self._host is not self.buffer:
+            self.buffer.copy_(self._host)
         if check_finite and not all(bool(run.isfinite().all()) for run in self._floats):
             raise WeightsError(f"{self._first_not_finite()} holds a number that is not finite")
         for tensor, view in self._pairs:

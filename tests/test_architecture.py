@@ -48,13 +48,15 @@ MAY_IMPORT = {
     ),
     "learner": "broker broker/peers",
     "learner/models": "",
-    "learner/algorithms": "learner/models",
+    "learner/models/kernels": "",
+    "learner/algorithms": "learner/models learner/models/kernels",
     "learner/batches": (
         "broker broker/peers broker/protocol broker/transport broker/weights learner/algorithms "
         "learner/models"
     ),
-    "learner/models/encoders": "",
+    "learner/models/encoders": "learner/models/kernels",
     "learner/history": "learner",
+    "learner/step": ("learner learner/algorithms learner/batches learner/history learner/models"),
     "actors": "broker broker/peers broker/protocol learner",
     "actors/envs/agents": "broker learner",
     "actors/envs/toys": "",
@@ -97,7 +99,8 @@ MAY_IMPORT = {
         "broker/ledger broker/peers broker/protocol broker/security broker/server "
         "broker/server/connections broker/transport broker/weights launch/config launch/explain "
         "launch/monitor launch/monitor/page launch/process launch/results learner "
-        "learner/algorithms learner/batches learner/models learner/models/encoders launch/web"
+        "learner/algorithms learner/batches learner/models learner/models/encoders learner/step "
+        "launch/web"
     ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/weights "

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from headrace.actors.envs.make import probe
@@ -138,7 +139,7 @@ def _pieces(
         target = build(run.model, spaces, seed=run.run.seed).to(device)
     pieces = TrainParts(
         algorithm=run.algorithm,
-        config=run.learner,
+        config=structs.replace(run.learner, graph=False),  # as it was recorded
         saving=CheckpointConfig(every_s=1e9),
         goal=Goal(None, None, None),
         ranks=ranks,

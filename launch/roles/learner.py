@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from msgspec import structs
 
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
@@ -29,7 +30,8 @@ from headrace.learner.models.encoders import custom
 from headrace.learner.models.named_code import OwnCodeError
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks, RanksError
-from headrace.learner.train import show, train
+from headrace.learner.step.show import show
+from headrace.learner.train import train
 from headrace.learner.train_parts import TrainParts
 from headrace.learner.weights import layout_digest
 
@@ -108,7 +110,8 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
             return runtime.OK
         pieces = TrainParts(
             algorithm=run.algorithm,
-            config=run.learner,
+            # What is recorded can be trained again to the same bits, on another machine too.
+            config=structs.replace(run.learner, graph=False) if options.record else run.learner,
             saving=run.checkpoint,
             goal=learner_resume.goal_of(run.stop),
             evaluated=lambda: None if parts.heard is None else parts.heard.best,

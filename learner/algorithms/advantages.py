@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from headrace.learner.algorithms.loss_inputs import LossInputs, LossNorm
+from headrace.learner.config import AlgorithmConfig
+from headrace.learner.models.distribution import Distribution
 from headrace.learner.models.normalise import moments
 
 _EPS = 1e-8
@@ -22,7 +24,7 @@ SQUARE = "advantage_square"
 def scaled(given: LossInputs, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns advantages in the losses' units, and their mean square where it is kept."""
     how = given.config.normalise_advantages
-    if how == "running" or (how == "auto" and not given.distribution.density):
+    if keeps_square(given.config, given.distribution):
         part = (advantages.double() * given.live).square().sum() * given.norm.scale
         known = given.coefs.advantage_square
         square = given.norm.reduce(part.clone()) / given.norm.world if known is None else known
@@ -30,6 +32,12 @@ def scaled(given: LossInputs, advantages: Tensor) -> tuple[Tensor, dict[str, Ten
     if how:
         return normalised(advantages, given.live, given.norm), {}
     return advantages / given.coefs.std, {}
+
+
+def keeps_square(config: AlgorithmConfig, distribution: Distribution) -> bool:
+    """Tells whether the advantages' running mean square is their unit."""
+    how = config.normalise_advantages
+    return how == "running" or (how == "auto" and not distribution.density)
 
 
 def normalised(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:
@@ -43,7 +51,12 @@ def normalised(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:
     return (live * (advantages.double() - mean) / (spread + _EPS)).to(advantages.dtype)
 
 
+def share_of(steps: int) -> float:
+    """Returns the share of optimiser step number `steps` in the running mean square."""
+    return max(_SLOWEST, 1 / steps)
+
+
 def moved(before: float | None, square: float, steps: int) -> float:
     """Returns the running mean square after an optimiser step, which is number `steps`."""
-    share = 1.0 if before is None else max(_SLOWEST, 1 / steps)
+    share = 1.0 if before is None else share_of(steps)
     return (before or 0.0) * (1 - share) + square * share

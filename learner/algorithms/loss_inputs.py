@@ -59,15 +59,16 @@ class LossTerms(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Holds the coefficients that change in the course of a run."""
+    """Holds the coefficients that change in the course of a run: numbers of the host, or of the
+    device where it is not to wait for them."""
 
-    clip: float
-    entropy_coef: float
-    kl_coef: float
+    clip: float | Tensor
+    entropy_coef: float | Tensor
+    kl_coef: float | Tensor
     # Of the returns, where the model normalises them: one unit of the losses.
     std: float | Tensor = 1.0
     # Mean square of the advantages until now; None = there were none.
-    advantage_square: float | None = None
+    advantage_square: float | Tensor | None = None
 
 
 def _alone(sums: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ last one for its value only. ppo takes steps in any shape: its targets were made
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ def appo(given: LossInputs) -> Loss:
     advantages, told = units.scaled(given, raw)
     drifted = drifted_steps(given, logp.detach(), advantages)
     ratio = surrogate_ratio(logp, target_logp=target_logp, behaviour_logp=batch.logp)
-    kl = given.distribution.kl(target_params, output.params[:-1]) if coefs.kl_coef else None
+    kl = given.distribution.kl(target_params, output.params[:-1]) if given.config.kl_coef else None
     terms = LossTerms(
         policy=clipped_surrogate(ratio, advantages, coefs.clip).masked_fill(drifted, 0.0),
         value=value_error(output.value[:-1], vs, coefs.std),
@@ -107,9 +108,11 @@ def value_error(value: Tensor, target: Tensor, std: float | Tensor = 1.0) -> Ten
     return 0.5 * ((target - value) / std).square()
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float | Tensor) -> Tensor:
     """Returns PPO's pessimistic loss: no reward for moving the ratio further than `clip` from 1."""
-    bounded = ratio.clamp(1 - clip, 1 + clip)
+    low: Any = 1 - clip
+    high: Any = 1 + clip
+    bounded = ratio.clamp(low, high)
     return -torch.minimum(ratio * advantages, bounded * advantages)
 
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.learner.models.kernels.usable import usable
+
 
 class VTrace(NamedTuple):
     """Holds targets and advantages, both without gradient."""
@@ -60,6 +62,10 @@ def targets(
 
 def _accumulate(*, deltas: Tensor, factors: Tensor) -> Tensor:
     """Solves x[t] = deltas[t] + factors[t] * x[t+1]; returns [T+1, B] with x[T] = 0."""
+    if usable(deltas):
+        from headrace.learner.models.kernels.recurrence import accumulate
+
+        return accumulate(deltas, factors)
     sums = torch.cat([deltas, torch.zeros_like(deltas[:1])])
     # Views made once: a row costs one fused call in this loop and nothing else.
     rows = sums.unbind()

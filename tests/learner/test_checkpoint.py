@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from headrace.learner import checkpoint, train_state
-from headrace.learner.algorithms import optimiser_step
+from headrace.learner.algorithms import optimiser_state
 from headrace.learner.checkpoint import CheckpointError
 
 TENSORS: checkpoint.TensorGroups = {
@@ -481,7 +481,7 @@ def test_an_optimiser_continues_as_if_nothing_had_happened(tmp_path: Path) -> No
     model, opt = fresh()
     train(model, opt)
     opt.param_groups[0]["lr"] = 0.005
-    tensors, meta = optimiser_step.state_of(opt)
+    tensors, meta = optimiser_state.state_of(opt)
     groups = {"model": model.state_dict(), "optimiser": tensors, "rng": train_state.rng_state()}
     path = checkpoint.save(tmp_path, step_version=1, tensors=groups, state={"opt": meta}, keep=2)
     train(model, opt)
@@ -489,7 +489,7 @@ def test_an_optimiser_continues_as_if_nothing_had_happened(tmp_path: Path) -> No
     other, other_opt = fresh()
     found = checkpoint.load(path)
     other.load_state_dict(found.tensors["model"])
-    optimiser_step.load_state(other_opt, found.tensors["optimiser"], found.state["opt"])
+    optimiser_state.load_state(other_opt, found.tensors["optimiser"], found.state["opt"])
     train_state.restore_rng(found.tensors["rng"])
     assert other_opt.param_groups[0]["lr"] == 0.005
     assert other_opt.param_groups[0]["betas"] == (0.8, 0.95)

@@ -25,7 +25,8 @@ from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
-from headrace.learner.train import show, train
+from headrace.learner.step.show import show
+from headrace.learner.train import train
 from headrace.learner.train_parts import Goal, TrainParts
 from tests.learner.unrolls import message
 
@@ -47,7 +48,7 @@ class MadeUpFeed:
         self.change: Callable[[int, dict[str, Any]], None] = lambda *_: None
 
     def next(self, timeout_s: float) -> Batch | None:
-        assert timeout_s > 0
+        assert timeout_s >= 0
         if not self.left:
             return None
         number = self.left.pop(0)
@@ -109,28 +110,31 @@ def learn(
     resume: checkpoint.Checkpoint | None = None,
     change: Callable[[int, dict[str, Any]], None] | None = None,
     spaces: Spaces = SPACES,
+    learner: LearnerConfig | None = None,
+    device: str = "cpu",
+    feed: MadeUpFeed | None = None,
 ) -> tuple[TrainParts, MadeUpFeed]:
     algorithm, config = algorithm or AlgorithmConfig(), model or ModelConfig(hidden=(8,))
-    feed = MadeUpFeed(count, spaces, config.memory)
+    feed = feed or MadeUpFeed(count, spaces, config.memory)
     feed.change = change or feed.change
-    made = build(config, spaces, seed=1)
+    made = build(config, spaces, seed=1).to(device)
     progress = Progress()
     if resume is not None:
         made.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])
     pieces = TrainParts(
         algorithm=algorithm,
-        config=LearnerConfig(),
+        config=learner or LearnerConfig(),
         saving=CheckpointConfig(),
         goal=Goal(None, None, None),
         ranks=Ranks(timeout_s=5.0, cuda=False),
         feed=feed,
         model=made,
-        target=build(config, spaces, seed=1) if algorithm.name == "appo" else None,
+        target=build(config, spaces, seed=1).to(device) if algorithm.name == "appo" else None,
         gap=None,
         progress=progress,
         metrics=LearnerMetrics(CollectorRegistry()),
-        device=torch.device("cpu"),
+        device=torch.device(device),
         folder=folder,
         spaces=spaces,
         previous=False,

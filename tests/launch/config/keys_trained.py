@@ -34,6 +34,7 @@ from headrace.learner.spaces import (
     Spaces,
     discrete,
 )
+from headrace.learner.step.choice import device_decides
 from headrace.learner.train import train
 from headrace.learner.train_parts import Goal, TrainParts
 from tests.learner import unrolls
@@ -60,6 +61,11 @@ def after_training(spaces: Spaces = PLAIN) -> Callable[[run_file.Run, Path], Any
         return {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}
 
     return look
+
+
+def by_the_device(run: run_file.Run, folder: Path) -> bool:
+    """Whether the device decides on the steps."""
+    return device_decides(_train(run, PLAIN, folder))
 
 
 def checkpoints(run: run_file.Run, folder: Path) -> list[str]:
@@ -114,7 +120,7 @@ class _MadeUp:
         self.given = 0
 
     def next(self, timeout_s: float) -> Batch:
-        assert timeout_s > 0
+        assert timeout_s >= 0
         self.given += 1
         self._batch.clear()
         for name, tensor in self._batch.tensors.items():

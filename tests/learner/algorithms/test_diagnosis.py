@@ -50,7 +50,7 @@ def test_the_figures_are_those_of_the_step(tmp_path: Path) -> None:
 
 def test_ruined_weights_reach_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whose gradients were finite may make weights that are not."""
-    monkeypatch.setattr("headrace.learner.train.after_step", _ruin)
+    monkeypatch.setattr("headrace.learner.step.host_steps.after_step", _ruin)
     with pytest.raises(DivergedError, match=r"not finite .*before it entropy 0.6"):
         learn(tmp_path, 3)
     assert not (tmp_path / "checkpoints").exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.learner.algorithms import optimiser_step
+from headrace.learner.algorithms import optimiser_state, optimiser_step
 from headrace.learner.config import LearnerConfig, ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
@@ -109,10 +109,10 @@ def test_a_restored_optimiser_does_as_the_run_says_now() -> None:
     layer = with_gradients(2.0)
     before = optimiser_step.make_optimiser(old, layer, lr=0.01)
     before.step()
-    tensors, meta = optimiser_step.state_of(before)
+    tensors, meta = optimiser_state.state_of(before)
     new = LearnerConfig(optimiser="rmsprop", eps=1e-2, decay=0.5, momentum=0.9)
     after = optimiser_step.make_optimiser(new, layer, lr=0.02)
-    optimiser_step.restore(after, tensors, meta)
+    optimiser_state.restore(after, tensors, meta)
     (group,) = after.param_groups
     assert (group["eps"], group["alpha"], group["momentum"], group["lr"]) == (1e-2, 0.5, 0.9, 0.02)
     state = after.state[layer.weight]

@@ -1,0 +1,1 @@
+"""What the train loop does with one batch: forward, backward, optimiser, statistics."""

@@ -1,0 +1,41 @@
+"""What follows every optimiser step: the target network, and coefficients that adapt."""
+
+from headrace.learner.algorithms import optimiser_step
+from headrace.learner.algorithms.advantages import SQUARE, moved
+from headrace.learner.algorithms.loss_inputs import Loss
+from headrace.learner.algorithms.losses import adapted_kl_coef
+from headrace.learner.models.gaussians import LOG_STD
+from headrace.learner.train_parts import TrainParts
+
+
+def after_step(parts: TrainParts, loss: Loss) -> bool:
+    """Does what follows every optimiser step; True = the batch has moved the policy far enough."""
+    progress, algorithm, model = parts.progress, parts.algorithm, parts.model
+    progress.learner_steps += 1
+    if (part := loss.stats.get(SQUARE)) is not None:
+        square = parts.ranks.mean(part)
+        progress.advantage_square = moved(progress.advantage_square, square, progress.learner_steps)
+    if model.log_std is not None:
+        model.log_std.data.clamp_(*LOG_STD)  # so that its way back is never long
+    if moves_target(parts):
+        # Measured where the target is oldest: just after a move the two are equal.
+        if algorithm.kl_target and "target_kl" in loss.stats:
+            adapt_kl(parts, parts.ranks.mean(loss.stats["target_kl"]))
+        assert parts.target is not None
+        optimiser_step.update_target(parts.target, model, algorithm.target_rate)
+    if algorithm.kl_stop and algorithm.name == "ppo":
+        return parts.ranks.mean(loss.stats["kl"]) > algorithm.kl_stop
+    return False
+
+
+def moves_target(parts: TrainParts) -> bool:
+    """Tells whether the target network moves after this optimiser step."""
+    every = parts.algorithm.target_interval
+    return parts.target is not None and parts.progress.learner_steps % every == 0
+
+
+def adapt_kl(parts: TrainParts, kl: float) -> None:
+    """Adapts the weight of the KL term to what was measured."""
+    progress, algorithm = parts.progress, parts.algorithm
+    coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
+    progress.kl_coef = adapted_kl_coef(coef, kl, algorithm.kl_target)
