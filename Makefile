@@ -5,7 +5,7 @@ READY := .venv/.ready
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup train fast test check docs bench learn soak clean
+.PHONY: help setup train fast test check docs bench learn gpu soak clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,15 @@ bench: setup  ## every benchmark
 
 learn: setup  ## every learning gate: each algorithm, core and action space, three seeds each; long
 	$(BIN)/headrace bench learn
+
+# No set-up: a machine with a GPU has a torch that fits its driver, and this is for that one.
+gpu: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
+gpu:  ## the learner's kernels and graphs on this GPU, by the Python that has torch for it: gpu.json
+	$(PYTHON) -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null \
+	  || { echo "make: $(PYTHON) has no torch that sees a GPU; try: make gpu PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m pytest -q -W default -p no:cacheprovider tests/learner/models/kernels tests/learner/step
+	$(PYTHON) -m headrace.launch.cli bench learner > gpu.txt
+	@cat gpu.txt; tail -n 1 gpu.txt > gpu.json
 
 soak: setup  ## every fault and attack for as long as docs/reliability.md asks; some four hours, root for some
 	HEADRACE_SOAK=1 $(BIN)/python -m pytest tests/fuzz tests/grafana tests/system

@@ -21,13 +21,14 @@ NAMES = (
     "sampler",
     "lag",
     "learn",
+    "learner",
     "all",
 )
 # Which benchmarks take what; the others compare what they set themselves.
 _FOR = {
     "--set": ("sampler", "lag", "learn"),
     "--runs": ("learn",),
-    "a name": ("sampler", "learn", "crowd", "lag"),
+    "a name": ("sampler", "learn", "learner", "crowd", "lag"),
 }
 
 
@@ -37,7 +38,8 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"sampler: {shared.RUNS}; learn: which gates, default: every one; crowd: how many;"
+        help=f"sampler: {shared.RUNS}; learn: which gates, default: every one; learner: which"
+        " networks, default: every one; crowd: how many;"
         " lag: a run, how many seeds, and lags",
     )
     told = "learn: so many runs of each gate, seeds 1 to N; default: the gate's own seeds"
@@ -47,7 +49,7 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
 
 def _bench(given: argparse.Namespace) -> int:
     """Measures one thing, or all that are not too long."""
-    from headrace.launch.bench import sampler
+    from headrace.launch.bench import learner, sampler
     from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
 
@@ -64,6 +66,8 @@ def _bench(given: argparse.Namespace) -> int:
         sampler.bench(given.names[0], given.set)
     elif given.what == "lag":
         lag.bench(given.names, given.set)
+    elif given.what == "learner":
+        learner.bench(given.names)
     elif given.what == "learn":  # too long to be one of "all"
         learning_gates.bench(given.names, given.runs, given.set)
     else:

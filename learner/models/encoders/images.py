@@ -25,14 +25,17 @@ class Stack(nn.Module):
         super().__init__()
         self.leaf = leaf
 
-    def pixels(self, obs: dict[str, Tensor]) -> Tensor:
-        """Returns the image leaf [N, *seen] as [N, channels, height, width] uint8, channels
-        innermost in memory: convolutions are faster so, and bytes are the cheapest to put in
-        order."""
+    def planes(self, obs: dict[str, Tensor]) -> Tensor:
+        """Returns the image leaf [N, *seen] as [N, channels, height, width] uint8."""
         images = obs[self.leaf.name]
         if len(self.leaf.shape) == 3 and not _channels_first(self.leaf.shape):
             images = images.movedim(-1, -3)
-        images = images.reshape(images.shape[0], -1, *images.shape[-2:])
+        return images.reshape(images.shape[0], -1, *images.shape[-2:])
+
+    def pixels(self, obs: dict[str, Tensor]) -> Tensor:
+        """Returns the same with the channels innermost in memory: convolutions are faster so, and
+        bytes are the cheapest to put in order."""
+        images = self.planes(obs)
         if images.is_contiguous(memory_format=torch.channels_last):
             return images
         # The same bytes as .contiguous(memory_format=...) makes, in less than half the time.
@@ -41,6 +44,20 @@ class Stack(nn.Module):
     def rows(self, convolved: Tensor) -> Tensor:
         """Flattens [N, C, H, W] to [N, H*W*C], the order in memory, so nothing is copied."""
         return convolved.permute(0, 2, 3, 1).flatten(1)
+
+    def fused(self, layer: nn.Conv2d, obs: dict[str, Tensor], *, relu: bool) -> Tensor:
+        """Multiplies the first layer with bytes by a kernel; returns [N, H, W, outputs]."""
+        from headrace.learner.models.kernels.gradients import pixel_convolution
+
+        assert layer.bias is not None and not isinstance(layer.padding, str)
+        return pixel_convolution(
+            self.planes(obs),
+            layer.weight * PIXEL,
+            layer.bias,
+            stride=layer.stride[0],
+            padding=layer.padding[0],
+            relu=relu,
+        )
 
     def first(self, layer: nn.Conv2d, pixels: Tensor) -> Tensor:
         """Multiplies the first layer with bytes."""

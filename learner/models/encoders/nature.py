@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.encoders.images import JoinedFeatures, Stack, geometry
+from headrace.learner.models.kernels.usable import fused
 from headrace.learner.models.layers import convolution
 from headrace.learner.spaces import Leaf
 
@@ -34,11 +35,18 @@ class NatureStack(Stack):
         self.outputs = c3 * area
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        return self.rows(self.convolved(self.pixels(obs))[-1])
+        if fused(obs[self.leaf.name]):
+            x = self.fused(self.conv1, obs, relu=True).permute(0, 3, 1, 2)
+        else:
+            x = self.first(self.conv1, self.pixels(obs)).relu_()
+        return self.rows(self.after(x)[-1])
 
     def convolved(self, pixels: Tensor) -> list[Tensor]:
         """Returns what each convolution gives, after its ReLU, laid out as the pixels are."""
-        x = self.first(self.conv1, pixels).relu_()
+        return self.after(self.first(self.conv1, pixels).relu_())
+
+    def after(self, x: Tensor) -> list[Tensor]:
+        """Returns what the first convolution gave, and what the others make of it."""
         y = functional.relu_(self.conv2(x))
         return [x, y, functional.relu_(self.conv3(y))]
 

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.encoders.images import JoinedFeatures, Stack, geometry
+from headrace.learner.models.kernels.usable import fused
 from headrace.learner.models.layers import HIDDEN_GAIN, convolution
 from headrace.learner.spaces import Leaf
 
@@ -43,7 +44,13 @@ class ResStack(Stack):
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         first, *others = self.sections
         assert isinstance(first, ResidualSection)
-        x: Tensor = first.pooled(self.first(first.conv, self.pixels(obs)))
+        if fused(obs[self.leaf.name]):
+            x = first.fused_pooled(self.fused(first.conv, obs, relu=False))
+            for section in others:
+                assert isinstance(section, ResidualSection)
+                x = section.fused(x)
+            return x.relu().flatten(1)
+        x = first.pooled(self.first(first.conv, self.pixels(obs)))
         for section in others:
             x = section(x)
         return self.rows(x.relu())
@@ -62,6 +69,23 @@ class ResidualSection(nn.Module):
 
     def pooled(self, convolved: Tensor) -> Tensor:
         x: Tensor = self.blocks(functional.max_pool2d(convolved, 3, stride=2, padding=1))
+        return x
+
+    def fused(self, x: Tensor) -> Tensor:
+        """Does the same by kernels, with [N, height, width, channels] in memory."""
+        from headrace.learner.models.kernels import gradients
+
+        assert self.conv.bias is not None
+        x = gradients.convolution(x, self.conv.weight, self.conv.bias)
+        return self.fused_pooled(x)
+
+    def fused_pooled(self, convolved: Tensor) -> Tensor:
+        from headrace.learner.models.kernels.gradients import pooling, residual_block
+
+        x = pooling(convolved)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x = residual_block(x, block.conv1, block.conv2)
         return x
 
 

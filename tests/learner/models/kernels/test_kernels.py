@@ -1,0 +1,131 @@
+"""Every kernel against plain torch in float32: on a GPU as it runs there, else interpreted."""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read where a kernel is defined
+
+pytest.importorskip("triton", reason="triton is for Linux on x86-64 only")
+
+from headrace.learner.algorithms.vtrace import _accumulate
+from headrace.learner.models.kernels import gradients
+from headrace.learner.models.kernels.recurrence import accumulate
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter does not know bfloat16. Both have 16 bits.
+HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
+CLOSE = 8e-3 if DEVICE == "cuda" else 1e-3  # of the norm
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    assert found.shape == wanted.shape and bool(found.isfinite().all())
+    distance = (found.detach().float() - wanted.detach()).norm() / wanted.detach().norm()
+    assert float(distance) < CLOSE
+
+
+def half(*shape: int) -> Tensor:
+    return torch.randn(shape).to(HALF).to(DEVICE)
+
+
+def layer(inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> nn.Conv2d:
+    made = nn.Conv2d(inputs, outputs, kernel, stride, padding).to(DEVICE)
+    with torch.no_grad():
+        made.weight.copy_(made.weight.to(HALF))
+    return made
+
+
+def inner(x: Tensor) -> Tensor:
+    """Puts the channels first, as torch has them, in float32."""
+    return x.detach().float().permute(0, 3, 1, 2)
+
+
+def check(found: Tensor, x: Tensor, wanted: Tensor, plain: Tensor, layers: list[nn.Conv2d]) -> None:
+    """Compares what comes out and all gradients, for one gradient of what comes out."""
+    close(found, wanted.permute(0, 2, 3, 1))
+    dy = half(*found.shape)
+    parameters = [one for each in layers for one in each.parameters()]
+    ours = torch.autograd.grad(found, [*([x] if x.requires_grad else []), *parameters], dy)
+    given = [*([plain] if plain.requires_grad else []), *parameters]
+    theirs = list(torch.autograd.grad(wanted, given, inner(dy)))
+    if plain.requires_grad:
+        theirs[0] = theirs[0].permute(0, 2, 3, 1)
+    for own, other in zip(ours, theirs, strict=True):
+        close(own, other)
+
+
+# Sides and numbers of images at which blocks end in the middle of a row, and of an image.
+@pytest.mark.parametrize(("n", "h", "w"), [(3, 7, 6), (1, 1, 1), (2, 11, 9)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (16, 32), (32, 32)])
+def test_a_convolution(n: int, h: int, w: int, inputs: int, outputs: int) -> None:
+    torch.manual_seed(0)
+    conv, x = layer(inputs, outputs, 3, 1, 1), half(n, h, w, inputs).requires_grad_()
+    plain = inner(x).requires_grad_()
+    check(gradients.convolution(x, conv.weight, conv.bias), x, conv(plain), plain, [conv])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "h", "w", "channels"), [(3, 7, 6, 16), (2, 5, 9, 32), (1, 1, 1, 16)])
+def test_a_residual_block(n: int, h: int, w: int, channels: int) -> None:
+    torch.manual_seed(0)
+    first, second = layer(channels, channels, 3, 1, 1), layer(channels, channels, 3, 1, 1)
+    x = half(n, h, w, channels).requires_grad_()
+    plain = inner(x).requires_grad_()
+    wanted = plain + second(first(plain.relu()).relu())
+    check(gradients.residual_block(x, first, second), x, wanted, plain, [first, second])
+
+
+@pytest.mark.parametrize(("n", "h", "w", "channels"), [(3, 7, 6, 16), (2, 8, 9, 32), (5, 1, 2, 16)])
+def test_pooling(n: int, h: int, w: int, channels: int) -> None:
+    torch.manual_seed(0)
+    x = half(n, h, w, channels).requires_grad_()
+    plain = inner(x).requires_grad_()
+    check(gradients.pooling(x), x, functional.max_pool2d(plain, 3, 2, 1), plain, [])
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "outputs"),
+    [((3, 4, 13, 11), 3, 1, 1, 16), ((2, 3, 36, 40), 8, 4, 0, 32), ((1, 1, 36, 36), 8, 4, 0, 32)],
+)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("inner_channels", [False, True])
+def test_bytes(
+    shape: tuple[int, ...],
+    kernel: int,
+    stride: int,
+    padding: int,
+    outputs: int,
+    relu: bool,
+    inner_channels: bool,
+) -> None:
+    torch.manual_seed(0)
+    conv = layer(shape[1], outputs, kernel, stride, padding)
+    x = torch.randint(0, 256, shape, dtype=torch.uint8, device=DEVICE)
+    if inner_channels:
+        x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    with torch.no_grad():
+        conv.weight.div_(64)
+    found = gradients.pixel_convolution(
+        x,
+        conv.weight,
+        conv.bias,  # type: ignore[arg-type]
+        stride=stride,
+        padding=padding,
+        relu=relu,
+        dtype=HALF,
+    )
+    plain = x.float()
+    wanted = conv(plain).relu() if relu else conv(plain)
+    check(found, x, wanted, plain, [conv])
+
+
+@pytest.mark.parametrize(("steps", "columns"), [(7, 50), (1, 1), (20, 33)])
+def test_the_sum_from_the_last_step_to_the_first(steps: int, columns: int) -> None:
+    torch.manual_seed(0)
+    deltas, factors = torch.randn(steps, columns), torch.rand(steps, columns)
+    wanted = _accumulate(deltas=deltas, factors=factors)
+    found = accumulate(deltas.to(DEVICE), factors.to(DEVICE)).cpu()
+    torch.testing.assert_close(found, wanted)
