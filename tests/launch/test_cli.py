@@ -225,7 +225,7 @@ def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
         (["bench", "sampler"], "name the run"),
         (["bench", "solve", "--set", "run.seed=2"], "--set is for sampler, lag, learn only"),
         (["bench", "crowd", "10", "--runs", "3"], "--runs is for learn only"),
-        (["bench", "solve", "pong"], "a name is for sampler, learn, crowd, lag only"),
+        (["bench", "solve", "pong"], "a name is for sampler, learn, learner, crowd, lag only"),
         (["config", "cartpoole"], "no shipped run"),
         (["play", "/nowhere"], "/nowhere holds no run"),
         (["export", "/nowhere"], "/nowhere holds no run"),
