@@ -63,10 +63,9 @@ def train(parts: TrainParts) -> str:
     lines = ProgressLines(progress_s, steps=goal.steps, progress=progress, at=parts.clock())
 
     while True:
-        # 1. Wait for a batch, and until all ranks have one. Before a checkpoint all that is under
-        #    way comes to its end.
+        # 1. Wait for a batch, and until all ranks have one.
         with parts.metrics.timed("wait"):
-            if batch is None and not (saving and under_way):
+            if batch is None:
                 batch = feed.next(timeout_s=0.0 if under_way else 0.5)
             now = time.monotonic()
             saves, shows = now - saved_at > parts.saving.every_s, now - shown_at > _SHOW_EVERY_S
@@ -79,7 +78,8 @@ def train(parts: TrainParts) -> str:
         lines.log_when_due(progress, parts.clock())
 
         # 2. Forward, backward, step: once, or as often as the algorithm uses its batches. Where the
-        #    device decides, what is settled below is the batch before.
+        #    device decides, what is settled below is the batch before; and before a checkpoint all
+        #    that is under way comes to its end.
         flight: Flight | None = None
         if facts.ready and batch is not None and not (saving and under_way):
             flight, batch = steps.begin(batch, facts), None

@@ -136,7 +136,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         )
         reason = diagnosis = ""
         try:
-            reason = _trained(pieces, run.model.kind, feed)
+            reason = _trained(pieces, run, feed)
         except DivergedError as error:
             show(pieces, {})
             reason, diagnosis = "diverged", str(error)
@@ -162,8 +162,9 @@ def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
         raise run_file.ConfigError(str(error)) from error
 
 
-def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
-    """Trains; returns why it ended. An error in the user's own code is a ConfigError."""
+def _trained(pieces: TrainParts, run: run_file.Run, feed: UnrollReceiver) -> str:
+    """Trains; returns why it ended. An error in the user's own code is a ConfigError, and so is a
+    batch that a GPU has no memory for."""
     try:
         return train(pieces)
     except RanksError:
@@ -171,10 +172,25 @@ def _trained(pieces: TrainParts, kind: str, feed: UnrollReceiver) -> str:
         raise
     except OwnCodeError as error:
         raise run_file.ConfigError(str(error)) from error
+    except torch.OutOfMemoryError as error:
+        raise run_file.ConfigError(too_large(run, error)) from error
     except Exception as error:
-        if blamed := custom.blame_users_code(kind, error):
+        if blamed := custom.blame_users_code(run.model.kind, error):
             raise run_file.ConfigError(blamed) from error
         raise
+
+
+def too_large(run: run_file.Run, error: torch.OutOfMemoryError) -> str:
+    """Says what a GPU has no memory for, how much is missing, and what to change."""
+    _, found, rest = str(error).partition("Tried to allocate ")
+    missing = f": it asked for {'. '.join(rest.split('. ')[:2])}" if found else ""
+    unroll, unrolls = run.unroll, run.pacing.batch_unrolls
+    steps = unrolls * unroll.envs * unroll.length
+    return (
+        f"the GPU has too little memory for this network and a batch of {steps} steps{missing};"
+        f" lower pacing.batch_unrolls ({unrolls}) or unroll.envs ({unroll.envs}), or free the"
+        " memory that others hold"
+    )
 
 
 def _leave(

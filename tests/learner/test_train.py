@@ -113,6 +113,7 @@ def learn(
     learner: LearnerConfig | None = None,
     device: str = "cpu",
     feed: MadeUpFeed | None = None,
+    saving: CheckpointConfig | None = None,
 ) -> tuple[TrainParts, MadeUpFeed]:
     algorithm, config = algorithm or AlgorithmConfig(), model or ModelConfig(hidden=(8,))
     feed = feed or MadeUpFeed(count, spaces, config.memory)
@@ -125,7 +126,7 @@ def learn(
     pieces = TrainParts(
         algorithm=algorithm,
         config=learner or LearnerConfig(),
-        saving=CheckpointConfig(),
+        saving=saving or CheckpointConfig(),
         goal=Goal(None, None, None),
         ranks=Ranks(timeout_s=5.0, cuda=False),
         feed=feed,

@@ -184,6 +184,7 @@ class _Layer:
         # With many products for a position, fewer positions keep all of a block in registers.
         self.block = _POSITIONS if self.pieces == 1 else _POSITIONS // 2
         self.count = n * self.out[0] * self.out[1]
+        assert self.count < 1 << 31, "positions are counted in 32 bits"
         self.blocks = triton.cdiv(self.count, self.block)
         self.sizes = (
             channels,

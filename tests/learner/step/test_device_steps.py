@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from headrace.broker.errors import DivergedError
+from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from headrace.learner.models.build import build
 from headrace.learner.step import choice, device_steps
 from headrace.learner.step.flight import Flight
 from headrace.learner.train_parts import TrainParts
+from headrace.learner.weights import FlatWeights
 from tests.learner.test_train import SPACES, B, G, MadeUpFeed, T, bad, latest, learn
 
 # On a GPU the same code is one captured graph.
@@ -30,31 +33,55 @@ RUNS = {
 }
 
 
-def run(folder: Path, name: str, *, graph: bool, device: str, **more: Any) -> TrainParts:
+class KeepingFeed(MadeUpFeed):
+    """Keeps the weights of every version."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(COUNT, SPACES, config.memory)
+        self._model = build(config, SPACES, seed=1)
+        self.versions: list[dict[str, torch.Tensor]] = []
+
+    def publish(self, version: int, body: bytes) -> None:
+        super().publish(version, body)
+        FlatWeights(self._model).load(body)
+        self.versions.append({k: each.clone() for k, each in self._model.state_dict().items()})
+
+
+def run(
+    folder: Path, name: str, *, graph: bool, device: str
+) -> tuple[TrainParts, list[dict[str, torch.Tensor]]]:
+    """Trains on the same batches; returns the parts, and the weights of every version."""
     algorithm, model = RUNS[name]
-    parts, feed = learn(
+    config = ModelConfig(hidden=(8,), **model)  # type: ignore[arg-type]
+    feed = KeepingFeed(config)
+    parts, _ = learn(
         folder,
         COUNT,
         algorithm=algorithm,
-        model=ModelConfig(hidden=(8,), **model),  # type: ignore[arg-type]
+        model=config,
         learner=LearnerConfig(graph=graph, lr=1e-3, precision="float32"),
         device=device,
-        **more,
+        feed=feed,
     )
     versions = range(COUNT + 1)
     assert feed.published == [*versions]
     assert feed.outcomes == [("trained", version) for version in versions[1:]]
-    return parts
+    return parts, feed.versions
+
+
+def same(found: list[dict[str, torch.Tensor]], wanted: list[dict[str, torch.Tensor]]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        for key, tensor in other.items():
+            torch.testing.assert_close(one[key], tensor, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_numbers_are_those_of_the_host(tmp_path: Path, name: str, device: str) -> None:
-    host = run(tmp_path / "host", name, graph=False, device=device)
-    late = run(tmp_path / "late", name, graph=True, device=device)
-    for key, tensor in host.model.state_dict().items():
-        torch.testing.assert_close(late.model.state_dict()[key], tensor, rtol=1e-5, atol=1e-6)
+    host, wanted = run(tmp_path / "host", name, graph=False, device=device)
+    late, found = run(tmp_path / "late", name, graph=True, device=device)
+    same(found, wanted)
     own, other = host.progress, late.progress
     assert other.advantage_square == (
         None if own.advantage_square is None else pytest.approx(own.advantage_square, rel=1e-5)
@@ -134,8 +161,23 @@ def test_weights_that_are_not_finite_reach_nobody(
     assert feed.published == [0, 1, 2]
 
 
+def test_every_checkpoint_is_of_its_version(tmp_path: Path) -> None:
+    config = ModelConfig(hidden=(8,))
+    feed = KeepingFeed(config)
+    always = CheckpointConfig(every_s=1e-9, keep=COUNT)
+    graph = LearnerConfig(graph=True)
+    learn(tmp_path, COUNT, model=config, learner=graph, feed=feed, saving=always)
+    kept = sorted((tmp_path / "checkpoints").iterdir())
+    assert len(kept) == COUNT
+    for folder in kept:
+        saved = checkpoint.load(folder)
+        assert saved.state["progress"]["version"] == saved.version
+        for key, tensor in feed.versions[saved.version].items():
+            assert torch.equal(saved.tensors["model"][key], tensor)
+
+
 def test_a_checkpoint_waits_for_what_is_under_way(tmp_path: Path) -> None:
-    parts = run(tmp_path / "a", "running", graph=True, device="cpu")
+    parts, _ = run(tmp_path / "a", "running", graph=True, device="cpu")
     saved = latest(tmp_path / "a")
     assert saved.version == COUNT == parts.progress.version
     for key, tensor in parts.model.state_dict().items():
@@ -194,9 +236,8 @@ def test_a_network_that_cannot_be_captured_goes_on_piece_by_piece(
             synchronising(parts.model)
 
     monkeypatch.setattr("headrace.learner.train.DeviceSteps", Looking)
-    host = run(tmp_path / "host", "impala", graph=False, device=device)
-    late = run(tmp_path / "late", "impala", graph=True, device=device)
+    _, wanted = run(tmp_path / "host", "impala", graph=False, device=device)
+    _, found = run(tmp_path / "late", "impala", graph=True, device=device)
     told = [line for line in caplog.messages if "piece by piece" in line]
     assert len(told) == (device == "cuda")
-    for key, tensor in host.model.state_dict().items():
-        torch.testing.assert_close(late.model.state_dict()[key], tensor, rtol=1e-5, atol=1e-6)
+    same(found, wanted)
