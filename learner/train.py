@@ -91,7 +91,7 @@ def train(parts: TrainParts) -> str:
         # 3. Publish the weights, settle the batch, move the counters.
         used = flight.used
         if not settle(parts, steps, search, flight):
-            batch = flight.batch if flight.again else None
+            batch = flight.batch if flight.again else batch
             continue
         if facts.show:  # all ranks do: what is shown is of all of them
             shown_at = now
@@ -103,7 +103,7 @@ def train(parts: TrainParts) -> str:
             if reason == "return":
                 progress.solved(parts.clock())
             break
-        if saving and under_way is None:
+        if saving:  # nothing is under way
             saved_at, saving = now, False
             search.check_optimiser(optimiser)
             save(parts, optimiser)

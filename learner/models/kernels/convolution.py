@@ -7,6 +7,8 @@ bias, the ReLU after, the mask of a backward pass and the residual sum cost noth
 Images lie [N, H, W, C] in memory, bfloat16; sums are float32.
 """
 
+# A kernel has many arguments; they stand in rows.
+# fmt: off
 import torch
 import triton
 import triton.language as tl
@@ -26,23 +28,9 @@ def _relu(x):
 
 @triton.jit
 def _convolve(
-    x,
-    weight,
-    bias,
-    mask,
-    residual,
-    y,
-    count,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    RELU_IN: tl.constexpr,
-    RELU_OUT: tl.constexpr,
-    BIAS: tl.constexpr,
-    MASK: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    BLOCK: tl.constexpr,
+    x, weight, bias, mask, residual, y, count, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RELU_IN: tl.constexpr, RELU_OUT: tl.constexpr,
+    BIAS: tl.constexpr, MASK: tl.constexpr, RESIDUAL: tl.constexpr, BLOCK: tl.constexpr,
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lane = tl.arange(0, BLOCK)
@@ -77,18 +65,8 @@ def _convolve(
 
 @triton.jit
 def _weight_sums(
-    x,
-    dy,
-    dweight,
-    dbias,
-    count,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    RELU_IN: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TURNS: tl.constexpr,
+    x, dy, dweight, dbias, count, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr, RELU_IN: tl.constexpr, BLOCK: tl.constexpr, TURNS: tl.constexpr,
 ):
     """Sums over a share of the positions what a row of three taps gives."""
     up = tl.program_id(0) % 3 - 1
@@ -143,23 +121,9 @@ def convolve(
     y = x.new_empty(n, height, width, outputs)
     count = n * height * width
     _convolve[(triton.cdiv(count, _POSITIONS),)](
-        x,
-        weight,
-        x if bias is None else bias,
-        x if mask is None else mask,
-        x if residual is None else residual,
-        y,
-        count,
-        height,
-        width,
-        inputs,
-        outputs,
-        relu_in,
-        relu_out,
-        bias is not None,
-        mask is not None,
-        residual is not None,
-        _POSITIONS,
+        x, weight, x if bias is None else bias, x if mask is None else mask,
+        x if residual is None else residual, y, count, height, width, inputs, outputs, relu_in,
+        relu_out, bias is not None, mask is not None, residual is not None, _POSITIONS,
         num_warps=2 if inputs == outputs == 16 else 4,
     )
     return y
@@ -176,17 +140,7 @@ def weight_gradients(x: Tensor, dy: Tensor, *, relu_in: bool = False) -> tuple[T
     dweight = torch.empty((parts, 9, inputs, outputs), device=x.device)
     dbias = torch.empty((parts, outputs), device=x.device)
     _weight_sums[(parts * 3,)](
-        x,
-        dy,
-        dweight,
-        dbias,
-        count,
-        height,
-        width,
-        inputs,
-        outputs,
-        relu_in,
-        block,
+        x, dy, dweight, dbias, count, height, width, inputs, outputs, relu_in, block,
         triton.cdiv(blocks, parts),
         num_warps=1,
         num_stages=1,

@@ -4,6 +4,8 @@ The image is [N, C, H, W] uint8 with any strides; the result lies [N, H, W, O] i
 A product takes `_TAPS` of the taps of all channels at once.
 """
 
+# A kernel has many arguments; they stand in rows.
+# fmt: off
 import torch
 import triton
 import triton.language as tl
@@ -18,20 +20,8 @@ _PROGRAMS = 132 * 16
 
 @triton.jit
 def _taps(
-    x,
-    image,
-    row,
-    column,
-    live,
-    tap,
-    stride_c,
-    stride_h,
-    stride_w,
-    CHANNELS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
+    x, image, row, column, live, tap, stride_c, stride_h, stride_w, CHANNELS: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
     PADDING: tl.constexpr,
 ):
     """Loads [BLOCK, TAPS]: what each position sees by these taps, counted over all channels."""
@@ -47,28 +37,10 @@ def _taps(
 
 @triton.jit
 def _convolve_bytes(
-    x,
-    weight,
-    bias,
-    y,
-    count,
-    stride_n,
-    stride_c,
-    stride_h,
-    stride_w,
-    CHANNELS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OUT_H: tl.constexpr,
-    OUT_W: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PADDING: tl.constexpr,
-    PIECES: tl.constexpr,
-    TAPS: tl.constexpr,
-    RELU: tl.constexpr,
-    BLOCK: tl.constexpr,
+    x, weight, bias, y, count, stride_n, stride_c, stride_h, stride_w, CHANNELS: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr, OUT_W: tl.constexpr,
+    OUTPUTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    PIECES: tl.constexpr, TAPS: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = at < count
@@ -79,21 +51,8 @@ def _convolve_bytes(
     for piece in tl.static_range(PIECES):
         tap = piece * TAPS + tl.arange(0, TAPS)
         seen = _taps(
-            x,
-            image,
-            row,
-            column,
-            live,
-            tap,
-            stride_c,
-            stride_h,
-            stride_w,
-            CHANNELS,
-            HEIGHT,
-            WIDTH,
-            KERNEL,
-            STRIDE,
-            PADDING,
+            x, image, row, column, live, tap, stride_c, stride_h, stride_w, CHANNELS, HEIGHT,
+            WIDTH, KERNEL, STRIDE, PADDING,
         )
         b = tl.load(weight + tap[:, None] * OUTPUTS + o[None, :])
         total = tl.dot(seen.to(weight.dtype.element_ty), b, total)
@@ -106,30 +65,11 @@ def _convolve_bytes(
 
 @triton.jit
 def _byte_weight_sums(
-    x,
-    y,
-    dy,
-    dweight,
-    dbias,
-    count,
-    stride_n,
-    stride_c,
-    stride_h,
-    stride_w,
-    CHANNELS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    OUT_H: tl.constexpr,
-    OUT_W: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PADDING: tl.constexpr,
-    PIECES: tl.constexpr,
-    TAPS: tl.constexpr,
-    RELU: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TURNS: tl.constexpr,
+    x, y, dy, dweight, dbias, count, stride_n, stride_c, stride_h, stride_w,
+    CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
+    OUT_W: tl.constexpr, OUTPUTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+    PADDING: tl.constexpr, PIECES: tl.constexpr, TAPS: tl.constexpr, RELU: tl.constexpr,
+    BLOCK: tl.constexpr, TURNS: tl.constexpr,
 ):
     """Sums over a share of the positions what one piece of the taps gives. RELU: where `y`, which
     came out, is 0, nothing passes."""
@@ -151,21 +91,8 @@ def _byte_weight_sums(
         if piece == 0:
             plain += tl.sum(d.to(tl.float32), 0)
         seen = _taps(
-            x,
-            image,
-            row,
-            column,
-            live,
-            tap,
-            stride_c,
-            stride_h,
-            stride_w,
-            CHANNELS,
-            HEIGHT,
-            WIDTH,
-            KERNEL,
-            STRIDE,
-            PADDING,
+            x, image, row, column, live, tap, stride_c, stride_h, stride_w, CHANNELS, HEIGHT,
+            WIDTH, KERNEL, STRIDE, PADDING,
         )
         total = tl.dot(tl.trans(seen.to(dy.dtype.element_ty)), d, total)
     sums = dweight + (part * PIECES * TAPS + tap)[:, None] * OUTPUTS
@@ -187,15 +114,7 @@ class _Layer:
         assert self.count < 1 << 31, "positions are counted in 32 bits"
         self.blocks = triton.cdiv(self.count, self.block)
         self.sizes = (
-            channels,
-            height,
-            width,
-            *self.out,
-            outputs,
-            kernel,
-            stride,
-            padding,
-            self.pieces,
+            channels, height, width, *self.out, outputs, kernel, stride, padding, self.pieces,
             _TAPS,
         )
 
@@ -232,16 +151,7 @@ def byte_weight_gradients(
     dweight = torch.empty((parts, layer.pieces * _TAPS, outputs), device=x.device)
     dbias = torch.empty((parts, outputs), device=x.device)
     _byte_weight_sums[(parts * layer.pieces,)](
-        x,
-        y,
-        dy,
-        dweight,
-        dbias,
-        layer.count,
-        *x.stride(),
-        *layer.sizes,
-        relu,
-        layer.block,
+        x, y, dy, dweight, dbias, layer.count, *x.stride(), *layer.sizes, relu, layer.block,
         triton.cdiv(layer.blocks, parts),
         num_warps=4,
     )

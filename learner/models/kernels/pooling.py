@@ -3,6 +3,8 @@
 Images lie [N, H, W, C] in memory.
 """
 
+# A kernel has many arguments; they stand in rows.
+# fmt: off
 import torch
 import triton
 import triton.language as tl
@@ -14,13 +16,7 @@ _LARGEST, _SPREAD = 32, 128
 
 @triton.jit
 def _largest(
-    x,
-    y,
-    which,
-    count,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    x, y, which, count, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     HALF_H: tl.constexpr = (HEIGHT + 1) // 2
@@ -46,13 +42,7 @@ def _largest(
 
 @triton.jit
 def _spread(
-    dy,
-    which,
-    dx,
-    count,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    dy, which, dx, count, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     HALF_H: tl.constexpr = (HEIGHT + 1) // 2

@@ -126,10 +126,16 @@ def test_what_is_under_way_is_settled_while_nothing_comes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_is_not_finite_is_skipped_by_the_device(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("every_s", [60.0, 1e-9])
+def test_what_is_not_finite_is_skipped_by_the_device(
+    tmp_path: Path, device: str, every_s: float
+) -> None:
     model = ModelConfig(hidden=(8,), **NORMALISED)  # type: ignore[arg-type]
     graph = LearnerConfig(graph=True)
-    parts, feed = learn(tmp_path, 8, model=model, change=bad({5}), learner=graph, device=device)
+    saving = CheckpointConfig(every_s=every_s)
+    parts, feed = learn(
+        tmp_path, 8, model=model, change=bad({5}), learner=graph, device=device, saving=saving
+    )
     # The next batch is at work before this one is known to be bad; nothing of it is lost.
     assert feed.refused == [(5, 0, True)]
     assert [what for what, _ in feed.outcomes].count("refilled") == 1
