@@ -1,6 +1,7 @@
 """Measures what a tree of processes uses: memory with shared pages counted once, and processor
 time."""
 
+import contextlib
 import os
 import resource
 from collections.abc import Sequence
@@ -35,11 +36,11 @@ def with_descendants(pid: int) -> list[int]:
     """Returns a process and all of its descendants that still run."""
     found = [pid]
     for parent in found:
-        for thread in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                found += map(int, thread.read_text().split())
-            except OSError:
-                continue  # ended meanwhile
+        # Any of these may end at any moment, also between two looks of one glob.
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{parent}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    found += map(int, thread.read_text().split())
     return found
 
 

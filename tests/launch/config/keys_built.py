@@ -242,7 +242,7 @@ def evaluation(run: run_file.Run, _: Path) -> Any:
     policy: Any = SimpleNamespace(version=0, memory=0, previous=False, act=act)
 
     async def following(_: Any, at: float) -> Any:
-        due.append(round(max(0.0, at - time.monotonic())))
+        due.append(round(max(0.0, at - time.monotonic()), -1))  # a busy machine takes a second
         return None if len(due) > 2 else "weights"
 
     async def main() -> None:

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,16 @@ def test_a_process_that_is_gone_has_no_children() -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     assert with_descendants(pid) == [pid]
+
+
+def test_a_process_may_end_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    glob = Path.glob
+
+    def ended(self: Path, pattern: str) -> Any:
+        """As glob does where the folder goes between its two looks at it."""
+        if str(self) == "/proc/12345678/task":
+            raise FileNotFoundError(str(self))
+        return glob(self, pattern)
+
+    monkeypatch.setattr(Path, "glob", ended)
+    assert with_descendants(12345678) == [12345678]
