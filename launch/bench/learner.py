@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.messages import Deliver
 from headrace.launch.bench import output
+from headrace.launch.config.run_file import ConfigError
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import Windows
@@ -68,7 +69,9 @@ NETWORKS = {
 
 
 def bench(names: Sequence[str]) -> None:
-    """Measures these networks; none = all. One JSON line each, and a table last."""
+    """Measures these networks; none = all. Prints a row for each size of batch, then the line."""
+    if unknown := [name for name in names if name not in NETWORKS]:
+        raise ConfigError(f"headrace bench learner: no network {unknown[0]}: {', '.join(NETWORKS)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     output.parameters(networks=",".join(names or NETWORKS), device=device.type, length=_LENGTH)
     rows = []

@@ -1,1 +1,1 @@
-"""What the train loop does with one batch: forward, backward, optimiser, statistics."""
+"""Takes one batch through forward, backward, optimiser and statistics."""

@@ -1,4 +1,4 @@
-"""What follows every optimiser step: the target network, and coefficients that adapt."""
+"""Follows every optimiser step: moves the target network, adapts coefficients."""
 
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.advantages import SQUARE, moved

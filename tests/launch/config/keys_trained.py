@@ -64,7 +64,7 @@ def after_training(spaces: Spaces = PLAIN) -> Callable[[run_file.Run, Path], Any
 
 
 def by_the_device(run: run_file.Run, folder: Path) -> bool:
-    """Whether the device decides on the steps."""
+    """Tells whether the device decides on the steps."""
     return device_decides(_train(run, PLAIN, folder))
 
 
