@@ -21,8 +21,7 @@ def after_step(parts: TrainParts, loss: Loss) -> bool:
         # Measured where the target is oldest: just after a move the two are equal.
         if algorithm.kl_target and "target_kl" in loss.stats:
             adapt_kl(parts, parts.ranks.mean(loss.stats["target_kl"]))
-        assert parts.target is not None
-        optimiser_step.update_target(parts.target, model, algorithm.target_rate)
+        move_target(parts)
     if algorithm.kl_stop and algorithm.name == "ppo":
         return parts.ranks.mean(loss.stats["kl"]) > algorithm.kl_stop
     return False
@@ -32,6 +31,12 @@ def moves_target(parts: TrainParts) -> bool:
     """Tells whether the target network moves after this optimiser step."""
     every = parts.algorithm.target_interval
     return parts.target is not None and parts.progress.learner_steps % every == 0
+
+
+def move_target(parts: TrainParts) -> None:
+    """Moves the target network towards the model."""
+    assert parts.target is not None
+    optimiser_step.update_target(parts.target, parts.model, parts.algorithm.target_rate)
 
 
 def adapt_kl(parts: TrainParts, kl: float) -> None:

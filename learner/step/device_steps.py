@@ -22,7 +22,7 @@ from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.normalise import value_fit
 from headrace.learner.nonfinite import BrokenStep, finite
 from headrace.learner.ranks import Facts
-from headrace.learner.step.after_step import adapt_kl, moves_target
+from headrace.learner.step.after_step import adapt_kl, move_target, moves_target
 from headrace.learner.step.flight import Flight
 from headrace.learner.step.graph import Graph
 from headrace.learner.step.landing import Landing
@@ -86,9 +86,7 @@ class DeviceSteps:
             self._step()
         with timed("optimise"):
             if moves:
-                assert parts.target is not None
-                rate = parts.algorithm.target_rate
-                optimiser_step.update_target(parts.target, parts.model, rate)
+                move_target(parts)
             parts.curriculum.update(parts.moment())
             self._after()
             landing.take(self._figures, self._flat.buffer)
