@@ -39,6 +39,14 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " are allowed; empty = all are"
         ),
     ] = ""
+    agents: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=64,
+            description="names or patterns, as wolf_*, of the agents that this run's policy plays,"
+            " where others have policies of their own; empty = all",
+        ),
+    ] = ()
     critic: Annotated[
         tuple[str, ...],
         Meta(

@@ -37,11 +37,15 @@ class RunningEpisodes:
             for column in np.flatnonzero(marked).tolist()
             for end in self._walk(column, reward[:, column], flags[:, column], int(played[column]))
         ]
-        # Not finite is the return of an episode of which a dropped unroll held a part.
+        # Not finite is the return of an episode of which a part was dropped, or not recorded.
         ended = [end for end in ended if math.isfinite(end[1][1])]
         ended.sort(key=lambda end: end[0])
         self.ended = len(ended)
         self._tell([episode for _, episode in ended])
+
+    def break_off(self) -> None:
+        """Leaves out the episodes that run now."""
+        self._returns[:] = math.nan
 
     def _tell(self, episodes: list[_Episode]) -> None:
         """Puts as many episodes into this unroll as have room. Of those that wait, the latest of

@@ -172,7 +172,7 @@ class Rollout:
         )
         self._played = np.full(envs, length)  # steps of each column in the unroll counted last
         self.began = False  # an unroll was opened and not finished
-        self._episodes = RunningEpisodes(envs)
+        self.episodes = RunningEpisodes(envs)
 
     def open(self, history: Rows) -> None:
         """Begins an unroll; the sampler has credit for it. Its arrays are new: the old ones belong
@@ -196,7 +196,7 @@ class Rollout:
             self._played[part.columns] = part.steps
         if self.metrics is not None:
             self.metrics.sum_up(self._flags, self._sums)
-        self._episodes.count(self._reward, self._flags, self._played)
+        self.episodes.count(self._reward, self._flags, self._played)
 
     def finish(self) -> FinishedUnroll:
         """Returns the unroll, which is full."""
@@ -212,7 +212,7 @@ class Rollout:
         lows, highs = zip(*(part.versions for part in lived), strict=True)
         versions = min(lows), max(highs)
         return FinishedUnroll(
-            buffers, versions, live, digest.intdigest(), self._episodes.ended, self._episodes.told
+            buffers, versions, live, digest.intdigest(), self.episodes.ended, self.episodes.told
         )
 
     def fault(self) -> tuple[int, str] | None:

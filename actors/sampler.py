@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from headrace.actors.acting.frame_stacks import FrameStacks
-from headrace.actors.acting.others import Others
+from headrace.actors.acting.others import OtherLearners, Others
 from headrace.actors.acting.policy import Actions, Floats, Policy
 from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.batching_wait import BatchingWait
@@ -48,6 +48,7 @@ class Sampler:
         together: bool = False,
         max_lag: int = MAX_VERSION,
         others: Others | None = None,
+        beside: OtherLearners | None = None,
     ) -> None:
         self.end = end
         self.stepper = stepper
@@ -58,6 +59,7 @@ class Sampler:
         self.together = together  # at every step all groups wait for each other: it can be repeated
         self.max_lag = max_lag  # versions; a step is trained at most two later
         self.others = others  # they play some of the agents; None = the policy plays all
+        self.beside = beside  # policies with samplers of their own; None = there are none
         metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
         self._stacks = FrameStacks(stepper.spaces, frame, memory=memory, previous=previous)
@@ -101,10 +103,9 @@ class Sampler:
 
     async def _sample(self) -> None:
         turn = time.monotonic()
-        while not self.end.over:
+        while not self._over():
             self._take_weights()
-            for failure in self.stepper.failures():
-                self._count_failure(failure)
+            self._count(*self.stepper.failures())
             self._sort_ready(self.stepper.ready())
             if not self._ready_groups or (self.together and self._running()):
                 await self._wait(self._missing())
@@ -139,9 +140,10 @@ class Sampler:
             self.end.acts_with(self.policy.version, digest)
             self._oldest = self.policy.version - versions_to_play(self.max_lag, self.end.waited)
 
-    def _count_failure(self, failure: EnvFailure) -> None:
-        self.metrics.failed(failure.where)
-        self.crash_budget.spend(failure)
+    def _count(self, *failures: EnvFailure) -> None:
+        for failure in failures:
+            self.metrics.failed(failure.where)
+            self.crash_budget.spend(failure)
 
     def _sort_ready(self, ready: list[int]) -> None:
         """Sorts the ready groups into those that may act now and those that are parked. What an
@@ -165,11 +167,13 @@ class Sampler:
                     self._send(stream)
                 waiting.append(stream)
         for stream in waiting:
-            if self._open(stream):
+            if not self.end.over and self._open(stream):
                 self._ready_groups += sorted(self._parked[stream])
                 self._parked[stream].clear()
-            else:
+            elif self.beside is None or not self.beside.plays_on(stream):
                 self._without_credit.append(stream)
+            else:
+                self._play_on(stream)
 
     def _send(self, stream: int) -> None:
         rollout = self._rollouts[stream]
@@ -183,7 +187,7 @@ class Sampler:
             column, words = fault
             column += self.stepper.frame.columns_of(stream).start
             words = f"{words}; mend the environment, or clip in a wrapper"
-            self._count_failure(EnvFailure(column, "values", seed=0, steps=0, text=words))
+            self._count(EnvFailure(column, "values", seed=0, steps=0, text=words))
             return
         done = rollout.finish()
         self.end.put(stream, done)
@@ -198,6 +202,15 @@ class Sampler:
             self.end.journal.started(self.end.inc, stream, self.end.outbox.start(stream))
         rollout.open(self._stacks.history(stream))
         return True
+
+    def _play_on(self, stream: int) -> None:
+        """Makes a step that no unroll holds."""
+        (group,), columns = self._parked[stream], self.stepper.frame.columns(stream)
+        self._parked[stream].clear()
+        self._rollouts[stream].episodes.break_off()
+        with self._network:
+            actions, _ = self._choose(columns, self._stacks.view(columns))
+        self.stepper.send(group, actions)
 
     def _act_on_ready(self) -> None:
         """Calls the network once for all groups that go on; sends actions before it writes the
@@ -272,6 +285,10 @@ class Sampler:
         frame, parked = self.stepper.frame, sum(map(len, self._parked))
         return frame.groups // frame.turns - len(self._ready_groups) - parked
 
+    def _over(self) -> bool:
+        """Says whether nothing is to be played any more."""
+        return bool(self.end.over) and (self.beside is None or self.beside.alone)
+
     def _missing(self) -> str:
         """Returns what a sampler that can do nothing waits for."""
         if len(self._without_credit) < len(self._rollouts):
@@ -285,7 +302,7 @@ class Sampler:
         began, self.waits_for = time.monotonic(), why
         may, version = self.end.outbox.may_start, self.policy.version
         credit = any(may(stream, version) for stream in self._without_credit)
-        if self.end.blob is None and not credit and not self.end.over:
+        if self.end.blob is None and not credit and not self._over():
             await self.end.news.wait()
         self.waits_for = ""
         self.end.news.clear()

@@ -164,7 +164,6 @@ def sampling(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         help="when asked to end, wait so long for acknowledgements; default: the run's",
     )
-    parser.add_argument("--ledger", type=path, help="write what was generated into this folder")
 
 
 def sent_run(parser: argparse.ArgumentParser, *, key_default: str) -> None:

@@ -67,6 +67,9 @@ MAY_IMPORT = {
         "actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),
     "actors/stepping/processes": "actors/envs actors/stepping/groups",
+    "actors/policies": (
+        "actors actors/envs actors/envs/agents actors/stepping actors/stepping/groups learner"
+    ),
     "actors/league": "actors actors/acting actors/stepping broker/weights learner",
     "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
     "launch/config": (
@@ -95,8 +98,8 @@ MAY_IMPORT = {
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker broker/journal launch/config launch/process launch/results",
     "launch/roles": (
-        "actors actors/acting actors/envs actors/league actors/stepping broker broker/journal "
-        "broker/ledger broker/peers broker/protocol broker/security broker/server "
+        "actors actors/acting actors/envs actors/league actors/policies actors/stepping broker "
+        "broker/journal broker/ledger broker/peers broker/protocol broker/security broker/server "
         "broker/server/connections broker/transport broker/weights launch/config launch/explain "
         "launch/monitor launch/monitor/page launch/process launch/results learner "
         "learner/algorithms learner/batches learner/models learner/models/encoders learner/step "
@@ -122,6 +125,10 @@ MAY_IMPORT = {
     "launch/search": (
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
+    "launch/policies": (
+        "actors actors/envs actors/policies actors/stepping broker broker/peers launch/config "
+        "launch/local launch/monitor launch/process launch/roles"
+    ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (
         "actors actors/envs actors/stepping broker/journal broker/peers broker/protocol "
@@ -142,8 +149,9 @@ MAY_IMPORT = {
     "launch/commands": (
         "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "
         "launch/config launch/deploy launch/doctor launch/explain launch/export launch/local "
-        "launch/monitor launch/node launch/on_ray launch/one_process launch/process launch/ratings "
-        "launch/results launch/roles launch/search launch/sinks launch/trace"
+        "launch/monitor launch/node launch/on_ray launch/one_process launch/policies "
+        "launch/process launch/ratings launch/results launch/roles launch/search launch/sinks "
+        "launch/trace"
     ),
 }
 # Of the learner's own files, those that a sampler needs, too.

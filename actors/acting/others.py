@@ -1,4 +1,5 @@
-"""Declares what is needed of those who play some of the agents in place of the policy."""
+"""Declares what is needed of those who play some of the agents in place of the policy, or learn
+beside it."""
 
 from typing import Any, Protocol
 
@@ -29,3 +30,15 @@ class Others(Protocol):
 
     def hide(self, rows: Rows, answer: Answer) -> None:
         """Makes dead steps of those that others played, in this copy."""
+
+
+class OtherLearners(Protocol):
+    """Tells a sampler of other policies that learn in the same environments."""
+
+    @property
+    def alone(self) -> bool:
+        """Says whether no policy learns here any more."""
+
+    def plays_on(self, group: int) -> bool:
+        """Tells whether a policy that may not begin an unroll is to act all the same, unrecorded,
+        because another learns from this step."""

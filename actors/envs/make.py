@@ -162,7 +162,7 @@ def look_at(config: EnvConfig) -> Look:
 def spaces_of_any(env: Any, config: EnvConfig) -> Spaces:
     """Returns the spaces of an environment, of each of a vector's, or of each of its agents."""
     if has_agents(env):
-        return as_data(*spaces_of_agents(env, config.id), config)
+        return as_data(*spaces_of_agents(env, config.id, config.agents), config)
     return spaces_of(env, config)
 
 

@@ -42,14 +42,26 @@ class _Choice(NamedTuple):
 
 
 def make_stepper(
-    actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int, sampler: str = Where().sampler
+    actor: ActorConfig,
+    env: EnvConfig,
+    *,
+    envs: int,
+    seed: int,
+    sampler: str = Where().sampler,
+    whole: bool = False,
 ) -> Stepper:
-    """Makes the stepper of a sampler with actor.groups groups of `envs` environments."""
+    """Makes the stepper of a sampler with actor.groups groups of `envs` environments. `whole`: no
+    group is stepped in parts."""
     groups = actor.groups
+    if env.agents:
+        raise EnvError(
+            f"env.agents: this run's policy plays only {', '.join(env.agents)}; a sampler needs"
+            " the policies of the others too, one --broker for each"
+        )
     if envpool.is_envpool(env):
         return EnvPoolStepper(env, groups=groups, envs=envs, seed=seed)
     choice = _choose(actor, env, envs=envs, seed=seed)
-    parts = parts_of(envs, groups=groups, wanted=choice.wanted)
+    parts = 1 if whole else parts_of(envs, groups=groups, wanted=choice.wanted)
     if choice.agents:
         parts = _environments(env, envs, choice.agents)
     if choice.why:

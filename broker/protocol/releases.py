@@ -44,6 +44,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "algorithm.drift_limit": Added(("learner",), without=0.0),
         "algorithm.loss": Added(("learner",), without=""),
         "algorithm.normalise_advantages": Added(("learner", *_PLAYERS), values=("running", "auto")),
+        "env.agents": Added(("learner", *_PLAYERS), without=[]),
         "env.critic": Added(("learner", *_PLAYERS), without=[]),
         "env.curriculum": Added(("learner",), without=""),
         "env.settings": Added(("learner", *_PLAYERS), without={}),  # a part of the weights

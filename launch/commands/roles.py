@@ -1,7 +1,9 @@
 """Commands that start one role of a run: broker, learner, actor, node, evaluate."""
 
 import argparse
+import itertools
 import socket
+from pathlib import Path
 from typing import Any
 
 from headrace.launch import shared_options as shared
@@ -69,10 +71,22 @@ LEARNER = Command("a learner rank, alone (several: torchrun)", _learner_argument
 
 
 def _actor_arguments(actor: argparse.ArgumentParser) -> None:
-    shared.broker_address(actor)
+    actor.add_argument(
+        "--broker",
+        action="append",
+        required=True,
+        help="its address; once for each policy, where several play in the same environments",
+    )
     shared.peer_name(actor, "shown in logs; default: host and process id")
     actor.add_argument("--seed", type=shared.seed, help="of its environments; default: random")
     shared.sampling(actor)
+    actor.add_argument(
+        "--ledger",
+        type=shared.path,
+        action="append",
+        default=[],
+        help="write what was generated into this folder; as often as --broker",
+    )
     actor.add_argument(
         "--shelf",
         type=shared.path,
@@ -86,11 +100,24 @@ def _actor(given: argparse.Namespace) -> int:
     from headrace.launch.roles import sampler
 
     shared.start_log("actor", given)
-    return sampler.sample(
-        _peer(given, name=default_name(), **_sampling(given)),
-        seed=given.seed if given.seed is not None else runtime.incarnation() % 2**31,
-        shelf=given.shelf,
-    )
+    seed = given.seed if given.seed is not None else runtime.incarnation() % 2**31
+    if given.ledger and len(given.ledger) != len(given.broker):
+        raise run_file.ConfigError(
+            f"{len(given.broker)} --broker and {len(given.ledger)} --ledger: each broker's unrolls"
+            " go into a folder of their own"
+        )
+    name = given.name or default_name()
+    peers = [
+        _peer(given, broker, ledger, name=name, **_sampling(given))
+        for broker, ledger in itertools.zip_longest(given.broker, given.ledger)
+    ]
+    if len(peers) == 1:
+        return sampler.sample(peers[0], seed=seed, shelf=given.shelf)
+    if given.shelf is not None:
+        raise run_file.ConfigError("--shelf holds the weights of one policy; leave it out")
+    from headrace.launch.policies.sampler import sample
+
+    return sample(peers, seed=seed)
 
 
 ACTOR = Command("a sampler, alone; the run comes from the broker", _actor_arguments, _actor)
@@ -126,6 +153,9 @@ def _node_arguments(node: argparse.ArgumentParser) -> None:
         " is NAME.2",
     )
     shared.sampling(node)
+    node.add_argument(
+        "--ledger", type=shared.path, help="write what was generated into this folder"
+    )
     shared.sent_run(node, key_default="none; a sampler's")
 
 
@@ -135,7 +165,7 @@ def _node(given: argparse.Namespace) -> int:
 
     shared.start_log("node", given)
     return node.node(
-        _peer(given, name=socket.gethostname(), **_sampling(given)),
+        _peer(given, given.broker, given.ledger, name=socket.gethostname(), **_sampling(given)),
         samplers=given.samplers,
         notice=Notice(given.notice, given.notice_header),
     )
@@ -165,7 +195,7 @@ def _evaluate(given: argparse.Namespace) -> int:
 
     shared.start_log("evaluator", given)
     own = {key: getattr(given, key) for key in ("episodes", "every_s", "share")}
-    return evaluator.evaluate(_peer(given, name=default_name(), **own), out=given.out)
+    return evaluator.evaluate(_peer(given, given.broker, name=default_name(), **own), out=given.out)
 
 
 EVALUATE = Command(
@@ -180,14 +210,16 @@ def _sampling(given: argparse.Namespace) -> dict[str, Any]:
     return {key: getattr(given, key) for key in ("groups", "stepping", "drain_s")}
 
 
-def _peer(given: argparse.Namespace, *, name: str, **sets: Any) -> PeerOptions:
-    """Returns what was given for a peer; `name`: if none was, `sets`: what was said of its
-    section."""
+def _peer(
+    given: argparse.Namespace, broker: str, ledger: Path | None = None, *, name: str, **sets: Any
+) -> PeerOptions:
+    """Returns what was given for a peer of this broker; `name`: if none was, `sets`: what was said
+    of its section."""
     return PeerOptions(
-        given.broker,
+        broker,
         given.name or name,
         sets={key: value for key, value in sets.items() if value is not None},
-        ledger=getattr(given, "ledger", None),
+        ledger=ledger,
         metrics=Address(given.metrics_host, given.metrics_port),
         key=given.key,
         allow=given.allow,

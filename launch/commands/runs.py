@@ -7,6 +7,7 @@ from headrace.launch import shared_options as shared
 from headrace.launch.commands.command import Command
 from headrace.launch.config import origins, run_file
 from headrace.launch.config.starts import run_folder
+from headrace.launch.policies import split
 from headrace.launch.process import logs, runtime
 
 # ---- train ---------------------------------------------------------------------------------------
@@ -44,6 +45,8 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
     )
+    # Of the broker: samplers of several policies come from elsewhere.
+    train.add_argument("--endpoint", default="", help=argparse.SUPPRESS)
 
 
 def _train(given: argparse.Namespace) -> int:
@@ -60,6 +63,8 @@ def _train(given: argparse.Namespace) -> int:
     ):
         if value is not None:
             sets.append(f"{key}={value}")
+    if split.has_policies(given.run):
+        return _train_several(given, sets)
     name = run_file.load(given.run, sets).run.name
     out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     start = starts.begin(given.run, sets, out, resume=given.resume)
@@ -68,9 +73,27 @@ def _train(given: argparse.Namespace) -> int:
 
         return debug.debug(start, record=given.record, evaluate=bool(given.evaluate))
     options = train.Options(
-        quiet=given.quiet, evaluate=given.evaluate, record=given.record, web=given.web
+        quiet=given.quiet,
+        evaluate=given.evaluate,
+        record=given.record,
+        web=given.web,
+        endpoint=given.endpoint,
     )
     return train.train(start, options)
+
+
+def _train_several(given: argparse.Namespace, sets: list[str]) -> int:
+    """Trains a run of several policies."""
+    from headrace.launch.policies import train
+
+    for option, value in (("--debug", given.debug), ("--evaluate", given.evaluate)):
+        if value:
+            raise run_file.ConfigError(f"{option} is for a run of one policy; leave it out")
+    name = run_file.raw(given.run)[1].get("run", {}).get("name", Path(given.run).stem)
+    out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
+    policies = split.split(given.run, sets)
+    options = train.Options(given.quiet, given.record, given.web, given.resume)
+    return train.train(policies, out, options)
 
 
 TRAIN = Command("everything on this machine, until solved", _train_arguments, _train)

@@ -28,6 +28,7 @@ from headrace.learner.algorithms.schedule import schedule_fault
 NOT_SET = "none"
 _MOST_SAID = 160  # characters of a setting that a message repeats
 RUNS = Path(__file__).parents[1] / "runs"
+SEVERAL = RUNS / "policies"  # runs of several policies
 
 
 # section -> key -> what msgspec knows of it
@@ -52,10 +53,15 @@ def load(name_or_path: str, sets: Sequence[str] = ()) -> Run:
     return build(tables, sets, source=path.name)
 
 
+def raw(name_or_path: str) -> tuple[Path, dict[str, Any]]:
+    """Returns a run file and what stands in it, unchecked."""
+    path = _locate(name_or_path)
+    return path, _read(path)
+
+
 def read(name_or_path: str) -> tuple[Path, dict[str, Any]]:
     """Returns a run file and what stands in it, every key checked, no default filled in."""
-    path = _locate(name_or_path)
-    tables = _read(path)
+    path, tables = raw(name_or_path)
     _check_tables(tables, source=path.name)
     _name_as_registered(tables)
     return path, tables
@@ -117,6 +123,8 @@ def to_dict(run: Run) -> dict[str, Any]:
 def _locate(name_or_path: str) -> Path:
     """Returns the path of a run file: a name that ends in .toml is a path, any other a shipped
     run's."""
+    if name_or_path in (path.stem for path in SEVERAL.glob("*.toml")):
+        return SEVERAL / f"{name_or_path}.toml"
     listed = f"shipped runs: {', '.join(shipped())}"
     path = Path(name_or_path)
     if path.suffix == ".toml":
@@ -218,6 +226,11 @@ def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
 
 def no_section(name: str, table: Any) -> str:
     """Returns what to say of a section that does not exist."""
+    if name == "policies":
+        return (
+            "[policies] makes several runs of it, which headrace train starts together; name the"
+            " run.toml of one of them, in its folder"
+        )
     if isinstance(table, dict):
         return f"[{name}] is no section; {_hint(name, SECTIONS)}"
     homes = [f"{section}.{name}" for section, keys in SECTIONS.items() if name in keys]

@@ -50,6 +50,8 @@ class Options:
     evaluate: bool | None = None  # an evaluator plays beside it; None = if it can
     record: bool = False  # every batch is kept
     web: int | None = None  # the page is served there; 0 = at a free port, None = nowhere
+    # Of its broker, where samplers of somebody else come; "" = it has its own.
+    endpoint: str = ""
 
 
 def train(start: starts.Start, options: Options) -> int:
@@ -88,7 +90,7 @@ def train(start: starts.Start, options: Options) -> int:
             return runtime.YOUR_INPUT
         # A socket's path must be short, so it does not lie in the run's folder.
         with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as sockets:
-            endpoint = f"ipc://{sockets}/broker"
+            endpoint = options.endpoint or f"ipc://{sockets}/broker"
             with shown_tracebacks.shared(Path(sockets)):
                 return _Local(start, options, endpoint, started=started, asked=asked).run()
 
@@ -109,6 +111,7 @@ class _Local:
         self.out = start.out
         self.quiet = options.quiet
         self.evaluate = options.evaluate
+        self.samplers = 0 if options.endpoint else start.run.actor.count  # that it starts
         # When the run began, by its clock: earlier starts count, the time between does not.
         self.began = started - learning_curve.ended_at(start.out / "history.jsonl")
         self.asked = asked  # the user wants us to end
@@ -165,7 +168,7 @@ class _Local:
 
     def _start(self) -> bool:
         """Starts all processes; False = asked to stop before all were started."""
-        count, plans = self.given.actor.count, self.plans
+        count, plans = self.samplers, self.plans
         self.broker = self.children.fork(*plans.broker())
         wanted = [plans.learner(), *map(plans.actor, range(count))]
         wanted += [plans.evaluator()] if self.evaluate else []

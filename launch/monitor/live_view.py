@@ -28,9 +28,12 @@ class LiveView:
         began: float,
         quiet: bool,
         terminal: CapturedTerminal | None = None,
+        named: bool = False,
     ) -> None:
-        """Starts the view on `terminal`; None = there is none, and lines are printed instead."""
+        """Starts the view on `terminal`; None = there is none, and lines are printed instead.
+        `named`: each begins with the run's name."""
         self._run = run
+        self._named = f"{run}: " * named
         goal = "" if stop.return_ is None else f" of {stop.return_:g}"
         self._goals = {stop.metric: goal}  # by what must reach it
         self._began = began  # the run's clock at 0, by time.monotonic
@@ -72,7 +75,7 @@ class LiveView:
             self._live = None
 
     def _line(self, status: dict[str, Any]) -> str:
-        seconds = f"{time.monotonic() - self._began:6.1f} s"
+        seconds = f"{self._named}{time.monotonic() - self._began:6.1f} s"
         if missing := _waiting_for(status):
             return f"{seconds}  {missing}"
         learner = status["learners"][0]

@@ -18,6 +18,7 @@ from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.evaluator import check_others
 from headrace.actors.league.league import League
 from headrace.actors.metrics import SamplerMetrics
+from headrace.actors.policies.shared_stepper import PolicyStepper
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
 from headrace.actors.stepping.stepper import Stepper
@@ -88,7 +89,7 @@ async def _sample(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
-        reading = _SamplerReading(end, metrics)
+        reading = SamplerReading(end, metrics)
         watch = group.create_task(role.watch(reading).loop(), name="notify")
         while end.run is None:
             end.news.clear()
@@ -126,7 +127,7 @@ def _figures(end: SamplerEnd, drain_s: float) -> ProcessFigures:
 
 
 @dataclass(slots=True)
-class _SamplerReading:
+class SamplerReading:
     """Reads how a sampler is. One that waits only for its environments is at work: if they never
     answer, it hangs."""
 
@@ -156,11 +157,15 @@ def build(
     seed: int,
     metrics: SamplerMetrics,
     check: Check = lambda _: None,
+    shared: PolicyStepper | None = None,
 ) -> Sampler:
     """Makes environments and policy by the run, and asks the broker for credit. `check` gets the
-    run of a folder of the league before any code that it names is asked."""
+    run of a folder of the league before any code that it names is asked. `shared`: environments
+    in which other policies play as well; None = they are this policy's alone."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
-    stepper = make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=seed, sampler=end.name)
+    stepper = shared or make_stepper(
+        run.actor, run.env, envs=run.unroll.envs, seed=seed, sampler=end.name
+    )
     policy = Policy(
         run.model,
         stepper.spaces,
@@ -185,6 +190,7 @@ def build(
         # Groups that supply alike supply whole unrolls.
         max_lag=run.pacing.max_lag if run.pacing.balance == "speed" else MAX_VERSION,
         others=others,
+        beside=shared,
     )
 
 

@@ -13,7 +13,8 @@ in it hears of it for the last time, and is no longer among the agents. Who come
 an episode, or comes back, is shown an observation; so is everybody who begins one.
 """
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headrace.broker.errors import UserError
@@ -54,18 +55,30 @@ def flags_of(ended: object, cut: object) -> int:
     return (TERMINATED if ended else 0) | (TRUNCATED if cut else 0)
 
 
-def spaces_of_agents(env: Any, name: str) -> tuple[Any, Any]:
-    """Returns the spaces for observations and actions of each of its agents; UserError unless all
-    have the same. `name`: of the environment."""
-    if not env.possible_agents:
+def own_agents(env: Any, patterns: Sequence[str], name: str) -> tuple[str, ...]:
+    """Returns those of its agents that the patterns name, none = all; UserError for a pattern that
+    names nobody. `name`: of the environment."""
+    agents = tuple(env.possible_agents)
+    if not agents:
         raise UserError(f"{name}: possible_agents is empty; it must name all that may play")
-    first, *others = env.possible_agents
+    for pattern in patterns:
+        if not fnmatch.filter(agents, pattern):
+            raise UserError(f"{name}: {pattern!r} names none of its agents {[*agents]}")
+    own = {agent for pattern in patterns for agent in fnmatch.filter(agents, pattern)}
+    return tuple(agent for agent in agents if agent in own or not patterns)
+
+
+def spaces_of_agents(env: Any, name: str, patterns: Sequence[str] = ()) -> tuple[Any, Any]:
+    """Returns the spaces for observations and actions of each of these agents; UserError unless all
+    have the same. `name`: of the environment."""
+    first, *others = own_agents(env, patterns, name)
     observation, action = env.observation_space(first), env.action_space(first)
     for agent in others:
         if (env.observation_space(agent), env.action_space(agent)) != (observation, action):
             raise UserError(
                 f"{name}: {agent} has other spaces than {first}, and one policy plays them"
-                " all; pad the smaller ones in a wrapper (env.wrappers)"
+                " all; give it one of its own ([policies.NAME]), or pad the smaller ones in a"
+                " wrapper (env.wrappers)"
             )
     return observation, action
 

@@ -134,6 +134,65 @@ class Shifts(_Parallel):
         return row
 
 
+class Signals:
+    """Lets a speaker, who sees a symbol, tell it to listeners, who each see the word of a step ago.
+
+    What the speaker sees and may say has other sizes than what listeners see and may answer. In
+    every step but the first all are paid by the share of listeners that answer with the symbol of
+    a step ago; the best return is 1, and agents that draw get a third.
+    """
+
+    def __init__(self, listeners: int = 1, words: int = 4) -> None:
+        self._listeners = [f"listener_{number}" for number in range(listeners)]
+        self.possible_agents = ["speaker", *self._listeners]
+        self.agents: list[str] = []
+        self._words = words
+        self._dice = np.random.default_rng()
+        self._step = self._symbol = self._asked = 0
+        self._word = np.zeros(words, np.float32)
+
+    def observation_space(self, agent: str) -> Box:
+        """Returns the symbol's place for the speaker, the word's for a listener."""
+        size = _SYMBOLS if agent == "speaker" else self._words
+        return Box(0.0, 1.0, (size,), np.float32)
+
+    def action_space(self, agent: str) -> Discrete:
+        return Discrete(self._words if agent == "speaker" else _SYMBOLS)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Numbers], dict[str, Any]]:
+        del options
+        if seed is not None:
+            self._dice = np.random.default_rng(seed)
+        self.agents, self._step = [*self.possible_agents], 0
+        self._word[:] = 0
+        self._symbol = int(self._dice.integers(_SYMBOLS))
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> _Step:
+        """Pays the listeners' answers, and passes the speaker's word on."""
+        self._step += 1
+        right = [actions[agent] == self._asked for agent in self._listeners]
+        paid = sum(right) / len(right) / (_STEPS - 1) if self._step > 1 else 0.0
+        self._word[:] = np.eye(self._words)[actions["speaker"]]
+        self._asked, self._symbol = self._symbol, int(self._dice.integers(_SYMBOLS))
+        over = self._step == _STEPS
+        all_alike = dict.fromkeys(self.agents, paid)
+        ended, cut = dict.fromkeys(self.agents, over), dict.fromkeys(self.agents, False)
+        infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        if over:
+            self.agents = []
+        return self._seen(), all_alike, ended, cut, infos
+
+    def _seen(self) -> dict[str, Numbers]:
+        symbol = np.eye(_SYMBOLS, dtype=np.float32)[self._symbol]
+        return {"speaker": symbol, **{agent: self._word.copy() for agent in self._listeners}}
+
+    def close(self) -> None:
+        pass
+
+
 class Nim:
     """Lets two agents take one to three stones in turn; who takes the last wins 1, the other -1.
 

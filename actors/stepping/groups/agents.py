@@ -23,6 +23,27 @@ from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import DEAD
 
 
+def show_news(frame: Frame, place: int, told: News, writer: Writer, info: InfoMetrics) -> None:
+    """Writes what a step told an agent into its column."""
+    writer.write(frame.obs, place, told.observation, last=bool(told.flags))
+    frame.reward[place], frame.flags[place] = told.reward, told.flags
+    if frame.metrics is not None:
+        info.read(told.info, frame.metrics[place])
+
+
+def show_first(frame: Frame, place: int, observation: Any, writer: Writer) -> None:
+    """Writes what an agent sees that begins to play."""
+    writer.check(observation)
+    writer.write(frame.obs, place, observation)
+
+
+def show_dead(frame: Frame, columns: slice) -> None:
+    """Makes a dead step of all these columns."""
+    frame.reward[columns], frame.flags[columns] = 0.0, DEAD
+    if frame.metrics is not None:
+        frame.metrics[columns] = np.nan
+
+
 class AgentsGroup(Group):
     """Steps an environment whose agents act at the same time. It fails and is made again as a
     whole: all agents show a dead step then, and the first column stands for it."""
@@ -63,23 +84,15 @@ class AgentsGroup(Group):
                 self._show_first(place, came[agent])
 
     def _show_news(self, place: int, told: News) -> None:
-        frame = self.frame
         assert self._writer is not None
-        self._writer.write(frame.obs, place, told.observation, last=bool(told.flags))
-        frame.reward[place], frame.flags[place] = told.reward, told.flags
-        if frame.metrics is not None:
-            self._info.read(told.info, frame.metrics[place])
+        show_news(self.frame, place, told, self._writer, self._info)
 
     def _all_dead(self) -> None:
-        frame, columns = self.frame, self._columns
-        frame.reward[columns], frame.flags[columns] = 0.0, DEAD
-        if frame.metrics is not None:
-            frame.metrics[columns] = np.nan
+        show_dead(self.frame, self._columns)
 
     def _show_first(self, place: int, observation: Any) -> None:
         assert self._writer is not None
-        self._writer.check(observation)
-        self._writer.write(self.frame.obs, place, observation)
+        show_first(self.frame, place, observation, self._writer)
 
     def _make(self, part: int) -> None:
         made = self._spec.made

@@ -249,7 +249,7 @@ def test_the_number_of_agents_stays_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Uneven", "agent_1 has other spaces than agent_0, and one policy plays them all; pad"),
+        ("Uneven", "agent_1 has other spaces than agent_0, and one policy plays them all; give"),
         ("Nobody", "possible_agents is empty; it must name all that may play"),
     ],
 )

@@ -57,6 +57,11 @@ def environment(run: run_file.Run, _: Path) -> Any:
         env.close()
 
 
+def seen(run: run_file.Run, _: Path) -> str:
+    """The spaces of whom the policy plays."""
+    return str(probe(run.env))
+
+
 def searched(run: run_file.Run, out: Path) -> Any:
     """What is varied, compared by, and trained for each trial."""
     file = out / "file.toml"

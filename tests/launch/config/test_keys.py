@@ -51,6 +51,7 @@ REPLAY, RMSPROP = "algorithm.replay_share=0.5", "learner.optimiser=rmsprop"
 OWN = f"model.kind={trained.__name__}:encoder"
 CATCH, MASKED = ("env.id=headrace/Catch-v0", "env.id=headrace/Masked-v0")
 NIM, LEAGUE = "env.id=headrace.actors.envs.toys.several_agents:Nim", "league.share=0.5"
+SIGNALS = "env.id=headrace.actors.envs.toys.several_agents:Signals"
 INLINE = "actor.stepping=inline"
 PROCESSES = ("actor.stepping=processes", "actor.groups=3")
 
@@ -64,6 +65,7 @@ CASES = {
     ),
     "env.stack": Case(built.environment, "2", (CATCH,)),
     "env.mask": Case(built.environment, "allowed", (MASKED,)),
+    "env.agents": Case(built.seen, '["listener_0"]', (SIGNALS, 'env.agents=["speaker"]')),
     "env.critic": Case(built.environment, '["lamp"]', ("env.id=headrace/Parts-v0",)),
     "env.metrics": Case(built.stepper, '["success"]', (INLINE,)),
     "env.settings": Case(built.stepper, "{ gravity = 1.0 }", (INLINE,)),

@@ -1,0 +1,1 @@
+"""Lets several policies play in the same environments, each as if it were alone there."""

@@ -1,0 +1,225 @@
+"""Puts together a sampler of several policies: each has its own broker, run and weights."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.actors.config import EnvConfig
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.envs.make import make_any
+from headrace.actors.metrics import SamplerMetrics
+from headrace.actors.policies.joint_env import joint_config
+from headrace.actors.policies.seats import Seats, seats_of
+from headrace.actors.policies.shared_stepper import PolicyStepper, SharedStepper
+from headrace.actors.sampler import Sampler
+from headrace.actors.stepping.choose import make_stepper
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.launch.config import allowed_code, keyring, shared_run
+from headrace.launch.config.run_file import ConfigError, Run
+from headrace.launch.process import descriptors, logs, runtime, sd_notify
+from headrace.launch.roles.options import PeerOptions
+from headrace.launch.roles.role import Role
+from headrace.launch.roles.sampler import SamplerReading, build
+
+log = logging.getLogger(__name__)
+
+# Keys of the env section that are each policy's own affair.
+_OWN = ("agents", "stack", "mask", "critic", "metrics", "bounds")
+
+
+@dataclass(slots=True)
+class _Player:
+    """Holds one policy's side of the sampler."""
+
+    options: PeerOptions
+    role: Role
+    end: SamplerEnd
+    metrics: SamplerMetrics
+    reading: SamplerReading = field(init=False)
+    view: PolicyStepper | None = None
+    sampler: Sampler | None = None
+
+    def __post_init__(self) -> None:
+        self.reading = SamplerReading(self.end, self.metrics)
+
+    async def told(self) -> Run:
+        """Waits for the run that its broker tells, and checks it."""
+        while self.end.run is None:
+            self.end.news.clear()
+            await self.end.news.wait()
+        actor = {**self.end.run["actor"], **self.options.sets}
+        run = shared_run.from_shared({**self.end.run, "actor": actor})
+        allowed_code.check(run, allowed_code.allowed(self.options.allow))
+        self.end.journal.trace(run.unroll.trace_every)
+        return run
+
+
+@logs.one_line_errors(ValueError)  # of a network that cannot be made, or makes no numbers
+def sample(peers: Sequence[PeerOptions], *, seed: int) -> int:
+    """Samples for all these brokers until SIGTERM, or until every run is over."""
+    descriptors.for_peer("a sampler")
+
+    async def main() -> int:
+        with contextlib.ExitStack() as stack:
+            players = [_open(stack, options) for options in peers]
+            await _sample(players, seed)
+        return runtime.OK
+
+    return runtime.run_async(main)
+
+
+def _open(stack: contextlib.ExitStack, options: PeerOptions) -> _Player:
+    role = stack.enter_context(Role("actor", name=options.name))
+    metrics = SamplerMetrics(role.registry)
+    end = SamplerEnd(
+        options.broker,
+        name=options.name,
+        inc=role.inc,
+        context=role.context,
+        journal=role.open_journal(options.ledger),
+        key=keyring.from_file(options.key, "actor"),
+    )
+    role.attach(end, options)
+    return _Player(options, role, end, metrics)
+
+
+async def _sample(players: Sequence[_Player], seed: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        links = [group.create_task(one.end.serve(), name="link") for one in players]
+        watch = group.create_task(players[0].role.watch(_reading(players)).loop(), name="notify")
+        leaves: list[asyncio.Task[None]] = []
+        runs = [await one.told() for one in players]
+        _check_agreement(runs)
+        views = _share(runs, players, seed)
+        for one, run, view in zip(players, runs, views, strict=True):
+            one.view = view
+            one.reading.sampler = one.sampler = build(
+                one.end, run, seed=seed, metrics=one.metrics, shared=view
+            )
+        try:
+            async with asyncio.TaskGroup() as playing_group:
+                for one, link in zip(players, links, strict=True):
+                    playing_group.create_task(_play(one, players))
+                    leaves.append(group.create_task(_leave(one, link), name="leave"))
+        except asyncio.CancelledError:
+            log.info("asked to stop: waiting for acknowledgements")
+            drains = [
+                one.sampler.drain(run.actor.drain_s)
+                for one, run in zip(players, runs, strict=True)
+                if one.sampler is not None and not one.end.over
+            ]
+            await asyncio.gather(*drains)
+            raise
+        finally:
+            for one, link in zip(players, links, strict=True):
+                if not link.cancelled():
+                    one.end.leave(one.end.over or "stopped")
+            views[0].close()
+            for task in (watch, *leaves, *links):
+                task.cancel()
+
+
+async def _play(one: _Player, players: Sequence[_Player]) -> None:
+    """Plays for one policy until all runs are over."""
+    assert one.sampler is not None
+    await one.sampler.run()
+    if one.sampler.policy.version < 0 and not all(other.end.over for other in players):
+        raise ConfigError(
+            f"the run at {one.options.broker} is over, and this sampler has no weights of it: the"
+            " other policies cannot play without"
+        )
+
+
+async def _leave(one: _Player, link: "asyncio.Task[None]") -> None:
+    """Leaves a broker whose run is over, while the policies of others learn on."""
+    assert one.view is not None
+    await one.view.settled.wait()
+    log.info("%s: the run is over: %s", one.options.broker, one.end.over)
+    one.end.leave(one.end.over)
+    link.cancel()
+
+
+def _share(runs: Sequence[Run], players: Sequence[_Player], seed: int) -> list[PolicyStepper]:
+    """Makes the environments; returns each policy's view of them."""
+    configs = [run.env for run in runs]
+    with contextlib.closing(make_any(configs[0])) as env:
+        seats = seats_of(env, configs)
+    envs = _environments(runs, seats)
+    stepper = make_stepper(
+        runs[0].actor,
+        joint_config(configs),
+        envs=envs,
+        seed=seed,
+        sampler=players[0].end.name,
+        whole=True,
+    )
+    overs = [functools.partial(getattr, one.end, "over") for one in players]
+    return SharedStepper(stepper, seats, overs).views
+
+
+def _environments(runs: Sequence[Run], seats: Sequence[Seats]) -> int:
+    """Returns how many environments are in a group: as many for every policy."""
+    counts = []
+    for run, own in zip(runs, seats, strict=True):
+        agents = len(own.agents)
+        if run.unroll.envs % agents:
+            raise EnvError(
+                f"{run.run.name}: unroll.envs = {run.unroll.envs}, and each of its {agents} agents"
+                f" is a column; set it to {agents}, or a multiple of that"
+            )
+        counts.append(run.unroll.envs // agents)
+    if len(set(counts)) > 1:
+        said = ", ".join(
+            f"{run.run.name}: {run.unroll.envs} for {len(own.agents)} agents"
+            for run, own in zip(runs, seats, strict=True)
+        )
+        raise EnvError(
+            f"unroll.envs must be the same multiple of each policy's agents; there is {said}"
+        )
+    return counts[0]
+
+
+def _check_agreement(runs: Sequence[Run]) -> None:
+    """Raises ConfigError unless these runs can be played in the same environments."""
+    first = runs[0]
+    for run in runs:
+        if run.league.share:
+            raise ConfigError(f"{run.run.name}: league.share needs a policy that plays all agents")
+        if run.env.curriculum:
+            raise ConfigError(f"{run.run.name}: env.curriculum: these environments are not its own")
+        for section, ours, theirs in (
+            ("env", _common(first.env), _common(run.env)),
+            ("actor", msgspec.to_builtins(first.actor), msgspec.to_builtins(run.actor)),
+        ):
+            for key, value in ours.items():
+                if theirs[key] != value:
+                    raise ConfigError(
+                        f"{first.run.name} has {section}.{key} = {value!r}, {run.run.name}"
+                        f" {theirs[key]!r}: policies that share environments need the same"
+                    )
+
+
+def _common(env: EnvConfig) -> dict[str, object]:
+    return {key: value for key, value in msgspec.to_builtins(env).items() if key not in _OWN}
+
+
+def _reading(players: Sequence[_Player]) -> Callable[[], sd_notify.WatchdogReading]:
+    """Returns how all are, as one: it is enough that one of them waits for what others owe it."""
+
+    def read() -> sd_notify.WatchdogReading:
+        readings = [one.reading() for one in players]
+        return sd_notify.WatchdogReading(
+            ready=all(reading.ready for reading in readings),
+            moved=tuple(reading.moved for reading in readings),
+            turns=tuple(turn for reading in readings for turn in reading.turns),
+            idle=any(reading.idle for reading in readings),
+            text="; ".join(reading.text for reading in readings),
+            steps=sum(reading.steps or 0 for reading in readings),
+        )
+
+    return read

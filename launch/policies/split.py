@@ -1,0 +1,87 @@
+"""Splits a run file with [policies.NAME] into the run of each policy.
+
+What stands in the file counts for all of them, what stands in [policies.NAME] for that one: which
+agents it plays, and sections of a run, as model.hidden or [policies.NAME.learner].
+"""
+
+import copy
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from headrace.launch.config import run_file
+from headrace.launch.config.run_file import ConfigError
+
+_SECTION: Final = "policies"
+_AGENTS: Final = "agents"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+class PolicyRun(NamedTuple):
+    """Holds what a run file says of one policy."""
+
+    name: str
+    tables: dict[str, Any]  # its run, no default filled in
+    sets: tuple[str, ...]  # settings of the command line that are for it
+
+
+def has_policies(name_or_path: str) -> bool:
+    """Tells whether a run file names policies."""
+    return _SECTION in run_file.raw(name_or_path)[1]
+
+
+def split(name_or_path: str, sets: Sequence[str]) -> list[PolicyRun]:
+    """Returns the run of each policy of a file, in its order; `sets`: section.key=value for all,
+    policies.NAME.section.key=value for one. ConfigError for what is wrong."""
+    path, tables = run_file.raw(name_or_path)
+    policies = tables.pop(_SECTION)
+    tables.setdefault("run", {}).setdefault("name", path.stem)
+    if not isinstance(policies, dict) or not policies:
+        raise ConfigError(f"{path.name}: [policies] holds no table; write [policies.NAME]")
+    for name in _named(sets) - policies.keys():
+        raise ConfigError(f"--set policies.{name}: there are the policies {', '.join(policies)}")
+    return [
+        PolicyRun(name, _tables(name, own, tables, path.name), tuple(_for_policy(name, sets)))
+        for name, own in policies.items()
+    ]
+
+
+def _tables(name: str, own: Any, shared: dict[str, Any], source: str) -> dict[str, Any]:
+    place = f"{source}: policies.{name}"
+    if not _NAME.fullmatch(name) or not isinstance(own, dict):
+        raise ConfigError(
+            f"{place} must be a table, and its name letters, digits, - and _, at most 32"
+        )
+    agents = own.get(_AGENTS)
+    if not isinstance(agents, list) or not agents:
+        raise ConfigError(f'{place}.agents must name the agents that it plays, as ["wolf_*"]')
+    merged = copy.deepcopy(shared)
+    for section, table in own.items():
+        if section == _AGENTS:
+            continue
+        if section not in run_file.SECTIONS or not isinstance(table, dict):
+            raise ConfigError(f"{place}.{section} is no section of a run, nor agents")
+        merged.setdefault(section, {}).update(table)
+    merged.setdefault("env", {})["agents"] = agents
+    merged["run"]["name"] = f"{shared['run']['name']}-{name}"
+    return merged
+
+
+def _parts(setting: str) -> list[str]:
+    return setting.partition("=")[0].split(".")
+
+
+def _named(sets: Sequence[str]) -> set[str]:
+    """Returns the policies that the settings name."""
+    return {parts[1] for parts in map(_parts, sets) if parts[0] == _SECTION and len(parts) > 1}
+
+
+def _for_policy(name: str, sets: Sequence[str]) -> list[str]:
+    own, shown = f"{_SECTION}.{name}.", []
+    for setting in sets:
+        if setting.startswith(own):
+            key = setting.removeprefix(own)
+            shown.append(f"env.{key}" if _parts(key) == [_AGENTS] else key)
+        elif _parts(setting)[0] != _SECTION:
+            shown.append(setting)
+    return shown

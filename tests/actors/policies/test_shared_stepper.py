@@ -1,0 +1,269 @@
+"""Several policies in the same environments: what each learns from, against what its agents lived
+through."""
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+
+from headrace.actors.acting.policy import Policy
+from headrace.actors.batching_wait import BatchingWait
+from headrace.actors.config import ActorConfig, EnvConfig, Stepping
+from headrace.actors.crash_budget import CrashBudget
+from headrace.actors.envs.make import make_any
+from headrace.actors.metrics import SamplerMetrics
+from headrace.actors.policies import shared_stepper
+from headrace.actors.policies.joint_env import joint_config
+from headrace.actors.policies.seats import seats_of
+from headrace.actors.policies.shared_stepper import SharedStepper
+from headrace.actors.sampler import Sampler
+from headrace.actors.stepping.choose import make_stepper
+from headrace.broker.peers.sampler import SamplerEnd
+from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
+from tests.actors.test_turns import CHOICES, Counting, End, Step, chosen, lived_by
+
+KINDS = ("wolf", "sheep")
+ALL: dict[int, "Field"] = {}  # by the column of the environment that plays
+
+
+class Field:
+    """Draws who plays, who ends and who comes; the same draws lead to the same story.
+
+    An agent sees the environment, its number, how many steps it has had in this episode, and a
+    number that nobody has seen before; sheep see a number more, and choose among more.
+    """
+
+    def __init__(self, wolves: int, sheep: int, at: int = 0, seed: int = 0) -> None:
+        names = [(KINDS[0], n) for n in range(wolves)] + [(KINDS[1], n) for n in range(sheep)]
+        self.possible_agents = [f"{kind}_{number}" for kind, number in names]
+        self.agents: list[str] = []
+        self.lived: dict[str, list[Step]] = defaultdict(list)
+        self._dice, self._at, self._shown = random.Random(f"{seed} {at}"), at, 0
+        ALL[at] = self
+
+    def observation_space(self, agent: str) -> Box:
+        return Box(-np.inf, np.inf, (4 + agent.startswith(KINDS[1]),), np.float32)
+
+    def action_space(self, agent: str) -> Discrete:
+        return Discrete(CHOICES + agent.startswith(KINDS[1]))
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        del seed
+        count = len(self.possible_agents)
+        self.agents = sorted(self._dice.sample(self.possible_agents, self._dice.randint(1, count)))
+        self._left = self._dice.randint(1, 12)
+        self._turns = dict.fromkeys(self.possible_agents, 0)
+        self._seen = {agent: self._look(agent) for agent in self.agents}
+        return self._shown_to(self.agents), {}
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        assert actions.keys() == set(self.agents)
+        before, self._left = dict(self._seen), self._left - 1
+        ends: dict[str, int] = {}
+        for agent in actions:
+            self._turns[agent] += 1
+            if self._left <= 0 or self._dice.random() < 0.1:
+                ends[agent] = self._dice.choice([TERMINATED, TRUNCATED])
+        gone = [name for name in self.possible_agents if name not in self.agents]
+        came = [name for name in gone if self._left > 0 and self._dice.random() < 0.2]
+        self.agents = [name for name in self.possible_agents if name in {*actions, *came} - {*ends}]
+        for agent in came:
+            self._turns[agent] = 0
+        told = [*actions, *came]
+        self._seen |= {agent: self._look(agent) for agent in told}
+        paid = {agent: float(self._dice.randint(-3, 3)) for agent in actions}
+        for agent, action in actions.items():
+            then, flags = self._seen[agent], ends.get(agent, 0)
+            self.lived[agent].append(Step(before[agent], int(action), paid[agent], flags, then))
+        ended = {agent: ends.get(agent) == TERMINATED for agent in actions}
+        cut = {agent: ends.get(agent) == TRUNCATED for agent in actions}
+        return self._shown_to(told), paid, ended, cut, {}
+
+    def _look(self, agent: str) -> tuple[float, ...]:
+        self._shown += 1
+        number = self.possible_agents.index(agent)
+        row = float(self._at), float(number), float(self._turns[agent]), float(self._shown)
+        return (*row, 0.5) if agent.startswith(KINDS[1]) else row
+
+    def _shown_to(self, agents: list[str]) -> dict[str, Any]:
+        return {agent: np.array(self._seen[agent], np.float32) for agent in agents}
+
+    def close(self) -> None:
+        pass
+
+
+class Acts(Counting):
+    """Remembers how many rows it saw of each agent, whether they were recorded or not."""
+
+    def act(
+        self, obs: dict[str, NDArray[np.float32]], memory: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        rows = obs["obs"].tolist()
+        actions = np.array([chosen(row) for row in rows], np.int64)
+        return actions, np.full(len(actions), -self.version, np.float32), memory + 1
+
+
+class Game:
+    """Two policies' samplers in the same environments."""
+
+    def __init__(
+        self, stepping: Stepping, seed: int, counts: tuple[int, int], lengths: tuple[int, int]
+    ) -> None:
+        kwargs = {"wolves": counts[0], "sheep": counts[1], "seed": seed, "at": "{column}"}
+        env = EnvConfig(f"{__name__}:Field", kwargs)
+        configs = [EnvConfig(env.id, env.kwargs, agents=(f"{kind}_*",)) for kind in KINDS]
+        ALL.clear()
+        seats = seats_of(make_any(configs[0]), configs)
+        self.groups, self.envs = 2, 2
+        stepper = make_stepper(
+            ActorConfig(groups=self.groups, stepping=stepping),
+            joint_config(configs),
+            envs=self.envs,
+            seed=0,
+            sampler="one",
+            whole=True,
+        )
+        self.ends: list[End] = []
+        self.samplers: list[Sampler] = []
+        self.counts = counts
+        overs = [lambda number=number: self.ends[number].over for number in range(2)]
+        self.shared = SharedStepper(stepper, seats, overs)
+        for view, length in zip(self.shared.views, lengths, strict=True):
+            end = End(self.groups, view.spaces, length=length, envs=view.frame.envs)
+            self.ends.append(end)
+            self.samplers.append(
+                Sampler(
+                    end=cast(SamplerEnd, end),
+                    stepper=view,
+                    policy=cast(Policy, Acts()),
+                    length=length,
+                    batching_wait=BatchingWait(limit_s=0.0),
+                    crash_budget=CrashBudget("Field", per_hour=0),
+                    metrics=SamplerMetrics(CollectorRegistry()),
+                    beside=view,
+                )
+            )
+
+    def columns(self, kind: int) -> list[tuple[int, int, Field, str]]:
+        """Returns stream, column, environment and agent of each of a policy's columns."""
+        found = []
+        for stream in range(self.groups):
+            for env in range(self.envs):
+                field = ALL[stream * self.envs + env]
+                for place in range(self.counts[kind]):
+                    column = env * self.counts[kind] + place
+                    found.append((stream, column, field, f"{KINDS[kind]}_{place}"))
+        return found
+
+
+async def until(end: End, wanted: int) -> None:
+    """Waits until each stream has put so many unrolls."""
+    while any(len(put) < wanted for put in end.unrolls):
+        end.changed.clear()
+        await end.changed.wait()
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads"])
+@given(
+    seed=st.integers(0, 1 << 30),
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    lengths=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+)
+@settings(max_examples=30, deadline=None)
+def test_each_policy_learns_from_all_that_its_agents_lived_through(
+    stepping: Stepping, seed: int, counts: tuple[int, int], lengths: tuple[int, int]
+) -> None:
+    """Whoever waits for whom, no step is missing, double, or another's."""
+    game = Game(stepping, seed, counts, lengths)
+    wanted = [6 * lengths[1], 6 * lengths[0]]  # so both end at the same step
+
+    async def story() -> None:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(sampler.run()) for sampler in game.samplers]
+            for end, count in zip(game.ends, wanted, strict=True):
+                end.weights(1)
+                end.grant(*((stream, count) for stream in range(game.groups)))
+            for end, count in zip(game.ends, wanted, strict=True):
+                await until(end, count)
+            for task in tasks:
+                task.cancel()
+
+    try:
+        asyncio.run(story())
+    finally:
+        game.shared.close()
+    for kind, end in enumerate(game.ends):
+        for stream, column, field, agent in game.columns(kind):
+            assert lived_by(end.unrolls[stream], column) == field.lived[agent]
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    lengths=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    grants=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=12),
+)
+@settings(max_examples=60, deadline=None)
+def test_who_may_not_begin_an_unroll_plays_on_unrecorded(
+    seed: int, lengths: tuple[int, int], grants: list[tuple[int, int]]
+) -> None:
+    """In whatever order credit comes, every unroll that may be played is, each is a piece of what
+    its agents lived through, and no credit means no step."""
+    game = Game("inline", seed, (2, 1), lengths)
+    patience, shared_stepper._PATIENCE_S = shared_stepper._PATIENCE_S, 0.0
+
+    async def story() -> None:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(sampler.run()) for sampler in game.samplers]
+            given_to: dict[tuple[int, int], int] = defaultdict(int)
+            for end in game.ends:
+                end.weights(1)
+            for kind, stream in grants:
+                given_to[kind, stream] += 1
+                end = game.ends[kind]
+                end.grant((stream, given_to[kind, stream]))
+                while len(end.unrolls[stream]) < given_to[kind, stream]:
+                    end.changed.clear()
+                    await end.changed.wait()
+            for task in tasks:
+                task.cancel()
+
+    try:
+        asyncio.run(story())
+    finally:
+        game.shared.close()
+        shared_stepper._PATIENCE_S = patience
+    for kind, end in enumerate(game.ends):
+        for stream, column, field, agent in game.columns(kind):
+            lived, at = field.lived[agent], 0
+            for unroll in end.unrolls[stream]:
+                steps = pieces(unroll, column)
+                for first in steps[:1]:
+                    at = lived.index(first, at)
+                assert steps == lived[at : at + len(steps)]
+                at += len(steps)
+
+
+def pieces(unroll: dict[str, NDArray[Any]], column: int) -> list[Step]:
+    """Returns the live steps of a column of one unroll, and checks what it remembers."""
+    rows = [tuple(row) for row in unroll["obs.obs"][:, column].tolist()]
+    flags = unroll["flags"][:, column]
+    if not flags[0] & DEAD:
+        assert unroll["memory"][0, column, 0] == rows[0][2]
+    return [
+        Step(
+            rows[t],
+            int(unroll["action"][t, column]),
+            float(unroll["reward"][t, column]),
+            int(flags[t]),
+            rows[t + 1],
+        )
+        for t in np.flatnonzero(~flags & DEAD).tolist()
+    ]

@@ -1,0 +1,149 @@
+"""A run of several policies, from training to its books; what goes wrong on the way."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.journal import audit
+from tests.system.conftest import Place, Process, until
+from tests.trainings import trained
+
+# The best is 1 an episode; agents that draw get a third.
+SIGNALS = """
+[run]
+name = "signals"
+
+[env]
+id = "headrace.actors.envs.toys.several_agents:Signals"
+
+[unroll]
+length = 16
+envs = 4
+
+[model]
+hidden = [32]
+
+[algorithm]
+name = "appo"
+
+[actor]
+count = 1
+groups = 4
+
+[broker]
+beat_s = 0.2
+lease_s = 2.0
+
+[checkpoint]
+every_s = 0.5
+
+[stop]
+steps = 6000
+
+[policies.speaker]
+agents = ["speaker"]
+
+[policies.listener]
+agents = ["listener_*"]
+algorithm.name = "ppo"
+unroll.length = 12
+unroll.envs = 4
+pacing.batch_unrolls = 4
+"""
+POLICIES = ("speaker", "listener")
+
+
+def train(place: Place, *arguments: str) -> Process:
+    """Starts a run of several policies."""
+    return place.headrace("train", place.run, "--out", str(place.out), *arguments)
+
+
+def exact(folder: Path) -> audit.Account:
+    account = audit.read(folder / "ledger", copies=0)
+    assert account.unaccounted() == account.untrue == account.twice == 0
+    return account
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads", "processes"])
+def test_each_policy_is_trained_and_its_books_are_exact(place: Place, stepping: str) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    process = train(place, "--set", f"actor.stepping={stepping}")
+    assert process.ends() == 0, process.text()
+    for name in POLICIES:
+        account = exact(place.out / name)
+        assert account.outcomes["trained"] * 48 >= 6000 / 2
+        assert f"{name}: step limit reached" in process.text()
+        audited = place.headrace("audit", str(place.out / name))
+        assert audited.ends() == 0 and "exact" in audited.text()
+
+
+def test_one_that_is_done_plays_on_while_the_other_learns(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    process = train(place, "--quiet", "--set", "policies.speaker.stop.steps=1000")
+    assert process.ends() == 0, process.text()
+    steps = {name: exact(place.out / name).env_steps for name in POLICIES}
+    assert steps["speaker"] < 3000 and steps["listener"] >= 6000
+
+
+def test_a_run_of_several_policies_goes_on(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    assert train(place, "--quiet").ends() == 0
+    before = {name: exact(place.out / name).env_steps for name in POLICIES}
+    process = train(place, "--quiet", "--resume", "--stop-steps", "9000")
+    assert process.ends() == 0, process.text()
+    for name in POLICIES:
+        assert exact(place.out / name).env_steps >= before[name] + 2500
+
+
+@pytest.mark.parametrize("role", ["actor", "learner", "broker"])
+def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
+    place.run = place.toml("signals.toml", SIGNALS.replace("steps = 6000", "steps = 12000"))
+    process = train(place, "--quiet")
+    folders = [place.out / name for name in POLICIES]
+    until(lambda: all(trained(folder / "ledger") >= 20 for folder in folders), "both are trained")
+    os.kill(process_of(process, role), signal.SIGKILL)
+    assert process.ends() == 0, process.text()
+    assert "was killed by SIGKILL; starting it again" in process.text()
+    for folder in folders:
+        account = audit.read(folder / "ledger", copies=0)
+        assert account.unaccounted() == account.untrue == 0
+
+
+def process_of(process: Process, role: str) -> int:
+    """Returns a process of this role below the one that the user started: the sampler comes last
+    there, and in the process of a policy's run the broker first."""
+    below = children(process.pid)
+    return below[-1] if role == "actor" else children(below[0])[("broker", "learner").index(role)]
+
+
+def children(pid: int) -> list[int]:
+    found = [f.read_text().split() for f in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(one) for words in found for one in words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ('policies.speaker.agents=["speeker"]', "'speeker' names none of its agents"),
+        ('policies.speaker.agents=["*"]', "has other spaces"),
+        ('policies.listener.agents=["listener_1"]', "'listener_1' names none of its agents"),
+        ("policies.listener.unroll.envs=8", "must be the same multiple of each policy's agents"),
+        ("env.kwargs.listeners=3", "each of its 3 agents is a column; set it to 3"),
+        ("policies.listener.env.kwargs.words=5", "policies that share environments need the same"),
+        ("league.share=0.5", "league.share needs a policy that plays all agents"),
+        ("env.id=CartPole-v1", "has one agent"),
+        (
+            "env.id=headrace.actors.envs.toys.several_agents:Nim",
+            "'speaker' names none of its agents",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(place: Place, change: str, words: str) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    process = train(place, "--quiet", "--set", change)
+    assert process.ends() == 2, process.text()
+    assert any(words in line for line in process.lines()), process.text()
+    assert "Traceback" not in process.text()
+    place.nothing_is_left(timeout_s=10)
