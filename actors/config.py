@@ -47,6 +47,15 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " where others have policies of their own; empty = all",
         ),
     ] = ()
+    others: Annotated[
+        dict[str, str],
+        Meta(
+            max_length=64,
+            description="beside env.agents: name or pattern of agents that nobody trains = who"
+            " plays them; random, module:function of your own, or the folder of a run or of one"
+            " of its checkpoints, on the sampler's machine",
+        ),
+    ] = field(default_factory=dict)
     critic: Annotated[
         tuple[str, ...],
         Meta(

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,7 +11,7 @@ from headrace.actors import evaluator
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.evaluator import Scores
+from headrace.actors.evaluator import Scores, Seated
 from headrace.learner.spaces import Spaces
 
 # An environment in the middle of a long step is left behind.
@@ -31,11 +31,12 @@ class EvaluationThread:
         timeout_s: float,
         tell: Callable[[], None],
         against: PolicyLike | None = None,
+        others: Sequence[Seated] = (),
     ) -> None:
         """Takes `timeout_s`, the seconds a step may take before the environment is taken to hang,
         and `tell`, which is called on the event loop at the end."""
         self._policy, self._env, self._spaces, self._how = policy, env, spaces, how
-        self._against = against
+        self._against, self._others = against, others
         self._timeout_s, self._tell = timeout_s, tell
         self._loop = asyncio.get_running_loop()
         self._stopped = False
@@ -80,6 +81,7 @@ class EvaluationThread:
                 self._spaces,
                 self._how,
                 against=self._against,
+                others=self._others,
                 stopped=self._asked,
             )
         except BaseException as error:  # noqa: BLE001 - the loop must hear of anything

@@ -14,20 +14,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.acting.side_player import SidePlayer
 from headrace.actors.acting.trained_policy import PolicyLike
-from headrace.actors.action_converter import ActionConverter
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs import envpool
 from headrace.actors.envs.agents.kinds import AnyPlay, play_of
 from headrace.actors.envs.atari import whole_games
-from headrace.actors.envs.convert import EnvError, Writer, blamed
+from headrace.actors.envs.convert import EnvError, blamed
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_any
 from headrace.actors.envs.where import Where
 from headrace.actors.stepping.groups.group import check_spaces
-from headrace.actors.stepping.stepper import Frame
-from headrace.learner.spaces import DEAD, Spaces
+from headrace.learner.spaces import Spaces
 
 Metrics: TypeAlias = NDArray[np.float64]  # [metrics]
 
@@ -48,6 +46,14 @@ class Scores(NamedTuple):
         return sum(one > 0 for one in self.returns), sum(one < 0 for one in self.returns)
 
 
+class Seated(NamedTuple):
+    """Describes who plays agents that the policy does not play."""
+
+    player: PolicyLike
+    spaces: Spaces  # of these agents
+    agents: tuple[str, ...]
+
+
 class StoppedError(Exception):
     """Ends an evaluation that was told to stop; nothing of what was played counts."""
 
@@ -59,11 +65,13 @@ def play(
     how: EvaluateConfig,
     *,
     against: PolicyLike | None = None,
+    others: Sequence[Seated] = (),
     watch: Callable[[Any], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores:
     """Plays the episodes with seeds how.seed .. how.seed + how.episodes - 1, how.envs at a time.
     `against` plays all agents but one, in each episode another one; None = nobody else plays.
+    `others` play always the same agents, all those that env.agents does not name.
 
     `watch` is called after every step of the first environment, which then shows what the step led
     to. `stopped` is asked before every step; once it says so, StoppedError is raised. Whatever goes
@@ -73,7 +81,7 @@ def play(
     metrics: dict[str, list[float]] = {name: [] for name in spaces.metrics}
     scores = Scores([0.0] * how.episodes, [0] * how.episodes, metrics)
     waiting = iter(range(how.episodes))
-    with contextlib.closing(_EnvTable(policy, spaces, how, against)) as table:
+    with contextlib.closing(_EnvTable(policy, spaces, how, against, others)) as table:
         table.make(env_config, how.seed)
         playing: dict[int, int] = {}  # place -> episode
         for place, episode in zip(range(table.places), waiting, strict=False):
@@ -118,8 +126,8 @@ def check_others(config: EnvConfig, agents: int, key: str = "evaluate.against") 
 
 
 class _EnvTable:
-    """Steps environments side by side; each of their agents is a group of one in the frame that the
-    network sees."""
+    """Steps environments side by side; the policy that is scored plays some of their agents, or
+    all."""
 
     def __init__(
         self,
@@ -127,6 +135,7 @@ class _EnvTable:
         spaces: Spaces,
         how: EvaluateConfig,
         against: PolicyLike | None = None,
+        others: Sequence[Seated] = (),
     ) -> None:
         self.places = places = min(how.envs, how.episodes)
         self.envs: list[AnyPlay] = []
@@ -137,9 +146,16 @@ class _EnvTable:
         self._info = InfoMetrics(spaces.metrics)
         self._spaces, self._greedy = spaces, how.greedy
         # The policy that is scored, and who plays the agents that it does not play.
-        self._sides = [policy] if against is None else [policy, against]
-        self._seats: list[str] = [""] * places  # what the policy plays where there are two sides
-        self._actions = ActionConverter(spaces.action)
+        self._sides = [SidePlayer(policy, spaces)]
+        self._sides += [] if against is None else [SidePlayer(against, spaces)]
+        self._sides += [SidePlayer(one.player, one.spaces) for one in others]
+        # Who always plays an agent, by their places there; the rest are the policy's.
+        self._fixed = {
+            agent: side for side, one in enumerate(others, start=1) for agent in one.agents
+        }
+        # What the policy plays in an episode against somebody; "" = all that is not fixed.
+        self._seats: list[str] = [""] * places
+        self._against = against is not None
         self._seeds = [0] * places
         self._id = ""
 
@@ -152,16 +168,12 @@ class _EnvTable:
             check_spaces(config, self._spaces, env)
         first = self.envs[0]
         self._agents = first.agents
-        if len(self._sides) > 1:
+        if self._against:
             check_others(config, len(self._agents))
-        self._writer = Writer(first.single_observation_space, self._spaces)
-        groups = self.places * len(self._agents)
-        self._frame = frame = Frame.empty(self._spaces, groups=groups, envs=1)
-        self._stacks = [
-            FrameStacks(self._spaces, frame, memory=side.memory, previous=side.previous)
-            for side in self._sides
-        ]
-        self._numbers = {name: rows for name, rows in frame.obs.items() if rows.dtype.kind == "f"}
+        for number, side in enumerate(self._sides):
+            own = [agent for agent in self._agents if self._fixed.get(agent, 0) == number]
+            space = first.space_of((own or self._agents)[0])
+            side.begin(self.places * len(self._agents), space)
 
     def returned(self, place: int) -> float:
         """Returns what the episode has paid: to each agent of ours that played in it, on average;
@@ -184,16 +196,12 @@ class _EnvTable:
         """Steps each of these places once; yields every one that has made its step."""
         playing = [(place, agent) for place in places for agent in self.envs[place].acting]
         actions: dict[int, dict[str, Any]] = {place: {} for place in places}
-        for side, (policy, stacks) in enumerate(zip(self._sides, self._stacks, strict=True)):
-            own = [who for who in playing if self._side(*who) == side]
+        for number, side in enumerate(self._sides):
+            own = [who for who in playing if self._side(*who) == number]
             if not own:  # all wait for others, or for agents that come later
                 continue
-            rows = np.array([self._column(*who) for who in own], np.int64)
-            chosen, _, memory = policy.act(
-                stacks.snapshot(rows), stacks.memory(rows), greedy=self._greedy
-            )
-            stacks.acted(rows, chosen, memory)
-            for (place, agent), action in zip(own, self._actions.each(chosen), strict=True):
+            chosen = side.act([self._column(*who) for who in own], greedy=self._greedy)
+            for (place, agent), action in zip(own, chosen, strict=True):
                 actions[place][agent] = action
         for place in places:
             self._one(place, actions[place])
@@ -205,25 +213,25 @@ class _EnvTable:
                 play.env.close()
 
     def _one(self, place: int, actions: dict[str, Any]) -> None:
-        frame, totals = self._frame, self._totals[place]
+        totals = self._totals[place]
         with self._blamed("step", place):
             news, came = self.envs[place].step(actions)
             for agent, told in news.items():
                 if not math.isfinite(told.reward):
                     raise ValueError(f"a reward of {told.reward}")
                 # Nobody acts on an episode's last observation, but a learner would reject it, too.
-                column = self._column(place, agent)
-                self._take(column, told.observation, last=bool(told.flags))
-                side = self._side(place, agent)
-                if side == 0:
+                number, column = self._side(place, agent), self._column(place, agent)
+                side = self._sides[number]
+                side.take(column, told.observation, last=bool(told.flags))
+                if number == 0:
                     totals[agent] += told.reward
-                if frame.metrics is not None and side == 0:
-                    row = frame.metrics[column]
-                    self._info.read(told.info, row)
-                    np.copyto(self.lasts[place][agent], row, where=np.isfinite(row))
-                frame.reward[column], frame.flags[column] = told.reward, 0
+                    if side.frame.metrics is not None:
+                        row = side.frame.metrics[column]
+                        self._info.read(told.info, row)
+                        np.copyto(self.lasts[place][agent], row, where=np.isfinite(row))
+                side.frame.reward[column], side.frame.flags[column] = told.reward, 0
                 if not told.flags:
-                    self._stacks[side].push(column)
+                    side.stacks.push(column)
             for agent, observation in came.items():
                 self._come(place, agent, observation)
         self.lengths[place] += 1
@@ -231,29 +239,20 @@ class _EnvTable:
 
     def _come(self, place: int, agent: str, observation: Any) -> None:
         """Takes in an agent that begins to play."""
-        column = self._column(place, agent)
-        self._writer.check(observation)
-        self._take(column, observation, last=False)
-        self._frame.reward[column], self._frame.flags[column] = 0.0, DEAD
-        side = self._side(place, agent)
-        self._stacks[side].push(column)
-        if side == 0:
+        number = self._side(place, agent)
+        self._sides[number].come(self._column(place, agent), observation)
+        if number == 0:
             self._totals[place].setdefault(agent, 0.0)
             self.lasts[place].setdefault(agent, np.full(len(self._spaces.metrics), np.nan))
 
     def _side(self, place: int, agent: str) -> int:
-        """Returns who plays this agent in the episode: 0 = the policy, 1 = who it plays against."""
-        return int(len(self._sides) > 1 and agent != self._seats[place])
+        """Returns who plays this agent in the episode: 0 = the policy."""
+        if self._against:
+            return int(agent != self._seats[place])
+        return self._fixed.get(agent, 0)
 
     def _column(self, place: int, agent: str) -> int:
         return place * len(self._agents) + self._agents.index(agent)
-
-    def _take(self, column: int, observation: Any, *, last: bool) -> None:
-        """Writes the observation into its rows; raises ValueError if a learner would reject it."""
-        self._writer.write(self._frame.obs, column, observation, last=last)
-        for name, rows in self._numbers.items():
-            if not np.isfinite(rows[column]).all():
-                raise ValueError(f"{name}: an observation that is not finite")
 
     def _blamed(self, where: str, place: int) -> contextlib.AbstractContextManager[None]:
         return blamed(

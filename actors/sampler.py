@@ -205,8 +205,8 @@ class Sampler:
 
     def _play_on(self, stream: int) -> None:
         """Makes a step that no unroll holds."""
-        (group,), columns = self._parked[stream], self.stepper.frame.columns(stream)
-        self._parked[stream].clear()
+        group = self._parked[stream].pop()
+        columns = self.stepper.frame.columns(group)
         self._rollouts[stream].episodes.break_off()
         with self._network:
             actions, _ = self._choose(columns, self._stacks.view(columns))

@@ -64,11 +64,12 @@ MAY_IMPORT = {
     "actors/stepping": "actors/envs actors/envs/agents learner",
     "actors/stepping/groups": "actors actors/envs actors/envs/agents learner",
     "actors/acting": (
-        "actors/stepping broker/weights learner learner/models learner/models/encoders"
+        "actors/envs actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),
     "actors/stepping/processes": "actors/envs actors/stepping/groups",
     "actors/policies": (
-        "actors actors/envs actors/envs/agents actors/stepping actors/stepping/groups learner"
+        "actors actors/acting actors/envs actors/envs/agents actors/stepping "
+        "actors/stepping/groups learner"
     ),
     "actors/league": "actors actors/acting actors/stepping broker/weights learner",
     "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
@@ -84,8 +85,9 @@ MAY_IMPORT = {
     ),
     "launch/monitor/page": "launch/web",
     "launch/results": (
-        "actors actors/acting actors/envs broker broker/journal broker/weights launch/config "
-        "launch/process learner learner/algorithms learner/batches learner/models launch/web"
+        "actors actors/acting actors/envs actors/policies broker broker/journal broker/weights "
+        "launch/config launch/process learner learner/algorithms learner/batches learner/models "
+        "launch/web"
     ),
     "launch/ratings": (
         "actors actors/acting actors/envs broker launch/config launch/process launch/results"
@@ -126,8 +128,8 @@ MAY_IMPORT = {
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/envs actors/policies actors/stepping broker broker/peers launch/config "
-        "launch/local launch/monitor launch/process launch/roles"
+        "actors actors/envs actors/policies broker broker/peers launch/config launch/local "
+        "launch/monitor launch/process launch/results launch/roles"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (

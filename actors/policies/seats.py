@@ -8,9 +8,11 @@ action holds the rows that the policies chose, one after another.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.agents.kinds import has_agents, takes_turns
@@ -19,6 +21,8 @@ from headrace.actors.envs.convert import EnvError
 from headrace.actors.envs.make import spaces_of_any
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import Spaces
+
+_TURN: Final = np.dtype(np.int64)  # at the end of an observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Seats:
     spaces: Spaces
     at: int  # byte of the observation where its frame begins
     first: int  # number of the action where its rows begin
+    turns: bool  # agents act one after another, not all at the same time
 
     @property
     def nbytes(self) -> int:
@@ -46,24 +51,13 @@ class Seats:
         own = memory[self.at : self.at + self.nbytes]
         return Frame.over(own, self.spaces, groups=1, envs=len(self.agents))
 
-    def rows(self, actions: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """Returns what its agents are to do, of one environment's action."""
-        own = actions[self.first : self.first + self.numbers]
-        action = self.spaces.action
-        return own.reshape(len(self.agents), *action.shape).astype(action.dtype)
-
 
 def seats_of(env: Any, configs: Sequence[EnvConfig]) -> list[Seats]:
-    """Returns each policy's part of this environment; EnvError unless every agent is played by
-    exactly one."""
+    """Returns the part of this environment that each of these sections names; EnvError unless every
+    agent is in exactly one."""
     name = configs[0].id
     if not has_agents(env):
-        raise EnvError(f"{name} has one agent, and {len(configs)} policies want to play in it")
-    if takes_turns(env):
-        raise EnvError(
-            f"{name}: its agents take turns, and several policies can only play where all act at"
-            " the same time; let one policy play all of them"
-        )
+        raise EnvError(f"{name} has one agent, and env.agents or env.others name several")
     players: dict[str, int] = {}
     found: list[Seats] = []
     at = first = 0
@@ -72,17 +66,38 @@ def seats_of(env: Any, configs: Sequence[EnvConfig]) -> list[Seats]:
         for agent in agents:
             if players.setdefault(agent, number) != number:
                 both = [[*configs[players[agent]].agents], [*config.agents]]
-                raise EnvError(f"{name}: {agent} is played by two policies, env.agents = {both}")
-        seats = Seats(config, agents, spaces_of_any(env, config), at, first)
+                raise EnvError(f"{name}: {agent} is played by two, env.agents = {both}")
+        seats = Seats(config, agents, spaces_of_any(env, config), at, first, takes_turns(env))
         at, first = at + seats.nbytes, first + seats.numbers
         found.append(seats)
     idle = [agent for agent in env.possible_agents if agent not in players]
     if idle:
-        raise EnvError(f"{name}: no policy plays {', '.join(idle)}; add them to the agents of one")
+        raise EnvError(
+            f"{name}: nobody plays {', '.join(idle)}: add them to the agents of a policy, or say"
+            " in env.others who plays them; a sampler of several policies needs one --broker each"
+        )
     return found
+
+
+def untrained(config: EnvConfig) -> list[tuple[str, EnvConfig]]:
+    """Returns who plays the agents that nobody trains, and the section that names these."""
+    found: dict[str, list[str]] = {}
+    for pattern, player in config.others.items():
+        found.setdefault(player, []).append(pattern)
+    return [
+        (player, msgspec.structs.replace(config, agents=tuple(named), metrics=(), critic=()))
+        for player, named in found.items()
+    ]
 
 
 def sizes(seats: Sequence[Seats]) -> tuple[int, int]:
     """Returns the bytes of an observation, and the numbers of an action, of all together."""
     last = seats[-1]
-    return last.at + last.nbytes, last.first + last.numbers
+    return last.at + last.nbytes + _TURN.itemsize, last.first + last.numbers
+
+
+def whose_turn(observations: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns the numbers of the agents whose turn it is, in these observations [.., bytes]; agents
+    are counted over all seats."""
+    found: NDArray[np.int64] = observations[..., -_TURN.itemsize :].view(_TURN)[..., 0]
+    return found

@@ -1,22 +1,22 @@
 """Steps environments that several policies share: each has a stepper of its own for its agents.
 
-A group goes on once every policy has said what its agents are to do. One that may not begin an
+A group goes on once all whose agents act have said what these do. A policy that may not begin an
 unroll holds the group up for a while, so that all learn from the same steps; then, or when its run
-is over, it plays on unrecorded while another learns.
+is over, it plays on unrecorded while another learns. Agents that nobody trains act at once.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headrace.actors.acting.frame_stacks import FrameStacks
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.action_converter import Rows
-from headrace.actors.policies.seats import Seats, sizes
-from headrace.actors.stepping.frame_layout import places
-from headrace.actors.stepping.stepper import EnvFailure, Frame, Stepper, ThreadReply
+from headrace.actors.policies.seats import Seats, sizes, whose_turn
+from headrace.actors.policies.view import View
+from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
 
 # A policy without credit holds the others up so long. Two brokers may each have given the credit
 # that the other policy lacks, so the wait must end; and it must be rare, as its steps are lost.
@@ -25,20 +25,44 @@ _LOOK_EVERY_S = 0.1
 
 
 class SharedStepper:
-    """Joins the policies' actions, and shows each what its agents see."""
+    """Joins the actions of all, and shows each policy what its agents see."""
 
     def __init__(
-        self, stepper: Stepper, seats: Sequence[Seats], over: Sequence[Callable[[], object]]
+        self,
+        stepper: Stepper,
+        seats: Sequence[Seats],
+        *,
+        over: Sequence[Callable[[], object]],
+        players: Sequence[PolicyLike] = (),
+        parts: int = 1,
     ) -> None:
-        """Shares what `stepper` steps. `over`: of each policy, whether its run is over."""
+        """Shares what `stepper` steps. Of `seats` the first are those of policies, whose runs are
+        over when `over` says so, the rest those of `players`, whom nobody trains. `parts`: groups
+        that fill an unroll together."""
         self.stepper = stepper
         groups, envs = stepper.frame.groups, stepper.frame.envs
         self._actions = np.zeros((groups, envs, sizes(seats)[1]), np.float32)
-        self._missing = [0] * groups  # policies that have not said what they do
+        self._turn = whose_turn(stepper.frame.obs["obs"]) if seats[0].turns else None
+        self._missing = [0] * groups  # how many have not said what their agents do
         # By group: when the first said so that learns from it; 0 = none has, since its last step.
         self.recorded = [0.0] * groups
+        all_views = [View(stepper.frame, one, parts) for one in seats]
         self.views = [
-            PolicyStepper(self, one, is_over) for one, is_over in zip(seats, over, strict=True)
+            PolicyStepper(self, view, is_over)
+            for view, is_over in zip(all_views, over, strict=False)
+        ]
+        self._seated: list[PolicyStepper | _Untrained] = [
+            *self.views,
+            *(
+                _Untrained(self, view, player)
+                for view, player in zip(all_views[len(self.views) :], players, strict=True)
+            ),
+        ]
+        # By agent, as the environments number them: who plays it, and its place there.
+        self._agents = [
+            (seated, place)
+            for seated, own in zip(self._seated, seats, strict=True)
+            for place in range(len(own.agents))
         ]
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,21 +73,32 @@ class SharedStepper:
 
     def start(self) -> None:
         """Begins, once every policy has weights to play with."""
-        if all(view.news is not None for view in self.views):
-            self.stepper.start(_Bells([view.news for view in self.views if view.news is not None]))
+        bells = [view.news for view in self.views if view.news is not None]
+        if len(bells) == len(self.views):
+            self.stepper.start(_Bells(bells))
             self._look_again()
 
-    def look(self) -> None:
-        """Shows all policies the groups whose step is done."""
-        for group in self.stepper.ready():
-            self._missing[group], self.recorded[group] = len(self.views), 0.0
-            for view in self.views:
-                view.show(group)
+    def look(self, asks: "PolicyStepper") -> None:
+        """Shows the groups whose step is done to all whose agents act next; wakes those beside the
+        one that asks."""
+        ready = self.stepper.ready()
+        if ready:
+            self._ring(asks)
+        for group in ready:
+            self.recorded[group] = 0.0
+            if self._turn is not None:
+                self._missing[group] = 1
+                seated, place = self._agents[int(self._turn[group])]
+                seated.show(group, place)
+                continue
+            self._missing[group] = len(self._seated)
+            for seated in self._seated:
+                seated.show(group)
 
-    def send(self, group: int, seats: Seats, actions: Rows, *, recorded: bool) -> None:
-        """Takes what one policy does; the last one's makes the group's step."""
-        own = self._actions[group, :, seats.first : seats.first + seats.numbers]
-        own[:] = actions.reshape(own.shape)
+    def send(self, view: View, group: int, actions: Rows, *, recorded: bool) -> None:
+        """Takes what the agents of this view's group do; the last ones' makes the step."""
+        group, own = view.place_of(group)
+        self._actions[group, :, own] = actions.reshape(len(self._actions[group]), -1)
         self._missing[group] -= 1
         if recorded and not self.recorded[group]:
             self.recorded[group] = time.monotonic()
@@ -72,9 +107,9 @@ class SharedStepper:
         elif recorded:
             self._ring()  # who plays on unrecorded need not wait longer
 
-    def _ring(self) -> None:
+    def _ring(self, beside: "PolicyStepper | None" = None) -> None:
         for view in self.views:
-            if view.news is not None:
+            if view.news is not None and view is not beside:
                 view.news.set()
 
     def _look_again(self) -> None:
@@ -93,25 +128,15 @@ class SharedStepper:
 class PolicyStepper:
     """Steps, for one policy, its agents in the shared environments."""
 
-    def __init__(self, shared: SharedStepper, seats: Seats, over: Callable[[], object]) -> None:
-        self.seats, self.spaces, self.over = seats, seats.spaces, over
+    def __init__(self, shared: SharedStepper, view: View, over: Callable[[], object]) -> None:
+        self.spaces, self.frame, self.over = view.seats.spaces, view.frame, over
+        self.beside = shared.stepper.beside
         self.news: asyncio.Event | None = None  # the caller's, from start() on
         self.settled = asyncio.Event()  # the run is over, and no unroll of it is being written
-        self._shared = shared
+        self._shared, self._view = shared, view
         self._ready: list[int] = []
         self._unrecorded: set[int] = set()  # groups whose next action is
         self._plays_on: set[int] = set()  # groups whose latest action was
-        all_frame, agents = shared.stepper.frame, len(seats.agents)
-        groups, envs = all_frame.groups, all_frame.envs
-        self.beside = shared.stepper.beside
-        self.frame = frame = Frame.empty(seats.spaces, groups=groups, envs=envs * agents)
-        frame.agents, frame.spent = agents, all_frame.spent
-        rows = all_frame.obs["obs"].reshape(groups, envs, -1)
-        # By array: as it lies in the observations, and in our frame; both [groups, envs, agents..].
-        self._copies = [
-            (_seen(rows, seats, number), array.reshape(groups, envs, agents, *array.shape[1:]))
-            for number, array in _arrays(frame)
-        ]
 
     def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self.news = news
@@ -126,18 +151,16 @@ class PolicyStepper:
             self._plays_on.add(group)
             if self.over() and len(self._plays_on) == self.frame.groups:
                 self.settled.set()
-        self._shared.send(group, self.seats, actions, recorded=recorded)
+        self._shared.send(self._view, group, actions, recorded=recorded)
 
     def ready(self) -> list[int]:
-        self._shared.look()
+        self._shared.look(self)
         ready, self._ready = self._ready, []
         return ready
 
-    def show(self, group: int) -> None:
+    def show(self, group: int, place: int = 0) -> None:
         """Takes what the group's newest step led to, for our agents."""
-        for seen, own in self._copies:
-            own[group] = seen[group]
-        self._ready.append(group)
+        self._ready.append(self._view.take(group, place))
 
     def plays_on(self, group: int) -> bool:
         """Tells whether the policy is to act though it may not begin an unroll: another learns
@@ -166,6 +189,26 @@ class PolicyStepper:
         self._shared.close()
 
 
+class _Untrained:
+    """Plays agents that nobody trains, as soon as they are to act."""
+
+    def __init__(self, shared: SharedStepper, view: View, player: PolicyLike) -> None:
+        self._shared, self._view, self._player = shared, view, player
+        self._stacks = FrameStacks(
+            view.seats.spaces, view.frame, memory=player.memory, previous=player.previous
+        )
+
+    def show(self, group: int, place: int = 0) -> None:
+        """Acts on what the group's newest step led to."""
+        own = self._view.take(group, place)
+        self._stacks.push(own)
+        columns = self._view.frame.columns(own)
+        before = self._stacks.memory(columns)
+        actions, _, after = self._player.act(self._stacks.view(columns), before)
+        self._stacks.acted(columns, actions, after)
+        self._shared.send(self._view, own, actions, recorded=False)
+
+
 class _Bells(asyncio.Event):
     """Is several events to whoever sets it."""
 
@@ -176,25 +219,3 @@ class _Bells(asyncio.Event):
     def set(self) -> None:
         for event in self._events:
             event.set()
-
-
-def _arrays(frame: Frame) -> list[tuple[int, NDArray[Any]]]:
-    """Returns the arrays that a step fills, with their places in the frame's layout."""
-    filled: list[NDArray[Any]] = [frame.reward, frame.flags, *frame.obs.values()]
-    if frame.metrics is not None:
-        filled.append(frame.metrics)
-    return [*enumerate(filled, start=4)]
-
-
-def _seen(rows: NDArray[Any], seats: Seats, number: int) -> NDArray[Any]:
-    """Returns an array of the policy's frames, as it lies in the observations."""
-    place = places(seats.spaces, 1, len(seats.agents))[0][number]
-    struct = np.dtype(
-        {
-            "names": ["own"],
-            "formats": [(place.dtype, place.shape)],
-            "offsets": [seats.at + place.offset],
-            "itemsize": rows.shape[-1],
-        }
-    )
-    return rows.view(struct)[..., 0]["own"]

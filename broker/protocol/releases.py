@@ -47,6 +47,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "env.agents": Added(("learner", *_PLAYERS), without=[]),
         "env.critic": Added(("learner", *_PLAYERS), without=[]),
         "env.curriculum": Added(("learner",), without=""),
+        "env.others": Added(_PLAYERS, without={}),
         "env.settings": Added(("learner", *_PLAYERS), without={}),  # a part of the weights
         "env.metrics": Added(("actor", "learner"), without=[]),  # their unrolls have a buffer less
         "evaluate.against": Added(("evaluator",), without=""),

@@ -93,6 +93,10 @@ def _actor_arguments(actor: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="take weights from this machine's shared memory, where headrace node puts them",
     )
+    # A policy's folder, of those that headrace train has trained together and that is done.
+    actor.add_argument(
+        "--done", type=shared.path, action="append", default=[], help=argparse.SUPPRESS
+    )
     shared.sent_run(actor, key_default="none")
 
 
@@ -111,13 +115,13 @@ def _actor(given: argparse.Namespace) -> int:
         _peer(given, broker, ledger, name=name, **_sampling(given))
         for broker, ledger in itertools.zip_longest(given.broker, given.ledger)
     ]
-    if len(peers) == 1:
+    if len(peers) == 1 and not given.done:
         return sampler.sample(peers[0], seed=seed, shelf=given.shelf)
     if given.shelf is not None:
         raise run_file.ConfigError("--shelf holds the weights of one policy; leave it out")
     from headrace.launch.policies.sampler import sample
 
-    return sample(peers, seed=seed)
+    return sample(peers, seed=seed, done=given.done)
 
 
 ACTOR = Command("a sampler, alone; the run comes from the broker", _actor_arguments, _actor)

@@ -95,6 +95,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
         yield "actor.explore", run.actor.explore
     if names_code(run.evaluate.against):
         yield "evaluate.against", run.evaluate.against
+    for name in filter(names_code, env.others.values()):
+        yield "env.others", name
     for name in filter(names_code, run.league.others):
         yield "league.others", name
 

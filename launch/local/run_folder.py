@@ -4,25 +4,36 @@ import shutil
 
 from headrace.broker import durable
 from headrace.launch.config import starts, unused_keys
+from headrace.launch.config.run_file import ConfigError
 from headrace.learner.models import named_code
 
 
-def problem(start: starts.Start) -> str:
-    """Returns why the run cannot start in this folder; "" = it can."""
+def check(start: starts.Start) -> None:
+    """Raises ConfigError where the run cannot start in this folder."""
     there = starts.has_checkpoints(start.out)
     if there and not start.resume:
-        return (
+        raise ConfigError(
             f"{start.out} holds a run already: continue it with --resume, or choose another with"
             " --out"
         )
     if start.resume and not there:
-        return f"nothing to resume in {start.out}: it has no checkpoints; leave out --resume"
-    return ""
+        raise ConfigError(
+            f"nothing to resume in {start.out}: it has no checkpoints; leave out --resume"
+        )
 
 
 def prepare(start: starts.Start) -> None:
     """Writes the run's files, and removes what an earlier run left that does not count any more;
-    OSError where the folder cannot be written."""
+    ConfigError where the folder cannot be written."""
+    try:
+        _prepare(start)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the run's folder: {error}; choose another with --out"
+        ) from error
+
+
+def _prepare(start: starts.Start) -> None:
     out = start.out
     start.keep()
     start.log_changes()

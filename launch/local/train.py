@@ -50,7 +50,8 @@ class Options:
     evaluate: bool | None = None  # an evaluator plays beside it; None = if it can
     record: bool = False  # every batch is kept
     web: int | None = None  # the page is served there; 0 = at a free port, None = nowhere
-    # Of its broker, where samplers of somebody else come; "" = it has its own.
+    # Of its broker, where samplers of somebody else come, who has prepared its folder; "" = it has
+    # its own.
     endpoint: str = ""
 
 
@@ -65,9 +66,8 @@ def train(start: starts.Start, options: Options) -> int:
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    if problem := run_folder.problem(start):
-        log.error("%s", problem)
-        return runtime.YOUR_INPUT
+    if not options.endpoint:
+        run_folder.check(start)
     options = replace(options, evaluate=evaluates(run, options.evaluate), web=web_port(options.web))
     evaluators = ["evaluator"] * bool(options.evaluate)
     for name in run.log.sinks:
@@ -83,11 +83,8 @@ def train(start: starts.Start, options: Options) -> int:
         if start.resume and (diverged := starts.diverged(start)):
             log.error("%s", diverged)
             return runtime.DIVERGED
-        try:
+        if not options.endpoint:
             run_folder.prepare(start)
-        except OSError as error:
-            log.error("cannot write the run's folder: %s; choose another with --out", error)
-            return runtime.YOUR_INPUT
         # A socket's path must be short, so it does not lie in the run's folder.
         with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as sockets:
             endpoint = options.endpoint or f"ipc://{sockets}/broker"

@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 def debug(start: starts.Start, *, record: bool, evaluate: bool) -> int:
     """Trains a run here, each batch by the newest weights; returns the exit status."""
     run, out = start.run, start.out
-    if wrong := _unable(start, record=record, evaluate=evaluate) or run_folder.problem(start):
+    if wrong := _unable(start, record=record, evaluate=evaluate):
         raise run_file.ConfigError(wrong)
+    run_folder.check(start)
     logs.start("train")
     torch.set_num_threads(1)
     with folder_lock.lock_folder(out, "train", patience_s=0.0):

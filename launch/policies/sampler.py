@@ -6,25 +6,25 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs.convert import EnvError
-from headrace.actors.envs.make import make_any
 from headrace.actors.metrics import SamplerMetrics
-from headrace.actors.policies.joint_env import joint_config
-from headrace.actors.policies.seats import Seats, seats_of
-from headrace.actors.policies.shared_stepper import PolicyStepper, SharedStepper
+from headrace.actors.policies.shared_stepper import PolicyStepper
+from headrace.actors.policies.sharing import share
 from headrace.actors.sampler import Sampler
-from headrace.actors.stepping.choose import make_stepper
 from headrace.broker.peers.sampler import SamplerEnd
-from headrace.launch.config import allowed_code, keyring, shared_run
+from headrace.launch.config import allowed_code, keyring, shared_run, starts
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
+from headrace.launch.results import loaded_run
+from headrace.launch.results.loaded_run import Check, named_player
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
-from headrace.launch.roles.sampler import SamplerReading, build
+from headrace.launch.roles.sampler import SamplerReading, build, learner
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +60,15 @@ class _Player:
 
 
 @logs.one_line_errors(ValueError)  # of a network that cannot be made, or makes no numbers
-def sample(peers: Sequence[PeerOptions], *, seed: int) -> int:
-    """Samples for all these brokers until SIGTERM, or until every run is over."""
+def sample(peers: Sequence[PeerOptions], *, seed: int, done: Sequence[Path] = ()) -> int:
+    """Samples for all these brokers until SIGTERM, or until every run is over. `done`: folders of
+    policies that learn no more, and play on."""
     descriptors.for_peer("a sampler")
 
     async def main() -> int:
         with contextlib.ExitStack() as stack:
             players = [_open(stack, options) for options in peers]
-            await _sample(players, seed)
+            await _sample(players, seed, done)
         return runtime.OK
 
     return runtime.run_async(main)
@@ -88,14 +89,24 @@ def _open(stack: contextlib.ExitStack, options: PeerOptions) -> _Player:
     return _Player(options, role, end, metrics)
 
 
-async def _sample(players: Sequence[_Player], seed: int) -> None:
+async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -> None:
     async with asyncio.TaskGroup() as group:
         links = [group.create_task(one.end.serve(), name="link") for one in players]
         watch = group.create_task(players[0].role.watch(_reading(players)).loop(), name="notify")
         leaves: list[asyncio.Task[None]] = []
         runs = [await one.told() for one in players]
         _check_agreement(runs)
-        views = _share(runs, players, seed)
+        check = functools.partial(
+            allowed_code.check, prefixes=allowed_code.allowed(players[0].options.allow)
+        )
+        views = share(
+            [learner(run, one.end) for run, one in zip(runs, players, strict=True)],
+            runs[0].actor,
+            player=functools.partial(named_player, "env.others", seed=seed, check=check),
+            done=[_trained(folder, seed, check) for folder in done],
+            seed=seed,
+            sampler=players[0].end.name,
+        )
         for one, run, view in zip(players, runs, views, strict=True):
             one.view = view
             one.reading.sampler = one.sampler = build(
@@ -124,6 +135,13 @@ async def _sample(players: Sequence[_Player], seed: int) -> None:
                 task.cancel()
 
 
+def _trained(folder: Path, seed: int, check: Check) -> tuple[EnvConfig, PolicyLike]:
+    """Returns the section that names a policy's agents, and what it has learned."""
+    check(starts.load_kept(folder))
+    found = loaded_run.load(folder, "newest")
+    return found.run.env, loaded_run.policy_of(found, seed=seed + 1)
+
+
 async def _play(one: _Player, players: Sequence[_Player]) -> None:
     """Plays for one policy until all runs are over."""
     assert one.sampler is not None
@@ -144,52 +162,10 @@ async def _leave(one: _Player, link: "asyncio.Task[None]") -> None:
     link.cancel()
 
 
-def _share(runs: Sequence[Run], players: Sequence[_Player], seed: int) -> list[PolicyStepper]:
-    """Makes the environments; returns each policy's view of them."""
-    configs = [run.env for run in runs]
-    with contextlib.closing(make_any(configs[0])) as env:
-        seats = seats_of(env, configs)
-    envs = _environments(runs, seats)
-    stepper = make_stepper(
-        runs[0].actor,
-        joint_config(configs),
-        envs=envs,
-        seed=seed,
-        sampler=players[0].end.name,
-        whole=True,
-    )
-    overs = [functools.partial(getattr, one.end, "over") for one in players]
-    return SharedStepper(stepper, seats, overs).views
-
-
-def _environments(runs: Sequence[Run], seats: Sequence[Seats]) -> int:
-    """Returns how many environments are in a group: as many for every policy."""
-    counts = []
-    for run, own in zip(runs, seats, strict=True):
-        agents = len(own.agents)
-        if run.unroll.envs % agents:
-            raise EnvError(
-                f"{run.run.name}: unroll.envs = {run.unroll.envs}, and each of its {agents} agents"
-                f" is a column; set it to {agents}, or a multiple of that"
-            )
-        counts.append(run.unroll.envs // agents)
-    if len(set(counts)) > 1:
-        said = ", ".join(
-            f"{run.run.name}: {run.unroll.envs} for {len(own.agents)} agents"
-            for run, own in zip(runs, seats, strict=True)
-        )
-        raise EnvError(
-            f"unroll.envs must be the same multiple of each policy's agents; there is {said}"
-        )
-    return counts[0]
-
-
 def _check_agreement(runs: Sequence[Run]) -> None:
     """Raises ConfigError unless these runs can be played in the same environments."""
     first = runs[0]
     for run in runs:
-        if run.league.share:
-            raise ConfigError(f"{run.run.name}: league.share needs a policy that plays all agents")
         if run.env.curriculum:
             raise ConfigError(f"{run.run.name}: env.curriculum: these environments are not its own")
         for section, ours, theirs in (

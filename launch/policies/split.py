@@ -1,7 +1,8 @@
 """Splits a run file with [policies.NAME] into the run of each policy.
 
 What stands in the file counts for all of them, what stands in [policies.NAME] for that one: which
-agents it plays, and sections of a run, as model.hidden or [policies.NAME.learner].
+agents it plays, and sections of a run, as model.hidden or [policies.NAME.learner]. With `plays` it
+is not trained: random, module:function, or a run's folder.
 """
 
 import copy
@@ -14,6 +15,7 @@ from headrace.launch.config.run_file import ConfigError
 
 _SECTION: Final = "policies"
 _AGENTS: Final = "agents"
+_PLAYS: Final = "plays"  # who plays them, where nobody is trained
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
@@ -40,14 +42,24 @@ def split(name_or_path: str, sets: Sequence[str]) -> list[PolicyRun]:
         raise ConfigError(f"{path.name}: [policies] holds no table; write [policies.NAME]")
     for name in _named(sets) - policies.keys():
         raise ConfigError(f"--set policies.{name}: there are the policies {', '.join(policies)}")
+    for name, own in policies.items():
+        _check(name, own, f"{path.name}: policies.{name}")
+    others = {
+        agent: own[_PLAYS] for own in policies.values() if _PLAYS in own for agent in own[_AGENTS]
+    }
+    if others:
+        tables.setdefault("env", {})["others"] = others
+    learning = {name: own for name, own in policies.items() if _PLAYS not in own}
+    if not learning:
+        raise ConfigError(f"{path.name}: every policy has {_PLAYS}, and none is left to train")
     return [
-        PolicyRun(name, _tables(name, own, tables, path.name), tuple(_for_policy(name, sets)))
-        for name, own in policies.items()
+        PolicyRun(name, _tables(name, own, tables), tuple(_for_policy(name, sets)))
+        for name, own in learning.items()
     ]
 
 
-def _tables(name: str, own: Any, shared: dict[str, Any], source: str) -> dict[str, Any]:
-    place = f"{source}: policies.{name}"
+def _check(name: str, own: Any, place: str) -> None:
+    """Raises ConfigError unless this is what may stand in [policies.NAME]."""
     if not _NAME.fullmatch(name) or not isinstance(own, dict):
         raise ConfigError(
             f"{place} must be a table, and its name letters, digits, - and _, at most 32"
@@ -55,14 +67,21 @@ def _tables(name: str, own: Any, shared: dict[str, Any], source: str) -> dict[st
     agents = own.get(_AGENTS)
     if not isinstance(agents, list) or not agents:
         raise ConfigError(f'{place}.agents must name the agents that it plays, as ["wolf_*"]')
+    for section, table in own.items():
+        if section in (_AGENTS, _PLAYS):
+            continue
+        if _PLAYS in own:
+            raise ConfigError(f"{place}.{section}: nothing of {own[_PLAYS]!r} can be set here")
+        if section not in run_file.SECTIONS or not isinstance(table, dict):
+            raise ConfigError(f"{place}.{section} is no section of a run, nor {_AGENTS}, {_PLAYS}")
+
+
+def _tables(name: str, own: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
     merged = copy.deepcopy(shared)
     for section, table in own.items():
-        if section == _AGENTS:
-            continue
-        if section not in run_file.SECTIONS or not isinstance(table, dict):
-            raise ConfigError(f"{place}.{section} is no section of a run, nor agents")
-        merged.setdefault(section, {}).update(table)
-    merged.setdefault("env", {})["agents"] = agents
+        if section != _AGENTS:
+            merged.setdefault(section, {}).update(table)
+    merged.setdefault("env", {})["agents"] = own[_AGENTS]
     merged["run"]["name"] = f"{shared['run']['name']}-{name}"
     return merged
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from headrace.broker import durable
 from headrace.launch.config import allowed_code, keyring, run_file, starts
+from headrace.launch.local import run_folder
 from headrace.launch.local import train as one_run
 from headrace.launch.local.child_plans import actor_seed
 from headrace.launch.local.children import Child, Children, GaveUpError, Plan
@@ -75,7 +76,11 @@ def train(policies: Sequence[PolicyRun], out: Path, options: Options) -> int:
             _policy(one, out, f"ipc://{sockets}/{number}", number, options)
             for number, one in enumerate(policies)
         ]
-        return _Several(found, options, asked).run()
+        learning = [one for one in found if not (options.resume and _is_done(one))]
+        for one in learning:  # before there are samplers, which write there too
+            run_folder.check(one.start)
+            run_folder.prepare(one.start)
+        return _Several(found, learning, options, asked).run() if learning else runtime.OK
 
 
 def _policy(one: PolicyRun, out: Path, endpoint: str, number: int, options: Options) -> _Policy:
@@ -87,13 +92,26 @@ def _policy(one: PolicyRun, out: Path, endpoint: str, number: int, options: Opti
     return _Policy(one.name, start, endpoint, web + number if web else web)
 
 
+def _is_done(one: _Policy) -> bool:
+    """Tells, and logs, whether this policy's run has nothing to go on for."""
+    words = starts.finished(one.start.run.stop, one.out) or starts.diverged(one.start)
+    if words:
+        log.warning("%s: %s", one.name, words)
+    return bool(words)
+
+
 class _Several:
     """Runs one `headrace train` of several policies."""
 
     def __init__(
-        self, policies: Sequence[_Policy], options: Options, asked: runtime.StopRequested
+        self,
+        policies: Sequence[_Policy],
+        learning: Sequence[_Policy],
+        options: Options,
+        asked: runtime.StopRequested,
     ) -> None:
-        self.policies = policies
+        self.policies = learning
+        self.done = [one for one in policies if one not in learning]  # they play, and learn no more
         self.options = options
         self.asked = asked  # the user wants us to end
         self.children = Children()
@@ -136,30 +154,49 @@ class _Several:
         return Plan(one.name, lambda: one_run.train(one.start, options), again)
 
     def _sampler(self, index: int) -> Plan:
-        name, first = f"actor-{index}", self.policies[0].start.run
-        seed = actor_seed(first.run.seed, index)
-        peers = [
-            PeerOptions(
-                one.endpoint,
-                name,
-                ledger=one.out / "ledger",
-                key=keyring.path(first, "actor") if first.security.curve else None,
-                allow=allowed_code.names(one.start.run),
-            )
-            for one in self.policies
-        ]
+        name = f"actor-{index}"
+        seed = actor_seed(self.policies[0].start.run.run.seed, index)
+        peers, done = self._peers(name), [one.out for one in self.done]
 
         def role() -> int:
             from headrace.launch.policies import sampler
 
-            return sampler.sample(peers, seed=seed)
+            return sampler.sample(peers, seed=seed, done=done)
 
-        again = ["actor", "--seed", str(seed + 1000), "--name", name]
-        for peer in peers:
-            again += ["--broker", peer.broker, "--ledger", str(peer.ledger)]
-        again += [] if peers[0].key is None else ["--key", str(peers[0].key)]
-        again += allowed_code.allow_options(first)
-        return Plan(name, role, again)
+        return Plan(name, role, self._again(name, seed))
+
+    def _peers(self, name: str) -> list[PeerOptions]:
+        """Returns the options of a sampler, for each policy that learns."""
+        return [
+            PeerOptions(
+                one.endpoint,
+                name,
+                ledger=one.out / "ledger",
+                key=self._key,
+                allow=allowed_code.names(one.start.run),
+            )
+            for one in self.policies
+            if one not in self.done
+        ]
+
+    @property
+    def _key(self) -> Path | None:
+        run = self.policies[0].start.run
+        return keyring.path(run, "actor") if run.security.curve else None
+
+    def _again(self, name: str, seed: int) -> list[str]:
+        """Returns the arguments that start a sampler again, with policies that are done by now."""
+        words = ["actor", "--seed", str(seed + 1000), "--name", name]
+        for peer in self._peers(name):
+            words += ["--broker", peer.broker, "--ledger", str(peer.ledger)]
+        for one in self.done:
+            words += ["--done", str(one.out)]
+        words += [] if self._key is None else ["--key", str(self._key)]
+        return words + [
+            word
+            for one in (*self.policies, *self.done)
+            for word in allowed_code.allow_options(one.start.run)
+        ]
 
     def _watch(self, show: Callable[[], None]) -> None:
         """Watches until every run has ended, or somebody asks us to stop."""
@@ -177,21 +214,21 @@ class _Several:
         if child in self.runs:
             if child.status is not None and child.status < 0:
                 self.children.restart(child)
+            else:
+                self.done.append(self.policies[self.runs.index(child)])
             return
         self.left.append((time.monotonic(), child))
 
     def _bring_back(self) -> None:
-        """Restarts samplers, unless they ended because runs do."""
+        """Restarts samplers, unless they ended because all runs do."""
         for since, child in list(self.left):
             if child.status == runtime.OK and time.monotonic() - since < _RUNS_END_WITHIN_S:
                 continue
             self.left.remove((since, child))
-            if all(run.status is None for run in self.runs):
+            if any(run.status is None for run in self.runs):
+                seed = actor_seed(self.policies[0].start.run.run.seed, self.samplers.index(child))
+                child.again = self._again(child.name, seed)
                 self.children.restart(child)
-            elif all(sampler.status is not None for sampler in self.samplers):
-                raise GaveUpError(
-                    "no sampler is left, and one that starts now has no weights of what is over"
-                )
 
     def _end(self) -> None:
         """Ends the runs first, each writes its checkpoint and says goodbye; then samplers."""

@@ -5,6 +5,7 @@ best/                the checkpoints that an evaluator found best, where there w
 checkpoints/         the learner's
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ import msgspec
 from headrace.actors.acting.opponents import RANDOM, player
 from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
-from headrace.actors.config import EvaluateConfig, names_code
+from headrace.actors.config import EnvConfig, EvaluateConfig, names_code
+from headrace.actors.envs.make import make_any
+from headrace.actors.evaluator import Seated
+from headrace.actors.policies.seats import seats_of, untrained
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
@@ -178,6 +182,25 @@ def opponent(
     if not how.against:
         return None
     return named_player("evaluate.against", how.against, spaces, how.seed, check)
+
+
+def seated_others(
+    env: EnvConfig, how: EvaluateConfig, check: Check = lambda _: None
+) -> list[Seated]:
+    """Returns who plays the agents that env.agents does not name, as env.others says."""
+    if not env.agents and not env.others:
+        return []
+    if how.against:
+        raise ConfigError("evaluate.against: env.others says who plays the other agents")
+    named = untrained(env)
+    with contextlib.closing(make_any(env)) as made:
+        _, *seats = seats_of(made, [env, *(config for _, config in named)])
+    return [
+        Seated(
+            named_player("env.others", name, one.spaces, how.seed, check), one.spaces, one.agents
+        )
+        for (name, _), one in zip(named, seats, strict=True)
+    ]
 
 
 def named_player(

@@ -30,8 +30,10 @@ def play(
     seed: int | None,
     video: Path | None,
     sets: Sequence[str],
+    others: Sequence[evaluator.Seated] | None = None,
 ) -> int:
-    """Plays episodes and prints their returns; returns the exit status."""
+    """Plays episodes and prints their returns; returns the exit status. `others`: who plays the
+    agents that the policy does not; None = as env.others says."""
     if episodes < 1:
         raise run_file.ConfigError(f"--episodes {episodes}: play at least one")
     if seed is not None and not 0 <= seed <= _LAST_SEED:
@@ -46,7 +48,7 @@ def play(
         evaluate, episodes=episodes, envs=1 if film else evaluate.envs, seed=first, greedy=greedy
     )
     with film or contextlib.nullcontext():
-        scores = _play(found, env, how, film)
+        scores = _play(found, env, how, film, others)
     choice = "greedy" if greedy else "sampled"
     played = f"{choice}, seeds {first} to {first + episodes - 1}"
     print(result_text(found, scores, played, against=how.against))  # noqa: T201
@@ -56,7 +58,11 @@ def play(
 
 
 def _play(
-    found: loaded_run.LoadedRun, env: EnvConfig, how: EvaluateConfig, film: Video | None
+    found: loaded_run.LoadedRun,
+    env: EnvConfig,
+    how: EvaluateConfig,
+    film: Video | None,
+    others: Sequence[evaluator.Seated] | None,
 ) -> evaluator.Scores:
     policy = loaded_run.policy_of(found, seed=how.seed)
     try:
@@ -66,6 +72,7 @@ def _play(
             found.spaces,
             how,
             against=loaded_run.opponent(how, found.spaces),
+            others=loaded_run.seated_others(env, how) if others is None else others,
             watch=film.add_frame if film else None,
         )
     except OwnCodeError as error:  # of who is played against

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.actors import evaluator, users_code
@@ -13,7 +14,7 @@ from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.envs.convert import EnvError
 from headrace.actors.evaluation_thread import EvaluationThread
-from headrace.actors.evaluator import Scores
+from headrace.actors.evaluator import Scores, Seated
 from headrace.broker.peers.evaluator import LAST_S, EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
@@ -37,12 +38,13 @@ class EvaluationLoop:
         out: Path | None,
         metrics: EvaluatorMetrics,
         against: PolicyLike | None = None,
+        others: Sequence[Seated] = (),
     ) -> None:
         self._end, self._run, self._spaces, self._metrics = end, run, spaces, metrics
         self._results = EvaluationResults(out, run, spaces) if out is not None else None
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
-        self._against = against
+        self._against, self._others = against, others
         self._began = time.monotonic()
         self.game: EvaluationThread | None = None  # the evaluation that is being played
         # The highest mean, and of which version: "" = of the return; ".metric.NAME".
@@ -107,6 +109,7 @@ class EvaluationLoop:
             self._spaces,
             run.evaluate,
             against=self._against,
+            others=self._others,
             timeout_s=run.actor.step_timeout_s,
             tell=self._end.news.set,
         )

@@ -8,6 +8,7 @@ It asks for no credit and nobody waits for it. It runs with low priority: sample
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -104,11 +105,15 @@ async def _evaluate(
             evaluator.check_others(run.env, agents)
         end.open((spaces.digest(), str(spaces)))
         try:
-            against = loaded_run.opponent(
-                run.evaluate, spaces, lambda other: allowing.check(other, prefixes)
-            )
+            check = functools.partial(allowing.check, prefixes=prefixes)
             reading.evaluator = EvaluationLoop(
-                end, run, spaces, out=out, metrics=metrics, against=against
+                end,
+                run,
+                spaces,
+                out=out,
+                metrics=metrics,
+                against=loaded_run.opponent(run.evaluate, spaces, check),
+                others=loaded_run.seated_others(run.env, run.evaluate, check),
             )
             await reading.evaluator.run()
             log.info("the run is over: %s", end.over)

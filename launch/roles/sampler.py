@@ -19,6 +19,7 @@ from headrace.actors.evaluator import check_others
 from headrace.actors.league.league import League
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies.shared_stepper import PolicyStepper
+from headrace.actors.policies.sharing import Learner, share
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
 from headrace.actors.stepping.stepper import Stepper
@@ -163,6 +164,10 @@ def build(
     run of a folder of the league before any code that it names is asked. `shared`: environments
     in which other policies play as well; None = they are this policy's alone."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
+    if shared is None and run.env.others:
+        player = functools.partial(named_player, "env.others", seed=seed, check=check)
+        one = learner(run, end)
+        (shared,) = share([one], run.actor, player=player, seed=seed, sampler=end.name)
     stepper = shared or make_stepper(
         run.actor, run.env, envs=run.unroll.envs, seed=seed, sampler=end.name
     )
@@ -173,6 +178,8 @@ def build(
         precision=run.actor.precision,
         explore=run.actor.explore,
     )
+    if shared is not None and run.league.share:
+        raise run_file.ConfigError(f"{run.run.name}: league.share needs a policy that plays all")
     others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
     # One sampler of one group without lag is the same run again, in whatever order its parts come.
@@ -192,6 +199,12 @@ def build(
         others=others,
         beside=shared,
     )
+
+
+def learner(run: run_file.Run, end: SamplerEnd) -> Learner:
+    """Returns the policy of this run, as one that learns in environments that it shares."""
+    over = functools.partial(getattr, end, "over")
+    return Learner(run.run.name, run.env, run.unroll.envs, over)
 
 
 def _league(

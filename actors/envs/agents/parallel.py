@@ -98,6 +98,10 @@ class Play:
         """Returns those whose actions the next step takes, in the order of their columns."""
         return tuple(agent for agent in self.agents if agent in self._playing)
 
+    def space_of(self, agent: str) -> Any:
+        """Returns the space of what an agent sees."""
+        return self.env.observation_space(agent)
+
     @property
     def over(self) -> bool:
         """Says whether the next thing to do is a reset."""

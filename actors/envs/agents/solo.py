@@ -19,6 +19,11 @@ class SoloPlay:
         self.acting: tuple[str, ...] = ()
         self.single_observation_space = env.observation_space
 
+    def space_of(self, agent: str) -> Any:
+        """Returns the space of what an agent sees."""
+        del agent
+        return self.env.observation_space
+
     @property
     def over(self) -> bool:
         """Says whether the next thing to do is a reset."""

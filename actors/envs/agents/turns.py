@@ -51,6 +51,10 @@ class TurnsPlay:
         self.single_observation_space = env.observation_space(self.agents[0])
         self._told: set[str] = set()  # have had a turn, and have not ended
 
+    def space_of(self, agent: str) -> Any:
+        """Returns the space of what an agent sees."""
+        return self.env.observation_space(agent)
+
     @property
     def over(self) -> bool:
         """Says whether the next thing to do is a reset."""

@@ -2,6 +2,7 @@
 through."""
 
 import asyncio
+import functools
 import random
 from collections import defaultdict
 from typing import Any, cast
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.config import ActorConfig, EnvConfig, Stepping
 from headrace.actors.crash_budget import CrashBudget
@@ -24,10 +26,12 @@ from headrace.actors.policies import shared_stepper
 from headrace.actors.policies.joint_env import joint_config
 from headrace.actors.policies.seats import seats_of
 from headrace.actors.policies.shared_stepper import SharedStepper
+from headrace.actors.policies.sharing import Learner, share
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
+from tests.actors import test_turns
 from tests.actors.test_turns import CHOICES, Counting, End, Step, chosen, lived_by
 
 KINDS = ("wolf", "sheep")
@@ -111,12 +115,30 @@ class Acts(Counting):
         return actions, np.full(len(actions), -self.version, np.float32), memory + 1
 
 
+class Untrained(Acts):
+    """Is nobody's policy: its agents have done what it chose, and it remembers each of them."""
+
+    version = 0
+
+    def act(
+        self,
+        obs: dict[str, NDArray[np.float32]],
+        memory: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        del greedy
+        assert memory is not None
+        return super().act(obs, memory)
+
+
 class Game:
     """Two policies' samplers in the same environments."""
 
     def __init__(
-        self, stepping: Stepping, seed: int, counts: tuple[int, int], lengths: tuple[int, int]
+        self, stepping: Stepping, seed: int, counts: tuple[int, int], lengths: tuple[int, ...]
     ) -> None:
+        """Makes a policy for each length; who has none is played by Untrained."""
         kwargs = {"wolves": counts[0], "sheep": counts[1], "seed": seed, "at": "{column}"}
         env = EnvConfig(f"{__name__}:Field", kwargs)
         configs = [EnvConfig(env.id, env.kwargs, agents=(f"{kind}_*",)) for kind in KINDS]
@@ -134,8 +156,11 @@ class Game:
         self.ends: list[End] = []
         self.samplers: list[Sampler] = []
         self.counts = counts
-        overs = [lambda number=number: self.ends[number].over for number in range(2)]
-        self.shared = SharedStepper(stepper, seats, overs)
+        overs = [functools.partial(self._over, number) for number in range(len(lengths))]
+        players = [Untrained()] * (2 - len(lengths))
+        self.shared = SharedStepper(
+            stepper, seats, over=overs, players=cast(list[PolicyLike], players)
+        )
         for view, length in zip(self.shared.views, lengths, strict=True):
             end = End(self.groups, view.spaces, length=length, envs=view.frame.envs)
             self.ends.append(end)
@@ -151,6 +176,9 @@ class Game:
                     beside=view,
                 )
             )
+
+    def _over(self, number: int) -> str:
+        return self.ends[number].over
 
     def columns(self, kind: int) -> list[tuple[int, int, Field, str]]:
         """Returns stream, column, environment and agent of each of a policy's columns."""
@@ -181,8 +209,10 @@ async def until(end: End, wanted: int) -> None:
 def test_each_policy_learns_from_all_that_its_agents_lived_through(
     stepping: Stepping, seed: int, counts: tuple[int, int], lengths: tuple[int, int]
 ) -> None:
-    """Whoever waits for whom, no step is missing, double, or another's."""
+    """Whoever waits for whom, no step is missing, double, or another's; nobody needs the clock to
+    be woken."""
     game = Game(stepping, seed, counts, lengths)
+    look_every_s, shared_stepper._LOOK_EVERY_S = shared_stepper._LOOK_EVERY_S, 3600.0
     wanted = [6 * lengths[1], 6 * lengths[0]]  # so both end at the same step
 
     async def story() -> None:
@@ -199,10 +229,126 @@ def test_each_policy_learns_from_all_that_its_agents_lived_through(
     try:
         asyncio.run(story())
     finally:
+        shared_stepper._LOOK_EVERY_S = look_every_s
         game.shared.close()
     for kind, end in enumerate(game.ends):
         for stream, column, field, agent in game.columns(kind):
             assert lived_by(end.unrolls[stream], column) == field.lived[agent]
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    counts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    length=st.integers(1, 5),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_policy_learns_beside_agents_that_nobody_trains(
+    seed: int, counts: tuple[int, int], length: int
+) -> None:
+    """What these did is what their player chose, by what each of them saw."""
+    game = Game("inline", seed, counts, (length,))
+    (end,) = game.ends
+
+    async def story() -> None:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            task = group.create_task(game.samplers[0].run())
+            end.weights(1)
+            end.grant(*((stream, 8) for stream in range(game.groups)))
+            await until(end, 8)
+            task.cancel()
+
+    try:
+        asyncio.run(story())
+    finally:
+        game.shared.close()
+    for stream, column, field, agent in game.columns(0):
+        assert lived_by(end.unrolls[stream], column) == field.lived[agent]
+    for _, _, field, agent in game.columns(1):
+        for step in field.lived[agent]:
+            assert step.action == chosen(step.seen)
+
+
+TURNS = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 1 << 30),
+        "own": st.integers(1, 3),
+        "others": st.integers(1, 2),
+        "envs": st.integers(1, 2),
+        "length": st.integers(1, 6),
+        "max_lag": st.sampled_from([0, 1, 1000]),
+    }
+)
+
+
+@pytest.mark.parametrize("stepping", ["inline", "threads"])
+@given(drawn=TURNS)
+@settings(max_examples=30, deadline=None)
+def test_agents_that_take_turns_with_others_that_nobody_trains(
+    stepping: Stepping, drawn: dict[str, int]
+) -> None:
+    """Each column of the policy holds what its agent lived through, and nothing of the others."""
+    own, envs, groups = drawn["own"], drawn["envs"], 2
+    test_turns.ALL.clear()
+    env = EnvConfig(
+        "tests.actors.test_turns:Cards",
+        {"agents": own + drawn["others"], "seed": drawn["seed"], "at": "{column}"},
+        agents=tuple(f"agent_{number}" for number in range(own)),
+        others={f"agent_{own + number}": "untrained" for number in range(drawn["others"])},
+    )
+    (view,) = share(
+        [Learner("cards", env, own * envs, lambda: end.over)],
+        ActorConfig(groups=groups, stepping=stepping),
+        player=lambda *_: cast(PolicyLike, Remembers()),
+        seed=0,
+        sampler="one",
+    )
+    end = End(groups, view.spaces, length=drawn["length"], envs=own * envs)
+    sampler = Sampler(
+        end=cast(SamplerEnd, end),
+        stepper=view,
+        policy=cast(Policy, Counting()),
+        length=drawn["length"],
+        batching_wait=BatchingWait(limit_s=0.0),
+        crash_budget=CrashBudget("Cards", per_hour=0),
+        metrics=SamplerMetrics(CollectorRegistry()),
+        max_lag=drawn["max_lag"],
+        beside=view,
+    )
+
+    async def story() -> None:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            task = group.create_task(sampler.run())
+            for upto in range(1, 8):
+                end.weights(upto)
+                end.grant(*((stream, upto) for stream in range(groups)))
+                await until(end, upto)
+            task.cancel()
+
+    try:
+        asyncio.run(story())
+    finally:
+        view.close()
+    for stream, unrolls in enumerate(end.unrolls):
+        for column in range(own * envs):
+            place, agent = divmod(column, own)
+            lived = test_turns.ALL[stream * envs + place].lived[f"agent_{agent}"]
+            told = lived_by(unrolls, column)
+            assert told == lived[: len(told)]
+            assert len(told) >= len(lived) - drawn["length"] - 1
+
+
+class Remembers(Untrained):
+    """Checks that what it remembers is of this agent and this episode."""
+
+    def act(
+        self,
+        obs: dict[str, NDArray[np.float32]],
+        memory: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        assert memory is not None and (memory[:, 0] == obs["obs"][:, 2]).all()
+        return super().act(obs, memory, greedy=greedy)
 
 
 @given(
@@ -249,6 +395,43 @@ def test_who_may_not_begin_an_unroll_plays_on_unrecorded(
                     at = lived.index(first, at)
                 assert steps == lived[at : at + len(steps)]
                 at += len(steps)
+            told = [
+                (total, length)
+                for finished in end.finished[stream]
+                for place, total, length in finished.episodes
+                if place == column
+            ]
+            assert set(told) <= set(episodes(lived)), "an episode that was recorded in part"
+
+
+def episodes(lived: list[Step]) -> list[tuple[float, int]]:
+    """Returns the return and the length of each whole episode."""
+    found, total, length = [], 0.0, 0
+    for step in lived:
+        total, length = total + step.reward, length + 1
+        if step.flags:
+            found.append((total, length))
+            total, length = 0.0, 0
+    return found
+
+
+def test_who_takes_news_in_wakes_the_others() -> None:
+    """Or they would sleep until something else happens: threads ring once for a step."""
+
+    async def story() -> None:
+        game = Game("inline", 1, (1, 1), (2, 2))
+        first, second = game.shared.views
+        for view in (first, second):
+            view.start(asyncio.Event())
+        assert first.news is not None and second.news is not None
+        first.news.clear()
+        second.news.clear()
+        assert first.ready() == [0, 1]
+        assert second.news.is_set() and not first.news.is_set()
+        assert second.ready() == [0, 1] and second.ready() == []
+        game.shared.close()
+
+    asyncio.run(story())
 
 
 def pieces(unroll: dict[str, NDArray[Any]], column: int) -> list[Step]:

@@ -259,6 +259,7 @@ def evaluation(run: run_file.Run, _: Path) -> Any:
                 spaces,
                 run.evaluate,
                 against=loaded_run.opponent(run.evaluate, spaces),
+                others=loaded_run.seated_others(run.env, run.evaluate),
                 timeout_s=1.0,
                 tell=lambda: None,
             )

@@ -71,6 +71,11 @@ NAMED = {
         "evaluate.against = 'evil.players:best'",
         "evil.players",
     ),
+    "who plays other agents": (
+        run(env={"agents": ["wolf"], "others": {"sheep": "evil.players:best"}}),
+        "env.others = 'evil.players:best'",
+        "evil.players",
+    ),
     "who is met in a league": (
         run(league={"others": ["random", "evil.players:best"]}),
         "league.others = 'evil.players:best'",

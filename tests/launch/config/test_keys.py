@@ -66,6 +66,11 @@ CASES = {
     "env.stack": Case(built.environment, "2", (CATCH,)),
     "env.mask": Case(built.environment, "allowed", (MASKED,)),
     "env.agents": Case(built.seen, '["listener_0"]', (SIGNALS, 'env.agents=["speaker"]')),
+    "env.others": Case(
+        built.evaluation,
+        '{ second = "tests.actors.acting.test_opponents:one_stone" }',
+        (NIM, 'env.agents=["first"]', 'env.others={ second = "random" }'),
+    ),
     "env.critic": Case(built.environment, '["lamp"]', ("env.id=headrace/Parts-v0",)),
     "env.metrics": Case(built.stepper, '["success"]', (INLINE,)),
     "env.settings": Case(built.stepper, "{ gravity = 1.0 }", (INLINE,)),

@@ -60,6 +60,15 @@ def test_each_policy_has_a_run_of_its_own(write: Any) -> None:
     assert other.unroll.envs == 2, "the default is that of its own algorithm"
 
 
+def test_agents_that_nobody_trains_are_others_to_the_rest(write: Any) -> None:
+    more = '\n[policies.dog]\nagents = ["dog", "d_*"]\nplays = "random"\n'
+    found = split(write(FILE + more), [])
+    assert [one.name for one in found] == ["wolf", "sheep"]
+    for one in found:
+        run = run_file.build(one.tables, one.sets, source=one.name)
+        assert run.env.others == {"dog": "random", "d_*": "random"}
+
+
 def test_only_a_file_with_policies_has_them(write: Any) -> None:
     assert has_policies(write()) and has_policies("signals")
     assert not has_policies("cartpole")
@@ -75,6 +84,12 @@ def test_only_a_file_with_policies_has_them(write: Any) -> None:
         ('[policies."a b"]\nagents = ["a"]', [], "policies.a b must be a table, and its name"),
         ('[policies.wolf]\nagents = ["a"]\nspeed = 3', [], "policies.wolf.speed is no section"),
         ('[policies.wolf]\nagents = ["a"]\nspeed.x = 3', [], "policies.wolf.speed is no section"),
+        ('[policies.a]\nagents = ["a"]\nplays = "random"', [], "none is left to train"),
+        (
+            '[policies.a]\nagents = ["a"]\nplays = "random"\nunroll.length = 3',
+            [],
+            "policies.a.unroll: nothing of 'random' can be set here",
+        ),
         (FILE, ["policies.cow.learner.lr=1"], "policies.cow: there are the policies wolf, sheep"),
     ],
 )

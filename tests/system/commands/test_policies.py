@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.journal import audit
+from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, Process, until
 from tests.trainings import trained
 
@@ -77,6 +78,11 @@ def test_each_policy_is_trained_and_its_books_are_exact(place: Place, stepping: 
         assert f"{name}: step limit reached" in process.text()
         audited = place.headrace("audit", str(place.out / name))
         assert audited.ends() == 0 and "exact" in audited.text()
+    play = place.headrace("play", str(place.out), "--episodes", "3")
+    assert play.ends() == 0, play.text()
+    assert all(f"signals-{name}  " in play.text() for name in POLICIES)
+    alone = place.headrace("play", str(place.out / "speaker"), "--episodes", "3")
+    assert alone.ends() == 2 and "nobody plays listener_0" in alone.text()
 
 
 def test_one_that_is_done_plays_on_while_the_other_learns(place: Place) -> None:
@@ -85,6 +91,52 @@ def test_one_that_is_done_plays_on_while_the_other_learns(place: Place) -> None:
     assert process.ends() == 0, process.text()
     steps = {name: exact(place.out / name).env_steps for name in POLICIES}
     assert steps["speaker"] < 3000 and steps["listener"] >= 6000
+
+
+FIXED = """
+[run]
+name = "nim"
+
+[env]
+id = "headrace.actors.envs.toys.several_agents:Nim"
+agents = ["first"]
+others = { second = "random" }
+
+[unroll]
+length = 16
+envs = 8
+
+[model]
+hidden = [32]
+
+[algorithm]
+name = "appo"
+
+[evaluate]
+episodes = 20
+
+[stop]
+steps = 12000
+"""
+
+
+@pytest.mark.parametrize("stepping", ["inline", "processes"])
+def test_a_policy_has_fixed_agents_and_others_play_the_rest(place: Place, stepping: str) -> None:
+    place.run = place.toml("nim.toml", FIXED)
+    process = place.train("--evaluate", "--quiet", "--set", f"actor.stepping={stepping}")
+    assert process.ends() == 0, process.text()
+    check_books(place)
+    assert place.summary()["mean_return"] > 0.2, "who draws as well wins every second game"
+    assert (place.out / "evaluations.jsonl").read_text()
+    play = place.headrace("play", str(place.out), "--episodes", "3")
+    assert play.ends() == 0, play.text()
+
+
+def test_an_unknown_player_is_said_in_a_line(place: Place) -> None:
+    place.run = place.toml("nim.toml", FIXED)
+    process = place.train("--quiet", "--set", 'env.others={ second = "nowhere" }')
+    assert process.ends() == 2
+    assert "env.others = 'nowhere' is no folder of a run" in process.text()
 
 
 def test_a_run_of_several_policies_goes_on(place: Place) -> None:
@@ -97,7 +149,32 @@ def test_a_run_of_several_policies_goes_on(place: Place) -> None:
         assert exact(place.out / name).env_steps >= before[name] + 2500
 
 
-@pytest.mark.parametrize("role", ["actor", "learner", "broker"])
+def test_what_is_done_plays_on_when_the_others_are_continued(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    sets = ("--set", "policies.speaker.stop.steps=2000")
+    assert train(place, "--quiet", *sets).ends() == 0
+    more = ("--set", "policies.listener.stop.steps=9000")
+    process = train(place, "--quiet", "--resume", *sets, *more)
+    assert process.ends() == 0, process.text()
+    assert "speaker: run is complete" in process.text()
+    assert exact(place.out / "listener").env_steps >= 9000
+    assert exact(place.out / "speaker").env_steps < 4000
+    again = train(place, "--quiet", "--resume", *sets, *more)
+    assert again.ends() == 0 and "listener: run is complete" in again.text()
+
+
+def test_a_sampler_that_is_killed_comes_back_with_what_is_done(place: Place) -> None:
+    text = SIGNALS.replace("steps = 6000", "steps = 20000")
+    place.run = place.toml("signals.toml", text)
+    process = train(place, "--quiet", "--set", "policies.speaker.stop.steps=1000")
+    until(lambda: (place.out / "speaker" / "summary.json").exists(), "the speaker's run is over")
+    until(lambda: len(children(process.pid)) == 2, "its process has ended")
+    os.kill(process_of(process, "actor"), signal.SIGKILL)
+    assert process.ends() == 0, process.text()
+    assert exact(place.out / "listener").env_steps >= 20000
+
+
+@pytest.mark.parametrize("role", ["actor", "learner", "broker", "run"])
 def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
     place.run = place.toml("signals.toml", SIGNALS.replace("steps = 6000", "steps = 12000"))
     process = train(place, "--quiet")
@@ -115,7 +192,9 @@ def process_of(process: Process, role: str) -> int:
     """Returns a process of this role below the one that the user started: the sampler comes last
     there, and in the process of a policy's run the broker first."""
     below = children(process.pid)
-    return below[-1] if role == "actor" else children(below[0])[("broker", "learner").index(role)]
+    if role in ("actor", "run"):
+        return below[-1 if role == "actor" else 0]
+    return children(below[0])[("broker", "learner").index(role)]
 
 
 def children(pid: int) -> list[int]:
@@ -132,7 +211,7 @@ def children(pid: int) -> list[int]:
         ("policies.listener.unroll.envs=8", "must be the same multiple of each policy's agents"),
         ("env.kwargs.listeners=3", "each of its 3 agents is a column; set it to 3"),
         ("policies.listener.env.kwargs.words=5", "policies that share environments need the same"),
-        ("league.share=0.5", "league.share needs a policy that plays all agents"),
+        ("league.share=0.5", "league.share needs a policy that plays all"),
         ("env.id=CartPole-v1", "has one agent"),
         (
             "env.id=headrace.actors.envs.toys.several_agents:Nim",

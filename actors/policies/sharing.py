@@ -1,0 +1,88 @@
+"""Makes the environments that policies share, among themselves or with who is not trained."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.actors.acting.trained_policy import PolicyLike
+from headrace.actors.config import ActorConfig, EnvConfig
+from headrace.actors.envs.convert import EnvError
+from headrace.actors.envs.make import make_any
+from headrace.actors.policies.joint_env import joint_config
+from headrace.actors.policies.seats import Seats, seats_of, untrained
+from headrace.actors.policies.shared_stepper import PolicyStepper, SharedStepper
+from headrace.actors.stepping.choose import make_stepper
+from headrace.learner.spaces import Spaces
+
+
+class Learner(NamedTuple):
+    """Describes a policy that learns in the environments."""
+
+    run: str  # its name
+    env: EnvConfig
+    columns: int  # of an unroll
+    over: Callable[[], object]  # whether its run is
+
+
+def share(
+    learners: Sequence[Learner],
+    actor: ActorConfig,
+    *,
+    player: Callable[[str, Spaces], PolicyLike],
+    done: Sequence[tuple[EnvConfig, PolicyLike]] = (),
+    seed: int,
+    sampler: str,
+) -> list[PolicyStepper]:
+    """Returns a stepper for each policy. `player`: makes who plays, by a value of env.others, what
+    has these spaces. `done`: policies that learn no more, and play on."""
+    configs = [one.env for one in learners]
+    others = untrained(configs[0])
+    configs += [*(config for config, _ in done), *(config for _, config in others)]
+    with contextlib.closing(make_any(configs[0])) as env:
+        seats = seats_of(env, configs)
+    if seats[0].turns and len(learners) + len(done) > 1:
+        raise EnvError(
+            f"{configs[0].id}: its agents take turns, and only one policy can learn there; say in"
+            " env.others who plays the rest, or let it play all of them"
+        )
+    own = seats[: len(learners)]
+    envs = _environments(learners, own)
+    # Where agents take turns each environment goes on by itself.
+    parts = envs if seats[0].turns else 1
+    stepper = make_stepper(
+        msgspec.structs.replace(actor, groups=actor.groups * parts),
+        joint_config(configs),
+        envs=envs // parts,
+        seed=seed,
+        sampler=sampler,
+        whole=True,
+    )
+    players = [one for _, one in done]
+    for (name, _), theirs in zip(others, seats[len(own) + len(done) :], strict=True):
+        players.append(player(name, theirs.spaces))
+    overs = [one.over for one in learners]
+    return SharedStepper(stepper, seats, over=overs, players=players, parts=parts).views
+
+
+def _environments(learners: Sequence[Learner], seats: Sequence[Seats]) -> int:
+    """Returns how many environments fill an unroll: as many for every policy."""
+    counts = []
+    for one, own in zip(learners, seats, strict=True):
+        agents = len(own.agents)
+        if one.columns % agents:
+            raise EnvError(
+                f"{one.run}: unroll.envs = {one.columns}, and each of its {agents} agents is a"
+                f" column; set it to {agents}, or a multiple of that"
+            )
+        counts.append(one.columns // agents)
+    if len(set(counts)) > 1:
+        said = ", ".join(
+            f"{one.run}: {one.columns} for {len(own.agents)} agents"
+            for one, own in zip(learners, seats, strict=True)
+        )
+        raise EnvError(
+            f"unroll.envs must be the same multiple of each policy's agents; there is {said}"
+        )
+    return counts[0]
