@@ -47,6 +47,7 @@ class SamplerMetrics(Collector):
         self.steps = Buckets(STEP_S)  # seconds of an environment's step, mean of an unroll
         self._spent_before = (0.0, 0)  # inside the environments, and steps, at the last unroll
         self.games = dict.fromkeys(GAMES, 0)  # with others of the league, by how they ended
+        self.unrecorded_steps = 0  # of agents, while another policy learned
         self.unusable_values = 0  # in info, of metrics that are asked for
         self._complained: set[str] = set()  # metrics of which the log has told that
         registry.register(self)
@@ -123,6 +124,9 @@ class SamplerMetrics(Collector):
     def failed(self, where: str) -> None:
         self.failures[where] += 1
 
+    def played_unrecorded(self, steps: int) -> None:
+        self.unrecorded_steps += steps
+
     def game_ended(self, how: str) -> None:
         self.games[how] += 1
 
@@ -166,6 +170,7 @@ class SamplerMetrics(Collector):
             "env_steps": float(self.env_steps),
             "episodes": float(self.episodes),
             "raw_bytes": float(self.raw_bytes),
+            "unrecorded": float(self.unrecorded_steps),
             "unusable": float(self.unusable_values),
             **{f"fail_{where}": float(n) for where, n in self.failures.items()},
             **{f"league_{how}": float(n) for how, n in self.games.items()},

@@ -89,6 +89,11 @@ COUNTERS: Final = (
         {how: f"league_{how}" for how in GAMES},
         "outcome",
     ),
+    Counter(
+        "unrecorded_steps",
+        "Agent steps that no unroll holds: another policy learned, and this one might not begin",
+        {"": "unrecorded"},
+    ),
     Counter("metric_unusable", "Values in info that are no numbers", {"": "unusable"}),
     Counter(
         "fragment_bytes", "Unroll bytes by stage", {"raw": "raw_bytes", "wire": "bytes"}, "stage"

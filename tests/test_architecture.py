@@ -128,8 +128,8 @@ MAY_IMPORT = {
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/envs actors/policies broker broker/peers launch/config launch/local "
-        "launch/monitor launch/process launch/results launch/roles"
+        "actors actors/acting actors/envs actors/policies broker broker/peers launch/config "
+        "launch/local launch/monitor launch/process launch/results launch/roles"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (
@@ -146,7 +146,7 @@ MAY_IMPORT = {
         "launch/config launch/local launch/process launch/results launch/roles learner "
         "learner/algorithms learner/batches learner/models"
     ),
-    "launch/bench/gates": "actors launch/config launch/results",
+    "launch/bench/gates": "actors launch/config launch/policies launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
     "launch/commands": (
         "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "

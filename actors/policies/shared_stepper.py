@@ -132,6 +132,7 @@ class PolicyStepper:
         self.spaces, self.frame, self.over = view.seats.spaces, view.frame, over
         self.beside = shared.stepper.beside
         self.news: asyncio.Event | None = None  # the caller's, from start() on
+        self.tell_unrecorded: Callable[[int], object] = lambda _: None  # so many agent steps
         self.settled = asyncio.Event()  # the run is over, and no unroll of it is being written
         self._shared, self._view = shared, view
         self._ready: list[int] = []
@@ -149,6 +150,7 @@ class PolicyStepper:
             self._plays_on.discard(group)
         else:
             self._plays_on.add(group)
+            self.tell_unrecorded(0 if self.over() else len(actions))
             if self.over() and len(self._plays_on) == self.frame.groups:
                 self.settled.set()
         self._shared.send(self._view, group, actions, recorded=recorded)

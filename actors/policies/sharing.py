@@ -24,6 +24,8 @@ class Learner(NamedTuple):
     env: EnvConfig
     columns: int  # of an unroll
     over: Callable[[], object]  # whether its run is
+    # Hears of so many agent steps that it has played and no unroll holds.
+    unrecorded: Callable[[int], object]
 
 
 def share(
@@ -62,8 +64,12 @@ def share(
     players = [one for _, one in done]
     for (name, _), theirs in zip(others, seats[len(own) + len(done) :], strict=True):
         players.append(player(name, theirs.spaces))
-    overs = [one.over for one in learners]
-    return SharedStepper(stepper, seats, over=overs, players=players, parts=parts).views
+    views = SharedStepper(
+        stepper, seats, over=[one.over for one in learners], players=players, parts=parts
+    ).views
+    for view, one in zip(views, learners, strict=True):
+        view.tell_unrecorded = one.unrecorded
+    return views
 
 
 def _environments(learners: Sequence[Learner], seats: Sequence[Seats]) -> int:

@@ -19,6 +19,7 @@ AD_HOC: Final = {
     "headrace_broker_over": "alerts leave a run alone that is complete",
     "headrace_actor_league_games_total": _EACH,
     "headrace_actor_metric_unusable_total": _EACH,
+    "headrace_actor_unrecorded_steps_total": _EACH,
     "headrace_learner_coefficient": "as the run has them, unless it has schedules",
     "headrace_learner_own_loss": "only who wrote the loss knows what its figures mean",
     "headrace_samplers_metric_unusable_total": "each sampler's log names the metric",

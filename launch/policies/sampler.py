@@ -100,7 +100,7 @@ async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -
             allowed_code.check, prefixes=allowed_code.allowed(players[0].options.allow)
         )
         views = share(
-            [learner(run, one.end) for run, one in zip(runs, players, strict=True)],
+            [learner(run, one.end, one.metrics) for run, one in zip(runs, players, strict=True)],
             runs[0].actor,
             player=functools.partial(named_player, "env.others", seed=seed, check=check),
             done=[_trained(folder, seed, check) for folder in done],

@@ -80,7 +80,7 @@ def train(policies: Sequence[PolicyRun], out: Path, options: Options) -> int:
         for one in learning:  # before there are samplers, which write there too
             run_folder.check(one.start)
             run_folder.prepare(one.start)
-        return _Several(found, learning, options, asked).run() if learning else runtime.OK
+        return _Several(out, found, learning, options, asked).run() if learning else runtime.OK
 
 
 def _policy(one: PolicyRun, out: Path, endpoint: str, number: int, options: Options) -> _Policy:
@@ -105,11 +105,14 @@ class _Several:
 
     def __init__(
         self,
+        out: Path,
         policies: Sequence[_Policy],
         learning: Sequence[_Policy],
         options: Options,
         asked: runtime.StopRequested,
     ) -> None:
+        self.out = out
+        self.names = [one.name for one in policies]
         self.policies = learning
         self.done = [one for one in policies if one not in learning]  # they play, and learn no more
         self.options = options
@@ -243,11 +246,16 @@ class _Several:
             log.error("%s", failed)
             wrong = runtime.YOUR_INPUT in [child.status for child in self.children.all]
             return runtime.YOUR_INPUT if wrong else runtime.OUR_FAULT
-        if not self.options.quiet:
-            from headrace.launch.policies.views import last_words
+        from headrace.launch.policies.views import last_words, summarise
 
-            for one in self.policies:
-                print(last_words(one.name, one.start.run, one.out), file=sys.stderr)  # noqa: T201
+        try:
+            result = summarise(self.out.name, self.out, self.names)
+        except OSError as error:
+            log.error("the summary cannot be written: %s", error)
+            return runtime.LIMIT
+        for one in () if self.options.quiet else self.policies:
+            words = last_words(one.name, one.start.run, one.out, result["policies"][one.name])
+            print(words, file=sys.stderr)  # noqa: T201
         return max((abs(status or 0) for status in statuses), default=runtime.LIMIT)
 
 

@@ -1,11 +1,13 @@
-"""Shows several runs on the terminal: lines as they go, and how each ended."""
+"""Shows several runs on the terminal: lines as they go, how each ended, and all in one summary."""
 
 import contextlib
 import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from headrace.broker import durable
 from headrace.launch.config import keyring
 from headrace.launch.config.run_file import Run
 from headrace.launch.local import summary
@@ -35,10 +37,34 @@ class Views(contextlib.ExitStack):
             view.show(client.status)
 
 
-def last_words(name: str, run: Run, out: Path) -> str:
-    """Returns the last lines that a user sees of one policy's run."""
+def summarise(name: str, out: Path, policies: Sequence[str]) -> dict[str, Any]:
+    """Writes summary.json over the policies' own, as far as they wrote one, and returns it. What is
+    said of all is that of the worst."""
+    each = {one: _read(out / one / "summary.json") for one in policies}
+    solved: list[Any] = [one.get("solved_at_steps") for one in each.values()]
+    means: list[Any] = [one.get("mean_return") for one in each.values()]
+    reasons = {one.get("stop_reason", "failed") for one in each.values()}
+    result = {
+        "run": name,
+        "stop_reason": reasons.pop() if len(reasons) == 1 else "several",
+        "solved_at_steps": None if None in solved else max(solved),
+        "mean_return": None if None in means else min(means),
+        "wall_s": max((one.get("wall_s", 0.0) for one in each.values()), default=0.0),
+        "policies": each,
+    }
+    durable.write(out / "summary.json", json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        result = json.loads((out / "summary.json").read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
-        return f"{name}: it has no summary; its lines above say why"
-    return f"{name}: {summary.words(result, out, run.stop)}"
+        return {}
+    return found
+
+
+def last_words(name: str, run: Run, out: Path, result: dict[str, Any]) -> str:
+    """Returns the last lines that a user sees of one policy's run."""
+    words = summary.words(result, out, run.stop) if result else "it left no summary, see above"
+    return f"{name}: {words}"

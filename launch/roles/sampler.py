@@ -166,7 +166,7 @@ def build(
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     if shared is None and run.env.others:
         player = functools.partial(named_player, "env.others", seed=seed, check=check)
-        one = learner(run, end)
+        one = learner(run, end, metrics)
         (shared,) = share([one], run.actor, player=player, seed=seed, sampler=end.name)
     stepper = shared or make_stepper(
         run.actor, run.env, envs=run.unroll.envs, seed=seed, sampler=end.name
@@ -201,10 +201,10 @@ def build(
     )
 
 
-def learner(run: run_file.Run, end: SamplerEnd) -> Learner:
+def learner(run: run_file.Run, end: SamplerEnd, metrics: SamplerMetrics) -> Learner:
     """Returns the policy of this run, as one that learns in environments that it shares."""
     over = functools.partial(getattr, end, "over")
-    return Learner(run.run.name, run.env, run.unroll.envs, over)
+    return Learner(run.run.name, run.env, run.unroll.envs, over, metrics.played_unrecorded)
 
 
 def _league(

@@ -108,6 +108,16 @@ _FAULTS = (
         none="The run has no league: league.share is 0.",
     ),
     lines(
+        "Unrecorded steps",
+        "none",
+        "Agent steps in each interval that no unroll holds: another policy learned from them, and"
+        " this one might not begin an unroll, as its learner is slower.",
+        {
+            "steps": "increase(headrace_samplers_unrecorded_steps_total"
+            '{job="$job"}[$__rate_interval])'
+        },
+    ),
+    lines(
         "Reconnects",
         "none",
         "Connections that samplers made anew in each interval.",

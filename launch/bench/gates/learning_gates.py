@@ -17,6 +17,7 @@ from headrace.launch.bench import output
 from headrace.launch.bench.gates.games import HALF, Games, play, play_alone
 from headrace.launch.bench.train_command import train
 from headrace.launch.config import run_file
+from headrace.launch.policies.split import has_policies, split
 
 SEEDS = (1, 2, 3)
 # A gate is passed when so many of its runs pass, and its third quartile of steps is at most so many
@@ -120,6 +121,8 @@ GATES: dict[str, Gate] = {
     "seats-2": Gate("seats", 9.5, 150_000, ("env.kwargs.agents=2", "unroll.envs=8")),
     "seats-5": Gate("seats", 9.5, 300_000),
     "shifts": Gate("seats", 0.95, 150_000, _SHIFTS),
+    # A policy that speaks, and one that listens: each must reach it.
+    "signals": Gate("signals", 0.95, 100_000),
     "nim": Gate("nim", 0.95, 150_000),
     "rock-paper-scissors": Gate("rock-paper-scissors", 0.0, 500_000, even=0.05),
     "tictactoe": Gate(
@@ -179,7 +182,11 @@ def bench(names: Sequence[str] = (), runs: int = 0, sets: Sequence[str] = ()) ->
 def _with(gate: Gate, sets: Sequence[str]) -> Gate:
     """Returns the gate with these settings, too; raises ConfigError where its run lacks one."""
     whole = (*gate.sets, *sets)
-    run_file.load(gate.run, whole)
+    if has_policies(gate.run):
+        for one in split(gate.run, whole):
+            run_file.build(one.tables, one.sets, source=one.name)
+    else:
+        run_file.load(gate.run, whole)
     return replace(gate, sets=whole)
 
 

@@ -61,7 +61,7 @@ def test_who_is_not_trained_plays_all_agents_that_name_it() -> None:
 
 def test_two_policies_cannot_learn_in_a_game_of_turns() -> None:
     learners = [
-        Learner(name, config, 1, lambda: "")
+        Learner(name, config, 1, lambda: "", lambda _: None)
         for name, config in zip("ab", configs(["first"], ["second"], env="Nim"), strict=True)
     ]
     with pytest.raises(EnvError, match="its agents take turns, and only one policy can learn"):

@@ -296,7 +296,7 @@ def test_agents_that_take_turns_with_others_that_nobody_trains(
         others={f"agent_{own + number}": "untrained" for number in range(drawn["others"])},
     )
     (view,) = share(
-        [Learner("cards", env, own * envs, lambda: end.over)],
+        [Learner("cards", env, own * envs, lambda: end.over, lambda _: None)],
         ActorConfig(groups=groups, stepping=stepping),
         player=lambda *_: cast(PolicyLike, Remembers()),
         seed=0,
@@ -364,6 +364,9 @@ def test_who_may_not_begin_an_unroll_plays_on_unrecorded(
     its agents lived through, and no credit means no step."""
     game = Game("inline", seed, (2, 1), lengths)
     patience, shared_stepper._PATIENCE_S = shared_stepper._PATIENCE_S, 0.0
+    unrecorded: list[list[int]] = [[], []]
+    for view, counts in zip(game.shared.views, unrecorded, strict=True):
+        view.tell_unrecorded = counts.append
 
     async def story() -> None:
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -389,19 +392,24 @@ def test_who_may_not_begin_an_unroll_plays_on_unrecorded(
     for kind, end in enumerate(game.ends):
         for stream, column, field, agent in game.columns(kind):
             lived, at = field.lived[agent], 0
+            if not sum(unrecorded[kind]):
+                told = lived_by(end.unrolls[stream], column)
+                assert told == lived[: len(told)], "no step is missing"
             for unroll in end.unrolls[stream]:
                 steps = pieces(unroll, column)
                 for first in steps[:1]:
                     at = lived.index(first, at)
                 assert steps == lived[at : at + len(steps)]
                 at += len(steps)
-            told = [
+            episodes_told = [
                 (total, length)
                 for finished in end.finished[stream]
                 for place, total, length in finished.episodes
                 if place == column
             ]
-            assert set(told) <= set(episodes(lived)), "an episode that was recorded in part"
+            assert set(episodes_told) <= set(episodes(lived)), (
+                "an episode that was recorded in part"
+            )
 
 
 def episodes(lived: list[Step]) -> list[tuple[float, int]]:

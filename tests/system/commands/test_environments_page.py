@@ -1,5 +1,6 @@
 """The examples of docs/environments.md, word for word."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def test_the_page_shows_these_files() -> None:
         "pursuit.toml",
         "reach.py",
         "reach.toml",
+        "second.toml",
+        "talk.toml",
         "turns.toml",
         "walk.py",
         "walk.toml",
@@ -52,6 +55,8 @@ RETURNS = {
     "halls.toml": (0.0, 1.0),
     "longer.toml": (0.0, 1.0),
     "meeting.toml": (0.9, 1.0),
+    # Who draws as well wins every second game.
+    "second.toml": (0.1, 1.0),
 }
 
 
@@ -72,3 +77,12 @@ def test_its_examples_train(place: Place, run: str) -> None:
             asked = [2 + round(8 * min(1.0, steps / 20_000)) for steps in (at - batch, at)]
             assert asked[0] <= line["setting.length"] <= asked[1]
         assert place.history()[-1]["setting.length"] == 10
+
+
+def test_its_policies_learn_to_talk(place: Place) -> None:
+    path = place.toml("talk.toml", files()["talk.toml"])
+    train = place.headrace("train", path, "--out", str(place.out), "--quiet")
+    assert train.ends() == 0, train.text()
+    for policy in ("speaker", "listener"):
+        summary = json.loads((place.out / policy / "summary.json").read_text())
+        assert summary["stop_reason"] == "return" and summary["mean_return"] >= 0.9

@@ -78,6 +78,8 @@ def test_each_policy_is_trained_and_its_books_are_exact(place: Place, stepping: 
         assert f"{name}: step limit reached" in process.text()
         audited = place.headrace("audit", str(place.out / name))
         assert audited.ends() == 0 and "exact" in audited.text()
+    summary = place.summary()
+    assert summary["stop_reason"] == "steps" and summary["policies"].keys() == {*POLICIES}
     play = place.headrace("play", str(place.out), "--episodes", "3")
     assert play.ends() == 0, play.text()
     assert all(f"signals-{name}  " in play.text() for name in POLICIES)
@@ -186,6 +188,31 @@ def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
     for folder in folders:
         account = audit.read(folder / "ledger", copies=0)
         assert account.unaccounted() == account.untrue == 0
+
+
+RANKS = SIGNALS.partition("[policies.speaker]")[0].replace("steps = 6000", "steps = 4000")
+
+
+def test_two_ranks_train_each_of_two_policies(place: Place) -> None:
+    """Each policy's ranks are a group of their own, so none waits for the order of another's."""
+    wholes, learners, brokers, options = [], [], [], []
+    for name, agents in zip(POLICIES, ("speaker", "listener_*"), strict=True):
+        text = RANKS.replace('Signals"', f'Signals"\nagents = ["{agents}"]')
+        place.run = place.toml(f"{name}.toml", text.replace('"signals"', f'"{name}"'))
+        place.out = place.folder / name
+        bind = f"{place.ipc}-{name}"
+        wholes.append(place.out)
+        brokers.append(place.broker("--ledger", str(place.out / "ledger"), bind=bind))
+        learners += place.two_ranks("--ledger", str(place.out / "ledger"), "--broker", bind)
+        options += ["--broker", bind, "--ledger", str(place.out / "ledger")]
+    allow = ("--allow", "headrace.actors.envs.toys")
+    sampler = place.headrace("actor", *options, *allow, "--seed", "3")
+    for process in (*learners, sampler):
+        assert process.ends() == 0, process.text()
+    for broker in brokers:
+        assert broker.term() == 0, broker.text()
+    for folder in wholes:
+        assert exact(folder).outcomes["trained"] * 16 * 4 >= 4000 / 2
 
 
 def process_of(process: Process, role: str) -> int:
