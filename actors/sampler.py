@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from headrace.actors.acting.frame_stacks import FrameStacks
-from headrace.actors.acting.others import OtherLearners, Others
+from headrace.actors.acting.others import NO_OTHERS, OtherLearners, Others
 from headrace.actors.acting.policy import Actions, Floats, Policy
 from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.batching_wait import BatchingWait
@@ -48,7 +48,7 @@ class Sampler:
         together: bool = False,
         max_lag: int = MAX_VERSION,
         others: Others | None = None,
-        beside: OtherLearners | None = None,
+        beside: OtherLearners = NO_OTHERS,
     ) -> None:
         self.end = end
         self.stepper = stepper
@@ -59,7 +59,7 @@ class Sampler:
         self.together = together  # at every step all groups wait for each other: it can be repeated
         self.max_lag = max_lag  # versions; a step is trained at most two later
         self.others = others  # they play some of the agents; None = the policy plays all
-        self.beside = beside  # policies with samplers of their own; None = there are none
+        self.beside = beside  # policies with samplers of their own
         metrics.watch(end)
         frame, memory, previous = stepper.frame, policy.memory, policy.previous
         self._stacks = FrameStacks(stepper.spaces, frame, memory=memory, previous=previous)
@@ -103,7 +103,7 @@ class Sampler:
 
     async def _sample(self) -> None:
         turn = time.monotonic()
-        while not self._over():
+        while not (self.end.over and self.beside.alone):
             self._take_weights()
             self._count(*self.stepper.failures())
             self._sort_ready(self.stepper.ready())
@@ -167,13 +167,16 @@ class Sampler:
                     self._send(stream)
                 waiting.append(stream)
         for stream in waiting:
-            if not self.end.over and self._open(stream):
+            group = self._parked[stream][0]
+            if self.beside.skips(group):
+                self._play_on(stream)
+            elif self._open(stream):
                 self._ready_groups += sorted(self._parked[stream])
                 self._parked[stream].clear()
-            elif self.beside is None or not self.beside.plays_on(stream):
-                self._without_credit.append(stream)
-            else:
+            elif self.beside.plays_on(group):
                 self._play_on(stream)
+            else:
+                self._without_credit.append(stream)
 
     def _send(self, stream: int) -> None:
         rollout = self._rollouts[stream]
@@ -285,10 +288,6 @@ class Sampler:
         frame, parked = self.stepper.frame, sum(map(len, self._parked))
         return frame.groups // frame.turns - len(self._ready_groups) - parked
 
-    def _over(self) -> bool:
-        """Says whether nothing is to be played any more."""
-        return bool(self.end.over) and (self.beside is None or self.beside.alone)
-
     def _missing(self) -> str:
         """Returns what a sampler that can do nothing waits for."""
         if len(self._without_credit) < len(self._rollouts):
@@ -302,7 +301,7 @@ class Sampler:
         began, self.waits_for = time.monotonic(), why
         may, version = self.end.outbox.may_start, self.policy.version
         credit = any(may(stream, version) for stream in self._without_credit)
-        if self.end.blob is None and not credit and not self._over():
+        if self.end.blob is None and not credit and not (self.end.over and self.beside.alone):
             await self.end.news.wait()
         self.waits_for = ""
         self.end.news.clear()

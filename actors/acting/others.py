@@ -1,7 +1,7 @@
 """Declares what is needed of those who play some of the agents in place of the policy, or learn
 beside it."""
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,24 @@ class OtherLearners(Protocol):
     def alone(self) -> bool:
         """Says whether no policy learns here any more."""
 
+    def skips(self, group: int) -> bool:
+        """Tells whether the policy may not begin an unroll here, and is to act all the same."""
+
     def plays_on(self, group: int) -> bool:
-        """Tells whether a policy that may not begin an unroll is to act all the same, unrecorded,
-        because another learns from this step."""
+        """Tells whether a policy without credit is to act all the same, because another learns from
+        this step."""
+
+
+class _NoOthers:
+    """Stands for no other policy."""
+
+    alone = True
+
+    def skips(self, group: int) -> bool:
+        del group
+        return False
+
+    plays_on = skips
+
+
+NO_OTHERS: Final = _NoOthers()

@@ -17,6 +17,7 @@ from headrace.actors.action_converter import Rows
 from headrace.actors.policies.seats import Seats, sizes, whose_turn
 from headrace.actors.policies.view import View
 from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
+from headrace.learner.spaces import DEAD
 
 # A policy without credit holds the others up so long. Two brokers may each have given the credit
 # that the other policy lacks, so the wait must end; and it must be rare, as its steps are lost.
@@ -45,6 +46,7 @@ class SharedStepper:
         self._turn = whose_turn(stepper.frame.obs["obs"]) if seats[0].turns else None
         self._missing = [0] * groups  # how many have not said what their agents do
         # By group: when the first said so that learns from it; 0 = none has, since its last step.
+        # Where agents take turns: when one of them was shown it.
         self.recorded = [0.0] * groups
         all_views = [View(stepper.frame, one, parts) for one in seats]
         self.views = [
@@ -71,6 +73,10 @@ class SharedStepper:
         """Says whether no policy learns any more."""
         return all(view.over() for view in self.views)
 
+    def learns_beside(self, policy: "PolicyStepper", group: int) -> bool:
+        """Says whether another policy learns in this group."""
+        return any(view.learns(group) for view in self.views if view is not policy)
+
     def start(self) -> None:
         """Begins, once every policy has weights to play with."""
         bells = [view.news for view in self.views if view.news is not None]
@@ -89,6 +95,7 @@ class SharedStepper:
             if self._turn is not None:
                 self._missing[group] = 1
                 seated, place = self._agents[int(self._turn[group])]
+                self.recorded[group] = time.monotonic()
                 seated.show(group, place)
                 continue
             self._missing[group] = len(self._seated)
@@ -132,12 +139,14 @@ class PolicyStepper:
         self.spaces, self.frame, self.over = view.seats.spaces, view.frame, over
         self.beside = shared.stepper.beside
         self.news: asyncio.Event | None = None  # the caller's, from start() on
+        self.may_begin: Callable[[int], bool] = lambda _: False  # it has credit for this group
         self.tell_unrecorded: Callable[[int], object] = lambda _: None  # so many agent steps
         self.settled = asyncio.Event()  # the run is over, and no unroll of it is being written
         self._shared, self._view = shared, view
         self._ready: list[int] = []
         self._unrecorded: set[int] = set()  # groups whose next action is
         self._plays_on: set[int] = set()  # groups whose latest action was
+        self._records: set[int] = set()  # groups whose latest action was recorded
 
     def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self.news = news
@@ -148,8 +157,10 @@ class PolicyStepper:
         self._unrecorded.discard(group)
         if recorded:
             self._plays_on.discard(group)
+            self._records.add(group)
         else:
             self._plays_on.add(group)
+            self._records.discard(group)
             self.tell_unrecorded(0 if self.over() else len(actions))
             if self.over() and len(self._plays_on) == self.frame.groups:
                 self.settled.set()
@@ -164,19 +175,33 @@ class PolicyStepper:
         """Takes what the group's newest step led to, for our agents."""
         self._ready.append(self._view.take(group, place))
 
-    def plays_on(self, group: int) -> bool:
-        """Tells whether the policy is to act though it may not begin an unroll: another learns
-        from this step, and has waited for long enough, or did so before."""
-        at = self._shared.recorded[group]
-        if self.over():
-            unrecorded = True
-        elif group in self._plays_on:
-            unrecorded = at > 0
-        else:
-            unrecorded = at > 0 and time.monotonic() - at > _PATIENCE_S
+    def skips(self, group: int) -> bool:
+        """Tells whether the policy is to act without an unroll whether it has credit or not: its
+        run is over, or it is in the middle of a game of turns that it began to play so."""
+        unrecorded = bool(self.over())
+        if self._view.seats.turns and group in self._plays_on:
+            unrecorded |= not self.frame.flags[self.frame.columns(group)] & DEAD
         if unrecorded:
             self._unrecorded.add(group)
         return unrecorded
+
+    def plays_on(self, group: int) -> bool:
+        """Tells whether the policy, which has no credit, is to act all the same: another learns
+        from this step, and has waited for long enough, or did so before."""
+        shared_group, _ = self._view.place_of(group)
+        at = self._shared.recorded[shared_group]
+        if self._view.seats.turns and not self._shared.learns_beside(self, shared_group):
+            return False
+        patience_s = 0.0 if group in self._plays_on else _PATIENCE_S
+        unrecorded = at > 0 and time.monotonic() - at >= patience_s
+        if unrecorded:
+            self._unrecorded.add(group)
+        return unrecorded
+
+    def learns(self, group: int) -> bool:
+        """Tells whether this policy learns from its latest action in the group, or may from the
+        next game on."""
+        return group in self._records or self.may_begin(group)
 
     @property
     def alone(self) -> bool:

@@ -26,6 +26,7 @@ class Learner(NamedTuple):
     over: Callable[[], object]  # whether its run is
     # Hears of so many agent steps that it has played and no unroll holds.
     unrecorded: Callable[[int], object]
+    may_begin: Callable[[int], bool]  # an unroll of this group; it has credit
 
 
 def share(
@@ -44,13 +45,10 @@ def share(
     configs += [*(config for config, _ in done), *(config for _, config in others)]
     with contextlib.closing(make_any(configs[0])) as env:
         seats = seats_of(env, configs)
-    if seats[0].turns and len(learners) + len(done) > 1:
-        raise EnvError(
-            f"{configs[0].id}: its agents take turns, and only one policy can learn there; say in"
-            " env.others who plays the rest, or let it play all of them"
-        )
     own = seats[: len(learners)]
     envs = _environments(learners, own)
+    if own[0].turns and len(learners) > 1:
+        _check_turns(learners, own)
     # Where agents take turns each environment goes on by itself.
     parts = envs if seats[0].turns else 1
     stepper = make_stepper(
@@ -68,8 +66,20 @@ def share(
         stepper, seats, over=[one.over for one in learners], players=players, parts=parts
     ).views
     for view, one in zip(views, learners, strict=True):
-        view.tell_unrecorded = one.unrecorded
+        view.tell_unrecorded, view.may_begin = one.unrecorded, one.may_begin
     return views
+
+
+def _check_turns(learners: Sequence[Learner], seats: Sequence[Seats]) -> None:
+    """Raises EnvError unless several policies can learn in a game of turns: where an unroll had to
+    wait for two agents, policies would wait for each other."""
+    for one, own in zip(learners, seats, strict=True):
+        if one.columns > 1 or len(own.agents) > 1:
+            raise EnvError(
+                f"{one.run}: in a game of turns in which several policies learn each plays one"
+                f" agent, with unroll.envs = 1 and many actor.groups; it has {one.columns} columns"
+                f" and plays {', '.join(own.agents)}"
+            )
 
 
 def _environments(learners: Sequence[Learner], seats: Sequence[Seats]) -> int:

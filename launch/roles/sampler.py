@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from headrace.actors.acting.others import NO_OTHERS
 from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.batching_wait import BatchingWait
@@ -197,14 +198,24 @@ def build(
         # Groups that supply alike supply whole unrolls.
         max_lag=run.pacing.max_lag if run.pacing.balance == "speed" else MAX_VERSION,
         others=others,
-        beside=shared,
+        beside=shared or NO_OTHERS,
     )
 
 
 def learner(run: run_file.Run, end: SamplerEnd, metrics: SamplerMetrics) -> Learner:
     """Returns the policy of this run, as one that learns in environments that it shares."""
-    over = functools.partial(getattr, end, "over")
-    return Learner(run.run.name, run.env, run.unroll.envs, over, metrics.played_unrecorded)
+
+    def may_begin(stream: int) -> bool:
+        return not end.over and end.outbox.may_start(stream, end.acting)
+
+    return Learner(
+        run.run.name,
+        run.env,
+        run.unroll.envs,
+        over=lambda: end.over,
+        unrecorded=metrics.played_unrecorded,
+        may_begin=may_begin,
+    )
 
 
 def _league(

@@ -59,12 +59,12 @@ def test_who_is_not_trained_plays_all_agents_that_name_it() -> None:
     ]
 
 
-def test_two_policies_cannot_learn_in_a_game_of_turns() -> None:
+def test_what_several_policies_need_in_a_game_of_turns() -> None:
     learners = [
-        Learner(name, config, 1, lambda: "", lambda _: None)
+        Learner(name, config, 2, lambda: "", id, bool)
         for name, config in zip("ab", configs(["first"], ["second"], env="Nim"), strict=True)
     ]
-    with pytest.raises(EnvError, match="its agents take turns, and only one policy can learn"):
+    with pytest.raises(EnvError, match=r"each plays one agent, with .*; it has 2 col"):
         share(learners, ActorConfig(), player=lambda *_: Player(repeat), seed=0, sampler="one")
 
 

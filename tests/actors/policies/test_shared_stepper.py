@@ -216,7 +216,7 @@ def test_each_policy_learns_from_all_that_its_agents_lived_through(
     wanted = [6 * lengths[1], 6 * lengths[0]]  # so both end at the same step
 
     async def story() -> None:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampler.run()) for sampler in game.samplers]
             for end, count in zip(game.ends, wanted, strict=True):
                 end.weights(1)
@@ -250,7 +250,7 @@ def test_a_policy_learns_beside_agents_that_nobody_trains(
     (end,) = game.ends
 
     async def story() -> None:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             task = group.create_task(game.samplers[0].run())
             end.weights(1)
             end.grant(*((stream, 8) for stream in range(game.groups)))
@@ -296,7 +296,7 @@ def test_agents_that_take_turns_with_others_that_nobody_trains(
         others={f"agent_{own + number}": "untrained" for number in range(drawn["others"])},
     )
     (view,) = share(
-        [Learner("cards", env, own * envs, lambda: end.over, lambda _: None)],
+        [Learner("cards", env, own * envs, lambda: end.over, id, bool)],
         ActorConfig(groups=groups, stepping=stepping),
         player=lambda *_: cast(PolicyLike, Remembers()),
         seed=0,
@@ -316,7 +316,7 @@ def test_agents_that_take_turns_with_others_that_nobody_trains(
     )
 
     async def story() -> None:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             task = group.create_task(sampler.run())
             for upto in range(1, 8):
                 end.weights(upto)
@@ -335,6 +335,92 @@ def test_agents_that_take_turns_with_others_that_nobody_trains(
             told = lived_by(unrolls, column)
             assert told == lived[: len(told)]
             assert len(told) >= len(lived) - drawn["length"] - 1
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    lengths=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    grants=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=12),
+    patience_s=st.sampled_from([0.0, 0.003]),
+)
+@settings(max_examples=60, deadline=None)
+def test_two_policies_learn_in_a_game_of_turns(
+    seed: int, lengths: tuple[int, int], grants: list[tuple[int, int]], patience_s: float
+) -> None:
+    """In whatever order credit comes, every unroll that may be played is, and is a piece of what
+    its agent lived through; who plays on unrecorded begins again with a game."""
+    test_turns.ALL.clear()
+    kwargs = {"agents": 2, "seed": seed, "at": "{column}"}
+    configs = [
+        EnvConfig("tests.actors.test_turns:Cards", kwargs, agents=(f"agent_{number}",))
+        for number in range(2)
+    ]
+    ends: list[End] = []
+
+    def learner(kind: int) -> Learner:
+        return Learner(
+            f"{kind}",
+            configs[kind],
+            1,
+            over=lambda: ends[kind].over,
+            unrecorded=id,
+            may_begin=lambda stream: ends[kind].outbox.may_start(stream, 1),
+        )
+
+    views = share(
+        [learner(0), learner(1)],
+        ActorConfig(groups=2, stepping="inline"),
+        player=lambda *_: cast(PolicyLike, Remembers()),
+        seed=0,
+        sampler="one",
+    )
+    samplers = []
+    for view, length in zip(views, lengths, strict=True):
+        ends.append(End(2, view.spaces, length=length, envs=1))
+        samplers.append(
+            Sampler(
+                end=cast(SamplerEnd, ends[-1]),
+                stepper=view,
+                policy=cast(Policy, Counting()),
+                length=length,
+                batching_wait=BatchingWait(limit_s=0.0),
+                crash_budget=CrashBudget("Cards", per_hour=0),
+                metrics=SamplerMetrics(CollectorRegistry()),
+                beside=view,
+            )
+        )
+    patience, look = shared_stepper._PATIENCE_S, shared_stepper._LOOK_EVERY_S
+    shared_stepper._PATIENCE_S, shared_stepper._LOOK_EVERY_S = patience_s, 0.002
+
+    async def story() -> None:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(sampler.run()) for sampler in samplers]
+            given_to: dict[tuple[int, int], int] = defaultdict(int)
+            for end in ends:
+                end.weights(1)
+            for kind, stream in grants:
+                given_to[kind, stream] += 1
+                ends[kind].grant((stream, given_to[kind, stream]))
+                while len(ends[kind].unrolls[stream]) < given_to[kind, stream]:
+                    ends[kind].changed.clear()
+                    await ends[kind].changed.wait()
+            for task in tasks:
+                task.cancel()
+
+    try:
+        asyncio.run(story())
+    finally:
+        views[0].close()
+        shared_stepper._PATIENCE_S, shared_stepper._LOOK_EVERY_S = patience, look
+    for kind, end in enumerate(ends):
+        for stream, unrolls in enumerate(end.unrolls):
+            lived, at = test_turns.ALL[stream].lived[f"agent_{kind}"], 0
+            for unroll in unrolls:
+                steps = pieces(unroll, 0)
+                for first in steps[:1]:
+                    at = lived.index(first, at)
+                assert steps == lived[at : at + len(steps)]
+                at += len(steps)
 
 
 class Remembers(Untrained):
@@ -369,7 +455,7 @@ def test_who_may_not_begin_an_unroll_plays_on_unrecorded(
         view.tell_unrecorded = counts.append
 
     async def story() -> None:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampler.run()) for sampler in game.samplers]
             given_to: dict[tuple[int, int], int] = defaultdict(int)
             for end in game.ends:

@@ -134,6 +134,54 @@ def test_a_policy_has_fixed_agents_and_others_play_the_rest(place: Place, steppi
     assert play.ends() == 0, play.text()
 
 
+GAME = """
+[run]
+name = "game"
+
+[env]
+id = "headrace.actors.envs.toys.several_agents:Nim"
+metrics = ["right"]
+
+[unroll]
+length = 8
+envs = 1
+
+[model]
+hidden = [32]
+
+[algorithm]
+name = "appo"
+
+[pacing]
+batch_unrolls = 16
+
+[actor]
+count = 2
+groups = 16
+
+[stop]
+steps = 8000
+
+[policies.first]
+agents = ["first"]
+
+[policies.second]
+agents = ["second"]
+"""
+
+
+def test_two_policies_play_a_game_of_turns(place: Place) -> None:
+    place.run = place.toml("game.toml", GAME)
+    process = train(place, "--quiet")
+    assert process.ends() == 0, process.text()
+    for name in ("first", "second"):
+        assert exact(place.out / name).env_steps >= 8000
+    play = place.headrace("play", str(place.out), "--episodes", "5")
+    assert play.ends() == 0, play.text()
+    wide = train(place, "--quiet", "--out", str(place.out / "wide"), "--set", "unroll.envs=2")
+    assert wide.ends() == 2 and "each plays one agent" in wide.text()
+
+
 def test_an_unknown_player_is_said_in_a_line(place: Place) -> None:
     place.run = place.toml("nim.toml", FIXED)
     process = place.train("--quiet", "--set", 'env.others={ second = "nowhere" }')
