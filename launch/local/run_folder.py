@@ -1,6 +1,7 @@
 """The folder of a run that `headrace train` begins or continues."""
 
 import shutil
+from pathlib import Path
 
 from headrace.broker import durable
 from headrace.launch.config import starts, unused_keys
@@ -8,18 +9,15 @@ from headrace.launch.config.run_file import ConfigError
 from headrace.learner.models import named_code
 
 
-def check(start: starts.Start) -> None:
-    """Raises ConfigError where the run cannot start in this folder."""
-    there = starts.has_checkpoints(start.out)
-    if there and not start.resume:
+def check(out: Path, *, resume: bool) -> None:
+    """Raises ConfigError where a run cannot start in this folder."""
+    there = starts.has_checkpoints(out)
+    if there and not resume:
         raise ConfigError(
-            f"{start.out} holds a run already: continue it with --resume, or choose another with"
-            " --out"
+            f"{out} holds a run already: continue it with --resume, or choose another with --out"
         )
-    if start.resume and not there:
-        raise ConfigError(
-            f"nothing to resume in {start.out}: it has no checkpoints; leave out --resume"
-        )
+    if resume and not there:
+        raise ConfigError(f"nothing to resume in {out}: it has no checkpoints; leave out --resume")
 
 
 def prepare(start: starts.Start) -> None:

@@ -67,7 +67,7 @@ def train(start: starts.Start, options: Options) -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     if not options.endpoint:
-        run_folder.check(start)
+        run_folder.check(out, resume=start.resume)
     options = replace(options, evaluate=evaluates(run, options.evaluate), web=web_port(options.web))
     evaluators = ["evaluator"] * bool(options.evaluate)
     for name in run.log.sinks:

@@ -31,7 +31,7 @@ def debug(start: starts.Start, *, record: bool, evaluate: bool) -> int:
     run, out = start.run, start.out
     if wrong := _unable(start, record=record, evaluate=evaluate):
         raise run_file.ConfigError(wrong)
-    run_folder.check(start)
+    run_folder.check(out, resume=start.resume)
     logs.start("train")
     torch.set_num_threads(1)
     with folder_lock.lock_folder(out, "train", patience_s=0.0):

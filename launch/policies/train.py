@@ -7,6 +7,7 @@ fork a process for each run  ->  fork samplers  ->  watch, restart  ->  when all
 samplers end
 """
 
+import copy
 import importlib
 import logging
 import os
@@ -19,9 +20,10 @@ from pathlib import Path
 
 from headrace.broker import durable
 from headrace.launch.config import allowed_code, keyring, run_file, starts
+from headrace.launch.config.run_file import ConfigError
 from headrace.launch.local import run_folder
 from headrace.launch.local import train as one_run
-from headrace.launch.local.child_plans import actor_seed
+from headrace.launch.local.child_plans import actor_seed, web_port
 from headrace.launch.local.children import Child, Children, GaveUpError, Plan
 from headrace.launch.policies.split import PolicyRun
 from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
@@ -78,18 +80,29 @@ def train(policies: Sequence[PolicyRun], out: Path, options: Options) -> int:
         ]
         learning = [one for one in found if not (options.resume and _is_done(one))]
         for one in learning:  # before there are samplers, which write there too
-            run_folder.check(one.start)
             run_folder.prepare(one.start)
         return _Several(out, found, learning, options, asked).run() if learning else runtime.OK
 
 
 def _policy(one: PolicyRun, out: Path, endpoint: str, number: int, options: Options) -> _Policy:
-    path = out / f"{one.name}.toml"
-    run_file.build({**one.tables}, one.sets, source=path.name)
-    durable.write(path, run_file.text(one.tables, head=_HEAD))
-    start = starts.begin(str(path), one.sets, out / one.name, resume=options.resume)
-    web = options.web
-    return _Policy(one.name, start, endpoint, web + number if web else web)
+    """Writes the policy's run file; returns its start. ConfigError for what cannot be."""
+    path, folder = out / f"{one.name}.toml", out / one.name
+    if (out / starts.RUN).exists():
+        raise ConfigError(f"{out} holds the run of one policy; choose another with --out")
+    run_folder.check(folder, resume=options.resume)
+    run = run_file.build(copy.deepcopy(one.tables), one.sets, source=path.name)
+    if run.stop.evaluated:
+        raise ConfigError(
+            f"{one.name}: stop.metric = {run.stop.metric!r}: no evaluations are made beside a run"
+            " of several policies; let training reach the goal"
+        )
+    try:
+        durable.write(path, run_file.text(one.tables, head=_HEAD))
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    start = starts.begin(str(path), one.sets, folder, resume=options.resume)
+    web = None if options.web is None else web_port(options.web and options.web + number)
+    return _Policy(one.name, start, endpoint, web)
 
 
 def _is_done(one: _Policy) -> bool:
@@ -138,6 +151,8 @@ class _Several:
     def _start(self) -> bool:
         """Starts all processes; False = asked to stop before all were started."""
         for one in self.policies:
+            if one.web is not None and not self.options.quiet:
+                print(f"{one.name}: page http://127.0.0.1:{one.web}/", file=sys.stderr)  # noqa: T201
             self.runs.append(self.children.fork(*self._run_of(one)))
         count = self.policies[0].start.run.actor.count
         plans = [self._sampler(index) for index in range(count)]
@@ -256,7 +271,9 @@ class _Several:
         for one in () if self.options.quiet else self.policies:
             words = last_words(one.name, one.start.run, one.out, result["policies"][one.name])
             print(words, file=sys.stderr)  # noqa: T201
-        return max((abs(status or 0) for status in statuses), default=runtime.LIMIT)
+        return max(
+            runtime.OUR_FAULT if status is None or status < 0 else status for status in statuses
+        )
 
 
 def _import_sampler() -> None:

@@ -31,10 +31,13 @@ class Views(contextlib.ExitStack):
             self._shown.append((client, view))
 
     def show(self) -> None:
-        for client, view in self._shown:
+        for shown in list(self._shown):
+            client, view = shown
             client.ask()
             client.receive()
             view.show(client.status)
+            if client.status.get("over"):  # that it is over is said once
+                self._shown.remove(shown)
 
 
 def summarise(name: str, out: Path, policies: Sequence[str]) -> dict[str, Any]:

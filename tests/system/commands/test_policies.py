@@ -199,6 +199,31 @@ def test_a_run_of_several_policies_goes_on(place: Place) -> None:
         assert exact(place.out / name).env_steps >= before[name] + 2500
 
 
+def test_it_ends_when_asked_and_leaves_nothing_behind(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS.replace("steps = 6000", "steps = 10_000_000"))
+    process = train(place)
+    folders = [place.out / name for name in POLICIES]
+    until(lambda: all(trained(folder / "ledger") >= 20 for folder in folders), "both are trained")
+    process.signal(signal.SIGINT)
+    assert process.ends() == 3, process.text()
+    place.nothing_is_left(timeout_s=10)
+    for folder in folders:
+        assert exact(folder).in_flight == 0
+    assert place.summary()["stop_reason"] == "stopped"
+
+
+def test_where_several_policies_cannot_be_trained(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    goal = train(place, "--set", "stop.metric=evaluation", "--set", "stop.return=1")
+    assert goal.ends() == 2 and "no evaluations are made beside a run of several" in goal.text()
+    nothing = train(place, "--resume")
+    assert nothing.ends() == 2 and "nothing to resume" in nothing.text()
+    place.out.mkdir(exist_ok=True)
+    (place.out / "run.toml").touch()
+    other = train(place)
+    assert other.ends() == 2 and "holds the run of one policy" in other.text()
+
+
 def test_what_is_done_plays_on_when_the_others_are_continued(place: Place) -> None:
     place.run = place.toml("signals.toml", SIGNALS)
     sets = ("--set", "policies.speaker.stop.steps=2000")
