@@ -133,9 +133,9 @@ MAY_IMPORT = {
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
     "launch/one_process": (
-        "actors actors/envs actors/stepping broker/journal broker/peers broker/protocol "
-        "broker/weights launch/config launch/local launch/process launch/roles learner "
-        "learner/algorithms learner/batches learner/models"
+        "actors actors/envs actors/policies actors/stepping broker/journal broker/peers "
+        "broker/protocol broker/weights launch/config launch/local launch/process launch/roles "
+        "learner learner/algorithms learner/batches learner/models"
     ),
     "launch/on_ray": (
         "broker broker/peers broker/security launch/config launch/node launch/process"

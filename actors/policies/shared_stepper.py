@@ -137,7 +137,8 @@ class PolicyStepper:
 
     def __init__(self, shared: SharedStepper, view: View, over: Callable[[], object]) -> None:
         self.spaces, self.frame, self.over = view.seats.spaces, view.frame, over
-        self.beside = shared.stepper.beside
+        self.whole = shared.stepper  # steps the environments, for all policies
+        self.beside = self.whole.beside
         self.news: asyncio.Event | None = None  # the caller's, from start() on
         self.may_begin: Callable[[int], bool] = lambda _: False  # it has credit for this group
         self.tell_unrecorded: Callable[[int], object] = lambda _: None  # so many agent steps
@@ -210,7 +211,7 @@ class PolicyStepper:
 
     def failures(self) -> list[EnvFailure]:
         """Returns the restarts since the last call, to whichever policy asks first."""
-        return self._shared.stepper.failures()
+        return self.whole.failures()
 
     def close(self) -> None:
         self._shared.close()

@@ -73,6 +73,10 @@ class LocalBroker:
 def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 15.0) -> dict[str, Any]:
     """Measures one sampler; the first third of the time is warm-up."""
     run = run_file.load(name, sets)
+    if run.env.agents:
+        raise run_file.ConfigError(
+            f"{name}: env.agents: what a part of the agents could reach is not known; measure all"
+        )
     runtime.keep_memory()
     output.parameters(
         run=name,

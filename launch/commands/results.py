@@ -27,11 +27,12 @@ def _play_arguments(play: argparse.ArgumentParser) -> None:
 
 
 def _play(given: argparse.Namespace) -> int:
+    from headrace.launch.config import starts
     from headrace.launch.policies import play as policies
     from headrace.launch.results import play
 
     logs.start("play", quiet=True)
-    played = policies.play_all if policies.folders(given.folder) else play.play
+    played = policies.play_all if starts.policy_folders(given.folder) else play.play
     return played(
         given.folder,
         which=given.checkpoint,

@@ -90,10 +90,19 @@ def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
     return next(folder for folder in folders if not (folder / "checkpoints").exists())
 
 
+def policy_folders(out: Path) -> list[Path]:
+    """Returns the folders of the policies that were trained in this one; empty = it is a run of one
+    policy, or of none."""
+    found = sorted(path.parent for path in out.glob(f"*/{RUN}"))
+    return [folder for folder in found if folder.with_suffix(".toml").is_file()]
+
+
 def load_kept(out: Path, sets: Sequence[str] = ()) -> run_file.Run:
     """Returns the run that a run's folder holds; ConfigError when there is none."""
     held = out / RUN
     if not held.is_file():
+        if several := ", ".join(map(str, policy_folders(out))):
+            raise run_file.ConfigError(f"{out} holds several runs, name one of them: {several}")
         raise run_file.ConfigError(
             f"{out} holds no run: it has no {RUN}; name the folder that headrace train wrote"
         )

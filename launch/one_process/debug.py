@@ -12,6 +12,7 @@ import torch
 
 from headrace.actors import users_code
 from headrace.actors.envs import envpool
+from headrace.actors.policies.shared_stepper import PolicyStepper
 from headrace.actors.stepping.inline import InlineStepper
 from headrace.actors.stepping.stepper import EnvFailure
 from headrace.launch.config import run_file, starts
@@ -55,8 +56,11 @@ def _train(run: run_file.Run, start: starts.Start) -> int:
         parts = without_broker.parts(run, source, start.out, seed=run.run.seed)
     except ValueError as error:  # of a network that cannot be made
         raise run_file.ConfigError(str(error)) from error
-    if isinstance(source.stepper, InlineStepper):
-        source.stepper.on_failure = _raise
+    stepper = source.stepper
+    if isinstance(stepper, PolicyStepper):
+        stepper = stepper.whole
+    if isinstance(stepper, InlineStepper):
+        stepper.on_failure = _raise
     reason = source.serve(lambda: train(parts))
     seconds = parts.clock()
     learner_report.write(start.out, parts.progress, reason, seconds=seconds, device="cpu")

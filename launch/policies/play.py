@@ -14,17 +14,9 @@ from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run, play
 
 
-def folders(run_dir: Path) -> list[Path]:
-    """Returns the folders of the policies that were trained in this one; empty = it is a run of one
-    policy, or of none."""
-    if (run_dir / starts.RUN).exists():
-        return []
-    return sorted(path.parent for path in run_dir.glob(f"*/{starts.RUN}"))
-
-
 def play_all(run_dir: Path, *, which: str | None, video: Path | None, **how: Any) -> int:
     """Plays the episodes once for the score of each policy; returns the exit status."""
-    found = folders(run_dir)
+    found = starts.policy_folders(run_dir)
     if which is not None and which.isdecimal():
         raise ConfigError("--checkpoint: each policy has versions of its own; best or newest")
     seated = _seated([loaded_run.load(folder, which) for folder in found])

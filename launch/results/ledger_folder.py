@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headrace.launch.config import run_file
+from headrace.launch.config import run_file, starts
 
 
 def ledger_folder(folder: Path, *, files: str, missing: str) -> Path:
@@ -13,4 +13,6 @@ def ledger_folder(folder: Path, *, files: str, missing: str) -> Path:
     for found in (folder / "ledger", folder):
         if any(found.glob(files)):
             return found
+    if several := ", ".join(map(str, starts.policy_folders(folder))):
+        raise run_file.ConfigError(f"{folder} holds several runs, name one of them: {several}")
     raise run_file.ConfigError(f"{folder} {missing}")

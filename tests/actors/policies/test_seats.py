@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headrace.actors.acting.opponents import Player
 from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.envs.make import probe
+from headrace.actors.envs.make import make_any, probe
 from headrace.actors.envs.toys.several_agents import Nim, Signals
 from headrace.actors.evaluator import Seated, play
 from headrace.actors.policies.seats import seats_of, untrained
@@ -66,6 +66,30 @@ def test_what_several_policies_need_in_a_game_of_turns() -> None:
     ]
     with pytest.raises(EnvError, match=r"each plays one agent, with .*; it has 2 col"):
         share(learners, ActorConfig(), player=lambda *_: Player(repeat), seed=0, sampler="one")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ((4, 6), "unroll.envs = 6, and each of its 4 agents is a column; set it to 4"),
+        ((4, 8), "must be the same multiple of each policy's agents; there is a: 4 for 1 agents"),
+    ],
+)
+def test_an_unroll_holds_as_many_environments_for_each(
+    columns: tuple[int, int], words: str
+) -> None:
+    own = configs(["speaker"], ["listener_*"], listeners=4)
+    learners = [
+        Learner(name, config, count, lambda: "", id, bool)
+        for name, config, count in zip("ab", own, columns, strict=True)
+    ]
+    with pytest.raises(EnvError, match=words):
+        share(learners, ActorConfig(), player=lambda *_: Player(repeat), seed=0, sampler="one")
+
+
+def test_one_agent_is_not_shared() -> None:
+    with pytest.raises(EnvError, match="has one agent, and"):
+        seats_of(make_any(EnvConfig("CartPole-v1")), configs(["a"], ["b"]))
 
 
 def repeat(seen: dict[str, NDArray[Any]], count: int) -> NDArray[Any]:

@@ -392,4 +392,4 @@ def test_training_speaks_to_people(tmp_path: Path) -> None:
         env={**os.environ, logs.VARIABLE: "json"},
     )
     assert done.returncode == 2
-    assert " train ERROR " in done.stderr
+    assert done.stderr.startswith("headrace: ") and "holds a run already" in done.stderr
