@@ -91,14 +91,12 @@ class SharedStepper:
         if ready:
             self._ring(asks)
         for group in ready:
-            self.recorded[group] = 0.0
             if self._turn is not None:
-                self._missing[group] = 1
+                self._missing[group], self.recorded[group] = 1, time.monotonic()
                 seated, place = self._agents[int(self._turn[group])]
-                self.recorded[group] = time.monotonic()
                 seated.show(group, place)
                 continue
-            self._missing[group] = len(self._seated)
+            self._missing[group], self.recorded[group] = len(self._seated), 0.0
             for seated in self._seated:
                 seated.show(group)
 
@@ -146,8 +144,7 @@ class PolicyStepper:
         self._shared, self._view = shared, view
         self._ready: list[int] = []
         self._unrecorded: set[int] = set()  # groups whose next action is
-        self._plays_on: set[int] = set()  # groups whose latest action was
-        self._records: set[int] = set()  # groups whose latest action was recorded
+        self._recorded: dict[int, bool] = {}  # by group: whether its latest action was
 
     def start(self, news: asyncio.Event, _reply: ThreadReply | None = None) -> None:
         self.news = news
@@ -156,15 +153,11 @@ class PolicyStepper:
     def send(self, group: int, actions: Rows) -> None:
         recorded = group not in self._unrecorded
         self._unrecorded.discard(group)
-        if recorded:
-            self._plays_on.discard(group)
-            self._records.add(group)
-        else:
-            self._plays_on.add(group)
-            self._records.discard(group)
-            self.tell_unrecorded(0 if self.over() else len(actions))
-            if self.over() and len(self._plays_on) == self.frame.groups:
-                self.settled.set()
+        self._recorded[group] = recorded
+        if not recorded and not self.over():
+            self.tell_unrecorded(len(actions))
+        elif not recorded and [*self._recorded.values()] == [False] * self.frame.groups:
+            self.settled.set()
         self._shared.send(self._view, group, actions, recorded=recorded)
 
     def ready(self) -> list[int]:
@@ -180,7 +173,7 @@ class PolicyStepper:
         """Tells whether the policy is to act without an unroll whether it has credit or not: its
         run is over, or it is in the middle of a game of turns that it began to play so."""
         unrecorded = bool(self.over())
-        if self._view.seats.turns and group in self._plays_on:
+        if self._view.seats.turns and self._played_on(group):
             unrecorded |= not self.frame.flags[self.frame.columns(group)] & DEAD
         if unrecorded:
             self._unrecorded.add(group)
@@ -193,7 +186,7 @@ class PolicyStepper:
         at = self._shared.recorded[shared_group]
         if self._view.seats.turns and not self._shared.learns_beside(self, shared_group):
             return False
-        patience_s = 0.0 if group in self._plays_on else _PATIENCE_S
+        patience_s = 0.0 if self._played_on(group) else _PATIENCE_S
         unrecorded = at > 0 and time.monotonic() - at >= patience_s
         if unrecorded:
             self._unrecorded.add(group)
@@ -202,7 +195,11 @@ class PolicyStepper:
     def learns(self, group: int) -> bool:
         """Tells whether this policy learns from its latest action in the group, or may from the
         next game on."""
-        return group in self._records or self.may_begin(group)
+        return self._recorded.get(group, False) or self.may_begin(group)
+
+    def _played_on(self, group: int) -> bool:
+        """Tells whether it acted in this group, and its latest action was not recorded."""
+        return not self._recorded.get(group, True)
 
     @property
     def alone(self) -> bool:

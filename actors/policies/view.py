@@ -1,4 +1,4 @@
-"""One policy's agents in a frame of shared environments, as a frame of their own."""
+"""Shows one policy's agents of shared environments in a frame of their own."""
 
 from typing import Any
 

@@ -144,6 +144,18 @@ def check(run: Run) -> None:
             f"pacing.max_lag_hard is {run.pacing.max_lag_hard}; it must be above pacing.max_lag,"
             f" {run.pacing.max_lag}, or ordinary unrolls would be settled as stale"
         )
+    for place, given in (
+        ("league.share", run.league.share),
+        ("evaluate.against", run.evaluate.against),
+        ("env.curriculum", run.env.curriculum),
+    ):
+        if given and run.env.agents:
+            raise ConfigError(
+                f"{place} needs a policy that plays all agents; env.agents names only"
+                f" {', '.join(run.env.agents)}"
+            )
+    if run.env.others and not run.env.agents:
+        raise ConfigError("env.others says who plays the other agents; name its own in env.agents")
     if run.broker.lease_s <= run.broker.beat_s:
         raise ConfigError(
             f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"

@@ -166,8 +166,6 @@ def _check_agreement(runs: Sequence[Run]) -> None:
     """Raises ConfigError unless these runs can be played in the same environments."""
     first = runs[0]
     for run in runs:
-        if run.env.curriculum:
-            raise ConfigError(f"{run.run.name}: env.curriculum: these environments are not its own")
         for section, ours, theirs in (
             ("env", _common(first.env), _common(run.env)),
             ("actor", msgspec.to_builtins(first.actor), msgspec.to_builtins(run.actor)),

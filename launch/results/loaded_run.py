@@ -190,8 +190,6 @@ def seated_others(
     """Returns who plays the agents that env.agents does not name, as env.others says."""
     if not env.agents and not env.others:
         return []
-    if how.against:
-        raise ConfigError("evaluate.against: env.others says who plays the other agents")
     named = untrained(env)
     with contextlib.closing(make_any(env)) as made:
         _, *seats = seats_of(made, [env, *(config for _, config in named)])

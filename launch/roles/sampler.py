@@ -179,8 +179,6 @@ def build(
         precision=run.actor.precision,
         explore=run.actor.explore,
     )
-    if shared is not None and run.league.share:
-        raise run_file.ConfigError(f"{run.run.name}: league.share needs a policy that plays all")
     others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
     # One sampler of one group without lag is the same run again, in whatever order its parts come.

@@ -209,8 +209,8 @@ async def until(end: End, wanted: int) -> None:
 def test_each_policy_learns_from_all_that_its_agents_lived_through(
     stepping: Stepping, seed: int, counts: tuple[int, int], lengths: tuple[int, int]
 ) -> None:
-    """Whoever waits for whom, no step is missing, double, or another's; nobody needs the clock to
-    be woken."""
+    """Checks that no step is missing, double, or another's, whoever waits for whom, and that nobody
+    needs the clock to be woken."""
     game = Game(stepping, seed, counts, lengths)
     look_every_s, shared_stepper._LOOK_EVERY_S = shared_stepper._LOOK_EVERY_S, 3600.0
     wanted = [6 * lengths[1], 6 * lengths[0]]  # so both end at the same step
@@ -245,7 +245,7 @@ def test_each_policy_learns_from_all_that_its_agents_lived_through(
 def test_a_policy_learns_beside_agents_that_nobody_trains(
     seed: int, counts: tuple[int, int], length: int
 ) -> None:
-    """What these did is what their player chose, by what each of them saw."""
+    """Checks that these did what their player chose, by what each of them saw."""
     game = Game("inline", seed, counts, (length,))
     (end,) = game.ends
 

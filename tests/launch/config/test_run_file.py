@@ -48,6 +48,20 @@ def test_every_shipped_run_loads_under_its_own_name(name: str) -> None:
     assert run_file.load(name).run.name == name
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("league.share=0.5", "league.share needs a policy that plays all agents"),
+        ("evaluate.against=random", "evaluate.against needs a policy that plays all agents"),
+        ("env.curriculum=own:harder", "env.curriculum needs a policy that plays all agents"),
+        ("env.agents=[]", "name its own in env.agents"),
+    ],
+)
+def test_a_policy_of_some_agents_cannot_have_what_needs_all(setting: str, words: str) -> None:
+    seated = ('env.agents=["a"]', 'env.others={ b = "random" }')
+    assert words in refusal("nim", *seated, setting)
+
+
 def test_both_cartpole_runs_are_shipped() -> None:
     assert {"cartpole", "cartpole-vector"} <= set(run_file.shipped())
 
