@@ -128,7 +128,7 @@ MAY_IMPORT = {
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/acting actors/envs actors/policies broker broker/peers launch/config "
+        "actors actors/acting actors/policies broker broker/peers launch/config "
         "launch/local launch/monitor launch/process launch/results launch/roles"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",

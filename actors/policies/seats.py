@@ -5,6 +5,7 @@ observation is a piece of memory, in which each policy has a frame for its own a
 action holds the rows that the policies chose, one after another.
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from headrace.actors.config import EnvConfig
 from headrace.actors.envs.agents.kinds import has_agents, takes_turns
 from headrace.actors.envs.agents.parallel import own_agents
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.envs.make import spaces_of_any
+from headrace.actors.envs.make import make_any, spaces_of_any
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import Spaces
 
@@ -77,6 +78,16 @@ def seats_of(env: Any, configs: Sequence[EnvConfig]) -> list[Seats]:
             " in env.others who plays them; a sampler of several policies needs one --broker each"
         )
     return found
+
+
+def seated(configs: Sequence[EnvConfig]) -> tuple[list[Seats], list[tuple[str, Seats]]]:
+    """Makes the environment once; returns its part that each section names, and the parts of agents
+    that nobody trains with who plays them."""
+    named = untrained(configs[0])
+    with contextlib.closing(make_any(configs[0])) as env:
+        seats = seats_of(env, [*configs, *(config for _, config in named)])
+    players = [name for name, _ in named]
+    return seats[: len(configs)], [*zip(players, seats[len(configs) :], strict=True)]
 
 
 def untrained(config: EnvConfig) -> list[tuple[str, EnvConfig]]:

@@ -1,6 +1,5 @@
 """Makes the environments that policies share, among themselves or with who is not trained."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,9 +8,8 @@ import msgspec
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import ActorConfig, EnvConfig
 from headrace.actors.envs.convert import EnvError
-from headrace.actors.envs.make import make_any
 from headrace.actors.policies.joint_env import joint_config
-from headrace.actors.policies.seats import Seats, seats_of, untrained
+from headrace.actors.policies.seats import Seats, seated
 from headrace.actors.policies.shared_stepper import PolicyStepper, SharedStepper
 from headrace.actors.stepping.choose import make_stepper
 from headrace.learner.spaces import Spaces
@@ -40,12 +38,9 @@ def share(
 ) -> list[PolicyStepper]:
     """Returns a stepper for each policy. `player`: makes who plays, by a value of env.others, what
     has these spaces. `done`: policies that learn no more, and play on."""
-    configs = [one.env for one in learners]
-    others = untrained(configs[0])
-    configs += [*(config for config, _ in done), *(config for _, config in others)]
-    with contextlib.closing(make_any(configs[0])) as env:
-        seats = seats_of(env, configs)
+    seats, others = seated([*(one.env for one in learners), *(config for config, _ in done)])
     own = seats[: len(learners)]
+    seats += [theirs for _, theirs in others]
     envs = _environments(learners, own)
     if own[0].turns and len(learners) > 1:
         _check_turns(learners, own)
@@ -53,15 +48,13 @@ def share(
     parts = envs if seats[0].turns else 1
     stepper = make_stepper(
         msgspec.structs.replace(actor, groups=actor.groups * parts),
-        joint_config(configs),
+        joint_config([one.config for one in seats]),
         envs=envs // parts,
         seed=seed,
         sampler=sampler,
         whole=True,
     )
-    players = [one for _, one in done]
-    for (name, _), theirs in zip(others, seats[len(own) + len(done) :], strict=True):
-        players.append(player(name, theirs.spaces))
+    players = [one for _, one in done] + [player(name, own.spaces) for name, own in others]
     views = SharedStepper(
         stepper, seats, over=[one.over for one in learners], players=players, parts=parts
     ).views

@@ -1,13 +1,11 @@
 """`headrace play` of a run of several policies: all of them, in the same episodes."""
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.actors.envs.make import make_any
 from headrace.actors.evaluator import Seated
-from headrace.actors.policies.seats import seats_of, untrained
+from headrace.actors.policies.seats import seated
 from headrace.launch.config import starts
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.process import runtime
@@ -28,17 +26,9 @@ def play_all(run_dir: Path, *, which: str | None, video: Path | None, **how: Any
 
 def _seated(policies: Sequence[loaded_run.LoadedRun]) -> list[Seated]:
     """Returns who plays: first these policies, then those that nobody trains."""
-    configs = [one.run.env for one in policies]
-    named = untrained(configs[0])
-    with contextlib.closing(make_any(configs[0])) as env:
-        seats = seats_of(env, [*configs, *(config for _, config in named)])
-    players = [
-        *(loaded_run.policy_of(one, seed=number) for number, one in enumerate(policies, start=1)),
-        *(
-            loaded_run.named_player("env.others", name, own.spaces, seed=0)
-            for (name, _), own in zip(named, seats[len(policies) :], strict=True)
-        ),
+    seats, others = seated([one.run.env for one in policies])
+    own = [
+        Seated(loaded_run.policy_of(one, seed=number), mine.spaces, mine.agents)
+        for number, (one, mine) in enumerate(zip(policies, seats, strict=True), start=1)
     ]
-    return [
-        Seated(player, own.spaces, own.agents) for player, own in zip(players, seats, strict=True)
-    ]
+    return own + loaded_run.untrained_players(others, seed=0)

@@ -17,14 +17,14 @@ from headrace.actors.policies.shared_stepper import PolicyStepper
 from headrace.actors.policies.sharing import share
 from headrace.actors.sampler import Sampler
 from headrace.broker.peers.sampler import SamplerEnd
-from headrace.launch.config import allowed_code, keyring, shared_run, starts
+from headrace.launch.config import allowed_code, starts
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
 from headrace.launch.results.loaded_run import Check, named_player
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
-from headrace.launch.roles.sampler import SamplerReading, build, learner
+from headrace.launch.roles.sampler import SamplerReading, build, learner, open_end, told_run
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +47,6 @@ class _Player:
     def __post_init__(self) -> None:
         self.reading = SamplerReading(self.end, self.metrics)
 
-    async def told(self) -> Run:
-        """Waits for the run that its broker tells, and checks it."""
-        while self.end.run is None:
-            self.end.news.clear()
-            await self.end.news.wait()
-        actor = {**self.end.run["actor"], **self.options.sets}
-        run = shared_run.from_shared({**self.end.run, "actor": actor})
-        allowed_code.check(run, allowed_code.allowed(self.options.allow))
-        self.end.journal.trace(run.unroll.trace_every)
-        return run
-
 
 @logs.one_line_errors(ValueError)  # of a network that cannot be made, or makes no numbers
 def sample(peers: Sequence[PeerOptions], *, seed: int, done: Sequence[Path] = ()) -> int:
@@ -77,28 +66,18 @@ def sample(peers: Sequence[PeerOptions], *, seed: int, done: Sequence[Path] = ()
 def _open(stack: contextlib.ExitStack, options: PeerOptions) -> _Player:
     role = stack.enter_context(Role("actor", name=options.name))
     metrics = SamplerMetrics(role.registry)
-    end = SamplerEnd(
-        options.broker,
-        name=options.name,
-        inc=role.inc,
-        context=role.context,
-        journal=role.open_journal(options.ledger),
-        key=keyring.from_file(options.key, "actor"),
-    )
-    role.attach(end, options)
-    return _Player(options, role, end, metrics)
+    return _Player(options, role, open_end(role, options), metrics)
 
 
 async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -> None:
+    allow = [name for one in players for name in one.options.allow]
+    check = functools.partial(allowed_code.check, prefixes=allowed_code.allowed(allow))
     async with asyncio.TaskGroup() as group:
         links = [group.create_task(one.end.serve(), name="link") for one in players]
         watch = group.create_task(players[0].role.watch(_reading(players)).loop(), name="notify")
         leaves: list[asyncio.Task[None]] = []
-        runs = [await one.told() for one in players]
+        runs = [await told_run(one.end, one.options, check) for one in players]
         _check_agreement(runs)
-        check = functools.partial(
-            allowed_code.check, prefixes=allowed_code.allowed(players[0].options.allow)
-        )
         views = share(
             [learner(run, one.end, one.metrics) for run, one in zip(runs, players, strict=True)],
             runs[0].actor,

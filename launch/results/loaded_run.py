@@ -5,9 +5,8 @@ best/                the checkpoints that an evaluator found best, where there w
 checkpoints/         the learner's
 """
 
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,9 +17,8 @@ from headrace.actors.acting.opponents import RANDOM, player
 from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig, names_code
-from headrace.actors.envs.make import make_any
 from headrace.actors.evaluator import Seated
-from headrace.actors.policies.seats import seats_of, untrained
+from headrace.actors.policies.seats import Seats, seated
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
@@ -190,14 +188,16 @@ def seated_others(
     """Returns who plays the agents that env.agents does not name, as env.others says."""
     if not env.agents and not env.others:
         return []
-    named = untrained(env)
-    with contextlib.closing(make_any(env)) as made:
-        _, *seats = seats_of(made, [env, *(config for _, config in named)])
+    return untrained_players(seated([env])[1], how.seed, check)
+
+
+def untrained_players(
+    others: Sequence[tuple[str, Seats]], seed: int, check: Check = lambda _: None
+) -> list[Seated]:
+    """Returns who plays agents that nobody trains, by the names in env.others."""
     return [
-        Seated(
-            named_player("env.others", name, one.spaces, how.seed, check), one.spaces, one.agents
-        )
-        for (name, _), one in zip(named, seats, strict=True)
+        Seated(named_player("env.others", name, own.spaces, seed, check), own.spaces, own.agents)
+        for name, own in others
     ]
 
 

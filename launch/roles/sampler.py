@@ -4,10 +4,8 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -49,60 +47,61 @@ def sample(
     """Samples until SIGTERM, or until the run is over. `shelf`: where a relay of this machine puts
     weights; `sender`: the connection to its node."""
     descriptors.for_peer("a sampler")
-    key = keyring.from_file(options.key, "actor")
-    prefixes = allowing.allowed(options.allow)
 
     async def main() -> int:
         with Role("actor", name=options.name) as role:
             metrics = SamplerMetrics(role.registry)
-            end = SamplerEnd(
-                options.broker,
-                name=options.name,
-                inc=role.inc,
-                context=role.context,
-                journal=role.open_journal(options.ledger),
-                key=key,
-                shelf=shelf,
-            )
-            role.attach(end, options)
-            await _sample(
-                role,
-                end,
-                seed=seed,
-                sets=options.sets,
-                metrics=metrics,
-                prefixes=prefixes,
-                sender=sender,
-            )
+            end = open_end(role, options, shelf)
+            await _sample(role, end, options, seed=seed, metrics=metrics, sender=sender)
         return runtime.OK
 
     return runtime.run_async(main)
 
 
+def open_end(role: Role, options: PeerOptions, shelf: Path | None = None) -> SamplerEnd:
+    """Returns the end that speaks with the broker, and serves its metrics."""
+    end = SamplerEnd(
+        options.broker,
+        name=options.name,
+        inc=role.inc,
+        context=role.context,
+        journal=role.open_journal(options.ledger),
+        key=keyring.from_file(options.key, "actor"),
+        shelf=shelf,
+    )
+    role.attach(end, options)
+    return end
+
+
+async def told_run(end: SamplerEnd, options: PeerOptions, check: Check) -> run_file.Run:
+    """Waits for the run that the broker tells, and checks it."""
+    while end.run is None:
+        end.news.clear()
+        await end.news.wait()
+    run = shared_run.from_shared({**end.run, "actor": {**end.run["actor"], **options.sets}})
+    check(run)
+    end.journal.trace(run.unroll.trace_every)
+    return run
+
+
 async def _sample(
     role: Role,
     end: SamplerEnd,
+    options: PeerOptions,
     *,
     seed: int,
-    sets: Mapping[str, Any],
     metrics: SamplerMetrics,
-    prefixes: Sequence[str],
     sender: ReportSender | None = None,
 ) -> None:
+    check = functools.partial(allowing.check, prefixes=allowing.allowed(options.allow))
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
         reading = SamplerReading(end, metrics)
         watch = group.create_task(role.watch(reading).loop(), name="notify")
-        while end.run is None:
-            end.news.clear()
-            await end.news.wait()
-        run = shared_run.from_shared({**end.run, "actor": {**end.run["actor"], **sets}})
-        allowing.check(run, prefixes)
+        run = await told_run(end, options, check)
         logs.set_identity(run=run.run.name)
-        end.journal.trace(run.unroll.trace_every)
         figures = functools.partial(_figures, end, run.actor.drain_s)
         telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
-        check = functools.partial(allowing.check, prefixes=prefixes)
         reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics, check=check)
         try:
             await sampler.run()

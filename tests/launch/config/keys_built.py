@@ -35,6 +35,7 @@ from headrace.launch.roles import (
 )
 from headrace.launch.roles import sampler as actor
 from headrace.launch.roles.evaluation_results import EvaluationResults
+from headrace.launch.roles.options import PeerOptions
 from headrace.launch.search import search
 from headrace.learner.models.build import build
 from headrace.learner.ranks import Ranks
@@ -126,11 +127,8 @@ def drained(run: run_file.Run, _: Path) -> Any:
         mock.patch.object(actor, "build", lambda *_, **__: made),
         contextlib.suppress(asyncio.CancelledError),
     ):
-        asyncio.run(
-            actor._sample(
-                role, end, seed=1, sets={}, metrics=mock.Mock(), prefixes=allowed_code.names(run)
-            )
-        )
+        options = PeerOptions("ipc:///x", "one", allow=allowed_code.names(run))
+        asyncio.run(actor._sample(role, end, options, seed=1, metrics=mock.Mock()))
     return waits.call_args, end.journal.trace.call_args
 
 
