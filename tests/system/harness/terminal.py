@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.system.conftest import LONG_S
+from tests.system.conftest import PATIENCE_S
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]")
 
@@ -38,7 +38,7 @@ class Terminal:
         os.close(theirs)
         self.said = ""
 
-    def says(self, pattern: str, *, timeout_s: float = LONG_S) -> re.Match[str]:
+    def says(self, pattern: str, *, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """From now on."""
         deadline = time.monotonic() + timeout_s
         while (found := re.search(pattern, ESCAPES.sub("", self.said))) is None:
@@ -58,7 +58,7 @@ class Terminal:
 
     def ends(self) -> int:
         """Waits for its end, and reads on meanwhile: it waits until its last words are read."""
-        deadline = time.monotonic() + LONG_S
+        deadline = time.monotonic() + PATIENCE_S
         while self.popen.poll() is None:
             assert time.monotonic() < deadline
             if select.select([self._ours], [], [], 0.1)[0]:
@@ -66,7 +66,7 @@ class Terminal:
                     self.said += os.read(self._ours, 65536).decode(errors="replace")
                 except OSError:
                     break
-        return self.popen.wait(LONG_S)
+        return self.popen.wait(PATIENCE_S)
 
     def close(self) -> None:
         if self.popen.poll() is None:
