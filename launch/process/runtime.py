@@ -22,6 +22,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 GIVE_UP = signal.SIGUSR2
 OK, OUR_FAULT, YOUR_INPUT, LIMIT, DIVERGED = 0, 1, 2, 3, 4
 _dies_with_parent = False  # this process asked for a signal when its parent dies
+_asked_again = False  # to stop: it shall not wait for anything any longer
 
 
 def started_at() -> float:
@@ -119,7 +120,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         assert task is not None
         loop = asyncio.get_running_loop()
         cancel = _CancelOnSignal(task)
-        loop.add_signal_handler(GIVE_UP, task.cancel)
+        loop.add_signal_handler(GIVE_UP, cancel.again)
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, cancel)
@@ -150,7 +151,18 @@ class _CancelOnSignal:
             sd_notify.stopping()
             self._task.cancel()
         elif not _dies_with_parent:
-            self._task.cancel()
+            self.again()
+
+    def again(self) -> None:
+        global _asked_again
+        _asked_again = True
+        self._task.cancel()
+
+
+def may_wait(seconds: float) -> float:
+    """Returns how long a role that was asked to stop may wait: no longer, if it was asked again
+    before it came to wait. Two requests that it has not noticed yet cancel it only once."""
+    return 0.0 if _asked_again else seconds
 
 
 def discard(path: Path) -> None:

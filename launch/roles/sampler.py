@@ -109,7 +109,7 @@ async def _sample(
         except asyncio.CancelledError:
             if not link.done():
                 log.info("asked to stop: waiting for %d acknowledgements", len(end.outbox))
-                await sampler.drain(run.actor.drain_s)
+                await sampler.drain(runtime.may_wait(run.actor.drain_s))
             raise
         finally:
             end.leave(end.over or "stopped")
