@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-Pick = Literal["uniform", "newest", "prioritised"]
+PICKS = ("uniform", "newest", "prioritised")
 Stepping = Literal["auto", "inline", "vector", "threads", "processes"]
 # Names of env.metrics, and characters of one: all of them travel with each beat of a learner.
 MOST_METRICS, MOST_METRIC_NAME = 16, 40
@@ -215,9 +215,10 @@ class LeagueConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     pick: Annotated[
-        Pick,
+        str,
         Meta(
-            description="who is met next: all alike; the newest weights kept, or the last of others"
-            " where there are none; or by the square of the share of games lost to each"
+            description="who is met next. uniform: all alike; newest: the newest weights kept, or"
+            " the last of others where there are none; prioritised: by the square of the share of"
+            " games lost to each; or module:function of your own"
         ),
     ] = "uniform"

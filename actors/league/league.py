@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import LeagueConfig
-from headrace.actors.league.matchmaking import Record, chances
+from headrace.actors.league.matchmaking import Candidate, Record, chances, rule
 from headrace.actors.league.snapshots import Snapshots
 from headrace.actors.stepping.stepper import Answer, Frame
 from headrace.broker.weights.blobs import Blob
@@ -27,7 +27,14 @@ _NOBODY = 0  # in the place of a player: the policy itself plays
 class _Member:
     player: PolicyLike
     number: int  # above 0, never given twice
+    name: str = ""  # in league.others; "" = weights of before
+    version: int = -1  # of such weights
     record: Record = field(default_factory=Record)
+
+    @property
+    def candidate(self) -> Candidate:
+        """Returns what a rule is told of it."""
+        return Candidate(self.name, self.version, self.record.games, self.record.share)
 
 
 class League:
@@ -44,10 +51,13 @@ class League:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._config, self._frame = config, frame
+        self._rule = rule(config.pick)
         self._snapshot = snapshot  # makes a player of weights, which it copies
         self._tell = tell  # how each game with one of the league ended: won, drawn or lost
         self._dice = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[1])
-        self._others = [_Member(player, number) for number, player in enumerate(others.values(), 1)]
+        self._others = [
+            _Member(player, number, name) for number, (name, player) in enumerate(others.items(), 1)
+        ]
         self._snapshots: Snapshots[_Member] = Snapshots(every=config.every, keep=config.keep)
         self._next = len(self._others) + 1  # number of the next member
         # By number: all that are in the league, or still play.
@@ -66,7 +76,7 @@ class League:
         version = blob.announce.version
         if not self._config.keep or not self._snapshots.due(version):
             return
-        member = _Member(self._snapshot(blob), self._next)
+        member = _Member(self._snapshot(blob), self._next, version=version)
         self._next += 1
         self._members[member.number] = member
         self._snapshots.add(version, member)
@@ -136,7 +146,8 @@ class League:
         seats = self._who[first : first + agents]
         seats[:] = _NOBODY
         if pool and self._dice.random() < self._config.share:
-            likely = chances(self._config.pick, [member.record for member in pool])
+            league = [member.candidate for member in pool]
+            likely = chances(self._config.pick, self._rule, league)
             seats[:] = pool[int(self._dice.choice(len(pool), p=likely))].number
             self._seat[env] = (self._seat[env] + 1) % agents
             seats[self._seat[env]] = _NOBODY

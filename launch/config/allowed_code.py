@@ -99,6 +99,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
         yield "env.others", name
     for name in filter(names_code, run.league.others):
         yield "league.others", name
+    if names_code(run.league.pick):
+        yield "league.pick", run.league.pick
 
 
 def _code(name: str) -> str:

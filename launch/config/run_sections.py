@@ -5,7 +5,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from headrace.actors.config import ActorConfig, EnvConfig, EvaluateConfig, LeagueConfig
+from headrace.actors.config import (
+    PICKS,
+    ActorConfig,
+    EnvConfig,
+    EvaluateConfig,
+    LeagueConfig,
+    names_code,
+)
 from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from headrace.broker.errors import UserError
 from headrace.learner.algorithms.schedule import schedule_fault
@@ -156,6 +163,10 @@ def check(run: Run) -> None:
             )
     if run.env.others and not run.env.agents:
         raise ConfigError("env.others says who plays the other agents; name its own in env.agents")
+    if run.league.pick not in PICKS and not names_code(run.league.pick):
+        raise ConfigError(
+            f"league.pick is {run.league.pick!r}; it is {', '.join(PICKS)} or module:function"
+        )
     if run.broker.lease_s <= run.broker.beat_s:
         raise ConfigError(
             f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"

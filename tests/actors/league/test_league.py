@@ -1,7 +1,7 @@
 """Plays games of a league: the policy learns from its own steps alone, and meets whom it should."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.actors.acting.policy import Policy
 from headrace.actors.config import EnvConfig, LeagueConfig, Stepping
 from headrace.actors.league.league import League
+from headrace.actors.league.matchmaking import Candidate
 from headrace.actors.stepping.stepper import Frame, Stepper
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
@@ -234,6 +235,27 @@ def test_others_carry_a_memory_of_their_own() -> None:
     plain.frame.begun[0] += 1
     plain.league.act(slice(None), seen, before, actions, memory)
     assert memory.ravel().tolist() == [11, 6]
+
+
+MET: list[list[Candidate]] = []
+
+
+def newest_of_before(league: Sequence[Candidate]) -> list[float]:
+    MET.append([*league])
+    return [float(not one.name and one == league[-1]) for one in league]
+
+
+def test_a_rule_of_ones_own_knows_who_may_be_met() -> None:
+    MET.clear()
+    pick = f"{__name__}:newest_of_before"
+    table = Table(LeagueConfig(share=1.0, every=2, pick=pick), other=Moves(9))
+    for version in (0, 2):
+        table.league.took(blob_of(version))
+    table.game(lambda _: 1.0)
+    assert 2 in table.game()
+    known = [(one.name, one.version) for one in MET[-1]]
+    assert known == [("other", -1), ("", 0), ("", 2)]
+    assert MET[-1][-1].games == 1.0 and MET[-1][-1].won > 0.5 == MET[-1][0].won
 
 
 def test_who_leaves_the_league_plays_its_game_to_the_end() -> None:

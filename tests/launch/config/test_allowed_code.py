@@ -81,6 +81,11 @@ NAMED = {
         "league.others = 'evil.players:best'",
         "evil.players",
     ),
+    "who says who is met": (
+        run(league={"pick": "evil.rules:pick"}),
+        "league.pick = 'evil.rules:pick'",
+        "evil.rules",
+    ),
     "of the older gym": (
         run(env={"id": "GymV26Environment-v0", "kwargs": {"env_id": "evil:Such-v0"}}),
         "env.kwargs.env_id = 'evil'",
