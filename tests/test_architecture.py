@@ -71,7 +71,7 @@ MAY_IMPORT = {
         "actors actors/acting actors/envs actors/envs/agents actors/stepping "
         "actors/stepping/groups learner"
     ),
-    "actors/league": "actors actors/acting actors/stepping broker/weights learner",
+    "actors/league": "actors actors/acting actors/stepping broker/weights learner learner/models",
     "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
@@ -107,6 +107,10 @@ MAY_IMPORT = {
         "learner/algorithms learner/batches learner/models learner/models/encoders learner/step "
         "launch/web"
     ),
+    "launch/roles/evaluation": (
+        "actors actors/acting actors/envs actors/policies broker/peers broker/transport "
+        "broker/weights launch/config launch/process launch/results learner learner/models"
+    ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/weights "
         "launch/config launch/process"
@@ -122,13 +126,14 @@ MAY_IMPORT = {
     ),
     "launch/local": (
         "broker broker/journal broker/peers launch/config launch/explain launch/monitor "
-        "launch/process launch/results launch/roles launch/sinks learner/models"
+        "launch/process launch/results launch/roles launch/roles/evaluation launch/sinks "
+        "learner/models"
     ),
     "launch/search": (
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/acting actors/policies broker broker/peers launch/config "
+        "actors actors/policies broker broker/peers launch/config "
         "launch/local launch/monitor launch/process launch/results launch/roles"
     ),
     "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
@@ -152,8 +157,8 @@ MAY_IMPORT = {
         "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "
         "launch/config launch/deploy launch/doctor launch/explain launch/export launch/local "
         "launch/monitor launch/node launch/on_ray launch/one_process launch/policies "
-        "launch/process launch/ratings launch/results launch/roles launch/search launch/sinks "
-        "launch/trace"
+        "launch/process launch/ratings launch/results launch/roles launch/roles/evaluation "
+        "launch/search launch/sinks launch/trace"
     ),
 }
 # Of the learner's own files, those that a sampler needs, too.

@@ -75,7 +75,8 @@ def seats_of(env: Any, configs: Sequence[EnvConfig]) -> list[Seats]:
     if idle:
         raise EnvError(
             f"{name}: nobody plays {', '.join(idle)}: add them to the agents of a policy, or say"
-            " in env.others who plays them; a sampler of several policies needs one --broker each"
+            " in env.others who plays them; of several policies a sampler needs every --broker, an"
+            " evaluator --beside"
         )
     return found
 

@@ -30,7 +30,7 @@ from headrace.broker.transport import endpoints
 from headrace.broker.transport.key_gate import Gate
 from headrace.launch.config import run_file
 from headrace.launch.node.metrics import NodeMetrics
-from headrace.launch.roles.evaluation_results import EvaluatorMetrics
+from headrace.launch.roles.evaluation.evaluation_results import EvaluatorMetrics
 from headrace.launch.web import http
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics

@@ -182,6 +182,17 @@ NODE = Command("a machine's samplers; one command for each machine", _node_argum
 
 def _evaluate_arguments(evaluate: argparse.ArgumentParser) -> None:
     shared.broker_address(evaluate)
+    evaluate.add_argument(
+        "--beside",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="the broker of another policy that plays in the same environments; once for each",
+    )
+    # The folder of one that headrace train has trained together with it and that is done.
+    evaluate.add_argument(
+        "--done", type=shared.path, action="append", default=[], help=argparse.SUPPRESS
+    )
     shared.peer_name(evaluate, "shown in logs; default: host and process id")
     evaluate.add_argument(
         "--out",
@@ -195,11 +206,12 @@ def _evaluate_arguments(evaluate: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(given: argparse.Namespace) -> int:
-    from headrace.launch.roles import evaluator
+    from headrace.launch.roles.evaluation import evaluator
 
     shared.start_log("evaluator", given)
     own = {key: getattr(given, key) for key in ("episodes", "every_s", "share")}
-    return evaluator.evaluate(_peer(given, given.broker, name=default_name(), **own), out=given.out)
+    peer = _peer(given, given.broker, name=default_name(), **own)
+    return evaluator.evaluate(peer, out=given.out, beside=given.beside, done=given.done)
 
 
 EVALUATE = Command(

@@ -47,6 +47,11 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     # Of the broker: samplers of several policies come from elsewhere.
     train.add_argument("--endpoint", default="", help=argparse.SUPPRESS)
+    # The brokers of the other policies; the folders of those that learn no more.
+    train.add_argument("--beside", action="append", default=[], help=argparse.SUPPRESS)
+    train.add_argument(
+        "--done", type=shared.path, action="append", default=[], help=argparse.SUPPRESS
+    )
 
 
 def _train(given: argparse.Namespace) -> int:
@@ -78,6 +83,8 @@ def _train(given: argparse.Namespace) -> int:
         record=given.record,
         web=given.web,
         endpoint=given.endpoint,
+        beside=given.beside,
+        done=given.done,
     )
     return train.train(start, options)
 
@@ -86,13 +93,12 @@ def _train_several(given: argparse.Namespace, sets: list[str]) -> int:
     """Trains a run of several policies."""
     from headrace.launch.policies import train
 
-    for option, value in (("--debug", given.debug), ("--evaluate", given.evaluate)):
-        if value:
-            raise run_file.ConfigError(f"{option} is for a run of one policy; leave it out")
+    if given.debug:
+        raise run_file.ConfigError("--debug is for a run of one policy; leave it out")
     name = run_file.raw(given.run)[1].get("run", {}).get("name", Path(given.run).stem)
     out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     policies = split.split(given.run, sets)
-    options = train.Options(given.quiet, given.record, given.web, given.resume)
+    options = train.Options(given.quiet, given.evaluate, given.record, given.web, given.resume)
     return train.train(policies, out, options)
 
 

@@ -3,6 +3,7 @@ start it again."""
 
 import errno
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ class ChildPlans:
     started: float  # when headrace train did, by time.monotonic
     began: float  # the run's clock at 0, by time.monotonic
     web: int | None = None  # where the broker serves its page; None = nowhere
+    beside: Sequence[str] = ()  # brokers of policies that play in the same environments
+    done: Sequence[Path] = ()  # folders of such that learn no more
 
     @property
     def run(self) -> run_file.Run:
@@ -82,11 +85,13 @@ class ChildPlans:
         options = self._peer("evaluator", "evaluator")
 
         def role() -> int:
-            from headrace.launch.roles import evaluator
+            from headrace.launch.roles.evaluation import evaluator
 
-            return evaluator.evaluate(options, out=self.out)
+            return evaluator.evaluate(options, out=self.out, beside=self.beside, done=self.done)
 
         again = ["evaluate", "--out", str(self.out), *self._again(options)]
+        again += [word for address in self.beside for word in ("--beside", address)]
+        again += [word for folder in self.done for word in ("--done", str(folder))]
         return Plan(options.name, role, again)
 
     def sink(self, name: str) -> tuple[str, list[str]]:

@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class Options:
     # Of its broker, where samplers of somebody else come, who has prepared its folder; "" = it has
     # its own.
     endpoint: str = ""
+    beside: Sequence[str] = ()  # brokers of the other policies there
+    done: Sequence[Path] = ()  # folders of those that learn no more
 
 
 def train(start: starts.Start, options: Options) -> int:
@@ -125,6 +128,8 @@ class _Local:
             started=started,
             began=self.began,
             web=options.web,
+            beside=options.beside,
+            done=options.done,
         )
         self.evaluators: list[Child] = []  # one or none
         self.sinks: list[Child] = []  # each sends what the run writes to a place

@@ -13,9 +13,11 @@ from headrace.launch.results import loaded_run, play
 
 
 def play_all(run_dir: Path, *, which: str | None, video: Path | None, **how: Any) -> int:
-    """Plays the episodes once for the score of each policy; returns the exit status."""
+    """Plays the episodes once for the score of each policy; returns the exit status. `which`: None
+    = the newest, as the best of each may never have met."""
+    which = which or "newest"
     found = starts.policy_folders(run_dir)
-    if which is not None and which.isdecimal():
+    if which.isdecimal():
         raise ConfigError("--checkpoint: each policy has versions of its own; best or newest")
     seated = _seated([loaded_run.load(folder, which) for folder in found])
     for number, folder in enumerate(found):

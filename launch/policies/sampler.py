@@ -10,18 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies.shared_stepper import PolicyStepper
 from headrace.actors.policies.sharing import share
 from headrace.actors.sampler import Sampler
 from headrace.broker.peers.sampler import SamplerEnd
-from headrace.launch.config import allowed_code, starts
+from headrace.launch.config import allowed_code
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
-from headrace.launch.results import loaded_run
-from headrace.launch.results.loaded_run import Check, named_player
+from headrace.launch.results.loaded_run import named_player, trained_policy
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
 from headrace.launch.roles.sampler import SamplerReading, build, learner, open_end, told_run
@@ -82,7 +80,7 @@ async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -
             [learner(run, one.end, one.metrics) for run, one in zip(runs, players, strict=True)],
             runs[0].actor,
             player=functools.partial(named_player, "env.others", seed=seed, check=check),
-            done=[_trained(folder, seed, check) for folder in done],
+            done=[trained_policy(folder, seed, check) for folder in done],
             seed=seed,
             sampler=players[0].end.name,
         )
@@ -99,7 +97,7 @@ async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -
         except asyncio.CancelledError:
             log.info("asked to stop: waiting for acknowledgements")
             drains = [
-                one.sampler.drain(run.actor.drain_s)
+                one.sampler.drain(runtime.may_wait(run.actor.drain_s))
                 for one, run in zip(players, runs, strict=True)
                 if one.sampler is not None and not one.end.over
             ]
@@ -112,13 +110,6 @@ async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -
             views[0].close()
             for task in (watch, *leaves, *links):
                 task.cancel()
-
-
-def _trained(folder: Path, seed: int, check: Check) -> tuple[EnvConfig, PolicyLike]:
-    """Returns the section that names a policy's agents, and what it has learned."""
-    check(starts.load_kept(folder))
-    found = loaded_run.load(folder, "newest")
-    return found.run.env, loaded_run.policy_of(found, seed=seed + 1)
 
 
 async def _play(one: _Player, players: Sequence[_Player]) -> None:

@@ -23,7 +23,7 @@ from headrace.launch.config import allowed_code, keyring, run_file, starts
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.local import run_folder
 from headrace.launch.local import train as one_run
-from headrace.launch.local.child_plans import actor_seed, web_port
+from headrace.launch.local.child_plans import actor_seed, evaluates, web_port
 from headrace.launch.local.children import Child, Children, GaveUpError, Plan
 from headrace.launch.policies.split import PolicyRun
 from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
@@ -43,6 +43,7 @@ class Options:
     """Holds what the command line says beside the runs."""
 
     quiet: bool = False
+    evaluate: bool | None = None  # an evaluator plays for each; None = where it can
     record: bool = False
     web: int | None = None  # the page of the first is served there, the next one's a port above
     resume: bool = False
@@ -91,11 +92,7 @@ def _policy(one: PolicyRun, out: Path, endpoint: str, number: int, options: Opti
         raise ConfigError(f"{out} holds the run of one policy; choose another with --out")
     run_folder.check(folder, resume=options.resume)
     run = run_file.build(copy.deepcopy(one.tables), one.sets, source=path.name)
-    if run.stop.evaluated:
-        raise ConfigError(
-            f"{one.name}: stop.metric = {run.stop.metric!r}: no evaluations are made beside a run"
-            " of several policies; let training reach the goal"
-        )
+    evaluates(run, options.evaluate)
     try:
         durable.write(path, run_file.text(one.tables, head=_HEAD))
     except OSError as error:
@@ -162,14 +159,28 @@ class _Several:
     def _run_of(self, one: _Policy) -> Plan:
         options = one_run.Options(
             quiet=True,
-            evaluate=False,
+            evaluate=self.options.evaluate,
             record=self.options.record,
             web=one.web,
             endpoint=one.endpoint,
+            beside=[other.endpoint for other in self.policies if other is not one],
+            done=[other.out for other in self.done],
         )
-        again = ["train", str(one.out / "run.toml"), "--out", str(one.out), "--resume", "--quiet"]
-        again += ["--no-evaluate", "--endpoint", one.endpoint, *["--record"] * options.record]
-        return Plan(one.name, lambda: one_run.train(one.start, options), again)
+        return Plan(one.name, lambda: one_run.train(one.start, options), self._run_again(one))
+
+    def _run_again(self, one: _Policy) -> list[str]:
+        """Returns the arguments that start a policy's run again, with policies that are done by
+        now."""
+        options, words = self.options, ["train", str(one.out / "run.toml"), "--out", str(one.out)]
+        words += ["--resume", "--quiet", "--endpoint", one.endpoint, *["--record"] * options.record]
+        for other in self.policies:
+            if other is not one and other not in self.done:
+                words += ["--beside", other.endpoint]
+        for other in self.done:
+            words += ["--done", str(other.out)]
+        if options.evaluate is not None:
+            words.append("--evaluate" if options.evaluate else "--no-evaluate")
+        return words
 
     def _sampler(self, index: int) -> Plan:
         name = f"actor-{index}"
@@ -230,10 +241,12 @@ class _Several:
         if child.status == runtime.YOUR_INPUT:
             raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
         if child in self.runs:
+            one = self.policies[self.runs.index(child)]
             if child.status is not None and child.status < 0:
+                child.again = self._run_again(one)
                 self.children.restart(child)
             else:
-                self.done.append(self.policies[self.runs.index(child)])
+                self.done.append(one)
             return
         self.left.append((time.monotonic(), child))
 

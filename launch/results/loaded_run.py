@@ -173,6 +173,13 @@ def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
 Check: TypeAlias = Callable[[run_file.Run], None]
 
 
+def trained_policy(folder: Path, seed: int, check: Check) -> tuple[EnvConfig, Policy]:
+    """Returns the section that names a policy's agents, and what it has learned in the end."""
+    check(starts.load_kept(folder))
+    found = load(folder, "newest")
+    return found.run.env, policy_of(found, seed=seed + 1)
+
+
 def opponent(
     how: EvaluateConfig, spaces: Spaces, check: Check = lambda _: None
 ) -> PolicyLike | None:

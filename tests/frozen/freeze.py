@@ -26,7 +26,8 @@ _LOOK: Final = """
 import json, sys
 import headrace.launch.cli
 import headrace.launch.monitor.top, headrace.launch.node.forker, headrace.launch.node.node
-import headrace.launch.roles.broker, headrace.launch.roles.evaluator, headrace.launch.roles.learner
+import headrace.launch.roles.broker, headrace.launch.roles.learner
+import headrace.launch.roles.evaluation.evaluator
 import headrace.launch.roles.relay, headrace.launch.roles.sampler
 import headrace.actors.stepping.processes.host  # a process of its own, where steps take long
 from tests.frozen.freeze import key_types

@@ -25,7 +25,8 @@ from headrace.launch.export import export
 from headrace.launch.local import train
 from headrace.launch.process import logs, runtime
 from headrace.launch.results import play, replay
-from headrace.launch.roles import broker, evaluator, learner, sampler
+from headrace.launch.roles import broker, learner, sampler
+from headrace.launch.roles.evaluation import evaluator
 from headrace.launch.roles.options import PeerOptions
 
 

@@ -25,16 +25,10 @@ from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
 from headrace.launch.process import logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
-from headrace.launch.roles import (
-    broker,
-    evaluation_loop,
-    learner,
-    learner_parts,
-    learner_resume,
-    options,
-)
+from headrace.launch.roles import broker, learner, learner_parts, learner_resume, options
 from headrace.launch.roles import sampler as actor
-from headrace.launch.roles.evaluation_results import EvaluationResults
+from headrace.launch.roles.evaluation import evaluation_loop
+from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.search import search
 from headrace.learner.models.build import build

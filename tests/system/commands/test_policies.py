@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.journal import audit
+from headrace.launch.results import learning_curve
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, Process, until
 from tests.trainings import trained
@@ -77,6 +78,9 @@ def test_each_policy_is_trained_and_its_books_are_exact(place: Place, stepping: 
         account = exact(place.out / name)
         assert account.outcomes["trained"] * 48 >= 3000 / 2
         assert f"{name}: step limit reached" in process.text()
+        evaluated = learning_curve.read(place.out / name / "evaluations.jsonl")
+        assert all(line["episodes"] == 20 and line["length"] == 10 for line in evaluated)
+        assert list((place.out / name / "best").glob("0*"))
         audited = place.headrace("audit", str(place.out / name))
         assert audited.ends() == 0 and "exact" in audited.text()
     summary = place.summary()
@@ -203,6 +207,15 @@ def test_a_run_of_several_policies_goes_on(place: Place) -> None:
         assert exact(place.out / name).env_steps >= before[name] + 1500
 
 
+def test_the_goal_may_be_one_of_evaluations(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 200_000"))
+    goal = ("--stop-return", "0.6", "--set", "stop.metric=evaluation")
+    process = train(place, "--quiet", "--set", "evaluate.share=0.2", *goal)
+    assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
+    each = place.summary()["policies"].values()
+    assert all(one["evaluation"]["best"]["mean"] >= 0.6 for one in each)
+
+
 def test_it_ends_when_asked_and_leaves_nothing_behind(place: Place) -> None:
     place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 10_000_000"))
     process = train(place)
@@ -218,8 +231,8 @@ def test_it_ends_when_asked_and_leaves_nothing_behind(place: Place) -> None:
 
 def test_where_several_policies_cannot_be_trained(place: Place) -> None:
     place.run = place.toml("signals.toml", SIGNALS)
-    goal = train(place, "--set", "stop.metric=evaluation", "--set", "stop.return=1")
-    assert goal.ends() == 2 and "no evaluations are made beside a run of several" in goal.text()
+    goal = train(place, "--no-evaluate", "--set", "stop.metric=evaluation", "--stop-return", "1")
+    assert goal.ends() == 2 and "without an evaluator nobody could say" in goal.text()
     nothing = train(place, "--resume")
     assert nothing.ends() == 2 and "nothing to resume" in nothing.text()
     place.out.mkdir(exist_ok=True)
@@ -233,11 +246,14 @@ def test_what_is_done_plays_on_when_the_others_are_continued(place: Place) -> No
     sets = ("--set", "policies.speaker.stop.steps=1000")
     assert train(place, "--quiet", *sets).ends(timeout_s=LEARNS_S) == 0
     more = ("--set", "policies.listener.stop.steps=5000")
+    evaluations = place.out / "listener" / "evaluations.jsonl"
+    before = learning_curve.read(evaluations)
     process = train(place, "--quiet", "--resume", *sets, *more)
     assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
     assert "speaker: run is complete" in process.text()
     assert exact(place.out / "listener").env_steps >= 5000
     assert exact(place.out / "speaker").env_steps < 3000
+    assert learning_curve.read(evaluations)[-1]["version"] > before[-1]["version"]
     again = train(place, "--quiet", "--resume", *sets, *more)
     assert again.ends() == 0 and "listener: run is complete" in again.text()
 
@@ -253,7 +269,7 @@ def test_a_sampler_that_is_killed_comes_back_with_what_is_done(place: Place) -> 
     assert exact(place.out / "listener").env_steps >= 12000
 
 
-@pytest.mark.parametrize("role", ["actor", "learner", "broker", "run"])
+@pytest.mark.parametrize("role", ["actor", "learner", "broker", "evaluator", "run"])
 def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
     place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 8000"))
     process = train(place, "--quiet")
@@ -298,7 +314,7 @@ def process_of(process: Process, role: str) -> int:
     below = children(process.pid)
     if role in ("actor", "run"):
         return below[-1 if role == "actor" else 0]
-    return children(below[0])[("broker", "learner").index(role)]
+    return children(below[0])[("broker", "learner", "evaluator").index(role)]
 
 
 def children(pid: int) -> list[int]:

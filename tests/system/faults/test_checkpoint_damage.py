@@ -19,7 +19,7 @@ import torch
 
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
-from headrace.launch.roles.evaluation_results import EvaluationResults
+from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults
 from headrace.learner import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete

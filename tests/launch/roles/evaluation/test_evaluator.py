@@ -24,9 +24,9 @@ from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
-from headrace.launch.roles import evaluator as launch_evaluator
-from headrace.launch.roles.evaluation_loop import EvaluationLoop
-from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
+from headrace.launch.roles.evaluation import evaluator as launch_evaluator
+from headrace.launch.roles.evaluation.evaluation_loop import EvaluationLoop
+from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults, EvaluatorMetrics
 from headrace.launch.roles.options import PeerOptions
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
@@ -315,7 +315,7 @@ def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: 
 def test_the_end_of_the_run_does_not_wait_for_ever(
     tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.launch.roles.evaluation_loop.LAST_S", 0.05)
+    monkeypatch.setattr("headrace.launch.roles.evaluation.evaluation_loop.LAST_S", 0.05)
     monkeypatch.setattr("headrace.actors.evaluation_thread._STOP_S", 0.0)
 
     async def main() -> None:

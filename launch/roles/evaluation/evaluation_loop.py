@@ -20,7 +20,8 @@ from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 from headrace.launch.results import confidence
-from headrace.launch.roles.evaluation_results import EvaluationResults, EvaluatorMetrics
+from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults, EvaluatorMetrics
+from headrace.launch.roles.evaluation.partners import Partner
 from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,14 @@ class EvaluationLoop:
         metrics: EvaluatorMetrics,
         against: PolicyLike | None = None,
         others: Sequence[Seated] = (),
+        partners: Sequence[Partner] = (),
     ) -> None:
         self._end, self._run, self._spaces, self._metrics = end, run, spaces, metrics
         self._results = EvaluationResults(out, run, spaces) if out is not None else None
         # In float32, as the weights are kept: a score is that of the checkpoint.
         self._policy = Policy(run.model, spaces, seed=run.evaluate.seed, precision="float32")
         self._against, self._others = against, others
+        self._partners = partners  # those of the others who learn
         self._began = time.monotonic()
         self.game: EvaluationThread | None = None  # the evaluation that is being played
         # The highest mean, and of which version: "" = of the return; ".metric.NAME".
@@ -85,6 +88,8 @@ class EvaluationLoop:
         self._end.weights.acts_with(blob.announce.version, policy.load(blob))
         began = time.monotonic()
         try:
+            for partner in self._partners:
+                await partner.renew()
             scores = await self._play()
         except (EnvError, ValueError) as error:  # the network may make no numbers any more
             self._metrics.failures.inc()

@@ -27,8 +27,9 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run, toml_text
 from headrace.launch.process import descriptors, folder_lock, logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
-from headrace.launch.roles.evaluation_loop import EvaluationLoop
-from headrace.launch.roles.evaluation_results import EvaluatorMetrics
+from headrace.launch.roles.evaluation.evaluation_loop import EvaluationLoop
+from headrace.launch.roles.evaluation.evaluation_results import EvaluatorMetrics
+from headrace.launch.roles.evaluation.partners import BESIDE, company
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
 
@@ -40,11 +41,14 @@ _NICE, _NICE_HURRIED, _LARGE_SHARE = 10, 3, 0.1
 _PATIENCE_S = 2.0  # without an answer, before we say so
 
 
-def evaluate(options: PeerOptions, *, out: Path | None) -> int:
+def evaluate(
+    options: PeerOptions, *, out: Path | None, beside: Sequence[str] = (), done: Sequence[Path] = ()
+) -> int:
     """Evaluates until SIGTERM, or until the last weights of the run are evaluated; returns the exit
-    status, or ends the process."""
+    status, or ends the process. `beside`: the brokers of policies that play in the same
+    environments; `done`: folders of such that learn no more."""
     priority = os.nice(0)
-    status = _evaluate_run(options, out)
+    status = _evaluate_run(options, out, beside, done)
     if os.nice(0) > priority:
         # All is written and said. To take an interpreter down is work, which at this priority
         # takes seconds on a busy machine.
@@ -54,8 +58,11 @@ def evaluate(options: PeerOptions, *, out: Path | None) -> int:
 
 
 @logs.one_line_errors(ValueError)  # of a network that cannot be made
-def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
-    endpoints.check(options.broker)
+def _evaluate_run(
+    options: PeerOptions, out: Path | None, beside: Sequence[str], done: Sequence[Path]
+) -> int:
+    for address in (options.broker, *beside):
+        endpoints.check(address)
     _check_given(options.sets)
     descriptors.for_peer("an evaluator")
     key = keyring.from_file(options.key, "evaluator")
@@ -66,12 +73,18 @@ def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
     async def main() -> int:
         with Role("evaluator", name=options.name) as role:
             metrics = EvaluatorMetrics(role.registry)
-            end = EvaluatorEnd(
-                options.broker, name=options.name, inc=role.inc, context=role.context, key=key
+            end, *others = (
+                EvaluatorEnd(
+                    address, name=options.name, inc=role.inc, context=role.context, key=key
+                )
+                for address in (options.broker, *beside)
             )
             role.attach(end, options)
+            for other in others:
+                other.stats = dict(BESIDE)
+            beside_it = (others, done)
             await _evaluate(
-                role, end, out=out, sets=options.sets, metrics=metrics, prefixes=prefixes
+                role, end, beside_it, out=out, sets=options.sets, metrics=metrics, prefixes=prefixes
             )
         return runtime.OK
 
@@ -82,20 +95,21 @@ def _evaluate_run(options: PeerOptions, out: Path | None) -> int:
 async def _evaluate(
     role: Role,
     end: EvaluatorEnd,
+    beside: tuple[Sequence[EvaluatorEnd], Sequence[Path]],  # of policies that do, and did, learn
     *,
     out: Path | None,
     sets: Mapping[str, Any],
     metrics: EvaluatorMetrics,
     prefixes: Sequence[str],
 ) -> None:
+    others, done = beside
     async with asyncio.TaskGroup() as group:
-        link = group.create_task(end.link.run(), name="link")
+        links = [group.create_task(one.link.run(), name="link") for one in (end, *others)]
         reading = _EvaluatorReading(end)
         watch = group.create_task(role.watch(reading).loop(), name="notify")
-        shared = await _shared(end)
-        suggested = shared.get("evaluate", {})
-        run = shared_run.from_shared({**shared, "evaluate": {**suggested, **sets}})
-        allowing.check(run, prefixes)
+        check = functools.partial(allowing.check, prefixes=prefixes)
+        run = await _told_run(end, sets, check, parts=1 + len(others) + len(done))
+        runs = [await _told_run(one, {}, check) for one in others]
         logs.set_identity(run=run.run.name)
         if run.evaluate.share < _LARGE_SHARE:
             os.nice(_NICE - _NICE_HURRIED)
@@ -105,7 +119,7 @@ async def _evaluate(
             evaluator.check_others(run.env, agents)
         end.open((spaces.digest(), str(spaces)))
         try:
-            check = functools.partial(allowing.check, prefixes=prefixes)
+            partners, players = company(run, [*zip(others, runs, strict=True)], done, check)
             reading.evaluator = EvaluationLoop(
                 end,
                 run,
@@ -113,14 +127,28 @@ async def _evaluate(
                 out=out,
                 metrics=metrics,
                 against=loaded_run.opponent(run.evaluate, spaces, check),
-                others=loaded_run.seated_others(run.env, run.evaluate, check),
+                others=players,
+                partners=partners,
             )
             await reading.evaluator.run()
             log.info("the run is over: %s", end.over)
         finally:
-            end.leave(end.over or "stopped")
-            watch.cancel()
-            link.cancel()
+            for one in (end, *others):
+                one.leave(end.over or "stopped")
+            for task in (watch, *links):
+                task.cancel()
+
+
+async def _told_run(
+    end: EvaluatorEnd, sets: Mapping[str, Any], check: loaded_run.Check, *, parts: int = 1
+) -> run_file.Run:
+    """Returns the run, once a broker tells it. `parts`: policies of it, each with an evaluator;
+    they share what evaluations may take."""
+    shared = await _shared(end)
+    run = shared_run.from_shared({**shared, "evaluate": {**shared.get("evaluate", {}), **sets}})
+    check(run)
+    evaluate = msgspec.structs.replace(run.evaluate, share=run.evaluate.share / parts)
+    return msgspec.structs.replace(run, evaluate=evaluate)
 
 
 async def _shared(end: EvaluatorEnd) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import pytest
 from headrace.actors.envs.make import probe
 from headrace.launch.config import run_file, shared_run
 from headrace.launch.results.loaded_run import find_checkpoint
-from headrace.launch.roles.evaluation_results import EvaluationResults
+from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults
 from headrace.learner import checkpoint
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
 from headrace.learner.weights import FlatWeights
-from tests.launch.roles.test_evaluator import RUN, best, blob, lines
+from tests.launch.roles.evaluation.test_evaluator import RUN, best, blob, lines
 
 
 @pytest.fixture(scope="module")
