@@ -136,7 +136,10 @@ MAY_IMPORT = {
         "actors actors/policies broker broker/peers launch/config "
         "launch/local launch/monitor launch/process launch/results launch/roles"
     ),
-    "launch/node": "broker broker/transport launch/config launch/process launch/roles launch/web",
+    "launch/node": (
+        "broker broker/transport launch/config launch/policies launch/process launch/roles "
+        "launch/web"
+    ),
     "launch/one_process": (
         "actors actors/envs actors/policies actors/stepping broker/journal broker/peers "
         "broker/protocol broker/weights launch/config launch/local launch/process launch/roles "

@@ -118,8 +118,9 @@ class SharedStepper:
                 view.news.set()
 
     def _look_again(self) -> None:
-        """Wakes policies whose patience may be over."""
-        if any(missing and at for missing, at in zip(self._missing, self.recorded, strict=True)):
+        """Wakes policies whose patience may be over, or that wait for others who act no more."""
+        waiting = zip(self._missing, self.recorded, strict=True)
+        if self.over or any(missing and at for missing, at in waiting):
             self._ring()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_LOOK_EVERY_S, self._look_again)

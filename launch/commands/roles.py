@@ -71,22 +71,11 @@ LEARNER = Command("a learner rank, alone (several: torchrun)", _learner_argument
 
 
 def _actor_arguments(actor: argparse.ArgumentParser) -> None:
-    actor.add_argument(
-        "--broker",
-        action="append",
-        required=True,
-        help="its address; once for each policy, where several play in the same environments",
-    )
+    _brokers(actor)
     shared.peer_name(actor, "shown in logs; default: host and process id")
     actor.add_argument("--seed", type=shared.seed, help="of its environments; default: random")
     shared.sampling(actor)
-    actor.add_argument(
-        "--ledger",
-        type=shared.path,
-        action="append",
-        default=[],
-        help="write what was generated into this folder; as often as --broker",
-    )
+    _ledgers(actor)
     actor.add_argument(
         "--shelf",
         type=shared.path,
@@ -105,16 +94,7 @@ def _actor(given: argparse.Namespace) -> int:
 
     shared.start_log("actor", given)
     seed = given.seed if given.seed is not None else runtime.incarnation() % 2**31
-    if given.ledger and len(given.ledger) != len(given.broker):
-        raise run_file.ConfigError(
-            f"{len(given.broker)} --broker and {len(given.ledger)} --ledger: each broker's unrolls"
-            " go into a folder of their own"
-        )
-    name = given.name or default_name()
-    peers = [
-        _peer(given, broker, ledger, name=name, **_sampling(given))
-        for broker, ledger in itertools.zip_longest(given.broker, given.ledger)
-    ]
+    peers = _peers(given, name=given.name or default_name())
     if len(peers) == 1 and not given.done:
         return sampler.sample(peers[0], seed=seed, shelf=given.shelf)
     if given.shelf is not None:
@@ -130,7 +110,7 @@ ACTOR = Command("a sampler, alone; the run comes from the broker", _actor_argume
 
 
 def _node_arguments(node: argparse.ArgumentParser) -> None:
-    shared.broker_address(node)
+    _brokers(node)
     node.add_argument(
         "--samplers",
         type=shared.size,
@@ -157,9 +137,7 @@ def _node_arguments(node: argparse.ArgumentParser) -> None:
         " is NAME.2",
     )
     shared.sampling(node)
-    node.add_argument(
-        "--ledger", type=shared.path, help="write what was generated into this folder"
-    )
+    _ledgers(node)
     shared.sent_run(node, key_default="none; a sampler's")
 
 
@@ -169,7 +147,7 @@ def _node(given: argparse.Namespace) -> int:
 
     shared.start_log("node", given)
     return node.node(
-        _peer(given, given.broker, given.ledger, name=socket.gethostname(), **_sampling(given)),
+        _peers(given, name=socket.gethostname()),
         samplers=given.samplers,
         notice=Notice(given.notice, given.notice_header),
     )
@@ -211,7 +189,9 @@ def _evaluate(given: argparse.Namespace) -> int:
     shared.start_log("evaluator", given)
     own = {key: getattr(given, key) for key in ("episodes", "every_s", "share")}
     peer = _peer(given, given.broker, name=default_name(), **own)
-    return evaluator.evaluate(peer, out=given.out, beside=given.beside, done=given.done)
+    return evaluator.evaluate(
+        peer, out=given.out, beside=tuple(given.beside), done=tuple(given.done)
+    )
 
 
 EVALUATE = Command(
@@ -221,9 +201,41 @@ EVALUATE = Command(
 # ---- of several ----------------------------------------------------------------------------------
 
 
+def _brokers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--broker",
+        action="append",
+        required=True,
+        help="its address; once for each policy, where several play in the same environments",
+    )
+
+
+def _ledgers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ledger",
+        type=shared.path,
+        action="append",
+        default=[],
+        help="write what was generated into this folder; as often as --broker",
+    )
+
+
 def _sampling(given: argparse.Namespace) -> dict[str, Any]:
     """Returns what was given of the section [actor]."""
     return {key: getattr(given, key) for key in ("groups", "stepping", "drain_s")}
+
+
+def _peers(given: argparse.Namespace, *, name: str) -> list[PeerOptions]:
+    """Returns what was given for a sampler, for each broker."""
+    if given.ledger and len(given.ledger) != len(given.broker):
+        raise run_file.ConfigError(
+            f"{len(given.broker)} --broker and {len(given.ledger)} --ledger: each broker's unrolls"
+            " go into a folder of their own"
+        )
+    return [
+        _peer(given, broker, ledger, name=name, **_sampling(given))
+        for broker, ledger in itertools.zip_longest(given.broker, given.ledger)
+    ]
 
 
 def _peer(

@@ -83,8 +83,8 @@ def _train(given: argparse.Namespace) -> int:
         record=given.record,
         web=given.web,
         endpoint=given.endpoint,
-        beside=given.beside,
-        done=given.done,
+        beside=tuple(given.beside),
+        done=tuple(given.done),
     )
     return train.train(start, options)
 

@@ -39,8 +39,8 @@ class Settings(Struct, frozen=True):
     """Holds what all processes of a node share."""
 
     node: int  # its process
-    peer: PeerOptions  # of each, with the node's own name
-    shelf: Path  # where the relay puts weights
+    peers: tuple[PeerOptions, ...]  # of each, with the node's own name: one for each broker
+    shelves: tuple[Path, ...]  # where the relays put weights
     tell: Path  # the node's socket: figures and lines go there
     quiet: bool
     form: str  # of log lines
@@ -48,7 +48,7 @@ class Settings(Struct, frozen=True):
 
 
 class ForkOrder(Struct, frozen=True):
-    """Orders the start of one process. index -1 = the relay."""
+    """Orders the start of one process. index -1 = the first broker's relay, -2 the second's .."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere it may
@@ -160,7 +160,9 @@ def main(fd: int) -> int:
         runtime.die_with_parent(settings.node)
         runtime.show_as("forker")
         # Not above: a test of this file needs none of them, and here they are imported once.
-        for module in ("gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"):
+        modules = ["gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"]
+        modules += ["headrace.launch.policies.sampler"] * (len(settings.peers) > 1)
+        for module in modules:
             importlib.import_module(module)
         gc.collect()
         orders.send(READY)
@@ -184,7 +186,11 @@ def _fork(settings: Settings, order: ForkOrder, orders: socket.socket) -> int:
 
 
 def _name(order: ForkOrder) -> str:
-    return "relay" if order.index < 0 else f"sampler-{order.index}"
+    return relay_name(order.index) if order.index < 0 else f"sampler-{order.index}"
+
+
+def relay_name(index: int) -> str:
+    return "relay" if index == -1 else f"relay-{-index}"
 
 
 def _run_role(settings: Settings, order: ForkOrder) -> int:
@@ -192,20 +198,24 @@ def _run_role(settings: Settings, order: ForkOrder) -> int:
     from headrace.launch.process import logs, node_reports
     from headrace.launch.roles import relay, sampler
 
-    peer, name = settings.peer, _name(order)
-    if order.index >= 0:
-        peer = replace(peer, name=f"{peer.name}-{order.index}")
-    runtime.show_as(name)
-    logs.start("relay" if order.index < 0 else peer.name, quiet=settings.quiet, form=settings.form)
+    runtime.show_as(_name(order))
+    own = f"{settings.peers[0].name}-{order.index}"
+    logs.start("relay" if order.index < 0 else own, quiet=settings.quiet, form=settings.form)
     sender = node_reports.ReportSender(settings.tell)
     node_reports.log_to_node(sender)
     if order.index < 0:
-        return relay.relay(peer, shelf=settings.shelf, sender=sender, port=settings.port)
+        peer, shelf = settings.peers[-1 - order.index], settings.shelves[-1 - order.index]
+        return relay.relay(peer, shelf=shelf, sender=sender, port=settings.port)
     if order.core >= 0:
         with contextlib.suppress(OSError):  # a service manager may forbid it: little is lost
             os.sched_setaffinity(0, {order.core})
     seed = runtime.incarnation() % 2**31
-    return sampler.sample(peer, seed=seed, shelf=settings.shelf, sender=sender)
+    peers = [replace(peer, name=own) for peer in settings.peers]
+    if len(peers) > 1:
+        from headrace.launch.policies.sampler import sample
+
+        return sample(peers, seed=seed, shelves=settings.shelves, sender=sender)
+    return sampler.sample(peers[0], seed=seed, shelf=settings.shelves[0], sender=sender)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from headrace.launch.node.restarts import ProcessSlot
 from headrace.launch.process.memory_use import pss_bytes
 from headrace.launch.process.node_reports import ProcessFigures
 
+# Of the relay of the first broker's weights; that of the second is one below it, and so on.
 RELAY: Final = -1
 _OF_SAMPLERS: Final = [
     counter for counter in COUNTERS if counter.metric in ("env_steps", "episodes", "wait_seconds")
@@ -53,7 +54,7 @@ class NodeMetrics(Collector):
         last = self._last.pop(index, None)
         if last is not None:
             for name in _COUNTED & last.stats.keys():
-                self._gone[index == RELAY, name] += last.stats[name]  # type: ignore[assignment]
+                self._gone[index < 0, name] += last.stats[name]  # type: ignore[assignment]
         return last
 
     def last_report(self, index: int) -> ProcessFigures | None:
@@ -61,32 +62,30 @@ class NodeMetrics(Collector):
 
     def welcome(self) -> int:
         """Counts the samplers that a broker knows."""
-        return sum(said.welcome for index, said in self._each() if index != RELAY)
+        return sum(said.welcome for index, said in self._each() if index >= 0)
 
     def drain_s(self, default: float) -> float:
         """Returns the seconds that the slowest sampler may need to end."""
-        return max(
-            (said.drain_s for index, said in self._each() if index != RELAY), default=default
-        )
+        return max((said.drain_s for index, said in self._each() if index >= 0), default=default)
 
     def total(self, name: str, *, relay: bool = False) -> float:
         live = sum(
-            said.stats.get(name, 0.0) for index, said in self._each() if (index == RELAY) == relay
+            said.stats.get(name, 0.0) for index, said in self._each() if (index < 0) == relay
         )
         return live + self._gone[relay, name]
 
     def collect(self) -> Iterator[Metric]:
         # A copy: the node's thread may make more of them meanwhile.
-        samplers = [slot for index, slot in list(self._slots.items()) if index != RELAY]
-        relay = self.last_report(RELAY)
+        samplers = [slot for index, slot in list(self._slots.items()) if index >= 0]
+        laid = [said.stats.get("version", -1.0) for at, said in self._each() if at < 0]
         for gauge, words, number in (
             ("samplers", "Samplers that run", sum(slot.pid > 0 for slot in samplers)),
             ("samplers_wanted", "Samplers that should", sum(slot.wanted for slot in samplers)),
             ("samplers_welcome", "Samplers that a broker knows", self.welcome()),
             (
                 "weights_version",
-                "Newest weights on the machine's shelf; -1 = none",
-                relay.stats.get("version", -1.0) if relay is not None else -1.0,
+                "Newest weights on the machine's shelf, of several the oldest; -1 = none",
+                min(laid, default=-1.0),
             ),
             ("samplers_memory_bytes", "Of all samplers, shared pages once", self._pss(samplers)),
             ("samplers_unacked_fragments", "Not acknowledged", self.total("unacked")),

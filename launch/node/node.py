@@ -1,7 +1,8 @@
 """`headrace node`: one machine's samplers, their weights' relay, and their restarts.
 
     node --+-- forker             imported torch once; forks the others, which the node adopts
-           +-- relay              one fetch of each version, laid into shared memory
+           +-- relay              one fetch of each version, laid into shared memory; where several
+           |                      policies play, one for each of their brokers
            +-- sampler 0, 1, ..   take weights there; if there are none, from the broker
 
 This process has no torch and no connection to the broker: nothing that comes in by the network can
@@ -16,6 +17,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +27,7 @@ import msgspec
 from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file
-from headrace.launch.node.forker import Forker, ForkOrder, Settings
+from headrace.launch.node.forker import Forker, ForkOrder, Settings, relay_name
 from headrace.launch.node.metrics import RELAY, NodeMetrics
 from headrace.launch.node.notice import Notice
 from headrace.launch.node.repeated_lines import RepeatedLines
@@ -49,12 +51,15 @@ _RELAY_ENDS_WITHIN_S: Final = 3.0
 
 
 @logs.one_line_errors()
-def node(options: PeerOptions, *, samplers: int | Path | None, notice: Notice) -> int:
-    """Runs the node; returns the exit status. `samplers`: how many, or the file that says it; None
-    = one for each core. `notice`: it drains and ends once this has come."""
+def node(peers: Sequence[PeerOptions], *, samplers: int | Path | None, notice: Notice) -> int:
+    """Runs the node; returns the exit status. `peers`: its samplers', one for each policy's broker;
+    `samplers`: how many, or the file that says it; None = one for each core. `notice`: it drains
+    and ends once this has come."""
     asked = runtime.StopRequested()
     size = NodeSize(samplers)
-    endpoints.check(options.broker)
+    options = peers[0]
+    for peer in peers:
+        endpoints.check(peer.broker)
     # Each process reads these; what is wrong is said once, now.
     keyring.from_file(options.key, "actor")
     allowing.allowed(options.allow)
@@ -67,14 +72,17 @@ def node(options: PeerOptions, *, samplers: int | Path | None, notice: Notice) -
     ):
         settings = Settings(
             node=os.getpid(),
-            peer=replace(
-                options,
-                name=name,
-                ledger=options.ledger and options.ledger.absolute(),
-                key=options.key and options.key.absolute(),
-                metrics=NOWHERE,
+            peers=tuple(
+                replace(
+                    peer,
+                    name=name,
+                    ledger=peer.ledger and peer.ledger.absolute(),
+                    key=peer.key and peer.key.absolute(),
+                    metrics=NOWHERE,
+                )
+                for peer in peers
             ),
-            shelf=folder / "weights",
+            shelves=tuple(folder / f"weights{number or ''}" for number in range(len(peers))),
             tell=folder / "told",
             form=logs.form(),
             quiet=log.getEffectiveLevel() >= logging.WARNING,
@@ -110,7 +118,8 @@ class _Node:
     ) -> None:
         self.registry = http.registry("node")
         self._size = size
-        self._slots = size.slots()
+        relays = range(RELAY, RELAY - len(settings.peers), -1)
+        self._slots = {at: ProcessSlot(at) for at in relays} | size.slots()
         self._metrics = NodeMetrics(self.registry, self._slots)
         self._settings = settings
         self._forker = Forker(settings)  # until there is a port to tell of
@@ -126,7 +135,7 @@ class _Node:
     @property
     def _samplers(self) -> list[ProcessSlot]:
         """Returns all that there ever were."""
-        return [slot for index, slot in self._slots.items() if index != RELAY]
+        return [slot for index, slot in self._slots.items() if index >= 0]
 
     def healthy(self) -> str:
         return "" if self._metrics.welcome() else "no sampler is welcome at a broker"
@@ -144,8 +153,8 @@ class _Node:
         """Runs until the run is over, somebody asks us to stop, or nothing can be done. `port`:
         where the broker may say that the metrics are; 0 = nowhere."""
         self._forker = Forker(msgspec.structs.replace(self._settings, port=port))
-        broker = self._settings.peer.broker
-        log.info("%d samplers for the broker at %s", self._size.count, broker)
+        brokers = " and ".join(peer.broker for peer in self._settings.peers)
+        log.info("%d samplers for the broker at %s", self._size.count, brokers)
         try:
             while not self._asked and not self._ending and not self._notice.has_come():
                 self._look(_LOOK_EVERY_S)
@@ -225,7 +234,7 @@ class _Node:
 
     def _record_ended(self, slot: ProcessSlot, status: int, now: float) -> None:
         last = self._metrics.ended(slot.index)
-        sampler = slot.index != RELAY
+        sampler = slot.index >= 0
         well = sampler and status == runtime.OK and last is not None and last.over
         wrong = sampler and status == runtime.YOUR_INPUT
         if self._ending or well or wrong:
@@ -240,8 +249,8 @@ class _Node:
             self._status, self._ending = runtime.YOUR_INPUT, True
 
     def _name(self, slot: ProcessSlot) -> str:
-        own = self._settings.peer.name
-        return f"{own}'s relay" if slot.index == RELAY else f"{own}-{slot.index}"
+        own = self._settings.peers[0].name
+        return f"{own}'s {relay_name(slot.index)}" if slot.index < 0 else f"{own}-{slot.index}"
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -262,11 +271,11 @@ class _Node:
         if any(slot.pid for slot in self._samplers):
             self._status = self._status or runtime.OUR_FAULT
         self._kill(self._samplers)
-        relay = [self._slots[RELAY]]
+        relays = [slot for index, slot in self._slots.items() if index < 0]
         for number in (signal.SIGTERM, signal.SIGKILL):
-            self._tell(relay, number)
+            self._tell(relays, number)
             deadline = time.monotonic() + _RELAY_ENDS_WITHIN_S
-            while self._open([*relay, *self._samplers]) and time.monotonic() < deadline:
+            while self._open([*relays, *self._samplers]) and time.monotonic() < deadline:
                 self._look(_LOOK_EVERY_S / 5)
 
     def _open(self, slots: list[ProcessSlot]) -> bool:

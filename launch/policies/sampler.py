@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +22,7 @@ from headrace.broker.peers.sampler import SamplerEnd
 from headrace.launch.config import allowed_code
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
+from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.results.loaded_run import named_player, trained_policy
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
@@ -47,27 +51,38 @@ class _Player:
 
 
 @logs.one_line_errors(ValueError)  # of a network that cannot be made, or makes no numbers
-def sample(peers: Sequence[PeerOptions], *, seed: int, done: Sequence[Path] = ()) -> int:
+def sample(
+    peers: Sequence[PeerOptions],
+    *,
+    seed: int,
+    done: Sequence[Path] = (),
+    shelves: Sequence[Path] = (),
+    sender: ReportSender | None = None,
+) -> int:
     """Samples for all these brokers until SIGTERM, or until every run is over. `done`: folders of
-    policies that learn no more, and play on."""
+    policies that learn no more, and play on; `shelves`: where relays of this machine put each one's
+    weights; `sender`: the connection to its node."""
     descriptors.for_peer("a sampler")
 
     async def main() -> int:
         with contextlib.ExitStack() as stack:
-            players = [_open(stack, options) for options in peers]
-            await _sample(players, seed, done)
+            laid = itertools.zip_longest(peers, shelves)
+            players = [_open(stack, options, shelf) for options, shelf in laid]
+            await _sample(players, seed, done, sender)
         return runtime.OK
 
     return runtime.run_async(main)
 
 
-def _open(stack: contextlib.ExitStack, options: PeerOptions) -> _Player:
+def _open(stack: contextlib.ExitStack, options: PeerOptions, shelf: Path | None) -> _Player:
     role = stack.enter_context(Role("actor", name=options.name))
     metrics = SamplerMetrics(role.registry)
-    return _Player(options, role, open_end(role, options), metrics)
+    return _Player(options, role, open_end(role, options, shelf), metrics)
 
 
-async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -> None:
+async def _sample(
+    players: Sequence[_Player], seed: int, done: Sequence[Path], sender: ReportSender | None
+) -> None:
     allow = [name for one in players for name in one.options.allow]
     check = functools.partial(allowed_code.check, prefixes=allowed_code.allowed(allow))
     async with asyncio.TaskGroup() as group:
@@ -76,6 +91,9 @@ async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -
         leaves: list[asyncio.Task[None]] = []
         runs = [await told_run(one.end, one.options, check) for one in players]
         _check_agreement(runs)
+        figures = functools.partial(_figures, players, runs[0].actor.drain_s)
+        if sender is not None:
+            leaves.append(group.create_task(sender.keep_sending(figures), name="tell"))
         views = share(
             [learner(run, one.end, one.metrics) for run, one in zip(runs, players, strict=True)],
             runs[0].actor,
@@ -110,6 +128,18 @@ async def _sample(players: Sequence[_Player], seed: int, done: Sequence[Path]) -
             views[0].close()
             for task in (watch, *leaves, *links):
                 task.cancel()
+            if sender is not None:
+                sender.send(figures(), patience_s=0.5)
+
+
+def _figures(players: Sequence[_Player], drain_s: float) -> ProcessFigures:
+    """Returns what it reports to its node, of all policies together."""
+    stats: Counter[str] = Counter()
+    for one in players:
+        stats.update(one.end.stats)
+    welcome = all(one.end.link.welcome is not None for one in players)
+    over = all(one.end.over for one in players)
+    return ProcessFigures(os.getpid(), welcome, over, drain_s, dict(stats))
 
 
 async def _play(one: _Player, players: Sequence[_Player]) -> None:

@@ -150,7 +150,12 @@ def test_export_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = calls(monkeypatch, evaluator, "evaluate")
     cli.main(["evaluate", "--broker", "tcp://a:1", "--name", "eve", "--episodes", "4"])
-    assert seen == [((PeerOptions("tcp://a:1", "eve", {"episodes": 4}, allow=[]),), {"out": None})]
+    assert seen == [
+        (
+            (PeerOptions("tcp://a:1", "eve", {"episodes": 4}, allow=[]),),
+            {"out": None, "beside": (), "done": ()},
+        )
+    ]
 
 
 @pytest.mark.parametrize("level", ["info", "warning"])

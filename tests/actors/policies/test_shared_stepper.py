@@ -528,6 +528,33 @@ def test_who_takes_news_in_wakes_the_others() -> None:
     asyncio.run(story())
 
 
+def test_all_end_when_the_last_run_is_over() -> None:
+    """Whoever waits for the others to act is not told by its own broker, which has nothing more to
+    say."""
+    game = Game("inline", 1, (1, 1), (2, 2))
+    done, learning = game.ends
+
+    async def story() -> None:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            for sampler in game.samplers:
+                group.create_task(sampler.run())
+            for end in game.ends:
+                end.weights(1)
+            while game.shared._missing != [2, 2]:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0)
+            done.over = "the step limit was reached"
+            done.news.set()
+            while game.shared._missing != [1, 1]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            learning.over = "the step limit was reached"
+            learning.news.set()
+
+    try:
+        asyncio.run(story())
+    finally:
+        game.shared.close()
+
+
 def pieces(unroll: dict[str, NDArray[Any]], column: int) -> list[Step]:
     """Returns the live steps of a column of one unroll, and checks what it remembers."""
     rows = [tuple(row) for row in unroll["obs.obs"][:, column].tolist()]

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -36,7 +37,9 @@ def figures(pid: int = 7, *, welcome: bool = True, **stats: float) -> ProcessFig
 
 def test_the_forker_is_told_the_same_options_by_its_socket() -> None:
     peer = PeerOptions("ipc:///b", "n", {"groups": 2}, ledger=Path("/ledger"), allow=["games"])
-    settings = forker.Settings(1, peer, Path("/shelf"), Path("/told"), quiet=True, form="json")
+    other = replace(peer, broker="ipc:///c", ledger=None)
+    shelves, told = (Path("/shelf"), Path("/shelf1")), Path("/told")
+    settings = forker.Settings(1, (peer, other), shelves, told, quiet=True, form="json")
     assert forker.decode(forker.encode(settings), forker.Settings) == settings
 
 

@@ -283,29 +283,71 @@ def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
         assert account.unaccounted() == account.untrue == 0
 
 
-RANKS = SIGNALS.partition("[policies.speaker]")[0].replace("steps = 3000", "steps = 2000")
+ALONE = SIGNALS.partition("[policies.speaker]")[0].replace("steps = 3000", "steps = 2000")
+ALLOW = ("--allow", "headrace.actors.envs.toys")
+
+
+class Apart:
+    """Has a broker and learners for each policy, each started by hand."""
+
+    def __init__(self, place: Place, *, ranks: int) -> None:
+        self.brokers: list[Process] = []
+        self.learners: list[Process] = []
+        self.folders = [place.folder / name for name in POLICIES]
+        self.addresses = [f"{place.ipc}-{name}" for name in POLICIES]
+        for at, agents in enumerate(("speaker", "listener_*")):
+            text = ALONE.replace('Signals"', f'Signals"\nagents = ["{agents}"]')
+            name, place.out = POLICIES[at], self.folders[at]
+            place.run = place.toml(f"{name}.toml", text.replace('"signals"', f'"{name}"'))
+            ledger = ("--ledger", str(place.out / "ledger"))
+            self.brokers.append(place.broker(*ledger, bind=self.addresses[at]))
+            broker = (*ledger, "--broker", self.addresses[at])
+            self.learners += [place.learner(*broker)] if ranks == 1 else place.two_ranks(*broker)
+
+    @property
+    def options(self) -> list[str]:
+        """Of who samples for both."""
+        ledgers = [str(folder / "ledger") for folder in self.folders]
+        both = zip(self.addresses, ledgers, strict=True)
+        return [word for one, two in both for word in ("--broker", one, "--ledger", two)]
+
+    def ends(self, *others: Process) -> None:
+        """Waits for the end of the runs and of these, and reads the books."""
+        for process in (*self.learners, *others):
+            assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
+        for broker in self.brokers:
+            assert broker.term() == 0, broker.text()
+        for folder in self.folders:
+            assert exact(folder).outcomes["trained"] * 16 * 4 >= 2000 / 2
 
 
 def test_two_ranks_train_each_of_two_policies(place: Place) -> None:
     """Each policy's ranks are a group of their own, so none waits for the order of another's."""
-    wholes, learners, brokers, options = [], [], [], []
-    for name, agents in zip(POLICIES, ("speaker", "listener_*"), strict=True):
-        text = RANKS.replace('Signals"', f'Signals"\nagents = ["{agents}"]')
-        place.run = place.toml(f"{name}.toml", text.replace('"signals"', f'"{name}"'))
-        place.out = place.folder / name
-        bind = f"{place.ipc}-{name}"
-        wholes.append(place.out)
-        brokers.append(place.broker("--ledger", str(place.out / "ledger"), bind=bind))
-        learners += place.two_ranks("--ledger", str(place.out / "ledger"), "--broker", bind)
-        options += ["--broker", bind, "--ledger", str(place.out / "ledger")]
-    allow = ("--allow", "headrace.actors.envs.toys")
-    sampler = place.headrace("actor", *options, *allow, "--seed", "3")
-    for process in (*learners, sampler):
-        assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
-    for broker in brokers:
-        assert broker.term() == 0, broker.text()
-    for folder in wholes:
-        assert exact(folder).outcomes["trained"] * 16 * 4 >= 2000 / 2
+    apart = Apart(place, ranks=2)
+    apart.ends(place.headrace("actor", *apart.options, *ALLOW, "--seed", "3"))
+
+
+def test_a_node_and_an_evaluator_work_for_several_brokers(place: Place) -> None:
+    apart = Apart(place, ranks=1)
+    node = place.headrace("node", *apart.options, *ALLOW, "--samplers", "2")
+    scores = place.folder / "scores"
+    own, other = apart.addresses
+    words = ("--broker", own, "--beside", other, "--out", str(scores), "--episodes", "3")
+    evaluator = place.headrace("evaluate", *words, *ALLOW)
+    names = {"relay", "relay-2", "sampler-0", "sampler-1"}
+    until(lambda: names <= {comm(pid) for pid in children(node.pid)}, "all of the node's run")
+    os.kill(next(pid for pid in children(node.pid) if comm(pid) == "sampler-1"), signal.SIGKILL)
+    apart.ends(node, evaluator)
+    assert "sampler" in node.text() and "killed by SIGKILL; started again" in node.text()
+    assert all(line["episodes"] == 3 for line in learning_curve.read(scores / "evaluations.jsonl"))
+
+
+def comm(pid: int) -> str:
+    """What ps calls it; "" = it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def process_of(process: Process, role: str) -> int:
