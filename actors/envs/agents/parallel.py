@@ -121,7 +121,10 @@ class Play:
         still, news = set(self.env.agents), {}
         for agent in actions:
             if agent not in observations or agent not in rewards:
-                raise ValueError(f"{agent} played, and the step says nothing of it")
+                raise ValueError(
+                    f"{agent} played, and the step says nothing of it; where agents may skip steps,"
+                    " wrap it in Skipping (env.wrappers)"
+                )
             flags = flags_of(ended.get(agent), cut.get(agent))
             if not flags and agent not in still:
                 raise ValueError(f"{agent} is no longer among the agents, and has not ended")

@@ -24,8 +24,12 @@ class TurnsEnv(Protocol):
     """Is an environment whose agents take turns."""
 
     possible_agents: list[str]
-    agents: list[str]
-    agent_selection: str
+
+    @property
+    def agents(self) -> list[str]: ...
+
+    @property
+    def agent_selection(self) -> str: ...
 
     def observation_space(self, agent: str) -> Any: ...
 
@@ -79,6 +83,7 @@ class TurnsPlay:
 
     def _next_turn(self) -> tuple[dict[str, News], dict[str, Any]]:
         news: dict[str, News] = {}
+        heard: set[str] = set()
         self.acting = ()
         while self.env.agents:
             agent = self.env.agent_selection
@@ -95,10 +100,11 @@ class TurnsPlay:
                 self._told.add(agent)
                 self.acting = (agent,)
                 return news, ({agent: observation} if first else {})
+            if agent in heard:  # it may come back, but not ended
+                raise ValueError(f"{agent} has ended, and is still among the agents")
+            heard.add(agent)
             self._told.discard(agent)
             self.env.step(None)
-            if agent in self.env.agents:
-                raise ValueError(f"{agent} has ended, and is still among the agents")
         if self._told:
             gone = ", ".join(sorted(self._told))
             raise ValueError(f"the episode is over, and {gone} had no turn to hear of it")
