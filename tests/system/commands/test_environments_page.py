@@ -82,7 +82,7 @@ def test_its_examples_train(place: Place, run: str) -> None:
 def test_its_policies_learn_to_talk(place: Place) -> None:
     path = place.toml("talk.toml", files()["talk.toml"])
     train = place.headrace("train", path, "--out", str(place.out), "--quiet")
-    assert train.ends(timeout_s=300.0) == 0, train.text()
+    assert train.ends(timeout_s=900.0) == 0, train.text()
     for policy in ("speaker", "listener"):
         summary = json.loads((place.out / policy / "summary.json").read_text())
         assert summary["stop_reason"] == "return" and summary["mean_return"] >= 0.9

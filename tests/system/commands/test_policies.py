@@ -55,7 +55,7 @@ unroll.envs = 4
 pacing.batch_unrolls = 4
 """
 POLICIES = ("speaker", "listener")
-LEARNS_S = 300.0  # several learners on a busy machine; only what hangs takes so long
+LEARNS_S = 900.0  # several learners on a busy machine; only what hangs takes so long
 
 
 def train(place: Place, *arguments: str) -> Process:
