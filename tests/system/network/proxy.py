@@ -89,24 +89,23 @@ class Proxy:
     async def _connected(
         self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        ends = {writer}
+        self._open.add(writer)  # at once: whoever ends the proxy now closes it, too
         try:
             inner_reader, inner_writer = await asyncio.open_connection(_BACK, port)
-        except OSError:
-            writer.transport.abort()
-            return
-        self.connections += 1
-        ends = {writer, inner_writer}
-        self._open |= ends
-        try:
+            ends.add(inner_writer)
+            self._open.add(inner_writer)
+            self.connections += 1
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._carry(reader, inner_writer, inwards=True))
                 group.create_task(self._carry(inner_reader, writer, inwards=False))
         except* OSError:
             pass  # one end is closed, or was reset; the other follows
         finally:
-            self._open -= ends
             for end in ends:
                 end.transport.abort()
+            await asyncio.sleep(0)  # until they are closed
+            self._open -= ends
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, inwards: bool
