@@ -125,5 +125,10 @@ class RunStatus:
     def _figures_of(self, role: str, now: float) -> list[dict[str, Any]]:
         return [
             {"name": peer.name, "silent_s": round(now - peer.heard_at, 3), **peer.stats}
-            for peer in self._roster.with_role(role)[:_MOST_SHOWN]
+            for peer in [
+                # An evaluator of 0 episodes scores another broker's policy, beside this one.
+                one
+                for one in self._roster.with_role(role)
+                if one.stats.get("episodes") != 0
+            ][:_MOST_SHOWN]
         ]

@@ -47,11 +47,13 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
     )
     # Of the broker: samplers of several policies come from elsewhere.
     train.add_argument("--endpoint", default="", help=argparse.SUPPRESS)
-    # The brokers of the other policies; the folders of those that learn no more.
+    # The brokers of the other policies, the folders of those that learn no more, and the code that
+    # their runs name.
     train.add_argument("--beside", action="append", default=[], help=argparse.SUPPRESS)
     train.add_argument(
         "--done", type=shared.path, action="append", default=[], help=argparse.SUPPRESS
     )
+    train.add_argument("--allow", action="append", default=[], help=argparse.SUPPRESS)
 
 
 def _train(given: argparse.Namespace) -> int:
@@ -85,6 +87,7 @@ def _train(given: argparse.Namespace) -> int:
         endpoint=given.endpoint,
         beside=tuple(given.beside),
         done=tuple(given.done),
+        allow=tuple(given.allow),
     )
     return train.train(start, options)
 

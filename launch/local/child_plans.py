@@ -26,6 +26,7 @@ class ChildPlans:
     web: int | None = None  # where the broker serves its page; None = nowhere
     beside: Sequence[str] = ()  # brokers of policies that play in the same environments
     done: Sequence[Path] = ()  # folders of such that learn no more
+    allow: Sequence[str] = ()  # code that their runs name
 
     @property
     def run(self) -> run_file.Run:
@@ -101,12 +102,13 @@ class ChildPlans:
         """Returns the options of a peer. It does not read the run file, which names the keys of the
         others."""
         key = keyring.path(self.run, role) if self.run.security.curve else None
-        return PeerOptions(self.endpoint, name, key=key, allow=allowed_code.names(self.run))
+        allow = (*allowed_code.names(self.run), *self.allow)
+        return PeerOptions(self.endpoint, name, key=key, allow=allow)
 
     def _again(self, options: PeerOptions) -> list[str]:
         words = ["--broker", options.broker, "--name", options.name]
         words += [] if options.key is None else ["--key", str(options.key)]
-        return [*words, *allowed_code.allow_options(self.run)]
+        return [*words, *(word for name in options.allow for word in ("--allow", name))]
 
     @property
     def _toml(self) -> str:

@@ -56,6 +56,7 @@ class Options:
     endpoint: str = ""
     beside: Sequence[str] = ()  # brokers of the other policies there
     done: Sequence[Path] = ()  # folders of those that learn no more
+    allow: Sequence[str] = ()  # code that the others' runs name
 
 
 def train(start: starts.Start, options: Options) -> int:
@@ -130,6 +131,7 @@ class _Local:
             web=options.web,
             beside=options.beside,
             done=options.done,
+            allow=options.allow,
         )
         self.evaluators: list[Child] = []  # one or none
         self.sinks: list[Child] = []  # each sends what the run writes to a place

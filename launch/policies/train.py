@@ -165,6 +165,7 @@ class _Several:
             endpoint=one.endpoint,
             beside=[other.endpoint for other in self.policies if other is not one],
             done=[other.out for other in self.done],
+            allow=[name for other in self._all for name in allowed_code.names(other.start.run)],
         )
         return Plan(one.name, lambda: one_run.train(one.start, options), self._run_again(one))
 
@@ -178,6 +179,7 @@ class _Several:
                 words += ["--beside", other.endpoint]
         for other in self.done:
             words += ["--done", str(other.out)]
+        words += self._allow_options
         if options.evaluate is not None:
             words.append("--evaluate" if options.evaluate else "--no-evaluate")
         return words
@@ -221,11 +223,17 @@ class _Several:
         for one in self.done:
             words += ["--done", str(one.out)]
         words += [] if self._key is None else ["--key", str(self._key)]
-        return words + [
-            word
-            for one in (*self.policies, *self.done)
-            for word in allowed_code.allow_options(one.start.run)
-        ]
+        return words + self._allow_options
+
+    @property
+    def _all(self) -> list[_Policy]:
+        """Returns those that learn, and those that were done from the start."""
+        return [*self.policies, *(one for one in self.done if one not in self.policies)]
+
+    @property
+    def _allow_options(self) -> list[str]:
+        """Returns what allows all code that the runs name: whoever plays has all of them."""
+        return [word for one in self._all for word in allowed_code.allow_options(one.start.run)]
 
     def _watch(self, show: Callable[[], None]) -> None:
         """Watches until every run has ended, or somebody asks us to stop."""

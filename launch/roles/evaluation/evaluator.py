@@ -82,9 +82,15 @@ def _evaluate_run(
             role.attach(end, options)
             for other in others:
                 other.stats = dict(BESIDE)
-            beside_it = (others, done)
             await _evaluate(
-                role, end, beside_it, out=out, sets=options.sets, metrics=metrics, prefixes=prefixes
+                role,
+                end,
+                others,
+                done=done,
+                out=out,
+                sets=options.sets,
+                metrics=metrics,
+                prefixes=prefixes,
             )
         return runtime.OK
 
@@ -95,14 +101,14 @@ def _evaluate_run(
 async def _evaluate(
     role: Role,
     end: EvaluatorEnd,
-    beside: tuple[Sequence[EvaluatorEnd], Sequence[Path]],  # of policies that do, and did, learn
+    others: Sequence[EvaluatorEnd],  # of policies that play beside this one
     *,
+    done: Sequence[Path],
     out: Path | None,
     sets: Mapping[str, Any],
     metrics: EvaluatorMetrics,
     prefixes: Sequence[str],
 ) -> None:
-    others, done = beside
     async with asyncio.TaskGroup() as group:
         links = [group.create_task(one.link.run(), name="link") for one in (end, *others)]
         reading = _EvaluatorReading(end)

@@ -1,5 +1,4 @@
-"""Who plays the agents of other policies while one is evaluated: the newest weights of their
-runs."""
+"""Lets the newest weights of other policies play their agents while one is evaluated."""
 
 import asyncio
 import contextlib

@@ -529,8 +529,7 @@ def test_who_takes_news_in_wakes_the_others() -> None:
 
 
 def test_all_end_when_the_last_run_is_over() -> None:
-    """Whoever waits for the others to act is not told by its own broker, which has nothing more to
-    say."""
+    """Wakes whoever waits for the others to act: its own broker has nothing more to say."""
     game = Game("inline", 1, (1, 1), (2, 2))
     done, learning = game.ends
 

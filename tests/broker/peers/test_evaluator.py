@@ -253,6 +253,16 @@ def test_its_scores_reach_whoever_watches(watched: Callable[[Plan], Watched]) ->
     assert (told["mean"], told["version"]) == (4.5, 3.0)
 
 
+def test_who_scores_another_brokers_policy_is_no_evaluator_of_this_run(
+    watched: Callable[[Plan], Watched],
+) -> None:
+    world = calm(watched)
+    world.evaluators[0].end.stats = {"episodes": 0.0}
+    world.go(3 * BEAT)
+    assert world.server is not None
+    assert world.server.status()["evaluators"] == []
+
+
 def test_it_hears_what_the_learner_says_of_itself(watched: Callable[[Plan], Watched]) -> None:
     world = calm(watched)
     end = world.evaluators[0].end

@@ -10,6 +10,7 @@ from headrace.broker.journal import audit
 from headrace.launch.results import learning_curve
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, Process, until
+from tests.system.roles import test_node
 from tests.trainings import trained
 
 # The best is 1 an episode; agents that draw get a third.
@@ -207,6 +208,14 @@ def test_a_run_of_several_policies_goes_on(place: Place) -> None:
         assert exact(place.out / name).env_steps >= before[name] + 1500
 
 
+def test_whoever_is_evaluated_may_meet_code_that_only_the_others_runs_name(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    process = train(place, "--set", "policies.listener.league.pick=statistics:mean")
+    assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
+    assert "the run goes on without evaluations" not in process.text()
+    assert all((place.out / name / "evaluations.jsonl").exists() for name in POLICIES)
+
+
 def test_the_goal_may_be_one_of_evaluations(place: Place) -> None:
     place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 200_000"))
     goal = ("--stop-return", "0.6", "--set", "stop.metric=evaluation")
@@ -335,19 +344,12 @@ def test_a_node_and_an_evaluator_work_for_several_brokers(place: Place) -> None:
     words = ("--broker", own, "--beside", other, "--out", str(scores), "--episodes", "3")
     evaluator = place.headrace("evaluate", *words, *ALLOW)
     names = {"relay", "relay-2", "sampler-0", "sampler-1"}
-    until(lambda: names <= {comm(pid) for pid in children(node.pid)}, "all of the node's run")
-    os.kill(next(pid for pid in children(node.pid) if comm(pid) == "sampler-1"), signal.SIGKILL)
+    until(lambda: names <= {*test_node.children(node).values()}, "all of the node's run")
+    (sampler,) = test_node.named(node, "sampler-1")
+    os.kill(sampler, signal.SIGKILL)
     apart.ends(node, evaluator)
     assert "sampler" in node.text() and "killed by SIGKILL; started again" in node.text()
     assert all(line["episodes"] == 3 for line in learning_curve.read(scores / "evaluations.jsonl"))
-
-
-def comm(pid: int) -> str:
-    """What ps calls it; "" = it has ended."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def process_of(process: Process, role: str) -> int:

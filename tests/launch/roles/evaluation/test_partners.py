@@ -1,4 +1,4 @@
-"""Who plays beside a policy that is evaluated, and with which weights."""
+"""Tests who plays beside a policy that is evaluated, and with which weights."""
 
 import asyncio
 from types import SimpleNamespace
