@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "learner/history": "learner",
     "learner/step": ("learner learner/algorithms learner/batches learner/history learner/models"),
     "actors": "broker broker/peers broker/protocol learner",
-    "actors/envs/agents": "broker learner",
+    "actors/envs/agents": "broker learner learner/models",
     "actors/envs/toys": "",
     "actors/envs": "broker learner learner/models",
     "actors/stepping": "actors/envs actors/envs/agents learner",

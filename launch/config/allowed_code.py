@@ -89,6 +89,8 @@ def _named(run: Run) -> Iterator[tuple[str, str]]:
     for at, wrapper in enumerate(env.wrappers):
         if isinstance(name := wrapper.get("id"), str):
             yield f"env.wrappers[{at}].id", name
+        if isinstance(rule := wrapper.get("rule"), str) and names_code(rule):  # of draw_seats
+            yield f"env.wrappers[{at}].rule", rule
     if ":" in run.model.kind:
         yield "model.kind", run.model.kind
     if run.actor.explore:

@@ -86,6 +86,11 @@ NAMED = {
         "league.pick = 'evil.rules:pick'",
         "evil.rules",
     ),
+    "who plays whom": (
+        run(env={"wrappers": [{"id": "gymnasium.wrappers:Seats", "rule": "evil.rules:who"}]}),
+        "env.wrappers[0].rule = 'evil.rules:who'",
+        "evil.rules",
+    ),
     "of the older gym": (
         run(env={"id": "GymV26Environment-v0", "kwargs": {"env_id": "evil:Such-v0"}}),
         "env.kwargs.env_id = 'evil'",

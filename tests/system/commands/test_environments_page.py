@@ -40,6 +40,8 @@ def test_the_page_shows_these_files() -> None:
         "reach.toml",
         "second.toml",
         "talk.toml",
+        "teams.py",
+        "teams.toml",
         "turns.toml",
         "walk.py",
         "walk.toml",
@@ -79,10 +81,17 @@ def test_its_examples_train(place: Place, run: str) -> None:
         assert place.history()[-1]["setting.length"] == 10
 
 
-def test_its_policies_learn_to_talk(place: Place) -> None:
-    path = place.toml("talk.toml", files()["talk.toml"])
-    train = place.headrace("train", path, "--out", str(place.out), "--quiet")
+# Its policies, and the return that they must have.
+POLICIES = {"talk": (("speaker", "listener"), 0.9), "teams": (("red", "blue"), 9.0)}
+
+
+@pytest.mark.parametrize("run", list(POLICIES))
+def test_its_policies_learn(place: Place, run: str) -> None:
+    for name, text in files().items():
+        (place.folder / name).write_text(text)
+    train = place.headrace("train", f"{run}.toml", "--out", str(place.out), "--quiet")
     assert train.ends(timeout_s=900.0) == 0, train.text()
-    for policy in ("speaker", "listener"):
+    policies, least = POLICIES[run]
+    for policy in policies:
         summary = json.loads((place.out / policy / "summary.json").read_text())
-        assert summary["stop_reason"] == "return" and summary["mean_return"] >= 0.9
+        assert summary["stop_reason"] == "return" and summary["mean_return"] >= least
