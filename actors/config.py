@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
+from headrace.broker.league_results import MOST_OTHERS
+
 PICKS = ("uniform", "newest", "prioritised")
 Stepping = Literal["auto", "inline", "vector", "threads", "processes"]
 # Names of env.metrics, and characters of one: all of them travel with each beat of a learner.
@@ -209,7 +211,7 @@ class LeagueConfig(Struct, frozen=True, forbid_unknown_fields=True):
     others: Annotated[
         tuple[str, ...],
         Meta(
-            max_length=16,
+            max_length=MOST_OTHERS,
             description="who else is met: random, module:function of your own, or the folder of a"
             " run or of one of its checkpoints, on the sampler's machine",
         ),

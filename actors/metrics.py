@@ -11,8 +11,9 @@ from prometheus_client.registry import Collector
 from headrace.actors.metric_sums import MetricSums
 from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.histograms import STEP_S, Buckets, settled_sum
+from headrace.broker.league_results import FIGURES
 from headrace.broker.peers.sampler import SamplerEnd
-from headrace.broker.sampler_figures import FAILURES, GAMES, METRICS, WAITS
+from headrace.broker.sampler_figures import FAILURES, METRICS, WAITS
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class SamplerMetrics(Collector):
         self.failures = dict.fromkeys(FAILURES, 0)  # environments restarted, by where
         self.steps = Buckets(STEP_S)  # seconds of an environment's step, mean of an unroll
         self._spent_before = (0.0, 0)  # inside the environments, and steps, at the last unroll
-        self.games = dict.fromkeys(GAMES, 0)  # with others of the league, by how they ended
+        self.games = dict.fromkeys(FIGURES, 0)  # with others of the league, by who and how
         self.unrecorded_steps = 0  # of agents, while another policy learned
         self.unusable_values = 0  # in info, of metrics that are asked for
         self._complained: set[str] = set()  # metrics of which the log has told that
@@ -127,8 +128,8 @@ class SamplerMetrics(Collector):
     def played_unrecorded(self, steps: int) -> None:
         self.unrecorded_steps += steps
 
-    def game_ended(self, how: str) -> None:
-        self.games[how] += 1
+    def game_ended(self, opponent: str, how: str) -> None:
+        self.games[f"league_{opponent}_{how}"] += 1
 
     def costs(self) -> dict[str, float]:
         """Returns where the time went since the environments began, in seconds."""
@@ -173,7 +174,7 @@ class SamplerMetrics(Collector):
             "unrecorded": float(self.unrecorded_steps),
             "unusable": float(self.unusable_values),
             **{f"fail_{where}": float(n) for where, n in self.failures.items()},
-            **{f"league_{how}": float(n) for how, n in self.games.items()},
+            **{figure: float(n) for figure, n in self.games.items() if n},
             **self.costs(),
             **self.steps.figures("step"),
         }

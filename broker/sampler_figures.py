@@ -9,29 +9,31 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-from headrace.broker import histograms
+from headrace.broker import histograms, league_results
 from headrace.broker.protocol.messages import Outcome
 
 WAITS: Final = ("credit", "weights", "env", "gather")
 FAILURES: Final = ("make", "reset", "step", "time-out", "death", "values")
-GAMES: Final = ("won", "drawn", "lost")
 OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 
 
 class Counter(NamedTuple):
-    """Describes a counter of one figure, or of one for each value of its label."""
+    """Describes a counter of one figure, or of one for each value of its labels."""
 
     metric: str  # the name, after a prefix for whose it is
     help: str
-    figures: Mapping[str, str]  # by value of the label; without one by ""
-    label: str = ""
+    figures: Mapping[str, str]  # by values of the labels, with spaces between; without any by ""
+    labels: str = ""  # their names, with spaces between
+    zeros: bool = True  # figures of 0 are shown, too
 
     def family(self, prefix: str, stats: Mapping[str, float]) -> CounterMetricFamily:
         """Returns the metric; a figure that `stats` lacks is 0."""
-        labels = [self.label] if self.label else []
+        labels = self.labels.split()
         family = CounterMetricFamily(f"{prefix}_{self.metric}", self.help, labels=labels)
-        for value, figure in self.figures.items():
-            family.add_metric([value] if self.label else [], stats.get(figure, 0.0))
+        for values, figure in self.figures.items():
+            number = stats.get(figure, 0.0)
+            if number or self.zeros:
+                family.add_metric(values.split(), number)
         return family
 
     def names(self) -> tuple[str, ...]:
@@ -85,9 +87,11 @@ COUNTERS: Final = (
     ),
     Counter(
         "league_games",
-        "Games of the policy with one of the league, by how they ended for it",
-        {how: f"league_{how}" for how in GAMES},
-        "outcome",
+        "Games of the policy with one of the league, by who (past: weights of before; other_1: the"
+        " first of league.others) and by how they ended for the policy",
+        {f"{who} {how}": figure for figure, (who, how) in league_results.FIGURES.items()},
+        "opponent outcome",
+        zeros=False,
     ),
     Counter(
         "unrecorded_steps",

@@ -71,7 +71,9 @@ MAY_IMPORT = {
         "actors actors/acting actors/envs actors/envs/agents actors/stepping "
         "actors/stepping/groups learner"
     ),
-    "actors/league": "actors actors/acting actors/stepping broker/weights learner learner/models",
+    "actors/league": (
+        "actors actors/acting actors/stepping broker broker/weights learner learner/models"
+    ),
     "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "

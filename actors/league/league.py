@@ -17,6 +17,7 @@ from headrace.actors.config import LeagueConfig
 from headrace.actors.league.matchmaking import Candidate, Record, chances, rule
 from headrace.actors.league.snapshots import Snapshots
 from headrace.actors.stepping.stepper import Answer, Frame
+from headrace.broker.league_results import OPPONENTS, PAST
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 
@@ -30,6 +31,11 @@ class _Member:
     name: str = ""  # in league.others; "" = weights of before
     version: int = -1  # of such weights
     record: Record = field(default_factory=Record)
+
+    @property
+    def opponent(self) -> str:
+        """Returns what it is called in results."""
+        return OPPONENTS[self.number] if self.name else PAST
 
     @property
     def candidate(self) -> Candidate:
@@ -48,12 +54,12 @@ class League:
         snapshot: Callable[[Blob], PolicyLike],
         others: Mapping[str, PolicyLike],
         seed: int,
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self._config, self._frame = config, frame
         self._rule = rule(config.pick)
         self._snapshot = snapshot  # makes a player of weights, which it copies
-        self._tell = tell  # how each game with one of the league ended: won, drawn or lost
+        self._tell = tell  # whom each game was with, and how it ended: won, drawn or lost
         self._dice = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[1])
         self._others = [
             _Member(player, number, name) for number, (name, player) in enumerate(others.items(), 1)
@@ -136,8 +142,9 @@ class League:
         number = int(self._who[seats].max())
         if number != _NOBODY and self._ended[env]:
             paid = self._paid[first + self._seat[env]]
-            self._members[number].record.add((np.sign(paid) + 1) / 2)
-            self._tell("won" if paid > 0 else "lost" if paid < 0 else "drawn")
+            member = self._members[number]
+            member.record.add((np.sign(paid) + 1) / 2)
+            self._tell(member.opponent, "won" if paid > 0 else "lost" if paid < 0 else "drawn")
         self._paid[seats], self._ended[env] = 0.0, False
 
     def _draw(self, env: int) -> None:

@@ -22,6 +22,15 @@ def summed(sampler_totals: SamplerTotals, here: Sequence[Sampler]) -> Iterator[M
     totals = dict(sampler_totals.totals)
     for metric in METRICS:
         yield metric.family(_PREFIX, totals)
+    rating = GaugeMetricFamily(
+        f"{_PREFIX}_league_rating",
+        "Elo rating of the policy above an opponent, by the newer games; low, high: 95 % interval",
+        labels=["opponent", "bound"],
+    )
+    for row in sampler_totals.league.shown():
+        for bound in ("low", "rating", "high"):
+            rating.add_metric([row["who"], bound], row[bound])
+    yield rating
     for name, words, key in (
         ("unacked_fragments", "Not acknowledged", "unacked"),
         ("ledger_unaccounted", "Unrolls lost by their own counting", "unaccounted"),

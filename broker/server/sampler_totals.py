@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.broker import league_results
+from headrace.broker.league_results import LeagueResults
 from headrace.broker.sampler_figures import GROWING
 
 # Of the time since a sampler's environments began: all of it, and what they took on its own loop.
@@ -24,6 +26,7 @@ class SamplerTotals:
 
     def __init__(self) -> None:
         self.totals: dict[str, float] = dict.fromkeys((*GROWING, *_SHARES), 0.0)
+        self.league = LeagueResults()
         self._last: OrderedDict[int, Mapping[str, float]] = OrderedDict()  # by incarnation
 
     def add(self, inc: int, stats: Mapping[str, float], *, here: int, age_s: float) -> None:
@@ -36,6 +39,8 @@ class SamplerTotals:
             grown = value - before.get(name, 0.0)
             if 0.0 < grown < _MOST and name in self.totals:
                 self.totals[name] += grown
+                if name in league_results.FIGURES:
+                    self.league.add(name, grown)
         self._last[inc] = stats
         while len(self._last) > here + _MOST_GONE:
             self._last.popitem(last=False)

@@ -98,6 +98,7 @@ class RunStatus:
                 name: self.sampler_totals.totals[name]
                 for name in ("env_steps", "episodes", "generated")
             },
+            "league": self.sampler_totals.league.shown(),
             "evaluators": self._figures_of("evaluator", now),
             "late": self._late(now),
             "troubles": self.peer_errors.shown(now),

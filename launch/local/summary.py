@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.broker import durable
 from headrace.broker.journal import audit, fates
+from headrace.broker.league_results import GAMES, PAST
 from headrace.broker.quarter_shares import quarter_shares
-from headrace.broker.sampler_figures import GAMES
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.explain import explain, figures
@@ -75,7 +75,7 @@ def write(
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
         "phase_seconds": learner.get("phase_seconds", {}),
         "sampler_seconds": figures.sampler_seconds(broker.get("samplers", {})),
-        "league": _league(broker.get("samplers", {})),
+        "league": broker.get("league", []),
         "machine": learner.get("machine", {}),
     }
     history = learning_curve.read(out / "history.jsonl")
@@ -115,7 +115,6 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
     }
     unrolls = ", ".join(f"{name} {n}" for name, n in result["unrolls"].items() if n)
     metrics = ", ".join(f"{name} {mean:.4g}" for name, mean in result["metrics"].items())
-    games = ", ".join(f"{n:,} games {how}" for how, n in result["league"].items())
     # Only whole ones: one that was being written when its process was killed has a suffix.
     checkpoints = sorted(p for p in (out / "checkpoints").glob("*") if p.name.isdigit())
     picture = out / "curve.png"
@@ -125,7 +124,7 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
             f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
             f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
             *([f"metrics: {metrics}"] if metrics else []),
-            *([f"league: {games}"] if games else []),
+            *(f"league: {_games(row)}" for row in result["league"]),
             f"unrolls: {unrolls}",
             *(f"  {line}" for line in fates.meanings(result["unrolls"])),
             *_best_words(result["evaluation"], out),
@@ -138,10 +137,14 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
     )
 
 
-def _league(samplers: Mapping[str, float]) -> dict[str, int]:
-    """Returns how games with others of the league ended; empty = there was none."""
-    games = {how: int(samplers.get(f"league_{how}", 0)) for how in GAMES}
-    return games if any(games.values()) else {}
+def _games(row: Mapping[str, Any]) -> str:
+    """Returns how the games with one opponent of the league ended."""
+    ends = ", ".join(f"{row[how]:,} {how}" for how in GAMES)
+    name = "weights of before" if row["opponent"] == PAST else row["opponent"]
+    return (
+        f"{name}: {ends}; of late {row['points']:.0%} of the points, rating"
+        f" {row['rating']:+.0f} ({row['low']:+.0f} to {row['high']:+.0f})"
+    )
 
 
 def done_at_limit(stop: StopSection, result: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,8 +24,8 @@ from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 from headrace.launch.ratings import elo
 from headrace.launch.results import loaded_run, text_table
+from headrace.launch.results.report import RATINGS
 
-FILE: Final = "league.json"
 _SIDE_BY_SIDE = 32  # games
 
 
@@ -96,9 +96,9 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
     rated = Rated.of(names, results)
     print(rated.table())  # noqa: T201
     try:
-        durable.write(run_dir / FILE, rated.as_json() + "\n")
+        durable.write(run_dir / RATINGS, rated.as_json() + "\n")
     except OSError as error:
-        raise run_file.ConfigError(f"cannot write {run_dir / FILE}: {error.strerror}") from error
+        raise run_file.ConfigError(f"cannot write {run_dir / RATINGS}: {error.strerror}") from error
     return runtime.OK
 
 

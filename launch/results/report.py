@@ -4,14 +4,17 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from headrace.broker import durable
 from headrace.broker.journal.fates import OUTCOMES
+from headrace.broker.league_results import GAMES, PAST
 from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve, plots
 
+RATINGS = "league.json"  # what headrace rate has found, in the run's folder
 _OUTCOMES = {**OUTCOMES, "in_flight": "what no process knows the end of"}
 _ENDS = {
     "return": "solved",
@@ -42,7 +45,7 @@ pre { background: var(--soft); padding: 1rem; overflow-x: auto; border-radius: .
 
 def report(run_dir: Path, *, to: Path | None) -> int:
     """Writes the page, and its pictures into a folder of the same name; returns the exit status."""
-    run, summary = starts.load_kept(run_dir), _summary(run_dir)
+    run, summary = starts.load_kept(run_dir), _json(run_dir / "summary.json")
     history = _thinned([e for e in learning_curve.read(run_dir / "history.jsonl") if "t" in e])
     if not history and not summary:
         raise run_file.ConfigError(
@@ -53,7 +56,8 @@ def report(run_dir: Path, *, to: Path | None) -> int:
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         plots.save(drawn, page.with_suffix(""))
-        durable.write(page, render(run, summary, drawn, (run_dir / starts.RUN).read_text()))
+        toml, rated = (run_dir / starts.RUN).read_text(), _json(run_dir / RATINGS)
+        durable.write(page, render(run, summary, drawn, toml, rated))
     except OSError as error:
         raise run_file.ConfigError(
             f"cannot write {page}: {error.strerror}; choose another place with --to"
@@ -69,10 +73,10 @@ def _thinned(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return history[::every]
 
 
-def _summary(run_dir: Path) -> dict[str, Any]:
-    """Returns the run's summary; empty = the run still goes on."""
+def _json(path: Path) -> dict[str, Any]:
+    """Returns what the run's folder holds of this; empty = nothing yet."""
     try:
-        found = json.loads((run_dir / "summary.json").read_text())
+        found = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -96,7 +100,11 @@ def _draw_plots(
 
 
 def render(
-    run: run_file.Run, summary: Mapping[str, Any], drawn: Sequence[plots.Plot], toml: str
+    run: run_file.Run,
+    summary: Mapping[str, Any],
+    drawn: Sequence[plots.Plot],
+    toml: str,
+    rated: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Renders the page. Text written by people is escaped; the pictures are our own SVG."""
     name = html.escape(run.run.name)
@@ -109,6 +117,8 @@ def render(
         *(f"<h2>{html.escape(plot.title)}</h2><figure>{plot.svg}</figure>" for plot in large),
         _section("Episodes", "".join(map(_small, own)), "small"),
         _section("The learner's steps", "".join(map(_small, small)), "small"),
+        _section("Games of the league", _games(summary.get("league"))),
+        _section("Ratings", _ratings(rated)),
         _outcomes(summary),
         _shares(summary),
         _phases(summary),
@@ -149,6 +159,50 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     }
     tiles = (f'<div class="tile"><b>{value}</b>{name}</div>' for name, value in shown.items())
     return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _games(league: Any) -> str:
+    """Renders how games with each opponent ended, and the ratings above them."""
+    if not league or not isinstance(league, list):  # 0.1 had sums over all opponents
+        return ""
+    cells = [
+        [
+            "weights of before" if row["opponent"] == PAST else row["opponent"],
+            *(f"{row[how]:,}" for how in GAMES),
+            f"{row['points']:.0%}",
+            f"{row['rating']:+.0f}",
+            f"{row['low']:+.0f} to {row['high']:+.0f}",
+        ]
+        for row in league
+    ]
+    words = "<p>Points and rating, as Elo counts, are of the latest thousand games or so.</p>"
+    return words + _grid(["", *GAMES, "points", "rating", "95 % interval"], cells)
+
+
+def _ratings(rated: Mapping[str, Any]) -> str:
+    """Renders what `headrace rate` has found."""
+    if not rated:
+        return ""
+    keys = ("players", "rating", "low", "high")
+    players = sorted(zip(*(rated[key] for key in keys), strict=True), key=lambda row: -row[1])
+    cells = [
+        [str(name), f"{rating:.0f}", f"{low:.0f} to {high:.0f}"]
+        for name, rating, low, high in players
+    ]
+    words = "<p>By games between them (headrace rate); numbers are versions.</p>"
+    return words + _grid(["player", "rating", "95 % interval"], cells)
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Renders a table whose first column is words."""
+    top = "".join(f"<th>{name}</th>" for name in head)
+    lines = (
+        f"<tr><td>{html.escape(first)}</td>"
+        + "".join(f'<td class="n">{cell}</td>' for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return f"<table><tr>{top}</tr>{''.join(lines)}</table>"
 
 
 def _outcomes(summary: Mapping[str, Any]) -> str:

@@ -90,6 +90,7 @@ async def _serve(run: run_file.Run, options: Options) -> int:
             publisher=sockets.publisher,
             gate=sockets.gate,
         )
+        server.run_status.sampler_totals.league.names = run.league.others
         BrokerMetrics(role.registry, server)
         status.set_source(server.status)
         where = f", metrics at port {port}" if port is not None else ""

@@ -102,9 +102,18 @@ _FAULTS = (
         "none",
         "Games of the policy with one of the league that ended in each interval, by how for it.",
         {
-            "{{outcome}}": "increase(headrace_samplers_league_games_total"
-            '{job="$job"}[$__rate_interval])'
+            "{{outcome}}": "sum by (outcome) (increase(headrace_samplers_league_games_total"
+            '{job="$job"}[$__rate_interval]))'
         },
+        none="The run has no league: league.share is 0.",
+    ),
+    lines(
+        "Ratings above a league",
+        "none",
+        "Elo rating of the policy above each opponent by its newer games: past = its weights of"
+        " before, other_1 = the first of league.others. 0 = as strong; 400 = ten points of eleven.",
+        {"{{opponent}}": 'headrace_samplers_league_rating{job="$job", bound="rating"}'},
+        low=None,
         none="The run has no league: league.share is 0.",
     ),
     lines(

@@ -113,6 +113,7 @@ function show(status) {
   late(status);
   troubles(status);
   metrics(status);
+  league(status);
   ways(status);
   ranks(status);
 }

@@ -135,6 +135,7 @@ function ways(status) {
 
 const METRIC = "metric.";
 const MOST_METRICS = 16;
+const MOST_OPPONENTS = 17;
 
 function metrics(status) {
   const [training, evaluation] = [list(status.learners), list(status.evaluators)];
@@ -145,6 +146,20 @@ function metrics(status) {
     head("", "training", "evaluation"),
     html("tbody", {}, ...names.map((name, n) => row(
       cell(wire(name.slice(METRIC.length), 40), ""), mean(`metric_training_${n}`, training, name), mean(`metric_evaluation_${n}`, evaluation, name),
+    ))),
+  ]);
+}
+
+function league(status) {
+  const met = list(status.league).slice(0, MOST_OPPONENTS);
+  at("league").hidden = !met.length;
+  const signed = (much) => known(much) ? `${much > 0 ? "+" : ""}${number(much, 0)}` : NONE;
+  replace("games", [
+    head("", "won", "drawn", "lost", "points", "rating", "95 % interval"),
+    html("tbody", {}, ...met.map((one, n) => row(
+      html("td", {}, html("bdi", {}, wire(one.opponent, 64))), ...["won", "drawn", "lost"].map((how) => value(`games_${how}_${n}`, count(one[how]), "td", { class: "n" })),
+      value(`games_points_${n}`, percent(one.points), "td", { class: "n" }), value(`games_rating_${n}`, signed(one.rating), "td", { class: "n" }),
+      cell(`${signed(one.low)} to ${signed(one.high)}`, "n quiet"),
     ))),
   ]);
 }

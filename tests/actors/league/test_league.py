@@ -129,14 +129,14 @@ class Table:
     def __init__(self, config: LeagueConfig, *, seed: int = 1, **others: Moves) -> None:
         self.frame = Frame.empty(TWO, groups=1, envs=2)
         self.frame.agents = 2
-        self.told: list[str] = []
+        self.told: list[tuple[str, str]] = []
         self.league = League(
             config,
             self.frame,
             snapshot=lambda blob: Moves(blob.announce.version),
             others=others,
             seed=seed,
-            tell=self.told.append,
+            tell=lambda *game: self.told.append(game),
         )
 
     def act(self) -> list[int]:
@@ -188,11 +188,16 @@ def test_how_a_game_ended_is_told_of_games_with_others_that_came_to_an_end() -> 
     table.game()
     table.game(end=0)  # restarted before its end
     table.game()
-    assert table.told == ["won", "lost", "drawn"]
+    assert table.told == [("other_1", "won"), ("other_1", "lost"), ("other_1", "drawn")]
     alone = Table(LeagueConfig(share=0.5, keep=0))
     alone.game(lambda agent: (-1.0, 1.0)[agent])
     alone.game()
     assert alone.told == []
+    before = Table(LeagueConfig(share=1.0))
+    before.league.took(blob_of(3))
+    before.game(lambda _: 1.0)
+    before.game()
+    assert before.told == [("past", "won")]
 
 
 def test_only_steps_of_others_are_hidden() -> None:

@@ -128,7 +128,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "nonfinite_steps": 0,
         "phase_seconds": {},
         "sampler_seconds": {},
-        "league": {},
+        "league": [],
         "machine": {},
         "explained_variance": None,
         "explain": [],

@@ -93,6 +93,7 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
                 "metric.far": 3.0,
             }
         ],
+        "league": [met("past", 60.5), met("random", 412.0)],
         "ways": [
             way("played", "started", "full", p50=41.26, p90=50.0, p99=66.0),
             way("sent", "full", "arrived", shortest=-3.04, p50=0.9, p90=2.0, p99=None),
@@ -109,6 +110,12 @@ def status(second: int = 0, *, samplers: int = 312, ranks: int = 8, **more: Any)
 def way(name: str, since: str, to: str, **took: float | None) -> dict[str, Any]:
     """Between two stations of the sampled unrolls."""
     return {"name": name, "since": since, "to": to, "unrolls": 1234, "negative": 0, **took}
+
+
+def met(opponent: str, rating: float | None) -> dict[str, Any]:
+    """Returns how games with one of the league ended."""
+    games = {"who": "other_1", "opponent": opponent, "won": 1234, "drawn": 5, "lost": 678}
+    return {**games, "points": 0.64, "rating": rating, "low": rating, "high": rating}
 
 
 def hostile(second: int = 0) -> dict[str, Any]:
@@ -130,6 +137,7 @@ def hostile(second: int = 0) -> dict[str, Any]:
         learners=learners,
         outcomes={"trained": 5, SCRIPT: 7},
         ways=["nonsense", way(SCRIPT, TURNED, LONG)],
+        league=["nonsense", met(SCRIPT, None), met(TURNED, 1.0), met(LONG, 2.0)],
         evaluators=["nonsense"],
         curve=[[1, 2], "x", None],
         explain=[SCRIPT, TURNED, LONG, 7, None],

@@ -138,6 +138,9 @@ def test_the_figures_are_those_of_the_status(chrome: Browser, frozen: Frozen) ->
         "metric_evaluation_0": "0.500",
         "metric_training_1": "\u2013",
         "metric_evaluation_1": "3.00",
+        "games_won_0": "1,234",
+        "games_points_1": "64 %",
+        "games_rating_1": "+412",
     }
     assert {key: found.get(key) for key in expected} == expected
     assert "rank_clock_0" not in found  # the time of day at which a rank said all this

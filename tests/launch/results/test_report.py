@@ -25,6 +25,30 @@ SUMMARY: dict[str, Any] = {
     "peak_rss_mb": 351.0,
     "cpu_s": 20.5,
     "unaccounted": 0,
+    "league": [
+        {
+            "who": "past",
+            "opponent": "past",
+            "won": 1200,
+            "drawn": 3,
+            "lost": 800,
+            "points": 0.6,
+            "rating": 70.4,
+            "low": 55.0,
+            "high": 86.2,
+        },
+        {
+            "who": "other_1",
+            "opponent": "the<ir>:best",
+            "won": 0,
+            "drawn": 0,
+            "lost": 5,
+            "points": 0.0,
+            "rating": -416.0,
+            "low": -900.0,
+            "high": -100.0,
+        },
+    ],
     "unrolls": {
         "generated": 640,
         "trained": 636,
@@ -114,6 +138,9 @@ def test_a_page_that_needs_nothing_beside_it(folder: Path) -> None:
     assert "480.2" in shown.text
     assert "solved after 12 s" in shown.text
     assert "640 unrolls were generated" in shown.text
+    assert "weights of before 1,200 3 800 60% +70 +55 to +86" in shown.text
+    assert "the<ir>:best 0 0 5 0% -416 -900 to -100" in shown.text, "escaped in the source"
+    assert "Ratings" not in shown.text, "headrace rate has not played"
     assert "A <fast> one" in shown.text, "escaped in the source"
     assert "no<b>&c:Such by" in shown.text
     pictures = {path.stem for path in (folder / "report").glob("*.png")}
@@ -182,3 +209,14 @@ def test_of_a_week_a_thousand_points_are_drawn(folder: Path) -> None:
     (folder / "history.jsonl").write_text(lines)
     report.report(folder, to=None)
     assert (folder / "report.html").stat().st_size < 500_000
+
+
+@pytest.mark.slow
+def test_ratings_are_shown_once_they_are_there(folder: Path) -> None:
+    rated = {"players": ["random", "250"], "rating": [-90.0, 90.0], "low": [-120.0, 60.0]}
+    (folder / "league.json").write_text(json.dumps({**rated, "high": [-60.0, 120.0]}))
+    (folder / "summary.json").write_text(json.dumps({**SUMMARY, "league": {"won": 3}}))  # of 0.1
+    assert main(["report", str(folder)]) == 0
+    shown = page(folder).text
+    assert "250 90 60 to 120 random -90 -120 to -60" in shown
+    assert "Games of the league" not in shown
