@@ -77,17 +77,31 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     core: Annotated[
-        Literal["none", "lstm", "gru"],
-        Meta(description="memory between the encoder and the heads, carried from step to step"),
+        Literal["none", "lstm", "gru", "transformer"],
+        Meta(
+            description="memory between the encoder and the heads, carried from step to step;"
+            " transformer: attention to the steps before"
+        ),
     ] = "none"
-    core_units: Annotated[int, Meta(ge=1, le=65536, description="lstm, gru: units")] = 128
+    core_units: Annotated[int, Meta(ge=1, le=65536, description="of the core: units")] = 128
+    core_context: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=4096,
+            description="transformer: steps before its own that a step sees; every column of an"
+            " unroll carries core_layers * core_context * core_units numbers",
+        ),
+    ] = 32
+    core_layers: Annotated[int, Meta(ge=1, le=32, description="transformer: layers")] = 1
     core_bias: Annotated[
         float,
         Meta(
             ge=-10,
             le=10,
-            description="lstm, gru: bias, in the first weights, of the gate that keeps what is"
-            " remembered; the larger, the further back a cue can be learned from",
+            description="of the core: bias, in the first weights, of the gate that keeps what is"
+            " remembered; lstm, gru: the larger, the further back a cue can be learned from;"
+            " transformer: of the gates around its layers, the larger, the less they do at first",
         ),
     ] = 2.0
     previous: Annotated[
@@ -119,7 +133,9 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def memory(self) -> int:
         """Counts the numbers in the memory of one environment."""
-        one = {"none": 0, "gru": self.core_units, "lstm": 2 * self.core_units}[self.core]
+        units = self.core_units
+        attends = self.core_layers * self.core_context * units + 1
+        one = {"none": 0, "gru": units, "lstm": 2 * units, "transformer": attends}[self.core]
         return one if self.separate is False else 2 * one
 
 

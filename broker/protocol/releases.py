@@ -55,6 +55,9 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "evaluate.share": Added(),  # it takes what it took before
         "league.share": Added(("actor",), without=0.0),
         **{f"league.{key}": Added() for key in ("every", "keep", "others", "pick")},
+        "model.core": Added(("learner", *_PLAYERS), values=("transformer",)),
+        "model.core_context": Added(),  # of a transformer, which they do not know
+        "model.core_layers": Added(),
         "model.core_bias": Added(),  # of first weights; what trains already has others
         "model.kind": Added(_PLAYERS, values=("auto", "grid")),
         "model.separate": Added(_PLAYERS, values=("auto",)),

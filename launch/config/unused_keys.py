@@ -72,6 +72,12 @@ _RULES = (
         ("core_units", "core_bias"),
     ),
     _Rule(
+        "model.core is not transformer",
+        lambda run: run.model.core != "transformer",
+        "model",
+        ("core_context", "core_layers"),
+    ),
+    _Rule(
         "league.share = 0",
         lambda run: not run.league.share,
         "league",

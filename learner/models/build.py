@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from headrace.learner.config import ModelConfig
+from headrace.learner.models.attention import Transformer
 from headrace.learner.models.cores import CORES, Core
 from headrace.learner.models.distribution import Distribution, distribution_of
 from headrace.learner.models.encoders.custom import custom_encoder
@@ -163,7 +164,11 @@ def _units(encoder: nn.Module) -> int:
 def _core(config: ModelConfig, inputs: int, rng: torch.Generator) -> Core | None:
     if config.core == "none":
         return None
-    return CORES[config.core](inputs, config.core_units, rng, bias=config.core_bias)
+    units, bias = config.core_units, config.core_bias
+    if config.core == "transformer":
+        layers, context = config.core_layers, config.core_context
+        return Transformer(inputs, units, rng, layers=layers, context=context, bias=bias)
+    return CORES[config.core](inputs, units, rng, bias=bias)
 
 
 def _heads(

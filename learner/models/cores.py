@@ -1,4 +1,5 @@
-"""Recurrent cores: the memory between the encoder and the heads.
+"""Cores: the memory between the encoder and the heads. Here the recurrent ones; attention.py has
+the transformer.
 
 The inputs' product is computed for all rows at once; only the product with the state goes from row
 to row. All of it is float32: bfloat16's eight bits would lose what must be remembered.
@@ -14,12 +15,25 @@ from headrace.learner.models.layers import linear, without_autocast
 
 
 class Core(nn.Module, ABC):
-    """Maps inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units].
+    """Maps inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units]."""
+
+    size: int  # numbers in the memory of one environment; all 0 = it is empty
+    units: int
+
+    @abstractmethod
+    def forward(
+        self, x: Tensor, memory: Tensor, begins: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the outputs, and the memory after the last row. Where `begins` [T, B] is set, a
+        row starts from an empty memory."""
+
+
+class Recurrent(Core):
+    """Goes from row to row.
 
     The gates' order, and with it every weight, is that of torch.nn.LSTM and torch.nn.GRU.
     """
 
-    size: int  # numbers in the memory of one environment
     gates: int
 
     def __init__(self, inputs: int, units: int, rng: torch.Generator, *, bias: float) -> None:
@@ -56,8 +70,6 @@ class Core(nn.Module, ABC):
     def forward(
         self, x: Tensor, memory: Tensor, begins: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Returns the outputs, and the memory after the last row. Where `begins` [T, B] is set, a
-        row starts from an empty memory."""
         with without_autocast(x.device.type):
             added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias).unbind(0)
             kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
@@ -74,7 +86,7 @@ class Core(nn.Module, ABC):
         """Computes one row: the output, which is the state that is multiplied, and the memory."""
 
 
-class Lstm(Core):
+class Lstm(Recurrent):
     """Keeps h and c, side by side, as its memory."""
 
     gates = 4
@@ -92,7 +104,7 @@ class Lstm(Core):
         return h, torch.cat([h, c], dim=-1)
 
 
-class Gru(Core):
+class Gru(Recurrent):
     """Keeps its output as its memory."""
 
     gates = 3
@@ -110,4 +122,4 @@ class Gru(Core):
         return h, h
 
 
-CORES: dict[str, type[Core]] = {"lstm": Lstm, "gru": Gru}
+CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}

@@ -91,6 +91,8 @@ CASES = {
     "model.core": Case(weights, "gru"),
     "model.core_units": Case(weights, "5", ("model.core=lstm",)),
     "model.core_bias": Case(weights, "1.0", ("model.core=lstm",)),
+    "model.core_context": Case(weights, "5", ("model.core=transformer",)),
+    "model.core_layers": Case(weights, "2", ("model.core=transformer",)),
     "model.previous": Case(weights, "true"),
     "model.normalise_obs": Case(weights, "true"),
     "model.normalise_returns": Case(weights, "true"),

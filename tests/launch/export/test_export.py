@@ -108,7 +108,9 @@ def test_a_plain_policy(leave_run: Any, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("core", ["lstm", "transformer"])
 def test_everything_at_once_acts_as_the_policy_does(
+    core: str,
     leave_run: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -116,7 +118,8 @@ def test_everything_at_once_acts_as_the_policy_does(
 ) -> None:
     """Step by step through an episode, by nothing but the file's own inputs and outputs."""
     monkeypatch.setattr(parity, "OBSERVATIONS", 100)
-    leave_run(tmp_path, PARTS, [*RECURRENT, *NORMALISED], change=normalised)
+    sets = [*RECURRENT, *NORMALISED, f"model.core={core}"]
+    leave_run(tmp_path, PARTS, sets, change=normalised)
     exported(tmp_path, capsys)
     policy, file = headrace.load_policy(tmp_path), session(tmp_path / "model.onnx")
     names = [output.name for output in file.get_outputs()]

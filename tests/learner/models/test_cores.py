@@ -9,7 +9,7 @@ from torch import nn
 from headrace.learner.config import ModelConfig
 from headrace.learner.models import precision
 from headrace.learner.models.build import Model, build
-from headrace.learner.models.cores import CORES, Core
+from headrace.learner.models.cores import CORES, Recurrent
 from headrace.learner.spaces import Leaf, Spaces, discrete, previous_leaves
 
 T, B, UNITS = 9, 4, 6
@@ -17,7 +17,7 @@ NUMBERS = Spaces((Leaf("obs", "float32", (3,)),), discrete(5))
 IMAGE = Spaces((Leaf("obs", "uint8", (10, 10)), Leaf("speed", "float32", ())), discrete(5))
 
 
-def torch_s(core: Core, kind: str, inputs: int) -> nn.LSTM | nn.GRU:
+def torch_s(core: Recurrent, kind: str, inputs: int) -> nn.LSTM | nn.GRU:
     theirs = nn.LSTM(inputs, UNITS) if kind == "lstm" else nn.GRU(inputs, UNITS)
     state = {
         "weight_ih_l0": core.inputs.weight,
@@ -29,7 +29,7 @@ def torch_s(core: Core, kind: str, inputs: int) -> nn.LSTM | nn.GRU:
     return theirs
 
 
-def core_of(kind: str, inputs: int = 7) -> Core:
+def core_of(kind: str, inputs: int = 7) -> Recurrent:
     core = CORES[kind](inputs, UNITS, torch.Generator().manual_seed(0), bias=0.0)
     torch.manual_seed(1)
     for bias in (core.inputs.bias, core.recurrent.bias):
@@ -176,9 +176,14 @@ def test_steps_are_the_unroll(
 
 
 @pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize(("core", "each"), [("none", 0), ("gru", UNITS), ("lstm", 2 * UNITS)])
+@pytest.mark.parametrize(
+    ("core", "each"),
+    [("none", 0), ("gru", UNITS), ("lstm", 2 * UNITS), ("transformer", 3 * 5 * UNITS + 1)],
+)
 def test_the_memory_has_the_size_that_the_config_says(core: Any, each: int, separate: bool) -> None:
-    config = ModelConfig(core=core, core_units=UNITS, separate=separate)
+    config = ModelConfig(
+        core=core, core_units=UNITS, core_layers=3, core_context=5, separate=separate
+    )
     model = build(config, NUMBERS, seed=0)
     assert model.memory == config.memory == each * (1 + separate)
 
@@ -204,7 +209,7 @@ def test_nothing_remembered_is_zeros() -> None:
     assert torch.equal(model.policy(row)[0], model.policy(row, zeros)[0])
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "transformer"])
 def test_autocast_leaves_the_core_in_float32(core: str) -> None:
     model = model_of(NUMBERS, core=core, separate=False)
     obs = observations(NUMBERS, previous=False)
