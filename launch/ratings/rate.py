@@ -80,7 +80,7 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
     ):
         for name in given:
             league[name] = loaded_run.named_player(key, name, newest.spaces, how.seed)
-    for version in spread(loaded_run.versions(run_dir, "checkpoints", "best"), players):
+    for version in loaded_run.spread(loaded_run.versions(run_dir, "checkpoints", "best"), players):
         found = loaded_run.load(run_dir, str(version))
         league[str(version)] = loaded_run.policy_of(found, seed=how.seed + version)
     names = list(league)
@@ -100,14 +100,6 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
     except OSError as error:
         raise run_file.ConfigError(f"cannot write {run_dir / RATINGS}: {error.strerror}") from error
     return runtime.OK
-
-
-def spread(versions: Sequence[int], count: int) -> list[int]:
-    """Returns so many of them, evenly: the first, the last, and those between."""
-    if len(versions) <= count:
-        return list(versions)
-    at = np.linspace(0, len(versions) - 1, count).round().astype(int)
-    return [versions[one] for one in at.tolist()]
 
 
 def _both_ways(results: NDArray[np.int64]) -> NDArray[np.float64]:

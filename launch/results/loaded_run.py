@@ -6,7 +6,7 @@ checkpoints/         the learner's
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -163,11 +163,34 @@ def policy_of(trained: LoadedRun, *, seed: int) -> Policy:
         raise ConfigError(f"seed {seed}: it must be 0 or above")
     made = Policy(trained.run.model, trained.spaces, seed=seed, precision="float32")
     try:
-        weights = FlatWeights(trained.model).dump()
-        made.load(Blob.of(trained.version, layout_digest(trained.model), weights))
+        made.load(_blob(trained))
     except WeightsError as error:
         raise ConfigError(f"{trained.path}: {error}") from error
     return made
+
+
+def _blob(trained: LoadedRun) -> Blob:
+    weights = FlatWeights(trained.model).dump()
+    return Blob.of(trained.version, layout_digest(trained.model), weights)
+
+
+def kept_weights(run_dir: Path, most: int) -> Iterator[Blob]:
+    """Yields at most so many of the weights that a run's folder keeps, spread over its versions,
+    the oldest first; none if it is no run's folder."""
+    if not (run_dir / starts.RUN).is_file():
+        return
+    for version in spread(versions(run_dir, *_FOLDERS.values()), most):
+        try:
+            yield _blob(load(run_dir, str(version)))
+        except ConfigError as error:  # as one that the learner has just removed
+            log.debug("left out: %s", error)
+
+
+def spread(versions: Sequence[int], count: int) -> list[int]:
+    """Returns so many of them, evenly: the first, the last, and those between."""
+    if len(versions) <= count:
+        return list(versions)
+    return [versions[at * (len(versions) - 1) // max(1, count - 1)] for at in range(count)]
 
 
 Check: TypeAlias = Callable[[run_file.Run], None]

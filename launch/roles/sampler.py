@@ -29,9 +29,11 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
+from headrace.launch.results import loaded_run
 from headrace.launch.results.loaded_run import Check, named_player
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
+from headrace.learner.weights import WeightsError
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,9 @@ async def _sample(
         logs.set_identity(run=run.run.name)
         figures = functools.partial(_figures, end, run.actor.drain_s)
         telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
-        reading.sampler = sampler = build(end, run, seed=seed, metrics=metrics, check=check)
+        reading.sampler = sampler = build(
+            end, run, seed=seed, metrics=metrics, check=check, beside=options.ledger
+        )
         try:
             await sampler.run()
             log.info("the run is over: %s", end.over)
@@ -159,10 +163,12 @@ def build(
     metrics: SamplerMetrics,
     check: Check = lambda _: None,
     shared: PolicyStepper | None = None,
+    beside: Path | None = None,
 ) -> Sampler:
     """Makes environments and policy by the run, and asks the broker for credit. `check` gets the
     run of a folder of the league before any code that it names is asked. `shared`: environments
-    in which other policies play as well; None = they are this policy's alone."""
+    in which other policies play as well; None = they are this policy's alone. `beside`: a folder
+    in the run's own, if that is on this machine: a league begins with the weights kept there."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     if shared is None and run.env.others:
         player = functools.partial(named_player, "env.others", seed=seed, check=check)
@@ -179,6 +185,8 @@ def build(
         explore=run.actor.explore,
     )
     others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
+    if others is not None and beside is not None:
+        take_up(others, beside.parent, run.league.keep)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))
     # One sampler of one group without lag is the same run again, in whatever order its parts come.
     again = run.pacing.max_lag == 0 and run.actor.groups == 1
@@ -197,6 +205,21 @@ def build(
         others=others,
         beside=shared or NO_OTHERS,
     )
+
+
+def take_up(league: League, run_dir: Path, most: int) -> None:
+    """Lets a league begin with the weights that the run's folder keeps: a sampler that is started
+    again would otherwise have nobody to meet."""
+    taken = []
+    for blob in loaded_run.kept_weights(run_dir, most):
+        try:
+            league.took(blob)
+        except WeightsError as error:
+            log.warning("the league does not meet what %s keeps: %s", run_dir, error)
+            return
+        taken.append(blob.announce.version)
+    if taken:
+        log.info("the league begins with versions %s", ", ".join(map(str, taken)))
 
 
 def learner(run: run_file.Run, end: SamplerEnd, metrics: SamplerMetrics) -> Learner:

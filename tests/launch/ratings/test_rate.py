@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 
-from headrace.launch.ratings.rate import Rated, spread
+from headrace.launch.ratings.rate import Rated
+from headrace.launch.results.loaded_run import spread
 
 
 def test_checkpoints_are_spread_over_the_run() -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from headrace.launch.results import loaded_run
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place
 
@@ -64,6 +65,35 @@ def test_a_run_with_a_league_is_exact_and_its_checkpoints_are_rated(
     assert set(games) == {0, 40}
     strongest = league["players"][league["rating"].index(max(league["rating"]))]
     assert rate.text().splitlines()[1].split()[0] == strongest
+
+
+RULE = """
+from pathlib import Path
+
+def note(league):
+    with Path("met").open("a") as met:
+        met.write(" ".join(str(one.version) for one in league) + "\\n")
+    return [1.0] * len(league)
+"""
+
+
+def test_a_resumed_run_meets_what_it_was(place: Place) -> None:
+    place.run = place.toml("nim.toml", NIM)
+    (place.folder / "rules.py").write_text(RULE)
+    sets = ("--set", "league.pick=rules:note", "--set", "league.others=[]")
+    sets += ("--no-evaluate", "--quiet", "--set", "checkpoint.every_s=0.2")
+    train = place.train(*sets, "--stop-steps", "20000")
+    assert train.ends() == 0, train.text()
+    met = place.folder / "met"
+    assert {len(line.split()) for line in met.read_text().splitlines()} >= {1, 2, 3}
+    met.unlink()
+    kept = loaded_run.versions(place.out, "checkpoints", "best")
+    assert len(kept) > 1
+    resumed = place.train("--resume", *sets, "--stop-steps", "25000")
+    assert resumed.ends() == 0, resumed.text()
+    first = [int(version) for version in met.read_text().splitlines()[0].split()]
+    assert len(first) > 1 and set(first) <= {*kept} | {kept[-1] + n for n in range(10)}, first
+    check_books(place)
 
 
 def test_what_cannot_have_a_league_is_told_in_a_line(place: Place) -> None:
