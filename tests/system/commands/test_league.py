@@ -80,8 +80,8 @@ def note(league):
 def test_a_resumed_run_meets_what_it_was(place: Place) -> None:
     place.run = place.toml("nim.toml", NIM)
     (place.folder / "rules.py").write_text(RULE)
-    sets = ("--set", "league.pick=rules:note", "--set", "league.others=[]")
-    sets += ("--no-evaluate", "--quiet", "--set", "checkpoint.every_s=0.2")
+    keys = ("league.pick=rules:note", "league.others=[]", "checkpoint.every_s=0.2")
+    sets = ["--no-evaluate", "--quiet", *(word for key in keys for word in ("--set", key))]
     train = place.train(*sets, "--stop-steps", "20000")
     assert train.ends() == 0, train.text()
     met = place.folder / "met"
