@@ -28,6 +28,8 @@ _FIXED: Mapping[str, tuple[str, ...] | None] = {  # section -> its keys; None = 
 _FIRST_WEIGHTS = {"model.core_bias"}
 # What is shown only: no weight depends on it.
 _SHOWN = {"env.metrics"}
+# Of a core that an older run, which lacks them, cannot have: model.core tells that one.
+_OF_A_TRANSFORMER = {"model.core_context", "model.core_layers"}
 _MISSING = "absent"
 # Of a key that came later: what an older run, which lacks it, did without.
 _NONE = {'""', "{}", "[]"}
@@ -81,7 +83,10 @@ def no_continuation(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | 
             )
         )
         if difference.place not in _FIRST_WEIGHTS | _SHOWN
-        and not (difference.there == _MISSING and difference.here in _NONE)
+        and not (
+            difference.there == _MISSING
+            and (difference.here in _NONE or difference.place in _OF_A_TRANSFORMER)
+        )
     ]
     return "; ".join(found) or None
 

@@ -311,6 +311,18 @@ class TestShared:
         assert differences.no_continuation(before, run) is None
         assert differences.no_continuation(shared(run_file.load("cartpole")), run) is not None
 
+    def test_a_run_of_before_transformers_goes_on(self) -> None:
+        later = ("core_context", "core_layers")
+        run = shared(run_file.load("memory"))
+        before = {**run, "model": {k: v for k, v in run["model"].items() if k not in later}}
+        assert differences.no_continuation(before, run) is None
+        attends = shared(run_file.load("memory", ["model.core=transformer"]))
+        words = differences.no_continuation(before, attends)
+        assert words is not None and words.startswith("model.core: ")
+        wider = shared(run_file.load("memory", ["model.core=transformer", "model.core_context=8"]))
+        words = differences.no_continuation(attends, wider)
+        assert words == "model.core_context: 32 there, 8 here"
+
     def test_one_and_one_point_nought_are_not_the_same(self) -> None:
         whole, real = (
             run_file.load("cartpole", [f"env.kwargs={{a = {number}}}"]) for number in ("1", "1.0")
