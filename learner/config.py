@@ -78,10 +78,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     core: Annotated[
         Literal["none", "lstm", "gru", "transformer"],
-        Meta(
-            description="memory between the encoder and the heads, carried from step to step;"
-            " transformer: attention to the steps before"
-        ),
+        Meta(description="memory between the encoder and the heads, carried from step to step"),
     ] = "none"
     core_units: Annotated[int, Meta(ge=1, le=65536, description="of the core: units")] = 128
     core_context: Annotated[
