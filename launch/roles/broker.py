@@ -90,7 +90,8 @@ async def _serve(run: run_file.Run, options: Options) -> int:
             publisher=sockets.publisher,
             gate=sockets.gate,
         )
-        server.run_status.sampler_totals.league.names = run.league.others
+        # Who is named twice is one to samplers.
+        server.run_status.sampler_totals.league.names = tuple(dict.fromkeys(run.league.others))
         BrokerMetrics(role.registry, server)
         status.set_source(server.status)
         where = f", metrics at port {port}" if port is not None else ""
