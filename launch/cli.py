@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "trace": results.TRACE,
     "top": machines.TOP,
     "doctor": machines.DOCTOR,
+    "plan": machines.PLAN,
     "units": machines.UNITS,
     "ray": machines.RAY,
     "bench": bench.BENCH,

@@ -106,6 +106,11 @@ _ALL = {
         ("headrace doctor", "this machine"),
         ("headrace doctor --run mine.toml --broker tcp://10.0.0.1:5755", "a run and its broker"),
     ),
+    "plan": (
+        ("headrace plan cartpole", "what a step costs here, and what this machine reaches"),
+        ("headrace plan mine.toml --prices vms.csv --spot --gpu T4=90000", "one GPU kept busy"),
+        ("headrace plan mine.toml --prices vms.csv --steps 20000000 --deadline 1h", "in time"),
+    ),
     "units": (
         (
             "headrace units systemd --run mine.toml --nodes 2 --broker tcp://10.0.0.1:5755"

@@ -73,6 +73,14 @@ def time(word: str) -> float:
     return float(number) * unit
 
 
+def gpu_rate(word: str) -> tuple[str, float]:
+    """Returns the name and the steps a second of T4=20000."""
+    name, _, number = word.partition("=")
+    if not name or not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 1e12:
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is not as T4=20000")
+    return name, float(number)
+
+
 def size(word: str) -> int | Path:
     """Returns a count, or the path of a file that holds it."""
     return count(word) if word.lstrip("-").isdigit() else path(word)

@@ -131,6 +131,7 @@ MAY_IMPORT = {
         "launch/process launch/results launch/roles launch/roles/evaluation launch/sinks "
         "learner/models"
     ),
+    "launch/plan": "broker launch/comparison launch/config launch/process launch/results",
     "launch/search": (
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
@@ -153,7 +154,7 @@ MAY_IMPORT = {
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "
         "broker/journal broker/peers broker/protocol broker/transport broker/weights "
-        "launch/config launch/local launch/process launch/results launch/roles learner "
+        "launch/config launch/local launch/plan launch/process launch/results launch/roles learner "
         "learner/algorithms learner/batches learner/models"
     ),
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
@@ -161,7 +162,7 @@ MAY_IMPORT = {
     "launch/commands": (
         "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "
         "launch/config launch/deploy launch/doctor launch/explain launch/export launch/local "
-        "launch/monitor launch/node launch/on_ray launch/one_process launch/policies "
+        "launch/monitor launch/node launch/on_ray launch/one_process launch/plan launch/policies "
         "launch/process launch/ratings launch/results launch/roles launch/roles/evaluation "
         "launch/search launch/sinks launch/trace"
     ),

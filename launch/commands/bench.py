@@ -22,13 +22,14 @@ NAMES = (
     "lag",
     "learn",
     "learner",
+    "plan",
     "all",
 )
 # Which benchmarks take what; the others compare what they set themselves.
 _FOR = {
-    "--set": ("sampler", "lag", "learn"),
+    "--set": ("sampler", "lag", "learn", "plan"),
     "--runs": ("learn",),
-    "a name": ("sampler", "learn", "learner", "crowd", "lag"),
+    "a name": ("sampler", "learn", "learner", "crowd", "lag", "plan"),
 }
 
 
@@ -38,7 +39,7 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"sampler: {shared.RUNS}; learn: which gates, default: every one; learner: which"
+        help=f"sampler, plan: {shared.RUNS}; learn: which gates, default: every one; learner: which"
         " networks, default: every one; crowd: how many;"
         " lag: a run, how many seeds, and lags",
     )
@@ -49,7 +50,7 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
 
 def _bench(given: argparse.Namespace) -> int:
     """Measures one thing, or all that are not too long."""
-    from headrace.launch.bench import learner, sampler
+    from headrace.launch.bench import learner, plan, sampler
     from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
 
@@ -58,12 +59,13 @@ def _bench(given: argparse.Namespace) -> int:
             raise run_file.ConfigError(
                 f"headrace bench {given.what}: {option} is for {', '.join(_FOR[option])} only"
             )
-    if given.what == "sampler":
+    if given.what in ("sampler", "plan"):
         if len(given.names) != 1:
+            shipped = ", ".join(run_file.shipped())
             raise run_file.ConfigError(
-                f"headrace bench sampler RUN: name the run, one of {', '.join(run_file.shipped())}"
+                f"headrace bench {given.what} RUN: name the run, one of {shipped}"
             )
-        sampler.bench(given.names[0], given.set)
+        (sampler if given.what == "sampler" else plan).bench(given.names[0], given.set)
     elif given.what == "lag":
         lag.bench(given.names, given.set)
     elif given.what == "learner":
@@ -79,16 +81,16 @@ def _bench(given: argparse.Namespace) -> int:
 
 def _quick(names: Sequence[str]) -> dict[str, Callable[[], object]]:
     """Returns the benchmarks that `headrace bench all` runs, one after the other."""
-    from headrace.launch.bench import broker, crowd, encryption, lockstep, solve, throughput
+    from headrace.launch.bench import broker, crowd, encryption, lockstep, trainings
 
     return {
         "broker": broker.bench,
-        "throughput": lambda: throughput.bench("make"),
-        "vector": lambda: throughput.bench("vector"),
-        "solve": solve.bench,
+        "throughput": lambda: trainings.throughput("make"),
+        "vector": lambda: trainings.throughput("vector"),
+        "solve": trainings.solve,
         "lockstep": lambda: [lockstep.bench(run) for run in lockstep.RUNS],
         "balance": lockstep.balance,
-        "atari": lambda: throughput.bench("atari"),
+        "atari": lambda: trainings.throughput("atari"),
         "curve": encryption.bench,
         "crowd": lambda: crowd.bench(crowd.size_of(names)),
     }

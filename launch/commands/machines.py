@@ -1,4 +1,4 @@
-"""Commands about the machines of a run: keygen, top, doctor, units, ray."""
+"""Commands about the machines of a run: keygen, top, doctor, plan, units, ray."""
 
 import argparse
 from pathlib import Path
@@ -71,6 +71,77 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 DOCTOR = Command("looks at this machine, and says what to mend", _doctor_arguments, _doctor)
+
+# ---- plan ----------------------------------------------------------------------------------------
+
+
+def _plan_arguments(plan: argparse.ArgumentParser) -> None:
+    shared.run(plan)
+    shared.sets(plan)
+    plan.add_argument(
+        "--prices",
+        type=shared.path,
+        metavar="FILE",
+        help="machines and what they cost, as a SkyPilot catalogue; default: this machine only",
+    )
+    plan.add_argument("--spot", action="store_true", help="by the column SpotPrice")
+    plan.add_argument("--region", default="", help="by the column Region; default: any")
+    plan.add_argument(
+        "--machine",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="choose from these only; may be said again",
+    )
+    plan.add_argument("--steps-per-s", type=shared.steps, metavar="N", help="the goal")
+    plan.add_argument("--steps", type=shared.steps, metavar="N", help="the goal, with --deadline")
+    plan.add_argument("--deadline", type=shared.time, metavar="TIME", help="2h: by then, --steps")
+    plan.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        type=shared.gpu_rate,
+        metavar="NAME=STEPS_PER_S",
+        help="what a learner rank trains on one; may be said again",
+    )
+    plan.add_argument(
+        "--costs", type=shared.path, metavar="FILE", help="do not measure, take these"
+    )
+    plan.add_argument(
+        "--seconds", type=shared.count, default=10, help="of the measurement; default: 10"
+    )
+    plan.add_argument(
+        "--host", default="10.0.0.1", help="the broker's, in the lines; default: 10.0.0.1"
+    )
+    plan.add_argument("--to", type=shared.path, metavar="FILE", help="the figures as JSON")
+    plan.add_argument(
+        "--picture", type=shared.path, metavar="FILE", help="what other rates cost, as SVG"
+    )
+
+
+def _plan(given: argparse.Namespace) -> int:
+    from headrace.launch.plan import plan
+
+    if (given.steps is None) != (given.deadline is None) or (given.steps and given.steps_per_s):
+        raise run_file.ConfigError("the goal is --steps-per-s, or --steps and --deadline together")
+    rate = given.steps / given.deadline if given.steps else given.steps_per_s
+    asked = plan.Asked(
+        prices=given.prices,
+        costs=given.costs,
+        seconds=given.seconds,
+        gpus=dict(given.gpu),
+        only=given.machine,
+        spot=given.spot,
+        region=given.region,
+        rate=rate,
+        host=given.host,
+        to=given.to,
+        picture=given.picture,
+    )
+    return plan.plan(given.run, given.set, asked)
+
+
+PLAN = Command("the cheapest machines for a run", _plan_arguments, _plan)
 
 # ---- units ---------------------------------------------------------------------------------------
 

@@ -36,6 +36,12 @@ class Training:
         """Tells whether its process has ended, or was never started."""
         return self._process is None or self._process.poll() is not None
 
+    @property
+    def pid(self) -> int:
+        """Returns its process's number, once it was started."""
+        assert self._process is not None, "it was not started"
+        return self._process.pid
+
     def start(self) -> bool:
         """Starts it, from its newest checkpoint if there is one; returns whether there was."""
         words = ["train", self.run, "--quiet", "--out", str(self.out)]

@@ -142,6 +142,7 @@ class Children:
 
 def _work(name: str, role: Callable[[], int]) -> forking.Work:
     def run() -> int:
+        runtime.show_as(name)
         logs.start(name, quiet=_quiet(), form=logs.form())
         return role()
 

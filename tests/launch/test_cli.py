@@ -229,10 +229,13 @@ def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "expected"),
     [
         (["bench", "sampler"], "name the run"),
-        (["bench", "solve", "--set", "run.seed=2"], "--set is for sampler, lag, learn only"),
+        (["bench", "solve", "--set", "run.seed=2"], "--set is for sampler, lag, learn, plan only"),
         (["bench", "crowd", "10", "--runs", "3"], "--runs is for learn only"),
         (["bench", "learner", "pong"], "no network pong: mlp, nature, resnet, resnet-lstm"),
-        (["bench", "solve", "pong"], "a name is for sampler, learn, learner, crowd, lag only"),
+        (
+            ["bench", "solve", "pong"],
+            "a name is for sampler, learn, learner, crowd, lag, plan only",
+        ),
         (["config", "cartpoole"], "no shipped run"),
         (["play", "/nowhere"], "/nowhere holds no run"),
         (["export", "/nowhere"], "/nowhere holds no run"),

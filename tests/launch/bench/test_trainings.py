@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.bench import part_costs, throughput
+from headrace.launch.bench import part_costs, trainings
 from headrace.launch.config.run_file import Run
 from headrace.launch.process import runtime
 
@@ -45,8 +45,8 @@ def test_the_run_is_measured_as_its_parts_are(
 
     monkeypatch.setattr(runtime, "cores", lambda: 2)
     monkeypatch.setattr(part_costs, "costs", costs)
-    monkeypatch.setattr(throughput, "train", train)
-    figures = throughput.bench(kind)
+    monkeypatch.setattr(trainings, "train", train)
+    figures = trainings.throughput(kind)
     ((run, options, sets),) = trained
     assert (figures["run"], figures["sum_of_parts_per_s"], figures["ratio"]) == (run, 1000.0, 0.9)
     assert figures["trained_over_generated"] == 0.99

@@ -1,0 +1,114 @@
+"""Measures what the parts of a run cost: trains it here for some seconds, and looks how much
+processor time each of its processes used meanwhile."""
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.launch.comparison import training
+from headrace.launch.comparison.training import Training
+from headrace.launch.config import run_file
+from headrace.launch.plan.costs import Costs
+from headrace.launch.process import memory_use, runtime
+from headrace.launch.results import learning_curve
+
+_LOOK_EVERY_S = 0.1
+_WARM_S = 2.0  # from the first version on: the first batches are slower
+_STARTS_WITHIN_S = 60.0
+_LEAST_S = 1e-9  # of a part that used no tick of the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Holds what was known at one moment."""
+
+    t: float  # of the newest line of the history
+    steps: int  # trained on by then
+    cpu_s: dict[str, float]  # by process, as "learner"
+
+
+def measure(run: str, sets: Sequence[str], *, seconds: float) -> Costs:
+    """Returns the costs on this machine; ConfigError where the run trains nothing."""
+    given = run_file.load(run, sets)
+    with tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
+        ends = ("stop.return=none", "stop.steps=none", "stop.seconds=none", "log.sinks=[]")
+        one = Training(run, (*sets, *ends), Path(folder) / "run", evaluate=False)
+        one.start()
+        try:
+            _wait_for_version(one)
+            time.sleep(_WARM_S)
+            first = _look(one)
+            time.sleep(seconds)
+            last, samplers_mib = _look(one), _samplers_mib(one.pid)
+        finally:
+            training.end([one])
+    return costs(first, last, cores=runtime.cores(), samplers_mib=samplers_mib / given.actor.count)
+
+
+def costs(first: Look, last: Look, *, cores: int, samplers_mib: float = 0.0) -> Costs:
+    """Returns the costs by what happened between two looks. Pure."""
+    steps, wall = last.steps - first.steps, last.t - first.t
+    if steps <= 0 or wall <= 0:
+        raise run_file.ConfigError("too little was trained to tell what a step costs: --seconds")
+    spent = {name: last.cpu_s.get(name, 0.0) - cpu for name, cpu in first.cpu_s.items()}
+    samplers = sum(cpu for name, cpu in spent.items() if name.startswith("actor-"))
+    return Costs(
+        sampler_s=max(_LEAST_S, samplers / steps),
+        learner_s=max(_LEAST_S, spent["learner"] / steps),
+        broker_s=max(_LEAST_S, spent["broker"] / steps),
+        busy=min(1.0, max(0.05, sum(spent.values()) / (wall * cores))),
+        sampler_mib=samplers_mib,
+    )
+
+
+def _wait_for_version(one: Training) -> None:
+    deadline = time.monotonic() + _STARTS_WITHIN_S
+    while not any(line.get("version", 0) for line in _history(one)):
+        if one.ended or time.monotonic() > deadline:
+            words = one.log.read_text(errors="replace").strip().splitlines()
+            why = words[-1] if words else "nothing was said"
+            raise run_file.ConfigError(f"the run trains nothing here: {why}")
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _look(one: Training) -> Look:
+    """Looks at the moment at which a line of the history is written."""
+    before = len(_history(one))
+    deadline = time.monotonic() + _STARTS_WITHIN_S
+    while len(lines := _history(one)) <= before:
+        if one.ended or time.monotonic() > deadline:
+            raise run_file.ConfigError("the run ended, or stood still, while it was measured")
+        time.sleep(_LOOK_EVERY_S / 10)
+    line = lines[-1]
+    return Look(line["t"], int(line["trained_steps"]), _cpu_s(one.pid))
+
+
+def _history(one: Training) -> list[dict[str, float]]:
+    return learning_curve.read(one.out / "history.jsonl")
+
+
+def _cpu_s(root: int) -> dict[str, float]:
+    """Returns the processor seconds of each process below, by the name that ps shows; those of one
+    name are added up."""
+    tick, found = os.sysconf("SC_CLK_TCK"), dict[str, float]()
+    for pid in memory_use.with_descendants(root):
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # ended meanwhile
+        fields = rest.split()
+        found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / tick
+    return found
+
+
+def _samplers_mib(root: int) -> float:
+    """Returns the memory of all samplers; a page that n processes share counts 1/n in each."""
+    names = {
+        pid: Path(f"/proc/{pid}/comm").read_text().strip()
+        for pid in memory_use.with_descendants(root)
+    }
+    samplers = [pid for pid, name in names.items() if name.startswith("actor-")]
+    return memory_use.pss_bytes(samplers) / 2**20

@@ -1,0 +1,61 @@
+"""Machines for a goal, and which part forbids one."""
+
+import pytest
+
+from headrace.launch.config.run_file import ConfigError
+from headrace.launch.plan import choose_mix
+from headrace.launch.plan.costs import Costs
+from headrace.launch.plan.machines import Machine
+from tests.launch.plan.test_cheapest import METAL, PLAIN, XLARGE
+
+COSTS = Costs(sampler_s=1e-3, learner_s=1e-4, broker_s=2e-6, gpus={"T4": 50_000.0})
+
+
+def test_a_learner_on_a_core_where_that_is_enough() -> None:
+    choice = choose_mix.choose(COSTS, [XLARGE, PLAIN], 1000)
+    assert (choice.gpu, choice.ranks) == ("", 1)
+    assert choice.mix == {XLARGE: 1}, "its price is the lowest, GPU or not"
+    assert choice.per_s >= 1000
+    assert choose_mix.bound(COSTS, choice) == "cores"
+
+
+def test_gpus_where_it_is_not() -> None:
+    choice = choose_mix.choose(COSTS, [METAL, XLARGE, PLAIN], 100_000)
+    assert (choice.gpu, choice.ranks) == ("T4", 2)
+    assert sum(machine.gpus * count for machine, count in choice.mix.items()) >= 2
+    assert choice.per_s >= 100_000
+    assert choice.single is None, "none has so many cores"
+
+
+def test_without_a_goal_the_cheapest_step_decides() -> None:
+    choice = choose_mix.choose(COSTS, [METAL, XLARGE, PLAIN], None)
+    core = choose_mix.choose(COSTS, [METAL, XLARGE, PLAIN], 1 / COSTS.learner_s)
+    assert choice.per_billion <= core.per_billion
+    used = choose_mix.parts(COSTS, choice)
+    assert max(used.values()) == pytest.approx(1.0, abs=0.01), "one rank is kept busy"
+
+
+@pytest.mark.parametrize(
+    ("rate", "gpus", "machines", "words"),
+    [
+        (600_000, {"T4": 5e4}, [METAL], "the broker takes 500,000 at most"),
+        (90_000, {}, [METAL], "a learner on a core trains 10,000; .* GPUs in the prices: T4"),
+        (90_000, {"H100": 5e5}, [PLAIN], "GPUs in the prices: none"),
+        (400_000, {"T4": 1000.0}, [METAL], "need over 128 GPUs"),
+    ],
+)
+def test_what_forbids_a_goal_is_named(
+    rate: float, gpus: dict[str, float], machines: list[Machine], words: str
+) -> None:
+    one = Costs(sampler_s=1e-3, learner_s=1e-4, broker_s=2e-6, gpus=gpus)
+    with pytest.raises(ConfigError, match=words):
+        choose_mix.choose(one, machines, rate)
+
+
+def test_samplers_leave_a_core_to_each_rank_and_fit_into_the_memory() -> None:
+    choice = choose_mix.choose(COSTS, [METAL], 60_000)
+    assert choose_mix.samplers_on(METAL, choice, COSTS) == 96 - 2
+    assert choose_mix.samplers_on(PLAIN, choice, COSTS) == 8
+    small = Machine("small", 8, 0.1, memory_gib=0.5)
+    heavy = Costs(sampler_s=1e-3, learner_s=1e-4, broker_s=0.0, sampler_mib=100.0)
+    assert choose_mix.samplers_on(small, choice, heavy) == 5

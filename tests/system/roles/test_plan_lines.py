@@ -1,0 +1,52 @@
+"""The lines that a plan prints start its run: on one machine, two ranks there, two machines."""
+
+import shlex
+
+import pytest
+
+from headrace.launch.plan.choose_mix import Choice
+from headrace.launch.plan.costs import Costs
+from headrace.launch.plan.launch_lines import launch_lines
+from headrace.launch.plan.machines import Machine
+from tests import ports
+from tests.system.conftest import Place, Process
+
+pytestmark = pytest.mark.slow
+
+COSTS = Costs(sampler_s=1e-3, learner_s=1e-4, broker_s=0.0)
+LAPTOP = Machine("laptop", 1, 0.01)
+GPU = Machine("gpu", 2, 0.1, gpu="L4", gpus=1)
+SERVER = Machine("server", 3, 0.1, gpu="L4", gpus=2)
+CASES = {
+    "laptop": Choice({LAPTOP: 1}, "", 1, 1.0, None),
+    "workstation": Choice({GPU: 1}, "L4", 1, 1.0, None),
+    "two ranks": Choice({SERVER: 1}, "L4", 2, 1.0, None),
+    "two machines": Choice({GPU: 2}, "L4", 2, 1.0, None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_lines_of_a_plan_start_its_run(place: Place, case: str) -> None:
+    choice = CASES[case]
+    sets = ("stop.return=none", "stop.steps=2000")
+    given = list(launch_lines(place.run, sets, COSTS, choice, host="127.0.0.1"))
+    port, meet = str(ports.free()), str(ports.free())
+    learners: list[Process] = []
+    nodes: list[Process] = []
+    for line in given:
+        words = shlex.split(line.replace(":5755", f":{port}").replace(":29500", f":{meet}"))
+        # All machines are this one: what is on each of two is started twice.
+        if "torchrun" in line:
+            hosts = int(words[words.index("--nnodes") + 1])
+            learners += [place.module(words[2], *words[3:]) for _ in range(hosts)]
+        elif words[:2] == ["headrace", "keygen"]:
+            assert place.headrace(*words[1:]).ends() == 0
+        elif words[:2] == ["headrace", "learner"]:
+            learners.append(place.headrace(*words[1:]))
+        elif words[:2] == ["headrace", "broker"]:
+            place.headrace(*words[1:])
+        elif words[0] == "headrace":
+            nodes.append(place.headrace(*words[1:]))
+    assert nodes
+    assert [one.ends() for one in learners] == [0] * len(learners)
+    assert [one.ends() for one in nodes] == [0] * len(nodes)
