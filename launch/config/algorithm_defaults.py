@@ -81,7 +81,8 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.max_lag": 0,
         **_EVERY,
         "algorithm.normalise_advantages": True,
-        "algorithm.entropy_coef": 0.0,
+        # Ten uses of a batch narrow a policy soon; without it some runs stop short of their goal.
+        "algorithm.entropy_coef": 0.01,
         "algorithm.epochs": 10,
         "algorithm.minibatches": _minibatches,
         "learner.lr": 3e-4,
