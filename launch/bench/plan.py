@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.launch.bench import output
 from headrace.launch.bench.train_command import train
+from headrace.launch.comparison import training
 from headrace.launch.config import run_file
 from headrace.launch.plan.costs import Costs
 from headrace.launch.plan.measure import measure
@@ -16,7 +17,6 @@ from headrace.launch.process import runtime
 
 _SAMPLERS = (1, 2, 4)
 _TIMES = 4  # as long as the run's are the longer unrolls
-_NO_END = ("stop.return=none", "stop.steps=none")
 
 
 class Case(NamedTuple):
@@ -31,11 +31,14 @@ def bench(name: str, sets: Sequence[str] = (), *, seconds: float = 20.0) -> dict
     run = run_file.load(name, sets)
     length = run.unroll.length
     output.parameters(run=name, seconds=seconds, cores=runtime.cores(), sets=" ".join(sets))
-    short = measure(name, sets, seconds=seconds)
-    long = measure(name, (*sets, f"unroll.length={_TIMES * length}"), seconds=seconds)
+    asked = runtime.StopRequested()
+    short = measure(name, sets, seconds=seconds, asked=asked)
+    long = measure(name, (*sets, f"unroll.length={_TIMES * length}"), seconds=seconds, asked=asked)
     rows = []
     for case in cases(short, long, length=length, samplers=run.actor.count):
-        summary = train(name, ["--stop-seconds", str(2 * seconds)], (*sets, *_NO_END, *case.sets))
+        summary = train(
+            name, ["--stop-seconds", str(2 * seconds)], (*sets, *training.ENDLESS, *case.sets)
+        )
         trained = summary["trained_steps_per_s"]
         rows.append(
             {

@@ -14,6 +14,8 @@ from headrace.launch.process import forking
 # Of a run that is asked to end: it writes a checkpoint, and waits for its samplers.
 _ENDS_WITHIN_S = 60.0
 CORES = 2  # that a run keeps busy
+# Settings of a training that is measured, and ended by whoever measures it.
+ENDLESS = ("stop.metric=training", "stop.return=none", "stop.steps=none", "stop.seconds=none")
 
 
 @dataclass(slots=True)

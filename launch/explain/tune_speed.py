@@ -141,7 +141,7 @@ def _train(
     run: str, sets: Sequence[str], out: Path, asked: runtime.StopRequested
 ) -> Figures | None:
     """Trains for some seconds; None = it did not work."""
-    one = Training(run, (*sets, "stop.return=none", "stop.steps=none"), out)
+    one = Training(run, (*sets, *training.ENDLESS), out)
     one.start()
     deadline = time.monotonic() + _LONGEST_S
     try:

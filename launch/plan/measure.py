@@ -1,6 +1,7 @@
 """Measures what the parts of a run cost: trains it here for some seconds, and looks how much
 processor time each of its processes used meanwhile."""
 
+import logging
 import os
 import tempfile
 import time
@@ -15,7 +16,10 @@ from headrace.launch.plan.costs import Costs
 from headrace.launch.process import memory_use, runtime
 from headrace.launch.results import learning_curve
 
+log = logging.getLogger(__name__)
+
 _LOOK_EVERY_S = 0.1
+_STARTS_S = 5.0  # about, until the clock starts
 _WARM_S = 2.0  # from the first version on: the first batches are slower
 _STARTS_WITHIN_S = 60.0
 _LEAST_S = 1e-9  # of a part that used no tick of the clock
@@ -30,18 +34,25 @@ class Look:
     cpu_s: dict[str, float]  # by process, as "learner"
 
 
-def measure(run: str, sets: Sequence[str], *, seconds: float) -> Costs:
+class LeftError(Exception):
+    """Says that somebody asked to stop."""
+
+
+def measure(
+    run: str, sets: Sequence[str], *, seconds: float, asked: runtime.StopRequested
+) -> Costs:
     """Returns the costs on this machine; ConfigError where the run trains nothing."""
     given = run_file.load(run, sets)
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
-        ends = ("stop.return=none", "stop.steps=none", "stop.seconds=none", "log.sinks=[]")
+        ends = (*training.ENDLESS, "log.sinks=[]")
         one = Training(run, (*sets, *ends), Path(folder) / "run", evaluate=False)
         one.start()
+        log.info("trains here for about %.0f s, to see what a step costs", seconds + _STARTS_S)
         try:
-            _wait_for_version(one)
-            time.sleep(_WARM_S)
+            _wait_for_version(one, asked)
+            _pause(_WARM_S, asked)
             first = _look(one)
-            time.sleep(seconds)
+            _pause(seconds, asked)
             last, samplers_mib = _look(one), _samplers_mib(one.pid)
         finally:
             training.end([one])
@@ -64,14 +75,22 @@ def costs(first: Look, last: Look, *, cores: int, samplers_mib: float = 0.0) -> 
     )
 
 
-def _wait_for_version(one: Training) -> None:
+def _pause(seconds: float, asked: runtime.StopRequested) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if asked:
+            raise LeftError
+        time.sleep(min(left, _LOOK_EVERY_S))
+
+
+def _wait_for_version(one: Training, asked: runtime.StopRequested) -> None:
     deadline = time.monotonic() + _STARTS_WITHIN_S
     while not any(line.get("version", 0) for line in _history(one)):
         if one.ended or time.monotonic() > deadline:
             words = one.log.read_text(errors="replace").strip().splitlines()
             why = words[-1] if words else "nothing was said"
             raise run_file.ConfigError(f"the run trains nothing here: {why}")
-        time.sleep(_LOOK_EVERY_S)
+        _pause(_LOOK_EVERY_S, asked)
 
 
 def _look(one: Training) -> Look:

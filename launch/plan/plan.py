@@ -44,7 +44,11 @@ def plan(name: str, sets: Sequence[str], asked: Asked) -> int:
     offered = _offered(asked)  # what is wrong with it is said before anything is measured
     logs.start("plan")
     if asked.costs is None:
-        costs = measure.measure(name, sets, seconds=asked.seconds)
+        stop = runtime.StopRequested()
+        try:
+            costs = measure.measure(name, sets, seconds=asked.seconds, asked=stop)
+        except measure.LeftError:
+            return runtime.LIMIT
     else:
         costs = run_costs.read(asked.costs)
     costs = run_costs.with_gpus(costs, asked.gpus or {})
@@ -96,7 +100,8 @@ def _here_words(costs: Costs, samplers: int) -> str:
     """Says what this machine reaches, where the costs are of it."""
     cores = runtime.cores()
     here = costs.per_s(cores, "", ranks=1, samplers=samplers)
-    return f"here        {here:,.0f} steps/s by {samplers} samplers on {cores} cores"
+    played = "1 sampler" if samplers == 1 else f"{samplers} samplers"
+    return f"here        {here:,.0f} steps/s by {played} on {cores} cores"
 
 
 def _micro(seconds: float) -> str:

