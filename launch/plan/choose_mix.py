@@ -1,6 +1,7 @@
 """Chooses machines for a number of steps a second, and says what each part of them is used for.
 Pure."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class Choice:
 def choose(costs: Costs, machines: Sequence[Machine], rate: float | None) -> Choice:
     """Returns the cheapest choice for a rate; None = for each device what keeps one rank busy, and
     of those the cheapest step. ConfigError says which part forbids it."""
+    machines = [_usable(one, costs) for one in machines]
     devices = ["", *(name for name in costs.gpus if any(one.gpu == name for one in machines))]
     found = [one for gpu in devices if (one := _for_device(costs, machines, rate, gpu))]
     if not found:
@@ -69,11 +71,16 @@ def bound(costs: Costs, choice: Choice) -> str:
 
 def samplers_on(machine: Machine, choice: Choice, costs: Costs) -> int:
     """Returns the samplers of one such machine: one for each core that no learner rank needs."""
-    host = costs.host_cores * min(machine.gpus, choice.ranks) if machine.gpu == choice.gpu else 0.0
-    cores = machine.vcpus - math.ceil(host if choice.gpu else 0.0)
-    if costs.sampler_mib and machine.memory_gib:
-        cores = min(cores, int(machine.memory_gib * 1024 / costs.sampler_mib))
-    return max(0, cores)
+    ranks = min(machine.gpus, choice.ranks) if choice.gpu and machine.gpu == choice.gpu else 0
+    return max(0, machine.vcpus - math.ceil(ranks * costs.host_cores))
+
+
+def _usable(machine: Machine, costs: Costs) -> Machine:
+    """Returns the machine with as many cores as have memory for a sampler each, at least one."""
+    if not (costs.sampler_mib and machine.memory_gib):
+        return machine
+    most = max(1, int(machine.memory_gib * 1024 / costs.sampler_mib))
+    return dataclasses.replace(machine, vcpus=min(machine.vcpus, most))
 
 
 def samplers(choice: Choice, costs: Costs) -> int:

@@ -52,10 +52,17 @@ def test_what_forbids_a_goal_is_named(
         choose_mix.choose(one, machines, rate)
 
 
-def test_samplers_leave_a_core_to_each_rank_and_fit_into_the_memory() -> None:
+def test_samplers_leave_a_core_to_each_rank() -> None:
     choice = choose_mix.choose(COSTS, [METAL], 60_000)
     assert choose_mix.samplers_on(METAL, choice, COSTS) == 96 - 2
     assert choose_mix.samplers_on(PLAIN, choice, COSTS) == 8
+    assert choose_mix.samplers(choice, COSTS) == 94
+
+
+def test_a_core_without_memory_for_a_sampler_does_not_count() -> None:
     small = Machine("small", 8, 0.1, memory_gib=0.5)
     heavy = Costs(sampler_s=1e-3, learner_s=1e-4, broker_s=0.0, sampler_mib=100.0)
-    assert choose_mix.samplers_on(small, choice, heavy) == 5
+    choice = choose_mix.choose(heavy, [small], 4000)
+    ((machine, count),) = choice.mix.items()
+    assert (machine.vcpus, count) == (5, 1)
+    assert choose_mix.samplers(choice, heavy) == 5
