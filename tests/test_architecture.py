@@ -154,8 +154,8 @@ MAY_IMPORT = {
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "
         "broker/journal broker/peers broker/protocol broker/transport broker/weights "
-        "launch/config launch/local launch/plan launch/process launch/results launch/roles learner "
-        "learner/algorithms learner/batches learner/models"
+        "launch/comparison launch/config launch/local launch/plan launch/process launch/results "
+        "launch/roles learner learner/algorithms learner/batches learner/models"
     ),
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
