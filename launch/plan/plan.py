@@ -85,7 +85,10 @@ def _offered(asked: Asked) -> list[Machine]:
             raise run_file.ConfigError("a goal, --machine and --picture need --prices")
         return []
     found = machines.read(asked.prices, spot=asked.spot, region=asked.region)
-    return machines.named(found, asked.only)
+    chosen = machines.named(found, asked.only)
+    if unknown := sorted((asked.gpus or {}).keys() - {one.gpu for one in chosen}):
+        raise run_file.ConfigError(f"--gpu {unknown[0]}: no machine to choose from has one")
+    return chosen
 
 
 def _costs_words(costs: Costs) -> Iterator[str]:

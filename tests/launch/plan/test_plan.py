@@ -74,6 +74,7 @@ def test_the_picture_shows_the_price_of_more_and_less(given: list[str]) -> None:
         (["--prices", "prices.csv", "--steps-per-s", "90000"], "a learner on a core trains 10,000"),
         (["--prices", "prices.csv", "--to", "no/where.json"], "cannot write no/where.json"),
         (["--gpu", "L4"], "is not as T4=20000"),
+        (["--prices", "prices.csv", "--gpu", "T4=9"], "--gpu T4: no machine to choose from"),
     ],
 )
 def test_what_is_wrong_is_one_line(
