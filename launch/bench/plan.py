@@ -1,4 +1,4 @@
-"""How far off `headrace plan` is: runs that it has not measured, predicted and then trained.
+"""Tells how far off `headrace plan` is: predicts runs that were not measured, and trains them.
 
 Measured are the run as it is, and with unrolls four times as long; predicted are other numbers of
 samplers, and unrolls twice as long.

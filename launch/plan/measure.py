@@ -1,6 +1,7 @@
 """Measures what the parts of a run cost: trains it here for some seconds, and looks how much
 processor time each of its processes used meanwhile."""
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -51,9 +52,9 @@ def measure(
         try:
             _wait_for_version(one, asked)
             _pause(_WARM_S, asked)
-            first = _look(one)
+            first = _look(one, asked)
             _pause(seconds, asked)
-            last, samplers_mib = _look(one), _samplers_mib(one.pid)
+            last, samplers_mib = _look(one, asked), _samplers_mib(one.pid)
         finally:
             training.end([one])
     return costs(first, last, cores=runtime.cores(), samplers_mib=samplers_mib / given.actor.count)
@@ -65,6 +66,8 @@ def costs(first: Look, last: Look, *, cores: int, samplers_mib: float = 0.0) -> 
     if steps <= 0 or wall <= 0:
         raise run_file.ConfigError("too little was trained to tell what a step costs: --seconds")
     spent = {name: last.cpu_s.get(name, 0.0) - cpu for name, cpu in first.cpu_s.items()}
+    if not {"broker", "learner"} <= spent.keys():
+        raise run_file.ConfigError("the run's processes are not seen, or one of them ended")
     samplers = sum(cpu for name, cpu in spent.items() if name.startswith("actor-"))
     return Costs(
         sampler_s=max(_LEAST_S, samplers / steps),
@@ -93,14 +96,14 @@ def _wait_for_version(one: Training, asked: runtime.StopRequested) -> None:
         _pause(_LOOK_EVERY_S, asked)
 
 
-def _look(one: Training) -> Look:
+def _look(one: Training, asked: runtime.StopRequested) -> Look:
     """Looks at the moment at which a line of the history is written."""
     before = len(_history(one))
     deadline = time.monotonic() + _STARTS_WITHIN_S
     while len(lines := _history(one)) <= before:
         if one.ended or time.monotonic() > deadline:
             raise run_file.ConfigError("the run ended, or stood still, while it was measured")
-        time.sleep(_LOOK_EVERY_S / 10)
+        _pause(_LOOK_EVERY_S / 10, asked)
     line = lines[-1]
     return Look(line["t"], int(line["trained_steps"]), _cpu_s(one.pid))
 
@@ -125,9 +128,9 @@ def _cpu_s(root: int) -> dict[str, float]:
 
 def _samplers_mib(root: int) -> float:
     """Returns the memory of all samplers; a page that n processes share counts 1/n in each."""
-    names = {
-        pid: Path(f"/proc/{pid}/comm").read_text().strip()
-        for pid in memory_use.with_descendants(root)
-    }
-    samplers = [pid for pid, name in names.items() if name.startswith("actor-")]
+    samplers = []
+    for pid in memory_use.with_descendants(root):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if Path(f"/proc/{pid}/comm").read_text().startswith("actor-"):
+                samplers.append(pid)
     return memory_use.pss_bytes(samplers) / 2**20

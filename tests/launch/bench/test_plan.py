@@ -1,4 +1,4 @@
-"""What `headrace bench plan` predicts."""
+"""Checks what `headrace bench plan` predicts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What steps cost, and what so many cores reach; the file of costs."""
+"""Checks what steps cost, what so many cores reach, and the file of costs."""
 
 from pathlib import Path
 
@@ -50,6 +50,12 @@ def test_a_run_that_trained_nothing_meanwhile_has_no_costs() -> None:
     look = Look(10.0, 1000, {"broker": 1.0, "learner": 1.0})
     with pytest.raises(ConfigError, match="too little was trained"):
         costs(look, look, cores=2)
+
+
+def test_a_process_that_is_not_seen_is_one_line() -> None:
+    first, last = Look(0.0, 0, {"broker": 0.0}), Look(9.0, 900, {"broker": 1.0, "learner": 1.0})
+    with pytest.raises(ConfigError, match="processes are not seen, or one of them ended"):
+        costs(first, last, cores=2)
 
 
 def test_what_is_measured_predicts_its_own_rate_where_all_cores_are_busy() -> None:
