@@ -34,7 +34,13 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=100, description="deliveries before an unroll is given up as poison")
     ] = 3
     peers: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="most peers at once; further ones are refused")
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="most peers that connect at once, and eight times as many samplers behind"
+            " nodes; further ones are refused",
+        ),
     ] = 10_000
     streams: Annotated[int, Meta(ge=1, le=65536, description="most streams of one sampler")] = 1024
     peer_messages_s: Annotated[

@@ -31,6 +31,7 @@ from headrace.broker.protocol.messages import (
     encode,
 )
 from headrace.broker.security import keys
+from headrace.broker.transport import endpoints
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
@@ -56,7 +57,9 @@ class SamplerEnd:
     ) -> None:
         self.name = name
         self.inc = inc
-        self.link = Link(endpoint, self, context, subscribe=True, key=key)
+        # A relay of this machine announces weights, too, and has the key.
+        relay = endpoints.relay_address(shelf) if shelf is not None else ""
+        self.link = Link(endpoint, self, context, subscribe=not relay, key=key, relay=relay)
         self.outbox = Outbox(inc=inc, streams=0)
         self.news = asyncio.Event()  # credit, weights, acknowledgements or the end came in
         self.over = ""  # why the run is complete; "" = it is not

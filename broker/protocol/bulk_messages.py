@@ -1,9 +1,16 @@
-"""The messages that carry large ones in pieces, and the marks that tell how far those have come.
-The two ends are sender.py and reassembly.py in transport/bulk."""
+"""The messages that carry others: large ones in pieces, with marks that tell how far those have
+come (the two ends are sender.py and reassembly.py in transport/bulk), and bundles (bundles.py)."""
 
-from msgspec import Struct
+from typing import Annotated, TypeAlias
 
-from headrace.broker.protocol.fields import Count, Digest, Sizes
+from msgspec import Meta, Struct
+
+from headrace.broker.protocol.fields import MAX_BUFFER_BYTES, MAX_BUFFERS, Count, Digest, Sizes
+
+# Bytes of each frame of a bundled message.
+FrameSizes: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=MAX_BUFFER_BYTES)], ...], Meta(max_length=MAX_BUFFERS + 2)
+]
 
 
 class Message(Struct, frozen=True, array_like=True):
@@ -38,3 +45,11 @@ class Reached(Message, frozen=True):
     clock_us: Count  # of the peer that answers; it tells how long the answer is under way
     digest: Digest  # of what was opened last; 0 = nothing was
     have: Count  # bytes of it that are here, from the first on; all = no more is wanted
+
+
+class Bundle(Message, frozen=True):
+    """Carries, between a node and the broker, messages of or for its samplers: (member, sizes of
+    the frames) each. Buffer 0: all frames, joined; or the buffers are the frames of one message,
+    which has no sizes then."""
+
+    parts: tuple[tuple[Count, FrameSizes], ...]

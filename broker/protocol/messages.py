@@ -17,7 +17,7 @@ import msgspec
 import xxhash
 import zmq
 
-from headrace.broker.protocol.bulk_messages import Mark, Message, Open, Piece, Reached
+from headrace.broker.protocol.bulk_messages import Bundle, Mark, Message, Open, Piece, Reached
 from headrace.broker.protocol.fields import (
     MAX_BUFFER_BYTES,
     MAX_BUFFERS,
@@ -56,6 +56,7 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_EPISODES",
     "Ack",
+    "Bundle",
     "Deliver",
     "Done",
     "Episodes",
@@ -84,6 +85,7 @@ MAGIC: Final = b"HR"
 MAX_HEADER: Final = 4096
 
 _PREFIX: Final = struct.Struct("!2sBBHHII")
+PREFIX_BYTES: Final = _PREFIX.size
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # What the broker passes on without looking: a buffer, or the frame it came in.
@@ -239,6 +241,7 @@ TYPES: Final[tuple[type[Message], ...]] = (
     Reached,
     Recall,
     Returned,
+    Bundle,
 )
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)
@@ -265,7 +268,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     if len(frames) < 2:
         raise Malformed("fewer than two frames")
     prefix, header = frames[0], frames[1]
-    if len(prefix) != _PREFIX.size:
+    if len(prefix) != PREFIX_BYTES:
         raise Malformed("prefix size")
     magic, protocol, tag, buffers, spare, size, check = _PREFIX.unpack(prefix)
     if magic != MAGIC:

@@ -29,7 +29,7 @@ class BrokerMetrics(Collector):
         yield from self._ledger(server)
         yield from self._peers(server)
         yield from self._weights(server)
-        yield from summed(server.run_status.sampler_totals, server.roster.with_role("actor"))
+        yield from summed(server.run_status.sampler_totals, server.roster.say_for_samplers())
 
     def _traffic(self, counters: Counters) -> Iterator[Metric]:
         messages = CounterMetricFamily(

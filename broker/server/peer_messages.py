@@ -41,6 +41,8 @@ class PeerMessages:
 
     def ping(self, peer: Peer, message: messages.Ping, _: Sequence[Buffer]) -> None:
         if not peer.spaces and peer.role != "node":
+            if peer.role == "actor":  # its HELLO with them got lost
+                self._replies.send(peer.route, messages.Resync(self._inc))
             return
         self._take_figures(peer, message.stats)
         actor = peer.role == "actor"
@@ -49,7 +51,8 @@ class PeerMessages:
         version = self._ledger.state.credit.version
         self._replies.send(peer.route, messages.Pong(self._inc, version, lost[:MAX_ENTRIES]))
         blob = self._weights.blob
-        if peer.acting != self._weights.fetch.version and blob is not None:
+        own = isinstance(peer.route, bytes)  # else its relay announces
+        if own and peer.acting != self._weights.fetch.version and blob is not None:
             self._replies.send(peer.route, blob.announce)  # an announcement got lost
         if self._ledger.run_complete:
             self._replies.send(peer.route, Bye(self._inc, True, "the learner reached its goal"))

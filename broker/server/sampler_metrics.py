@@ -5,8 +5,7 @@ from typing import Final, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from headrace.broker.sampler_figures import METRICS
-from headrace.broker.server.sampler_totals import SamplerTotals
+from headrace.broker.sampler_figures import METRICS, SamplerTotals
 
 _PREFIX: Final = "headrace_samplers"
 

@@ -16,21 +16,21 @@ from typing import Any
 
 import zmq
 
-from headrace.broker import sanitise
 from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.trained_shares import TrainedShares
-from headrace.broker.protocol import hello_payload, messages, releases
-from headrace.broker.protocol.hello_payload import HelloPayload
-from headrace.broker.protocol.messages import Buffer, Hello, Message, Refusal
+from headrace.broker.protocol import bundles, messages, releases
+from headrace.broker.protocol.messages import Buffer, Bundle, Hello, Message, Refusal
 from headrace.broker.server import send_decisions
+from headrace.broker.server.admission import Admission, Caller
 from headrace.broker.server.bulk_arrivals import CARRIAGE, BulkArrivals
 from headrace.broker.server.connections.counters import Counters
-from headrace.broker.server.connections.joining import Joining, address_of, user_of
+from headrace.broker.server.connections.joining import Joining, origin_of
 from headrace.broker.server.connections.peer_log import PeerLog
-from headrace.broker.server.connections.rate_limits import ConnectionBudget, RateLimits
+from headrace.broker.server.connections.rate_limits import RateLimits
 from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import ROLES, Peer, Roster
+from headrace.broker.server.connections.route import MemberRoute, Route
 from headrace.broker.server.connections.takeover import Takeover
 from headrace.broker.server.memory_guard import MemoryGuard
 from headrace.broker.server.peer_messages import PeerMessages
@@ -69,7 +69,6 @@ class Server:
         limits = self.limits = RateLimits(config)
         queue_bytes = ledger.state.queue_bytes
         self.memory = MemoryGuard(queue_bytes=queue_bytes)
-        self.announce = announce  # where weight announcements go out
         mail = self._router = Mailbox(router)
         replies = self._replies = Replies(mail, roster, counters, config.lease_s, queue_bytes)
         self._xpub = Mailbox(publisher)
@@ -79,6 +78,9 @@ class Server:
         )
         self.takeover = Takeover(ledger, roster, replies, config.beat_s, self.weights.pong)
         self.joining = Joining(ledger, roster, limits, gate, self.takeover, shared)
+        self._admission = Admission(
+            self.joining, self.weights, limits, counters, roster, config, inc=inc, announce=announce
+        )
         self.bulk_arrivals = BulkArrivals(ledger, limits, self.weights, self._take)
         self.trained_shares = TrainedShares()
         self.run_status = RunStatus(ledger, roster, self.weights, inc=inc, beat_s=config.beat_s)
@@ -105,6 +107,7 @@ class Server:
             **dict.fromkeys(CARRIAGE, (anyone, self.bulk_arrivals.carry)),
             messages.Watch: (anyone, own.watch),
             messages.Trouble: (anyone - {"watcher"}, own.trouble),
+            Bundle: ({"node"}, self._take_bundle),
         }
 
     async def run(self) -> None:
@@ -167,35 +170,58 @@ class Server:
     # ---- receiving ------------------------------------------------------------------------------
 
     def _receive(self, frames: Sequence[zmq.Frame]) -> None:
+        buffers = [frame.buffer for frame in frames[1:]]
+        self._read(frames[0].bytes, frames[1:], buffers, sum(map(len, frames)))
+
+    def _take_bundle(self, node: Peer, bundle: Bundle, buffers: Sequence[Buffer]) -> None:
+        assert isinstance(node.route, bytes), "a node is behind no other"
+        try:
+            for member, frames in bundles.split(bundle, buffers):
+                size = sum(map(len, frames))
+                self._read(MemberRoute(node.route, member), frames, frames, size, node)
+        except messages.Malformed:
+            self.counters.dropped["malformed"] += 1
+
+    def _read(
+        self,
+        route: Route,
+        frames: Sequence[Any],
+        buffers: Sequence[Buffer],
+        size: int,
+        node: Peer | None = None,
+    ) -> None:
+        """Handles a message, of a connection or, with `node`, of a sampler behind it. `frames` are
+        kept, `buffers` are what stands in them."""
         now = time.monotonic()
-        route = frames[0].bytes
-        size = sum(map(len, frames))
         peer = self.roster.get(route)
         budget = peer.budget if peer is not None else self.limits.unknown_budget(route)
         if not self.limits.takes_message(budget, size, now):
             self.counters.dropped["rate"] += 1
             return
         try:
-            message, views = messages.decode([frame.buffer for frame in frames[1:]])
+            message, views = messages.decode(buffers)
         except messages.WireError as error:
             theirs = error.theirs if isinstance(error, messages.OtherProtocol) else None
             self.counters.dropped["malformed" if theirs is None else "protocol"] += 1
             if theirs is not None and self.limits.may_answer(budget, now):
                 self._replies.refuse(route, Refusal.PROTOCOL, releases.refusal(theirs), theirs)
             return
-        kind, protocol = type(message), frames[1].buffer[2]
-        self.counters.count("in", kind, size)
+        kind, protocol = type(message), buffers[0][2]
+        self.counters.count("in", kind, size - (sum(map(len, views)) if kind is Bundle else 0))
         if not self.limits.has_honest_size(message, views, size):
             self.peer_log.dropped("size", "a %s of %d bytes", kind.__name__, size)
         elif isinstance(message, Hello):
-            self._hello(frames[1], route, budget, message, views[0] if views else b"")
+            user, address = origin_of(frames[0]) if node is None else (node.user, node.address)
+            user = user if self.gate is not None else ""
+            caller = Caller(route, budget, protocol, user, address)
+            self._admission.hello(caller, message, views[0] if views else b"", now)
         elif peer is None or not (self.joining.heard(peer, now) or kind is messages.Bye):
             self.counters.dropped["unknown"] += 1
             if self.limits.may_answer(budget, now):
                 self._replies.send(route, messages.Resync(self.inc), protocol=protocol)
         else:
             # Unrolls stay frames: they go out again as they came, without a copy.
-            self._take(peer, message, frames[3:] if kind is messages.Unroll else views)
+            self._take(peer, message, frames[2:] if kind is messages.Unroll else views)
 
     def _take(self, peer: Peer, message: Message, buffers: Sequence[Any]) -> None:
         """Handles a whole message of a peer that is here."""
@@ -206,41 +232,6 @@ class Server:
             self.peer_log.dropped("identity", "%s speaks as another", peer.name)
         else:
             handler(peer, message, buffers)
-
-    def _hello(
-        self, frame: zmq.Frame, route: bytes, budget: ConnectionBudget, hello: Hello, body: Buffer
-    ) -> None:
-        now, protocol = time.monotonic(), frame.buffer[2]
-        if not self.limits.takes_hello(budget, now):
-            self.counters.dropped["hello"] += 1
-            return
-        try:
-            intro = hello_payload.decode(body) if body else HelloPayload()
-        except messages.Malformed:
-            self.counters.dropped["malformed"] += 1
-            return
-        user = user_of(frame) if self.gate is not None else ""
-        published = self.weights.fetch.version
-        objection = self.joining.refusal(hello, intro, user, protocol, published=published, now=now)
-        if objection is not None:
-            who = sanitise.words(f"{hello.role} {hello.name}")
-            if objection[0] is not Refusal.WAIT:
-                self.peer_log.log("refused %s: %s", who, sanitise.words(objection[1], 1000))
-            self._replies.refuse(route, *objection, protocol)
-            return
-        peer, news = self.joining.join(
-            route, hello, intro, user, protocol, address=address_of(frame), budget=budget, now=now
-        )
-        if news:
-            self.peer_log.log("%s %s %s", peer.role, peer.name, news, level=logging.INFO)
-        if self.weights.is_publisher(peer.inc):
-            self.weights.fetch.reconnected()
-        version, out = self.joining.enter(peer, hello, intro, published=published)
-        for other, code, text in out:
-            if code is Refusal.TAKEN:
-                self.peer_log.log("%s is out: %s", other.name, text)
-            self._replies.refuse(other.route, code, text, other.protocol)
-        self._welcome(peer, version)
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -257,11 +248,4 @@ class Server:
             counters=self.counters,
             peer_log=self.peer_log,
         )
-
-    def _welcome(self, peer: Peer, version: int) -> None:
-        run, config = self.roster.run, self.config
-        welcome = messages.Welcome(
-            self.inc, run, config.beat_s, config.lease_s, self.announce, version
-        )
-        if not self._replies.send(peer.route, welcome, self.joining.welcomed(peer)):
-            self.roster.forget(peer.inc)  # else it would never be told: its next beat brings RESYNC
+        self._replies.flush()

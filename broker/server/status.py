@@ -10,8 +10,8 @@ from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.peer_errors import PeerErrors
 from headrace.broker.protocol import hello_payload
 from headrace.broker.release import release
+from headrace.broker.sampler_figures import SamplerTotals
 from headrace.broker.server.connections.roster import Peer, Roster
-from headrace.broker.server.sampler_totals import SamplerTotals
 from headrace.broker.server.weight_messages import WeightMessages
 
 # The status looks at every peer: it is made again after this many seconds at the soonest.
@@ -50,7 +50,7 @@ class RunStatus:
         """Takes in the figures that a peer sends with every beat."""
         stats = peer.stats = sanitise.numbers(stats)
         peer.skew_s = abs(time.time() - stats.get("clock", time.time()))
-        if peer.role == "actor":
+        if peer.role in ("actor", "node"):
             age_s = peer.heard_at - self._began
             self.sampler_totals.add(peer.inc, stats, here=len(self._roster), age_s=age_s)
         elif peer.role == "learner" and "mean_return" in stats and "trained_steps" in stats:

@@ -121,8 +121,7 @@ class WeightMessages:
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""
-        peer = self._roster.get(route)
-        if peer is not None:
+        for peer in self._roster.reached_by(route):
             self.replies.send_waiting(peer)
 
     def _fetched(self) -> set[int]:

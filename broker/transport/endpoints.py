@@ -4,6 +4,7 @@ import errno
 import ipaddress
 import re
 import socket as unix
+from pathlib import Path
 
 import zmq
 
@@ -97,6 +98,11 @@ def announce_endpoint(bind: str) -> str:
         return bind + ".pub"
     host, _, port = bind.rpartition(":")
     return f"{host}:{'*' if port in ('*', '0') else int(port) + 1}"
+
+
+def relay_address(shelf: Path) -> str:
+    """Returns where the relay that fills a shelf hears the samplers of its machine."""
+    return f"ipc://{shelf}.relay"
 
 
 def seen_from(broker: str, announce: str) -> str:

@@ -93,18 +93,19 @@ class Link:
         *,
         subscribe: bool = False,
         key: Key | None = None,
+        relay: str = "",
     ) -> None:
         self.endpoint = endpoints.check(endpoint)
+        self._relay = relay  # where a relay of this machine passes on to the broker; "" = directly
         self.peer = peer
         self.welcome: Welcome | None = None  # of the broker we speak with; None = not yet
         self.reconnects = 0
-        # Errors that the broker hears of at the next beat.
-        self.reports: UnreportedErrors | None = None
+        self.reports: UnreportedErrors | None = None  # that the broker hears of at the next beat
         # What waits to be sent; another one at every WELCOME.
         self.bulk = BulkSender(2 * _PATIENCE_S)
         self.loop_turns = 0  # of its loop: at every beat, and whenever something came in
-        self._key = key  # None = the broker is one without keys
-        self._handshakes = Handshakes(self.endpoint, key)
+        self._key = key if not relay else None  # None = the other end is one without keys
+        self._handshakes = Handshakes(self.endpoint, self._key)
         self._context = context
         self._mail: Mailbox | None = None
         self._heard = 0.0  # when the broker last said anything
@@ -148,7 +149,7 @@ class Link:
         while True:
             with Mailbox(endpoints.dealer(self._context, self._key)) as mail:
                 monitor = curve.monitor_handshakes(mail.socket)
-                mail.socket.connect(self.endpoint)
+                mail.socket.connect(self._relay or self.endpoint)
                 self._mail = mail
                 try:
                     if await self._talk(mail, monitor, started):

@@ -1,13 +1,15 @@
-"""`headrace node`: one machine's samplers, their weights' relay, and their restarts.
+"""`headrace node`: one machine's samplers, their relay, and their restarts.
 
     node --+-- forker             imported torch once; forks the others, which the node adopts
-           +-- relay              one fetch of each version, laid into shared memory; where several
-           |                      policies play, one for each of their brokers
-           +-- sampler 0, 1, ..   take weights there; if there are none, from the broker
+           +-- relay              the samplers' connection to the broker; each version, fetched
+           |                      once, laid into shared memory; where several policies play, one
+           |                      relay for each of their brokers
+           +-- sampler 0, 1, ..   speak through the relay
 
 This process has no torch and no connection to the broker: nothing that comes in by the network can
 end it. It starts again what ended badly, for ever; it ends when all samplers say that the run is
-over (0), when one says that the user's input is wrong (2), or when it is asked to (0).
+over (0), when one, or the relay, says that the user's input is wrong (2), or when it is asked to
+(0).
 """
 
 import contextlib
@@ -236,7 +238,7 @@ class _Node:
         last = self._metrics.ended(slot.index)
         sampler = slot.index >= 0
         well = sampler and status == runtime.OK and last is not None and last.over
-        wrong = sampler and status == runtime.YOUR_INPUT
+        wrong = status == runtime.YOUR_INPUT
         if self._ending or well or wrong:
             slot.pid, slot.done = 0, True
         elif not slot.wanted:

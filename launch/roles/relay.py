@@ -1,5 +1,5 @@
-"""Puts a node's relay together: it fetches each version of the weights once for its machine, and
-lays it on a shelf."""
+"""Puts a node's relay together: the connection to the broker for all samplers of its machine. It
+fetches each version of the weights once for them, and lays it on a shelf."""
 
 import asyncio
 import functools
@@ -17,12 +17,13 @@ from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
 
 _DYING_S = 0.3
+_LOOK_EVERY_S = 0.1
 
 
 @logs.one_line_errors()
 def relay(options: PeerOptions, *, shelf: Path, sender: ReportSender, port: int) -> int:
-    """Relays weights until SIGTERM. It outlives the run: its node knows when all samplers are done.
-    `port`: where the node serves metrics."""
+    """Relays until SIGTERM. It outlives the run: its node knows when all samplers are done. `port`:
+    where the node serves metrics."""
     key = keyring.from_file(options.key, "actor")
     node = os.getppid()
 
@@ -41,7 +42,7 @@ def relay(options: PeerOptions, *, shelf: Path, sender: ReportSender, port: int)
             )
             end.link.reports = logs.reports()
             try:
-                await _relay(end, sender)
+                await _relay(end, sender, node)
             finally:
                 laid.close()
                 if _orphaned(node):  # it was killed, and leaves this to us
@@ -51,13 +52,16 @@ def relay(options: PeerOptions, *, shelf: Path, sender: ReportSender, port: int)
     return runtime.run_async(main)
 
 
-async def _relay(end: RelayEnd, sender: ReportSender) -> None:
+async def _relay(end: RelayEnd, sender: ReportSender, node: int) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(end.link.run(), name="link")
+        group.create_task(end.serve(), name="link")
         group.create_task(sender.keep_sending(functools.partial(_figures, end)), name="tell")
         try:
             await asyncio.Event().wait()
         finally:
+            # Samplers wait for acknowledgements, also when their node is dead.
+            while _orphaned(node) and end.serves_somebody():  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_EVERY_S)
             end.leave("stopped")  # while there is a link
 
 

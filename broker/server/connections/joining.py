@@ -18,6 +18,7 @@ from headrace.broker.protocol.messages import Hello, Refusal
 from headrace.broker.protocol.releases import PROTOCOL
 from headrace.broker.server.connections.rate_limits import ConnectionBudget, RateLimits
 from headrace.broker.server.connections.roster import Peer, Roster
+from headrace.broker.server.connections.route import Route
 from headrace.broker.server.connections.takeover import Takeover
 from headrace.broker.transport.key_gate import Gate
 
@@ -25,15 +26,16 @@ from headrace.broker.transport.key_gate import Gate
 _WORDS: Final = 1000
 
 
-def user_of(frame: zmq.Frame) -> str:
-    """Returns whose key the connection came with, as the Gate told libzmq."""
+def origin_of(frame: zmq.Frame) -> tuple[str, str]:
+    """Returns whose key the connection came with, as the Gate told libzmq, and its address."""
     try:
-        return str(frame.get("User-Id"))
+        user = str(frame.get("User-Id"))
     except zmq.ZMQError:
-        return ""
+        user = ""
+    return user, _address_of(frame)
 
 
-def address_of(frame: zmq.Frame) -> str:
+def _address_of(frame: zmq.Frame) -> str:
     """Returns where the connection comes from. Inside one machine libzmq says who, not where."""
     try:
         address = ipaddress.ip_address(str(frame.get("Peer-Address")))
@@ -74,13 +76,18 @@ class Joining:
         *,
         published: int,
         now: float,
+        behind_node: bool = False,
     ) -> tuple[Refusal, str] | None:
         """Returns why a peer may not join, for its user: its key, the room, what it says it is."""
         if self._gate is not None and not self._gate.allowed(user):
             return Refusal.IDENTITY, f"the key of {sanitise.words(user)!r} was withdrawn"
         known = bool(self._roster.route_of(hello.inc))
+        members = self._roster.members
         crowded = self._limits.no_room_reason(
-            len(self._roster), known=known, streams=len(intro.streams)
+            members if behind_node else len(self._roster) - members,
+            known=known,
+            streams=len(intro.streams),
+            behind_node=behind_node,
         )
         if crowded:
             return Refusal.IDENTITY, crowded
@@ -100,7 +107,7 @@ class Joining:
 
     def join(
         self,
-        route: bytes,
+        route: Route,
         hello: Hello,
         intro: HelloPayload,
         user: str,

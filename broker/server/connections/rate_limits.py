@@ -16,6 +16,7 @@ from typing import Final
 from headrace.broker.config import BrokerConfig
 from headrace.broker.protocol.messages import (
     MAX_BUFFERS,
+    Bundle,
     Chunk,
     Hello,
     Message,
@@ -24,6 +25,7 @@ from headrace.broker.protocol.messages import (
     Range,
     Unroll,
 )
+from headrace.broker.server.connections.route import Route
 
 # Why a message was not taken; the closed set of the metric's label.
 REASONS: Final = (
@@ -45,6 +47,8 @@ _HELLO_BURST: Final = 10
 _FEWEST_GREETED_S: Final = 100
 # Routes of strangers remembered; the oldest are forgotten first.
 _MOST_STRANGERS: Final = 4096
+# Samplers behind nodes cost no descriptors: there may be more of them than of peers that connect.
+_MEMBERS_A_PEER: Final = 8
 # Most bytes of an HelloPayload, by role: the spaces in words, and a little for each stream.
 _WORDS_BYTES: Final = 64 << 10
 _STREAM_BYTES: Final = 1 << 10
@@ -55,7 +59,13 @@ _MOST_SEQS: Final = 4096
 # Lines about peers in the log: a flood of bad messages must not become a flood of lines.
 _LINES_S, _LINES_BURST_S = 20.0, 10.0
 # Buffers that a message may bring; one that is not named brings none. An unroll brings many.
-_BUFFERS: Final[dict[type[Message], int]] = {Hello: 1, Chunk: 1, Open: 2, Piece: MAX_BUFFERS}
+_BUFFERS: Final[dict[type[Message], int]] = {
+    Hello: 1,
+    Chunk: 1,
+    Open: 2,
+    Piece: MAX_BUFFERS,
+    Bundle: MAX_BUFFERS,
+}
 
 
 class ConnectionBudget:
@@ -89,13 +99,17 @@ class RateLimits:
         self._greeted = 0.0
         self._lines = 0.0  # in the log
         self._most_unroll = 0  # bytes; 0 = no learner has said how large they are
-        self._strangers: dict[bytes, ConnectionBudget] = {}
+        self._strangers: dict[Route, ConnectionBudget] = {}
 
-    def no_room_reason(self, peers: int, *, known: bool, streams: int) -> str:
+    def no_room_reason(
+        self, peers: int, *, known: bool, streams: int, behind_node: bool = False
+    ) -> str:
         """Returns, in words for its user, why there is no room for a peer with that many streams;
-        "" = there is."""
-        if peers >= self.peers and not known:
-            return f"the broker has {peers} peers already; raise broker.peers"
+        "" = there is. `peers`: those here, who all are behind nodes if this one is, or none is."""
+        most = self.peers * (_MEMBERS_A_PEER if behind_node else 1)
+        if peers >= most and not known:
+            where = " behind nodes" if behind_node else ""
+            return f"the broker has {peers} peers{where} already; raise broker.peers"
         if streams > self.streams:
             return (
                 f"{streams} streams, and one sampler may have {self.streams};"
@@ -123,7 +137,7 @@ class RateLimits:
         self._messages += messages * self._message_s
         self._bytes += nbytes * self._byte_s
 
-    def unknown_budget(self, route: bytes) -> ConnectionBudget:
+    def unknown_budget(self, route: Route) -> ConnectionBudget:
         """Returns the budget of a route that said no HELLO yet."""
         budget = self._strangers.get(route)
         if budget is None:
@@ -132,7 +146,7 @@ class RateLimits:
             budget = self._strangers[route] = ConnectionBudget()
         return budget
 
-    def forget_unknown(self, route: bytes) -> None:
+    def forget_unknown(self, route: Route) -> None:
         """Forgets a route that said HELLO: its budget is its peer's now."""
         self._strangers.pop(route, None)
 

@@ -1,13 +1,14 @@
 """Sends the broker's messages, to each peer in its own protocol. What a socket does not take is
-dropped; bulk waits for room."""
+dropped; bulk waits for room. What goes to samplers behind a node waits for `flush`, in bundles."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
+from headrace.broker.protocol import bundles, releases
 from headrace.broker.protocol import messages as wire
-from headrace.broker.protocol import releases
 from headrace.broker.protocol.messages import (
+    Bundle,
     Chunk,
     Deliver,
     Message,
@@ -19,6 +20,7 @@ from headrace.broker.protocol.messages import (
 )
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.roster import Peer, Roster
+from headrace.broker.server.connections.route import MemberRoute, Route
 from headrace.broker.transport.bulk.sender import BulkSender, Send
 from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, UnsentBytes
 from headrace.broker.transport.mailbox import Mailbox
@@ -41,8 +43,10 @@ class Replies:
         self._metrics = metrics
         self._lease_s = lease_s
         self._queue_bytes = queue_bytes  # what learners do not read may be as much as the queue
+        # By a node's route: messages for its samplers, until they are flushed.
+        self._bundled: dict[bytes, list[bundles.Member]] = {}
 
-    def send(self, route: bytes, message: Message, *buffers: Payload, protocol: int = 0) -> bool:
+    def send(self, route: Route, message: Message, *buffers: Payload, protocol: int = 0) -> bool:
         """Sends a message; False = there was no room for it, or no peer there. `protocol`: for a
         route where no peer is."""
         return self._send(route, wire.encode(message, *buffers), protocol=protocol)
@@ -74,15 +78,16 @@ class Replies:
             if not peer.bulk:
                 self.emptied(peer)
 
-    def is_reachable(self, route: bytes, message: Message) -> bool:
+    def is_reachable(self, route: Route, message: Message) -> bool:
         """Sends a harmless message; False = the connection is closed."""
+        assert isinstance(route, bytes), "only samplers are behind nodes"
         return self._router.reaches([route, *self._spoken(route, wire.encode(message), 0)])
 
-    def send_all(self, route: bytes, messages: Sequence[Message]) -> None:
+    def send_all(self, route: Route, messages: Sequence[Message]) -> None:
         for message in messages:
             self.send(route, message)
 
-    def refuse(self, route: bytes, code: Refusal, text: str, protocol: int = 0) -> None:
+    def refuse(self, route: Route, code: Refusal, text: str, protocol: int = 0) -> None:
         self._metrics.refused[code.name.lower()] += 1
         # The description of two environments may be long; what matters stands first.
         self.send(route, wire.Refuse(code, text[:_MOST_WORDS]), protocol=protocol)
@@ -95,18 +100,53 @@ class Replies:
         peer = self._roster.get(route)
         return releases.spoken(frames, protocol or (peer.protocol if peer else releases.PROTOCOL))
 
-    def _send(
-        self, route: bytes, frames: Sequence[Payload], *, queue: int = 0, protocol: int = 0
-    ) -> bool:
+    def flush(self) -> None:
+        """Sends the bundles that wait."""
+        waiting, self._bundled = self._bundled, {}
+        for node, inner in waiting.items():
+            for frames in bundles.pack(inner):
+                self._send(node, frames)
+
+    def _send_to_member(self, route: MemberRoute, frames: Sequence[Payload]) -> bool:
         kind = wire.kind(frames)
-        size, bulk, most = len(route) + sum(map(len, frames)), kind in _BULK, MOST_BULK + queue
+        if self._roster.get(route.node) is None:
+            return False
+        if kind in _BULK:
+            self.flush()  # what was said before comes before
+            (alone,) = bundles.pack([(route.member, frames)])
+            sent = self._send(route.node, alone, bulk=True)
+        else:
+            self._bundled.setdefault(route.node, []).append((route.member, frames))
+            sent = True
+        if sent:
+            self._metrics.count("out", kind, sum(map(len, frames)))
+        return sent
+
+    def _send(
+        self,
+        route: Route,
+        frames: Sequence[Payload],
+        *,
+        queue: int = 0,
+        protocol: int = 0,
+        bulk: bool = False,
+    ) -> bool:
+        if isinstance(route, MemberRoute):
+            return self._send_to_member(route, frames)
+        kind = wire.kind(frames)
+        size, bulk, most = (
+            len(route) + sum(map(len, frames)),
+            bulk or kind in _BULK,
+            MOST_BULK + queue,
+        )
         if not self.pipes.has_room(route, size, bulk=bulk, most=most, in_all=queue):
             self._metrics.peer_full += not bulk  # bulk waits for room
             return False
         left = self.pipes.count(route, size, bulk=bulk, most=most)
         sent = self._router.send([route, *self._spoken(route, frames, protocol)], left)
         if sent:
-            self._metrics.count("out", kind, size)
+            own = size if kind is not Bundle else size - sum(map(len, frames[2:]))
+            self._metrics.count("out", kind, own)
         else:
             self._metrics.peer_full += 1
         return sent

@@ -1,5 +1,6 @@
 """The peers that are connected, and the rules for those that want to join. Pure."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -10,6 +11,7 @@ from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello, Refusal
 from headrace.broker.protocol.releases import PROTOCOL
 from headrace.broker.server.connections.rate_limits import ConnectionBudget
+from headrace.broker.server.connections.route import MemberRoute, Route
 from headrace.broker.transport.bulk.sender import BulkSender
 
 ROLES = ("actor", "learner", "watcher", "evaluator", "node")
@@ -22,7 +24,7 @@ _LATE_BEATS = 2.5
 class Peer:
     """Describes the peer behind a routing id."""
 
-    route: bytes
+    route: Route
     role: str
     name: str
     inc: int
@@ -54,13 +56,26 @@ class Roster:
         self.most_ranks = 1  # unrolls of a batch: a rank beyond would have none
         self.differs = differs  # names the first key in which a peer's run is another
         self.spaces = ("", "")  # digest and words, as the learner says them
-        self._peers: dict[bytes, Peer] = {}
-        self._routes: dict[int, bytes] = {}
+        self._peers: dict[Route, Peer] = {}
+        self._routes: dict[int, Route] = {}
+        # By a node's route: its samplers'.
+        self._members: defaultdict[bytes, dict[Route, None]] = defaultdict(dict)
 
-    def get(self, route: bytes) -> Peer | None:
+    def get(self, route: Route) -> Peer | None:
         return self._peers.get(route)
 
-    def route_of(self, inc: int) -> bytes:
+    @property
+    def members(self) -> int:
+        """Counts the samplers behind nodes."""
+        return sum(map(len, self._members.values()))
+
+    def reached_by(self, route: bytes) -> list[Peer]:
+        """Returns the peers whose messages come and go by a connection: that of a peer itself, or
+        a node's and its samplers'."""
+        routes = (route, *self._members.get(route, ()))
+        return [self._peers[one] for one in routes if one in self._peers]
+
+    def route_of(self, inc: int) -> Route:
         """Returns where that incarnation is; b"" when it is not here."""
         return self._routes.get(inc, b"")
 
@@ -68,16 +83,25 @@ class Roster:
         """Adds a peer; True = not known before."""
         old = self._routes.get(peer.inc)
         if old is not None:
-            self._peers.pop(old, None)
+            self._drop(old)
         before = self._peers.get(peer.route)
         if before is not None:  # another incarnation on the same connection: there is one at a time
             self._routes.pop(before.inc, None)
         self._peers[peer.route] = peer
         self._routes[peer.inc] = peer.route
+        if isinstance(peer.route, MemberRoute):
+            self._members[peer.route.node][peer.route] = None
         return old is None
 
     def forget(self, inc: int) -> None:
-        self._peers.pop(self._routes.pop(inc, b""), None)
+        self._drop(self._routes.pop(inc, b""))
+
+    def _drop(self, route: Route) -> None:
+        self._peers.pop(route, None)
+        if isinstance(route, MemberRoute) and (others := self._members.get(route.node)):
+            others.pop(route, None)
+            if not others:
+                del self._members[route.node]
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -94,9 +118,13 @@ class Roster:
         return [peer for peer in self.everybody() if peer.role in _PLAYERS]
 
     def sums(self) -> dict[str, float]:
-        """Counts the samplers and sums up what they say they did."""
-        actors = self.with_role("actor")
-        return {**sanitise.total([peer.stats for peer in actors]), "count": len(actors)}
+        """Counts the samplers and sums up what they say they did, or their nodes for them."""
+        total = sanitise.total([peer.stats for peer in self.say_for_samplers()])
+        return {**total, "count": len(self.with_role("actor"))}
+
+    def say_for_samplers(self) -> list[Peer]:
+        """Returns who sends figures of samplers: they themselves, or their nodes."""
+        return [peer for peer in self.everybody() if peer.role in ("actor", "node")]
 
     def acted(self) -> int:
         """Returns the version that most samplers say they act with (the median); -1 = none acts.

@@ -45,6 +45,9 @@ class Broker:
         self.sent: list[tuple[bytes, Message]] = []
         self.leaving: list[Callable[[], None]] = []  # to be told, when the loop turns
         self.closed: set[bytes] = set()  # routes whose connection is gone
+        self.deaf: set[bytes] = set()  # routes that take nothing
+        self.all: list[tuple[bytes, Message]] = []  # that was ever sent
+        self._bodies: list[tuple[bytes, messages.Bundle, list[bytes]]] = []  # of bundles
         state = LedgerState(
             batch=4, max_lag=max_lag, max_lag_hard=50, queue_bytes=10**6, attempts=3, first_tag=1000
         )
@@ -67,7 +70,13 @@ class Broker:
     def send(self, frames: Sequence[Payload], left: Callable[[], None] | None = None) -> bool:
         parts = [f.bytes if isinstance(f, zmq.Frame | Frame) else bytes(f) for f in frames]
         if len(parts[0]) != 16 or parts[0][:2] != b"HR":  # else it goes to all
-            self.sent.append((parts[0], messages.decode(parts[1:])[0]))
+            message, buffers = messages.decode(parts[1:])
+            if parts[0] in self.deaf:
+                return False
+            if isinstance(message, messages.Bundle):
+                self._bodies.append((parts[0], message, [bytes(one) for one in buffers]))
+            self.sent.append((parts[0], message))
+            self.all.append((parts[0], message))
         if left is not None:
             self.leaving.append(left)  # everybody reads
         return True
@@ -89,6 +98,12 @@ class Broker:
         self.server._pump()
         sent, self.sent = self.sent, []
         return sent
+
+    def bundles(self, route: bytes) -> list[tuple[messages.Bundle, list[bytes]]]:
+        """The bundles that went there since the last time, with their buffers."""
+        found = [(one, body) for to, one, body in self._bodies if to == route]
+        self._bodies = [one for one in self._bodies if one[0] != route]
+        return found
 
     def told(self, kind: type[Message]) -> list[Any]:
         return [message for _, message in self.pump() if isinstance(message, kind)]

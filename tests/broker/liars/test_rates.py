@@ -48,6 +48,27 @@ def test_all_together_have_a_rate() -> None:
     assert one.errors["rate"] >= 70
 
 
+def test_a_sampler_whose_second_hello_got_lost_is_asked_for_it() -> None:
+    """The first says that it is here, the second that its environments are made; a beat has come
+    after both. Without that it would wait for credit for ever."""
+    one = Broker(peers=4)  # which is also how many HELLOs a second all may say
+    one.hello(A, messages.Hello("actor", "a1", 1))
+    one.learner()
+    one.pump()
+    for n in range(200):
+        one.hello(b"%d" % n, messages.Hello("watcher", "w", 200 + n))
+    one.sampler()
+    one.pump()
+    assert one.errors["hello"] > 100
+    assert 1 not in one.state.actors
+    Broker.now += 2.0
+    one.hears(A, messages.Ping((), {}))
+    (resync,) = one.told(messages.Resync)
+    assert resync == messages.Resync(9)
+    one.sampler()
+    assert len(one.told(messages.Limit)) == 1
+
+
 def test_strangers_are_answered_now_and_then() -> None:
     one = Broker()
     for _ in range(1000):

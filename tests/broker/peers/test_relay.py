@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.peers.relay import RelayEnd
-from headrace.broker.protocol.messages import Acting, Get, Hello, Message, Ping, decode
+from headrace.broker.protocol.messages import Acting, Get, Hello, Message, Ping, decode, encode
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
 from headrace.broker.weights.weight_shelf import SegmentReader, ShelfError, WeightShelf
@@ -54,6 +54,24 @@ def test_a_version_is_fetched_once_and_lies_on_the_shelf(relay: Relay) -> None:
     relay.end.handle(blob(3, 300_000).announce, ())  # every beat, to whoever may have missed it
     assert relay.said == [Get(3, 0, 3), Acting(3, found.announce.digest)]
     assert (relay.end.fetches, relay.end.nbytes) == (1, 300_000)
+
+
+def test_samplers_hear_of_a_version_once_it_lies_there(relay: Relay) -> None:
+    """They take it at once; before, they would only poll."""
+    answered: list[tuple[Message, bool]] = []
+
+    def answer(answers: Any) -> None:
+        lies = SegmentReader(relay.shelf.path).look()
+        for _, frames in answers:
+            answered.append((decode(frames)[0], lies is not None and lies.version == 3))
+
+    relay.end._answer = answer  # type: ignore[method-assign]
+    relay.end.members.said(b"a", encode(Hello("actor", "a", 1)), connected=True)
+    whole = blob(3, 300_000)
+    relay.end.handle(whole.announce, ())
+    assert answered == []
+    relay.fetches(whole)
+    assert answered == [(whole.announce, True)]
 
 
 def test_it_speaks_as_a_node_and_beats(relay: Relay) -> None:

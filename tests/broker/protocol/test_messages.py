@@ -59,6 +59,9 @@ MESSAGES: tuple[Message, ...] = (
     messages.Reached(2**53, 2**53, 2**64 - 1, 2**53),
     messages.Recall(tuple((1 << 53, 1 << 53) for _ in range(messages.MAX_ENTRIES))),
     messages.Returned(tuple((1 << 53, 1 << 53, 1 << 53) for _ in range(messages.MAX_ENTRIES))),
+    messages.Bundle(
+        ((2**53, (messages.MAX_BUFFER_BYTES,) * (messages.MAX_BUFFERS + 2)), (1, ())) * 20
+    ),
 )
 # The broker's room without the messages themselves.
 ROOM = Path(messages.__file__).parents[1]

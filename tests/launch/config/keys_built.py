@@ -161,7 +161,7 @@ def served(run: run_file.Run, _: Path) -> Any:
         found["lease_s"] = server.ledger.lease_s
         found["door"] = _plain(vars(server.limits))
         server._replies.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
-        server._welcome(SimpleNamespace(route=b"", protocol=PROTOCOL), 0)
+        server._admission._welcome(SimpleNamespace(route=b"", protocol=PROTOCOL), 0)
         raise Stop
 
     folder = tempfile.mkdtemp(prefix="hr-")

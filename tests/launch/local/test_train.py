@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from headrace.broker.config import SecurityConfig
-from headrace.broker.server.sampler_totals import SamplerTotals
+from headrace.broker.sampler_figures import SamplerTotals
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.config.starts import Start

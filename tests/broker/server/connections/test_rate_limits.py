@@ -131,6 +131,8 @@ def test_room() -> None:
     assert one.no_room_reason(1, known=False, streams=3) == ""
     assert one.no_room_reason(2, known=True, streams=3) == ""
     assert "broker.peers" in one.no_room_reason(2, known=False, streams=3)
+    assert one.no_room_reason(15, known=False, streams=3, behind_node=True) == ""
+    assert "behind nodes" in one.no_room_reason(16, known=False, streams=3, behind_node=True)
     assert "broker.streams" in one.no_room_reason(1, known=False, streams=4)
 
 

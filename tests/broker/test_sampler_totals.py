@@ -8,9 +8,8 @@ from prometheus_client.core import Metric
 
 from headrace.broker import histograms
 from headrace.broker.histograms import Buckets, cumulative, histogram
-from headrace.broker.sampler_figures import GROWING
+from headrace.broker.sampler_figures import GROWING, SamplerTotals
 from headrace.broker.server.sampler_metrics import summed
-from headrace.broker.server.sampler_totals import SamplerTotals
 
 
 def beat(sampler_totals: SamplerTotals, inc: int, age_s: float = 1000.0, **stats: float) -> None:
