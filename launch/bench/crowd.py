@@ -20,19 +20,21 @@ from headrace.launch.config import run_file
 _MAX_LAG = 2
 
 
-def size_of(words: Sequence[str]) -> int:
-    """Parses `headrace bench crowd [SAMPLERS]`."""
-    if not words:
-        return 1000
-    if len(words) > 1 or not words[0].isdecimal() or not 10 <= int(words[0]) <= 20_000:
+def size_of(words: Sequence[str]) -> tuple[int, int]:
+    """Parses `headrace bench crowd [SAMPLERS [NODES]]`."""
+    numbers = [int(word) for word in words if word.isdecimal()]
+    samplers, nodes, *more = (*numbers, *(1000, 0)[len(numbers) :])
+    if more or len(numbers) < len(words) or not 10 <= samplers <= 20_000 or nodes > samplers:
         raise run_file.ConfigError(
-            f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000"
+            f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000, and"
+            " behind how many nodes they are; without these each speaks for itself"
         )
-    return int(words[0])
+    return samplers, nodes
 
 
 def bench(
     samplers: int,
+    nodes: int = 0,
     *,
     processes: int = 10,
     size: int = 1024,
@@ -41,6 +43,7 @@ def bench(
 ) -> dict[str, Any]:
     output.parameters(
         samplers=samplers,
+        nodes=nodes,
         processes=processes,
         bytes=size,
         batch=samplers,
@@ -49,14 +52,19 @@ def bench(
         seconds=seconds,
     )
     figures = measure(
-        samplers=samplers, processes=processes, size=size, seconds=seconds, weights=weights
+        samplers=samplers,
+        nodes=nodes,
+        processes=processes,
+        size=size,
+        seconds=seconds,
+        weights=weights,
     )
     output.result("crowd", figures)
     return figures
 
 
 def measure(
-    *, samplers: int, processes: int, size: int, seconds: float, weights: int
+    *, samplers: int, nodes: int = 0, processes: int, size: int, seconds: float, weights: int
 ) -> dict[str, Any]:
     # One unroll of each sampler per step, and weights go out to all of them once per step.
     with SimulatedCluster(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as cluster:
@@ -70,6 +78,7 @@ def measure(
                     str(cluster.folder / f"samplers-{n}.json"),
                     bytes=size,
                     count=samplers // processes + (n < samplers % processes),
+                    nodes=nodes // processes + (n < nodes % processes),
                     weights=weights > 0,
                     gate=str(gate),
                     ledger=cluster.ledger,
@@ -109,6 +118,7 @@ def measure(
         account = cluster.account()
         return {
             "samplers": samplers,
+            "nodes": nodes,
             "connected_s": round(connected, 2),
             "metrics_idle_ms": scrape,
             "idle_kb_each": _kb_each(idle, base, samplers),
@@ -148,6 +158,9 @@ def _measure_load(
         "descriptors": max(after.descriptors, most.descriptors),
         "unrolls_per_s": round((last["trained"] - first["trained"]) / (last["at"] - first["at"])),
         "broker_cpu": round((after.cpu_s - before.cpu_s) / lasted, 2),
+        "broker_us_an_unroll": round(
+            1e6 * (after.cpu_s - before.cpu_s) / max(1, last["trained"] - first["trained"]), 1
+        ),
         "jain": round(jain_fairness(shares), 4),
         "shares": [min(shares), max(shares)],
         "metrics_loaded_ms": scrape,

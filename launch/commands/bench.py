@@ -40,7 +40,7 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         help=f"sampler, plan: {shared.RUNS}; learn: which gates, default: every one; learner: which"
-        " networks, default: every one; crowd: how many;"
+        " networks, default: every one; crowd: how many, and nodes;"
         " lag: a run, how many seeds, and lags",
     )
     told = "learn: so many runs of each gate, seeds 1 to N; default: the gate's own seeds"
@@ -92,7 +92,7 @@ def _quick(names: Sequence[str]) -> dict[str, Callable[[], object]]:
         "balance": lockstep.balance,
         "atari": lambda: trainings.throughput("atari"),
         "curve": encryption.bench,
-        "crowd": lambda: crowd.bench(crowd.size_of(names)),
+        "crowd": lambda: crowd.bench(*crowd.size_of(names)),
     }
 
 

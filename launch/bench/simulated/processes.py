@@ -38,6 +38,7 @@ class SamplersSpec(msgspec.Struct, forbid_unknown_fields=True):
     bytes: int = 1024  # an unroll
     rate: float = 0.0  # unrolls a second of each sampler; 0 = as fast as credit comes
     weights: bool = True  # act only with weights that a learner published, as a real one does
+    nodes: int = 0  # that they are behind; 0 = each speaks for itself
     gate: str = ""  # connect when this file appears; "" = at once
     ledger: str = ""  # folder; "" = none
     key: str = ""  # file; "" = the broker works without keys

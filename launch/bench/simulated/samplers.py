@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +30,7 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.sampler_figures import COUNTERS, HISTOGRAMS
 from headrace.launch.bench.simulated import processes
 from headrace.launch.bench.simulated.latency import Latencies
+from headrace.launch.bench.simulated.nodes import SimulatedNode
 from headrace.launch.bench.simulated.processes import SamplersSpec
 from headrace.launch.process import runtime
 
@@ -51,6 +55,7 @@ class SimulatedSampler(SamplerEnd):
         context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal,
         latencies: Latencies,
+        shelf: Path | None = None,
     ) -> None:
         self.spec = spec
         super().__init__(
@@ -60,6 +65,7 @@ class SimulatedSampler(SamplerEnd):
             context=context,
             journal=journal,
             key=processes.key(spec.key, "actor"),
+            shelf=shelf,
         )
         self.hellos = 0
         # For each broker incarnation: when it welcomed us, and acknowledged first; None = never.
@@ -181,10 +187,21 @@ async def _sample(spec: SamplersSpec) -> int:
     journal = processes.journal(spec.ledger, "actor")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 8 * spec.count + 64)  # far above what links use
+    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+    nodes = [SimulatedNode(spec, folder / f"{n}", context) for n in range(spec.nodes)]
     samplers = [
-        SimulatedSampler(spec, f"simulated-{os.getpid()}-{n}", context, journal, latencies)
+        SimulatedSampler(
+            spec,
+            f"simulated-{os.getpid()}-{n}",
+            context,
+            journal,
+            latencies,
+            nodes[n % spec.nodes].shelf.path if nodes else None,
+        )
         for n in range(spec.count)
     ]
+    for n, sampler in enumerate(samplers if nodes else []):
+        nodes[n % spec.nodes].adopt(sampler)
 
     def write(**more: Any) -> None:
         outcomes = sum((s.outbox.outcomes for s in samplers), Counter[Outcome]())
@@ -207,7 +224,9 @@ async def _sample(spec: SamplersSpec) -> int:
         began = time.monotonic()
         body = os.urandom(spec.bytes)
         async with asyncio.TaskGroup() as link_group:
-            running = [link_group.create_task(s.link.run(), name="link") for s in samplers]
+            speaking = [s.weights.poll_shelf(s.news) for s in samplers if nodes]
+            speaking += [one.serve() for one in nodes or samplers]
+            running = [link_group.create_task(one, name="link") for one in speaking]
             async with asyncio.TaskGroup() as group:
                 for sampler in samplers:
                     group.create_task(sampler.sample(body, stop), name="sampler")
@@ -220,12 +239,15 @@ async def _sample(spec: SamplersSpec) -> int:
             async with asyncio.TaskGroup() as group:
                 for sampler in samplers:
                     group.create_task(sampler.drain(until), name="drain")
+            for node in nodes:
+                node.leave("the simulation ends")
             for link in running:
                 link.cancel()
         write(all_lives=[sampler.lives for sampler in samplers])
     finally:
         context.destroy(linger=500)
         journal.close()
+        shutil.rmtree(folder, ignore_errors=True)
     return runtime.OK
 
 
