@@ -122,6 +122,19 @@ class Host:
             *arguments,
         )
 
+    def node(self, place: Place, *arguments: str) -> Process:
+        return self.headrace(
+            place,
+            "node",
+            "--broker",
+            BROKER,
+            "--ledger",
+            str(place.ledger),
+            "--metrics-port",
+            "0",
+            *arguments,
+        )
+
     def takes(self, address: str) -> None:
         """From now on what is sent there comes here; who had it has it no more."""
         _command("ip", "-n", self.namespace, "addr", "add", f"{address}/24", "dev", "eth0")

@@ -134,9 +134,11 @@ def _broken(line: Proxy, every_s: float) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("far", ["samplers", "learner"])
 def test_an_unroll_takes_longer_than_a_lease(far: str) -> None:
-    """Three leases of the line each."""
+    """Three leases of the line each. Where all are busy, the line carries on before it is read that
+    the unroll was trained: so alone."""
     lease_s, mbit = 2.0, 1.6
     size = int(3 * lease_s * mbit * 1e6 / 8) // pick(2, 1)
     done = carried(size, mbit, unrolls=pick(1, 4), far=far, lease_s=lease_s)
