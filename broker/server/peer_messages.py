@@ -49,9 +49,11 @@ class PeerMessages:
         lost = self._ledger.ping(peer.inc, message.unacked, message.version) if actor else ()
         self._limits.charge(peer.budget, messages=cost_in_messages(message.unacked))
         version = self._ledger.state.credit.version
-        self._replies.send(peer.route, messages.Pong(self._inc, version, lost[:MAX_ENTRIES]))
+        own = isinstance(peer.route, bytes)
+        if own or lost or not self._ledger.state.actors[peer.inc].streams:
+            self._replies.send(peer.route, messages.Pong(self._inc, version, lost[:MAX_ENTRIES]))
+        # Else it hears of its credit after every beat; and its relay announces weights.
         blob = self._weights.blob
-        own = isinstance(peer.route, bytes)  # else its relay announces
         if own and peer.acting != self._weights.fetch.version and blob is not None:
             self._replies.send(peer.route, blob.announce)  # an announcement got lost
         if self._ledger.run_complete:
@@ -69,7 +71,8 @@ class PeerMessages:
 
     def _take_figures(self, peer: Peer, stats: dict[str, float]) -> None:
         self._replies.beat(peer)
-        self._run_status.add_figures(peer, stats)
+        if stats:  # behind a node they come with the node's
+            self._run_status.add_figures(peer, stats)
 
     def bye(self, peer: Peer, message: Bye, _: Sequence[Buffer]) -> None:
         last = peer.role != "actor" or len(message.abandoned) < MAX_ENTRIES

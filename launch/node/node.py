@@ -186,9 +186,11 @@ class _Node:
                 self._repeated.add(who, said.level, said.text, now)
             elif said.pid in indices:
                 self._metrics.update(indices[said.pid], said)
+                self._slots[indices[said.pid]].heard_at = now
         for slot, status in ended:
             if status is not None:
                 self._record_ended(slot, status, now)
+        self._kill([slot for slot in self._slots.values() if slot.hangs(now)], "does not report")
         self._repeated.flush_due(now)
         self.watch.tick()
 
@@ -289,10 +291,10 @@ class _Node:
         """Returns the seconds that a sampler has to end."""
         return self._metrics.drain_s(_DRAIN_S) + _MARGIN_S
 
-    def _kill(self, slots: list[ProcessSlot]) -> None:
+    def _kill(self, slots: list[ProcessSlot], why: str = "does not end") -> None:
         for slot in slots:
             if slot.pid:
-                log.error("%s does not end; it is killed", self._name(slot))
+                log.error("%s %s; it is killed", self._name(slot), why)
         self._tell(slots, signal.SIGKILL)
 
     def _tell(self, slots: list[ProcessSlot], number: signal.Signals) -> None:

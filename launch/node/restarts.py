@@ -12,6 +12,8 @@ from typing import Final
 _PAUSE_S: Final = (0.5, 30.0)
 # A process that ran this long resets its back-off.
 _LIVED_S: Final = 60.0
+# A relay reports every second. One that does not for this long hangs, and all samplers with it.
+_HANGS_S: Final = 20.0
 # An order without an answer for this long was lost with its forker.
 _ORDER_S: Final = 10.0
 
@@ -31,6 +33,7 @@ class ProcessSlot:
     deaths: int = 0  # too soon, in a row
     restarts: int = 0
     started_at: float = 0.0
+    heard_at: float = 0.0  # when it reported last
     ordered_at: float | None = None  # when it was ordered; None = it is not
 
     def should_start(self, now: float) -> bool:
@@ -44,9 +47,16 @@ class ProcessSlot:
         """Records the pid of the started process; 0 = it could not be started."""
         self.ordered_at = None
         if pid:
-            self.pid, self.started_at = pid, now
+            self.pid, self.started_at, self.heard_at = pid, now, now
         else:
             self.ended(now)
+
+    def hangs(self, now: float) -> bool:
+        """Says whether it is a relay that reports nothing any more; once, as it is killed then."""
+        silent = self.index < 0 < self.pid and now - self.heard_at > _HANGS_S
+        if silent:
+            self.heard_at = now
+        return silent
 
     def ended(self, now: float) -> float:
         """Sets when it is due again; returns the seconds until then."""

@@ -72,6 +72,19 @@ def test_a_long_life_forgives_the_deaths_before() -> None:
     assert slot.ended(161.0) <= 0.5
 
 
+def test_a_relay_that_reports_nothing_hangs_and_a_sampler_has_its_own_watchdog() -> None:
+    relay, sampler = ProcessSlot(-1), ProcessSlot(0)
+    assert not relay.hangs(1000.0), "none runs"
+    for slot in (relay, sampler):
+        slot.started(7, 1000.0)
+    assert not relay.hangs(1019.0)
+    relay.heard_at = 1019.0
+    assert not relay.hangs(1039.0)
+    assert relay.hangs(1040.0)
+    assert not relay.hangs(1041.0), "it is killed once"
+    assert not sampler.hangs(1100.0)
+
+
 def test_an_order_that_was_lost_is_given_again() -> None:
     slot = ProcessSlot(0)
     slot.ordered_at = 5.0

@@ -63,7 +63,8 @@ def test_three_samplers_and_one_line_that_fails_in_every_way(
     time.sleep(1.0)
     os.kill(relay, signal.SIGCONT)
     trial.healed()
-    os.kill(relay_of(node), signal.SIGKILL)
+    os.kill(relay, signal.SIGSTOP)  # for good: the node sees to it
+    until(lambda: "relay does not report; it is killed" in node.text(), "the node kills it")
     until(lambda: relay_of(node) not in (0, relay), "another relay")
     trial.healed()
     trial.end("a node's line")
