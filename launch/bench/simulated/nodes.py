@@ -19,7 +19,6 @@ from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol import bundles
 from headrace.broker.protocol.messages import Payload
-from headrace.broker.transport.mailbox import Mailbox
 from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.bench.simulated import processes
 from headrace.launch.process import runtime
@@ -62,7 +61,7 @@ class SimulatedNode(RelayEnd):
         """Connects a sampler; `serve` beats for it."""
         route = b"%d" % len(self._samplers)
         self._samplers[route] = sampler
-        sampler.link._mail = cast(Mailbox, _Line(self, route))
+        sampler.link._mail = cast(Any, _Line(self, route))
 
     def hears(self, route: bytes, frames: Sequence[Payload]) -> None:
         connected = self.link.welcome is not None
