@@ -1,4 +1,4 @@
-"""What the samplers of a machine say to the broker, and hear from it, through their relay. Pure.
+"""Passes on what the samplers of a machine and the broker say to each other. Pure.
 
     sampler --unroll, answers-->  a bundle, at once              --> broker
             --HELLO----------->   the same; kept while there is no broker
@@ -9,7 +9,7 @@ The relay may end at any moment: whatever matters stays with its sampler until i
 """
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -46,7 +46,7 @@ class _Sampler:
 
     number: int  # by which the broker knows it
     inc: int = 0  # as its HELLO says; 0 = it said none yet, or left
-    heard_at: float = 0.0
+    heard_at: float = 0.0  # when it said anything last
     hello: Sequence[Payload] = ()  # not passed on: there was no broker
     beats: deque[list[Payload]] = field(default_factory=lambda: deque(maxlen=_MOST_BEATS))
     figures: Mapping[str, float] = field(default_factory=dict)  # of its last beat
@@ -57,7 +57,7 @@ class Members:
 
     def __init__(self) -> None:
         self.newest: Announce | None = None  # what was announced last
-        self._by_route: OrderedDict[bytes, _Sampler] = OrderedDict()
+        self._by_route: dict[bytes, _Sampler] = {}  # oldest first
         self._routes: dict[int, bytes] = {}  # by number
         self._last = 0  # number given last
         self._waiting: list[Member] = []  # in order, for the next bundle
@@ -97,8 +97,11 @@ class Members:
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    def beat(self) -> tuple[dict[str, float], Sequence[Member]]:
-        """Returns the figures of all samplers together, and their beats since the last time."""
+    def beat(self, since: float) -> tuple[dict[str, float], Sequence[Member]]:
+        """Returns the figures of all samplers together, and their beats since the last time. Who
+        said nothing since then is forgotten, as the broker forgets it."""
+        for route in [route for route, one in self._by_route.items() if one.heard_at < since]:
+            self._forget(route)
         figures = {name: value for name, value in self._totals.totals.items() if value}
         beats: list[Member] = []
         for sampler in self._by_route.values():
@@ -127,11 +130,14 @@ class Members:
         sampler = self._by_route.get(route)
         if sampler is None:
             if len(self._by_route) >= _MOST:
-                del self._routes[self._by_route.popitem(last=False)[1].number]
+                self._forget(next(iter(self._by_route)))
             self._last += 1
             sampler = self._by_route[route] = _Sampler(self._last)
             self._routes[sampler.number] = route
         return sampler
+
+    def _forget(self, route: bytes) -> None:
+        del self._routes[self._by_route.pop(route).number]
 
     def _greets(self, sampler: _Sampler, frames: Sequence[Payload]) -> None:
         try:

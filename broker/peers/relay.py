@@ -97,8 +97,11 @@ class RelayEnd:
 
     def serves_somebody(self) -> bool:
         """Tells whether a sampler is there that did not leave, and said something in a lease."""
+        return self.members.heard_since(self._a_lease_ago()) > 0
+
+    def _a_lease_ago(self) -> float:
         lease_s = self.link.welcome.lease_s if self.link.welcome is not None else 0.0
-        return self.members.heard_since(time.monotonic() - lease_s) > 0
+        return time.monotonic() - lease_s
 
     def leave(self, text: str) -> None:
         """Ends cleanly, with the samplers' last figures."""
@@ -138,7 +141,7 @@ class RelayEnd:
 
     def beat_frames(self) -> list[list[Payload]]:
         self.weights.beat()
-        figures, beats = self.members.beat()
+        figures, beats = self.members.beat(self._a_lease_ago())
         own = encode(Ping((), {**figures, "clock": time.time()}))
         return [own, *bundles.pack(beats)]
 

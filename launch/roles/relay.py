@@ -60,7 +60,7 @@ async def _relay(end: RelayEnd, sender: ReportSender, node: int) -> None:
             await asyncio.Event().wait()
         finally:
             # Samplers wait for acknowledgements, also when their node is dead.
-            while _orphaned(node) and end.serves_somebody():  # noqa: ASYNC110
+            while end.serves_somebody() and _orphaned(node):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_EVERY_S)
             end.leave("stopped")  # while there is a link
 

@@ -1,4 +1,4 @@
-"""Where a peer is: at a connection of its own, or behind the one of its node."""
+"""Says where a peer is: at a connection of its own, or behind the one of its node."""
 
 from typing import NamedTuple, TypeAlias
 

@@ -188,7 +188,7 @@ def test_samplers_behind_nodes_have_a_room_of_their_own() -> None:
 
 
 def test_a_node_that_reads_nothing_costs_its_samplers_only_messages(broker: Broker) -> None:
-    """What finds no room is dropped and counted; the next beat says it again."""
+    """Drops and counts what finds no room; the next beat says it again."""
     node = Node(broker)
     node.says((1, hello(11)))
     broker.deaf.add(N)

@@ -95,14 +95,14 @@ def test_beats_wait_for_the_relay_s_and_bring_no_figures_there(members: Members)
     beats(members, A, env_steps=15, unacked=1, clock=6)
     beats(members, B, env_steps=100, unacked=3, made_up=9)
     assert waiting(members) == []
-    figures, said = members.beat()
+    figures, said = members.beat(since=0.0)
     assert figures == {"env_steps": 115.0, "unacked": 4.0, "unaccounted": 0.0}
     assert [(number, read(frames)) for number, frames in said] == [
         (1, Ping((), {}, 3)),
         (1, Ping((), {}, 3)),
         (2, Ping((), {}, 3)),
     ]
-    assert members.beat()[1] == [], "once"
+    assert members.beat(since=0.0)[1] == [], "once"
 
 
 def test_sums_never_fall_and_count_nothing_twice(members: Members, clock: Clock) -> None:
@@ -111,15 +111,39 @@ def test_sums_never_fall_and_count_nothing_twice(members: Members, clock: Clock)
     beats(members, A, env_steps=10, unacked=2, wall_s=1)
     clock.now += 10
     members.said(A, encode(Bye(1, False, "done")), connected=True)
-    assert members.beat()[0] == {"env_steps": 10, "wall_s": 1, "unacked": 0, "unaccounted": 0}
+    assert members.beat(since=0.0)[0] == {
+        "env_steps": 10,
+        "wall_s": 1,
+        "unacked": 0,
+        "unaccounted": 0,
+    }
     greets(members, B, 1)  # the same one, by a new connection
     beats(members, B, env_steps=14, unacked=1, wall_s=2)
-    assert members.beat()[0]["env_steps"] == 14
+    assert members.beat(since=0.0)[0]["env_steps"] == 14
     clock.now += 1
     greets(members, b"old", 3)  # it played for longer than this relay lives: another one counted
     beats(members, b"old", env_steps=1000, wall_s=500)
     beats(members, b"old", env_steps=1003, wall_s=501)
-    assert members.beat()[0]["env_steps"] == 17
+    assert members.beat(since=0.0)[0]["env_steps"] == 17
+
+
+def test_one_that_was_killed_is_forgotten_with_what_it_had_open(
+    members: Members, clock: Clock
+) -> None:
+    """It said no farewell; what it did counts, what it held does not any more."""
+    for route, inc in ((A, 1), (B, 2)):
+        greets(members, route, inc)
+        beats(members, route, env_steps=10, unacked=2)
+    assert members.beat(since=0.0)[0]["unacked"] == 4
+    clock.now += 11
+    beats(members, B, env_steps=12, unacked=1)
+    figures, _ = members.beat(since=clock.now - 10)
+    assert (figures["env_steps"], figures["unacked"]) == (22, 1)
+    assert members.told(1, encode(Mark(1))) == (), "nobody"
+    assert [to for to, _ in members.announced(WEIGHTS)] == [B]
+    beats(members, A, env_steps=15)  # it was only stopped: another connection to the broker
+    members.said(A, encode(Mark(1)), connected=True)
+    assert [number for number, one in waiting(members) if isinstance(one, Mark)] == [3]
 
 
 def test_the_beats_of_one_that_left_are_not_sent_behind_it(members: Members) -> None:
@@ -127,16 +151,16 @@ def test_the_beats_of_one_that_left_are_not_sent_behind_it(members: Members) -> 
     beats(members, A, env_steps=10)
     members.said(A, encode(Bye(1, False, "done")), connected=True)
     assert [type(one) for _, one in waiting(members)] == [Hello, Bye]
-    assert members.beat()[1] == []
+    assert members.beat(since=0.0)[1] == []
 
 
 def test_many_beats_of_one_are_not_all_kept(members: Members) -> None:
     greets(members, A, 1)
     for _ in range(100):
         beats(members, A)
-    assert len(members.beat()[1]) == 16
+    assert len(members.beat(since=0.0)[1]) == 16
     beats(members, A, connected=False)
-    assert members.beat()[1] == []
+    assert members.beat(since=0.0)[1] == []
 
 
 def test_weights_are_announced_to_all_and_again_to_who_is_behind(members: Members) -> None:

@@ -25,7 +25,7 @@ LARGE = bundles._LARGE
 
 
 def opened(packed: list[Payload]) -> tuple[Bundle, list[bytes]]:
-    """What the other end reads."""
+    """Returns what the other end reads."""
     message, buffers = decode([bytes_of(frame) for frame in packed])
     assert isinstance(message, Bundle)
     assert len(bytes_of(packed[1])) <= MAX_HEADER

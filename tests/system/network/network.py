@@ -110,30 +110,14 @@ class Host:
         )
 
     def actor(self, place: Place, *arguments: str) -> Process:
-        return self.headrace(
-            place,
-            "actor",
-            "--broker",
-            BROKER,
-            "--ledger",
-            str(place.ledger),
-            "--seed",
-            "3",
-            *arguments,
-        )
+        return self._samples(place, "actor", "--seed", "3", *arguments)
 
     def node(self, place: Place, *arguments: str) -> Process:
-        return self.headrace(
-            place,
-            "node",
-            "--broker",
-            BROKER,
-            "--ledger",
-            str(place.ledger),
-            "--metrics-port",
-            "0",
-            *arguments,
-        )
+        return self._samples(place, "node", *arguments)
+
+    def _samples(self, place: Place, command: str, *arguments: str) -> Process:
+        told = ("--broker", BROKER, "--ledger", str(place.ledger), *arguments)
+        return self.headrace(place, command, *told)
 
     def takes(self, address: str) -> None:
         """From now on what is sent there comes here; who had it has it no more."""
