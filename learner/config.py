@@ -275,6 +275,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " batches that are used once; auto: on a GPU"
         ),
     ] = "auto"
+    compile: Annotated[
+        bool | Literal["auto"],
+        Meta(
+            description="on a CPU all of an optimiser step is compiled to one function, beside the"
+            " training; for adam, one rank and networks without memory; needs g++; auto: once the"
+            " steps have taken half a minute"
+        ),
+    ] = "auto"
     threads: Annotated[int, Meta(ge=0, description="torch threads per rank; 0 = torch decides")] = 1
     prefetch: Annotated[
         int, Meta(ge=1, le=16, description="batches received ahead of the one in training")

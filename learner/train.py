@@ -44,7 +44,7 @@ def train(parts: TrainParts) -> str:
     network = ranks.average_gradients(model, parts.device)
     by_device = device_decides(parts)
     lr = schedule.value_at(config.lr, 0)
-    optimiser = optimiser_step.make_optimiser(config, model, lr=lr, fused=by_device)
+    optimiser = optimiser_step.make_optimiser(config, model, lr=lr)
     if parts.resume is not None:
         restore(parts, optimiser)
     steps: Steps

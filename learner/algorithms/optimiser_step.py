@@ -9,12 +9,9 @@ from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 
 
-def make_optimiser(
-    config: LearnerConfig, model: nn.Module, *, lr: float, fused: bool = False
-) -> torch.optim.Optimizer:
-    """Returns the run's optimiser, over all parameters. `fused`: as one kernel, on a CPU too."""
+def make_optimiser(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
+    """Returns the run's optimiser, over all parameters."""
     parameters = list(model.parameters())
-    fused = fused or parameters[0].is_cuda
     if config.optimiser == "rmsprop":
         return torch.optim.RMSprop(
             parameters,
@@ -24,7 +21,7 @@ def make_optimiser(
             momentum=config.momentum,
             foreach=True,
         )
-    return torch.optim.Adam(parameters, lr=lr, eps=config.eps, foreach=not fused, fused=fused)
+    return torch.optim.Adam(parameters, lr=lr, eps=config.eps, fused=True)
 
 
 def clip_gradients(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:

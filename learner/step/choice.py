@@ -1,4 +1,5 @@
-"""The choice of who decides on a run's optimiser steps: the device, where it can, or the host."""
+"""The choices of a run's optimiser steps: who decides on them, the device or the host, and whether
+they may be compiled."""
 
 import logging
 
@@ -26,4 +27,26 @@ def _against(parts: TrainParts) -> str:
         return f'learner.optimiser = "{parts.config.optimiser}" cannot skip a step on the device'
     if not isinstance(uses_of(parts.algorithm), UseOnce):
         return "the algorithm uses a batch more than once"
+    return ""
+
+
+def may_compile(parts: TrainParts) -> bool:
+    """Tells whether the host's steps may be compiled: learner.compile allows it, and nothing stands
+    against it."""
+    wanted = parts.config.compile
+    reason = _against_compiling(parts) if wanted else ""
+    if reason and wanted is True:
+        log.info("learner.compile: %s, so the parts of a step are launched one by one", reason)
+    return bool(wanted) and not reason
+
+
+def _against_compiling(parts: TrainParts) -> str:
+    if parts.device.type != "cpu":
+        return "the learner is not on a CPU"
+    if parts.ranks.world > 1:
+        return "there are several ranks"
+    if parts.config.optimiser != "adam":
+        return f'learner.optimiser = "{parts.config.optimiser}" is not adam'
+    if parts.model.memory:
+        return "a network with memory takes its steps one after another"
     return ""

@@ -10,7 +10,6 @@ import time
 import torch
 from torch import nn
 
-from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.batch_uses import uses_of
 from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.batches.batch import Batch
@@ -20,7 +19,8 @@ from headrace.learner.nonfinite import BrokenStep
 from headrace.learner.ranks import Facts
 from headrace.learner.step.after_step import after_step
 from headrace.learner.step.flight import Flight
-from headrace.learner.step.sample_loss import loss_of, with_targets_of
+from headrace.learner.step.one_step import OneStep
+from headrace.learner.step.sample_loss import with_targets_of
 from headrace.learner.train_parts import TrainParts
 from headrace.learner.weights import FlatWeights
 
@@ -38,11 +38,9 @@ class HostSteps:
         flat: FlatWeights,
     ) -> None:
         self._parts = parts
-        self._network = network  # its backward pass averages over the ranks
+        self._step = OneStep(parts, network, optimiser)
         self._optimiser = optimiser
         self._flat = flat
-        # Looking them up takes longer than clipping them.
-        self._parameters = list(parts.model.parameters())
         self._uses = uses_of(parts.algorithm)
         self._upload = BatchUpload(parts.device)
 
@@ -63,19 +61,10 @@ class HostSteps:
             began=began, vs=None if prepared.loss.targets is None else prepared.loss.targets.vs,
         )  # fmt: skip
         for sample in self._uses.samples(prepared):
-            with timed("forward"):
-                norm = whole if sample is fresh else None
-                loss = loss_of(parts, self._network, sample, norm=norm)
-            with timed("backward"):
-                self._optimiser.zero_grad(set_to_none=True)
-                ranks.collective(loss.total.backward)  # the gradients are averaged meanwhile
-            with timed("optimise"):
-                grad_norm = optimiser_step.clip_gradients(parts.config, self._parameters)
-                # The gradients are the same on every rank by now, so every rank decides alike.
-                if not bool(torch.isfinite(grad_norm)):
-                    flight.broken = BrokenStep(sample, loss.stats)
-                    break
-                self._optimiser.step()
+            loss, grad_norm, finite = self._step(sample, whole if sample is fresh else None)
+            if not finite:
+                flight.broken = BrokenStep(sample, loss.stats)
+                break
             flight.taken += 1
             flight.stats, flight.norm = loss.stats, grad_norm
             flight.fit = functools.partial(value_fit, loss.value, loss.vs, loss.share)

@@ -1,35 +1,57 @@
 """The loss of a sample under the network, as the run's settings say."""
 
+from collections.abc import Callable
+from typing import Any, Protocol
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.learner.algorithms import own_loss
 from headrace.learner.algorithms.batch_uses import Sample, with_targets
 from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInputs, LossNorm
-from headrace.learner.models.model import Output
+from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.models.model import Model, Output
 from headrace.learner.models.precision import autocast
 from headrace.learner.train_parts import TrainParts
 
+Network = Callable[..., Any]
+
+
+class LossParts(Protocol):
+    """Holds what a loss depends on beside the sample."""
+
+    @property
+    def algorithm(self) -> AlgorithmConfig: ...
+
+    @property
+    def config(self) -> LearnerConfig: ...
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
 
 def inputs_of(
-    parts: TrainParts,
-    network: nn.Module,
+    parts: LossParts,
+    network: Network,
+    target_network: Network | None,
     sample: Sample,
     norm: LossNorm,
-    coefs: Coefficients | None = None,
+    coefs: Coefficients,
 ) -> LossInputs:
-    """Runs the network, and the target network if there is one. `coefs`: None = as the schedules
-    and statistics have them now."""
+    """Runs the network, and the target network if there is one."""
     target: Output | None = None
     with autocast(parts.device.type, parts.config.precision, parts.model):
         output: Output = network(sample.obs, sample.memory, sample.begins)
-        if parts.target is not None:
+        if target_network is not None:
             with torch.no_grad():
-                target = parts.target(sample.obs, sample.memory, sample.begins)
+                target = target_network(sample.obs, sample.memory, sample.begins)
     return LossInputs(
         config=parts.algorithm,
-        coefs=coefs or parts.coefficients(),
+        coefs=coefs,
         distribution=parts.model.distribution,
         output=output,
         batch=sample.loss,
@@ -40,18 +62,21 @@ def inputs_of(
 
 def loss_of(
     parts: TrainParts,
-    network: nn.Module,
+    network: Network,
     sample: Sample,
     *,
     norm: LossNorm | None = None,
     coefs: Coefficients | None = None,
 ) -> Loss:
-    """Computes the loss of a sample; `norm`: None = its live steps are counted here."""
+    """Computes the loss of a sample. `norm`: None = its live steps are counted here. `coefs`: None
+    = as the schedules and statistics have them now."""
     ranks = parts.ranks
     if norm is None:
         steps = ranks.total(sample.loss.live.sum()).clamp(min=1)
         norm = LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
-    return own_loss.function(parts.algorithm)(inputs_of(parts, network, sample, norm, coefs))
+    coefs = coefs or parts.coefficients()
+    inputs = inputs_of(parts, network, parts.target, sample, norm, coefs)
+    return own_loss.function(parts.algorithm)(inputs)
 
 
 def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample:
@@ -59,7 +84,8 @@ def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample
     if parts.algorithm.name != "ppo":
         return sample
     with torch.no_grad():
-        return with_targets(sample, gae_targets(inputs_of(parts, parts.model, sample, norm)))
+        inputs = inputs_of(parts, parts.model, None, sample, norm, parts.coefficients())
+        return with_targets(sample, gae_targets(inputs))
 
 
 def loss_alone(parts: TrainParts, part: Sample, *, whole: LossNorm) -> Tensor:

@@ -1,0 +1,204 @@
+"""One optimiser step of a CPU as one compiled function: network, loss, gradient, clip and Adam.
+
+The parts of a step are small for most networks: launching each of them takes longer than what it
+computes. So the step is recorded, operation by operation, and torch's compiler makes few loops of
+them. The numbers are those of the parts, up to the order in which they are added up.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, _inductor, nn
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from headrace.learner.algorithms import optimiser_step, own_loss
+from headrace.learner.algorithms.batch_uses import Sample
+from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossBatch, LossNorm, Targets
+from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.models.model import Model
+from headrace.learner.spaces import DEAD
+from headrace.learner.step.sample_loss import inputs_of
+
+_TIMED = 20  # steps
+
+
+class Stepped(NamedTuple):
+    """Holds what an optimiser step gave."""
+
+    loss: Loss
+    norm: Tensor  # of the gradient, before it was clipped
+    finite: bool  # else nothing was changed
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Holds what a step depends on beside the sample: all that another process needs for it."""
+
+    algorithm: AlgorithmConfig
+    config: LearnerConfig
+    model: Model
+    target: Model | None
+    device: torch.device
+
+
+class CompiledStep:
+    """Steps on samples like the one that it was made for."""
+
+    def __init__(
+        self, parts: StepParts, optimiser: torch.optim.Optimizer, sample: Sample, *, squares: bool
+    ) -> None:
+        """Records the step and compiles it, which takes half a minute the first time on a machine.
+        `squares`: there is a mean square of the advantages."""
+        self._parts, self._squares = parts, squares
+        (self._group,) = optimiser.param_groups
+        named: dict[str, Tensor] = dict(parts.model.named_parameters())
+        trained = {name: p for name, p in named.items() if p in optimiser.state}
+        self._trained = list(trained)  # names
+        held = {name: p for name, p in named.items() if name not in trained}
+        held |= dict(parts.model.named_buffers())
+        self._held = list(held)  # names of what the network reads, and the step does not train
+        of_target = {} if parts.target is None else parts.target.state_dict(keep_vars=True)
+        self._of_target = list(of_target)
+        states = [optimiser.state[p] for p in trained.values()]
+        self._counts = [state["step"] for state in states]
+        # What is read and written, in the order in which the function takes it: parameters, their
+        # first and second moments, then what it only reads.
+        self._state = [
+            *(p.detach() for p in trained.values()),
+            *(state["exp_avg"] for state in states),
+            *(state["exp_avg_sq"] for state in states),
+            *(tensor.detach() for tensor in (*held.values(), *of_target.values())),
+        ]
+        self._rows = sample.loss.flags.shape
+        self._obs = list(sample.obs)
+        self._stats: list[str] = []  # the names of the loss's figures
+        # Copies: what is recorded is done.
+        inputs: list[Any] = [
+            tensor.clone() for tensor in self._inputs(sample, 0.0, Coefficients(0.0, 0.0, 0.0))
+        ]
+        self._run: Any = _inductor.compile(make_fx(self._step)(*inputs), inputs)
+
+    def fits(self, sample: Sample) -> bool:
+        """Tells whether it can step on a sample: one of the same size, or fewer steps in no
+        order."""
+        rows = sample.loss.flags.shape
+        return rows == self._rows or (len(rows) == len(self._rows) == 1 and rows < self._rows)
+
+    @torch.no_grad()
+    def __call__(self, sample: Sample, lr: float, coefs: Coefficients) -> Stepped:
+        """Steps, unless the gradient is not finite."""
+        norm, total, vs, value, share, *stats = self._run(*self._inputs(sample, lr, coefs))
+        finite = bool(norm.isfinite())
+        if finite:
+            torch._foreach_add_(self._counts, 1)
+        rows = slice(len(sample.loss.flags)) if vs.dim() == 1 else slice(None)
+        loss = Loss(
+            total, dict(zip(self._stats, stats, strict=True)), vs[rows], value[rows], share[rows]
+        )
+        return Stepped(loss, norm, finite)
+
+    def tried(self, sample: Sample, lr: float, coefs: Coefficients) -> tuple[Stepped, float]:
+        """Returns what a step would give, and the seconds that a later one takes."""
+        state, counts = self._state, self._counts
+        self._state = [tensor.clone() for tensor in state]
+        self._counts = [count.clone() for count in counts]
+        try:
+            found = self(sample, lr, coefs)
+            began = time.perf_counter()
+            for _ in range(_TIMED):
+                self(sample, lr, coefs)
+            return found, (time.perf_counter() - began) / _TIMED
+        finally:
+            self._state, self._counts = state, counts
+
+    def _inputs(self, sample: Sample, lr: float, coefs: Coefficients) -> list[Tensor]:
+        square = coefs.advantage_square if self._squares else None
+        numbers = (lr, coefs.clip, coefs.entropy_coef, coefs.kl_coef, square or 0.0)
+        settings = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
+        return [settings, self._counts[0], *self._state, *self._padded(sample)]
+
+    def _padded(self, sample: Sample) -> Iterator[Tensor]:
+        """Yields the sample's tensors, with dead steps at the end where it is too short."""
+        targets = () if sample.loss.targets is None else sample.loss.targets
+        tensors = [*(sample.obs[name] for name in self._obs), *sample.loss.recorded, *targets]
+        lacks = self._rows.numel() - sample.loss.flags.numel()
+        for tensor in tensors:
+            if lacks:
+                more = tensor[:1].expand(lacks, *tensor.shape[1:])
+                dead = torch.full_like(more, DEAD) if tensor is sample.loss.flags else more
+                yield torch.cat([tensor, dead])
+            else:
+                yield tensor.contiguous()
+
+    def _step(self, settings: Tensor, count: Tensor, *rest: Tensor) -> list[Tensor]:
+        """Is what is recorded."""
+        lr, clip, entropy_coef, kl_coef, square = settings.unbind()
+        given = iter(rest)
+        trained, means, squares, held, of_target = (
+            list(itertools.islice(given, len(names)))
+            for names in (*[self._trained] * 3, self._held, self._of_target)
+        )
+        sample = self._sample(list(given))
+        leaves = [tensor.detach().requires_grad_() for tensor in trained]
+        own = dict(zip((*self._trained, *self._held), (*leaves, *held), strict=True))
+        std = 1.0 if self._parts.model.returns is None else own["returns.std"].float()
+        coefs = Coefficients(clip, entropy_coef, kl_coef, std, square if self._squares else None)
+        target = self._parts.target
+        network = _Functional(self._parts.model, own)
+        held_target = dict(zip(self._of_target, of_target, strict=True))
+        target_network = None if target is None else _Functional(target, held_target)
+        share = LossNorm(steps=sample.loss.live.sum().clamp(min=1))
+        with torch.enable_grad():
+            inputs = inputs_of(self._parts, network, target_network, sample, share, coefs)
+            loss = own_loss.function(self._parts.algorithm)(inputs)
+            gradients = torch.autograd.grad(loss.total, leaves)
+        with torch.no_grad():
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                leaf.grad = gradient
+            norm = optimiser_step.clip_gradients(self._parts.config, leaves)
+            clipped = [leaf.grad for leaf in leaves if leaf.grad is not None]
+            self._adam(
+                lr, count, norm.isfinite(), zip(trained, clipped, means, squares, strict=True)
+            )
+        self._stats = list(loss.stats)
+        shown = (loss.total, loss.vs, loss.value, loss.share, *loss.stats.values())
+        return [norm, *(tensor.detach() for tensor in shown)]
+
+    def _adam(
+        self,
+        lr: Tensor,
+        count: Tensor,
+        finite: Tensor,
+        of_each: Iterator[tuple[Tensor, Tensor, Tensor, Tensor]],
+    ) -> None:
+        """Steps as torch's Adam does: Kingma and Ba, 2015, algorithm 1."""
+        (first, second), eps = self._group["betas"], self._group["eps"]
+        steps = count.double() + 1  # of float32, 1 - 0.999 ** 1 would have few digits
+        size, root = lr / (1 - first**steps), (1 - second**steps).sqrt()
+        for parameter, gradient, mean, square in of_each:
+            new_mean = mean.lerp(gradient, 1 - first)
+            new_square = square * second + gradient * gradient * (1 - second)
+            moved = parameter - size * new_mean / (new_square.sqrt() / root + eps)
+            for old, new in ((parameter, moved), (mean, new_mean), (square, new_square)):
+                old.copy_(torch.where(finite, new, old))
+
+    def _sample(self, tensors: Sequence[Tensor]) -> Sample:
+        count = len(self._obs)
+        action, logp, reward, flags, *targets = tensors[count:]
+        batch = LossBatch(action, logp, reward, flags, Targets(*targets) if targets else None)
+        return Sample(dict(zip(self._obs, tensors, strict=False)), None, None, batch, 0.0)
+
+
+class _Functional:
+    """Calls a network with other tensors in the place of its own."""
+
+    def __init__(self, network: nn.Module, tensors: dict[str, Tensor]) -> None:
+        self._network, self._tensors = network, tensors
+
+    def __call__(self, *given: Any) -> Any:
+        return functional_call(self._network, self._tensors, given)

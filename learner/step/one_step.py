@@ -1,0 +1,124 @@
+"""The optimiser step on one sample: part by part, or by a compiled function once that pays."""
+
+import logging
+import math
+import time
+
+import torch
+from torch import _inductor, nn
+
+from headrace.learner.algorithms import optimiser_step
+from headrace.learner.algorithms.batch_uses import Sample
+from headrace.learner.algorithms.loss_inputs import LossNorm
+from headrace.learner.step.choice import may_compile
+from headrace.learner.step.compile_ahead import CompileAhead
+from headrace.learner.step.compiled_step import CompiledStep, StepParts, Stepped
+from headrace.learner.step.sample_loss import loss_of
+from headrace.learner.train_parts import TrainParts
+
+log = logging.getLogger(__name__)
+
+# Seconds that steps have taken part by part before one is compiled with "auto": about as many as
+# that takes, so that at worst a run spends twice the time.
+_PAYS_AFTER_S = 30.0
+# How far the gradient's norm may be from that of the parts.
+_SAME = 1e-3
+
+
+class OneStep:
+    """Steps, and has the step compiled when it has taken long enough."""
+
+    def __init__(
+        self, parts: TrainParts, network: nn.Module, optimiser: torch.optim.Optimizer
+    ) -> None:
+        self._parts = parts
+        self._network = network  # its backward pass averages over the ranks
+        self._optimiser = optimiser
+        # Looking them up takes longer than clipping them.
+        self._parameters = list(parts.model.parameters())
+        self._wanted = may_compile(parts)
+        self._after_s = 0.0 if parts.config.compile is True else _PAYS_AFTER_S
+        self._spent_s, self._steps = 0.0, 0  # part by part
+        self._largest = 0  # rows of a sample so far
+        self._ahead: CompileAhead | None = None  # at work
+        self._compiled: CompiledStep | None = None
+
+    def __call__(self, sample: Sample, norm: LossNorm | None) -> Stepped:
+        """Steps, unless the gradient is not finite. `norm`: None = its live steps are counted."""
+        if self._compiled is not None and self._compiled.fits(sample):
+            with self._parts.metrics.timed("forward"):
+                return self._compiled(sample, self._lr, self._parts.coefficients())
+        made = self._made(sample) if self._wanted else None
+        began = time.perf_counter()
+        stepped = self._in_parts(sample, norm)
+        self._spent_s += time.perf_counter() - began
+        self._steps += 1
+        if made is not None:
+            self._judge(*made, stepped)
+        return stepped
+
+    @property
+    def _lr(self) -> float:
+        return float(self._optimiser.param_groups[0]["lr"])
+
+    def _in_parts(self, sample: Sample, norm: LossNorm | None) -> Stepped:
+        parts, timed = self._parts, self._parts.metrics.timed
+        with timed("forward"):
+            loss = loss_of(parts, self._network, sample, norm=norm)
+        with timed("backward"):
+            self._optimiser.zero_grad(set_to_none=True)
+            parts.ranks.collective(loss.total.backward)  # the gradients are averaged meanwhile
+        with timed("optimise"):
+            grad_norm = optimiser_step.clip_gradients(parts.config, self._parameters)
+            # The gradients are the same on every rank by now, so every rank decides alike.
+            finite = bool(torch.isfinite(grad_norm))
+            if finite:
+                self._optimiser.step()
+        return Stepped(loss, grad_norm, finite)
+
+    def _made(self, sample: Sample) -> tuple[CompiledStep, Stepped, float] | None:
+        """Returns the compiled step, and what it gives, once it is time and it is there."""
+        rows, self._largest = (
+            sample.loss.flags.numel(),
+            max(self._largest, sample.loss.flags.numel()),
+        )
+        if rows < self._largest or self._spent_s < self._after_s or not self._optimiser.state:
+            return None
+        own = self._parts
+        parts = StepParts(own.algorithm, own.config, own.model, own.target, own.device)
+        coefs = own.coefficients()
+        squares = coefs.advantage_square is not None
+        try:
+            if self._ahead is None:
+                self._ahead = CompileAhead(parts, self._optimiser, sample, squares=squares)
+            if (reason := self._ahead.ended()) is None:
+                return None
+            if not reason:
+                # What was compiled ahead only needs to be read.
+                with _inductor.config.patch(compile_threads=1):
+                    compiled = CompiledStep(parts, self._optimiser, sample, squares=squares)
+                return compiled, *compiled.tried(sample, self._lr, coefs)
+        except Exception as error:  # noqa: BLE001 - a user's code may be in it; the parts go on
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        self._give_up(reason)
+        return None
+
+    def _judge(
+        self, compiled: CompiledStep, found: Stepped, took_s: float, wanted: Stepped
+    ) -> None:
+        """Takes the compiled step if it gives the same as the parts, in less time."""
+        parted_s = self._spent_s / self._steps
+        self._wanted = False
+        told = f"{1e3 * took_s:.2f} ms instead of {1e3 * parted_s:.2f}"
+        if not math.isclose(float(found.norm), float(wanted.norm), rel_tol=_SAME):
+            self._give_up(f"its gradient is {float(found.norm):g}, not {float(wanted.norm):g}")
+        elif took_s >= parted_s:
+            self._give_up(f"that is no faster, {told}")
+        else:
+            self._compiled = compiled
+            log.info("the optimiser step is compiled: %s", told)
+
+    def _give_up(self, reason: str) -> None:
+        self._wanted, self._ahead = False, None
+        level = logging.WARNING if self._parts.config.compile is True else logging.INFO
+        log.log(level, "the optimiser step is not compiled: %s", reason)
