@@ -13,13 +13,13 @@ from headrace.learner.models.normalise import explained
 from headrace.learner.nonfinite import NonFiniteSearch, mark_dead
 from headrace.learner.progress import ProgressLines
 from headrace.learner.ranks import Facts
+from headrace.learner.step.after_step import update_statistics
 from headrace.learner.step.choice import device_decides
 from headrace.learner.step.device_steps import DeviceSteps
 from headrace.learner.step.flight import Flight, Steps
 from headrace.learner.step.host_steps import HostSteps
 from headrace.learner.step.sample_loss import loss_alone
 from headrace.learner.step.show import show
-from headrace.learner.step.statistics import update_statistics
 from headrace.learner.train_parts import TrainParts
 from headrace.learner.train_state import restore, save
 from headrace.learner.weights import FlatWeights
@@ -108,6 +108,7 @@ def train(parts: TrainParts) -> str:
             search.check_optimiser(optimiser)
             save(parts, optimiser)
 
+    steps.close()
     # A batch that is left is still leased: our goodbye hands it back untouched.
     if under_way is not None:
         settle(parts, steps, search, under_way)

@@ -1,10 +1,16 @@
-"""Follows every optimiser step: moves the target network, adapts coefficients."""
+"""Follows optimiser steps: moves the target network, adapts coefficients, and updates the running
+statistics of observations and returns."""
+
+import torch
+from torch import Tensor
 
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.advantages import SQUARE, moved
+from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Loss
 from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.models.gaussians import LOG_STD
+from headrace.learner.models.normalise import moments
 from headrace.learner.train_parts import TrainParts
 
 
@@ -44,3 +50,18 @@ def adapt_kl(parts: TrainParts, kl: float) -> None:
     progress, algorithm = parts.progress, parts.algorithm
     coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
     progress.kl_coef = adapted_kl_coef(coef, kl, algorithm.kl_target)
+
+
+@torch.no_grad()
+def update_statistics(
+    parts: TrainParts, fresh: Sample, vs: Tensor | None, live: Tensor | None = None
+) -> None:
+    """Updates them once for each batch, only from what is new in it, however often it was used.
+    `live`: of its steps those that count; None = all that are."""
+    normaliser, returns = parts.model.normaliser, parts.model.returns
+    live = fresh.loss.live if live is None else live
+    if normaliser is not None:
+        normaliser.update(fresh.obs, live, parts.ranks.total)
+    if returns is not None and vs is not None:
+        new = vs[:, : live.shape[1]].unsqueeze(-1)
+        returns.merge(moments(new, live, parts.ranks.total))

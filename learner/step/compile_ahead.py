@@ -1,21 +1,22 @@
-"""Compiles an optimiser step in a process of its own, so that training goes on meanwhile.
-
-What torch's compiler makes stays in its cache on this machine; the learner then has it in seconds.
-"""
+"""Compiles an optimiser step in a process of its own, so that training goes on meanwhile."""
 
 import contextlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headrace.learner.algorithms.batch_uses import Sample
-from headrace.learner.step.compiled_step import CompiledStep, StepParts
+from headrace.learner.algorithms.loss_inputs import Coefficients
+from headrace.learner.step.compiled_step import FlatStep, StepParts
 
 _NICE = 19  # learner and samplers come first
 
@@ -26,52 +27,71 @@ class CompileAhead:
     def __init__(
         self, parts: StepParts, optimiser: torch.optim.Optimizer, sample: Sample, *, squares: bool
     ) -> None:
-        with tempfile.NamedTemporaryFile(prefix="headrace-step-", delete=False) as file:
-            pickle.dump((parts, optimiser, sample, squares), file)
-        self._file = Path(file.name)
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-step-")
+        self._asked, self._made = (str(Path(self._folder.name, name)) for name in ("step", "made"))
+        Path(self._asked).write_bytes(pickle.dumps((parts, optimiser, sample, squares)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, file.name],
+            [sys.executable, "-m", __name__, self._asked, self._made],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=env,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
 
     def ended(self) -> str | None:
         """Returns why it could not be compiled, "" = it was; None = not yet."""
         if self._process.poll() is None:
             return None
-        assert self._process.stdout is not None
-        said = self._process.stdout.read().decode(errors="replace").strip()
-        self._file.unlink(missing_ok=True)
-        if self._process.returncode:
-            return said or f"its compiler ended with {self._process.returncode}"
-        return ""
+        said, _ = self._process.communicate()
+        if not self._process.returncode:
+            return ""
+        told = said.decode(errors="replace").strip()
+        return told or f"the compiler ended with {self._process.returncode}"
+
+    def made(self) -> Callable[..., Any]:
+        """Returns the compiled step, which is read in a few seconds."""
+        # Late, as below: torch takes seconds for it, and has it once there is an optimiser.
+        from torch._inductor import config
+        from torch._inductor.standalone_compile import CompiledArtifact
+
+        with config.patch(compile_threads=1):  # no processes: nothing is left to compile
+            return CompiledArtifact.load(path=self._made)
+
+    def close(self) -> None:
+        """Ends it, and removes its files."""
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()
 
 
-def main(path: str) -> int:
-    """Compiles what is in the file; says why it could not."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def main(asked: str, made: str) -> int:
+    """Compiles what is in one file into the other; says why it could not."""
+    threading.Thread(target=_end_with_parent, args=[Path(made).parent], daemon=True).start()
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     torch.set_num_threads(1)
+    from torch._inductor import standalone_compile
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - our parent wrote it
-            parts, optimiser, sample, squares = pickle.load(file)  # noqa: S301 - the same
-        Path(path).unlink()
-        CompiledStep(parts, optimiser, sample, squares=squares)
+        parts, optimiser, sample, squares = pickle.loads(Path(asked).read_bytes())  # noqa: S301
+        flat = FlatStep(parts, optimiser, sample, squares=squares)
+        inputs: list[Any] = flat.inputs(sample, 0.0, Coefficients(0.0, 0.0, 0.0))
+        recorded = make_fx(flat)(*inputs)
+        standalone_compile(recorded, inputs, dynamic_shapes="from_example_inputs").save(path=made)
     except Exception as error:  # noqa: BLE001 - whatever it is, training goes on without
         print(f"{type(error).__name__}: {error}".splitlines()[0])  # noqa: T201
         return 1
     return 0
 
 
-def _end_with_parent() -> None:
-    """Waits for the end of our input, which our parent holds open while it lives."""
+def _end_with_parent(folder: Path) -> None:
+    """Waits for the end of our input, which our parent holds open while it lives; then all of it
+    goes."""
     os.read(sys.stdin.fileno(), 1)  # not by the buffer: Python would wait for its lock at the end
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

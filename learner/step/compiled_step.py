@@ -7,14 +7,13 @@ them. The numbers are those of the parts, up to the order in which they are adde
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, _inductor, nn
+from torch import Tensor, nn
 from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from headrace.learner.algorithms import optimiser_step, own_loss
 from headrace.learner.algorithms.batch_uses import Sample
@@ -46,14 +45,14 @@ class StepParts:
     device: torch.device
 
 
-class CompiledStep:
-    """Steps on samples like the one that it was made for."""
+class FlatStep:
+    """Is an optimiser step on samples of one size, as a function of tensors alone."""
 
     def __init__(
         self, parts: StepParts, optimiser: torch.optim.Optimizer, sample: Sample, *, squares: bool
     ) -> None:
-        """Records the step and compiles it, which takes half a minute the first time on a machine.
-        `squares`: there is a mean square of the advantages."""
+        """Takes parameters that have been stepped. `squares`: there is a mean square of the
+        advantages."""
         self._parts, self._squares = parts, squares
         (self._group,) = optimiser.param_groups
         named: dict[str, Tensor] = dict(parts.model.named_parameters())
@@ -65,78 +64,32 @@ class CompiledStep:
         of_target = {} if parts.target is None else parts.target.state_dict(keep_vars=True)
         self._of_target = list(of_target)
         states = [optimiser.state[p] for p in trained.values()]
-        self._counts = [state["step"] for state in states]
-        # What is read and written, in the order in which the function takes it: parameters, their
-        # first and second moments, then what it only reads.
-        self._state = [
+        self.counts = [state["step"] for state in states]
+        # What is written (parameters, their first and second moments), then what is only read.
+        self.tensors = [
             *(p.detach() for p in trained.values()),
             *(state["exp_avg"] for state in states),
             *(state["exp_avg_sq"] for state in states),
             *(tensor.detach() for tensor in (*held.values(), *of_target.values())),
         ]
-        self._rows = sample.loss.flags.shape
+        self.rows = sample.loss.flags.shape
         self._obs = list(sample.obs)
-        self._stats: list[str] = []  # the names of the loss's figures
-        # Copies: what is recorded is done.
-        inputs: list[Any] = [
-            tensor.clone() for tensor in self._inputs(sample, 0.0, Coefficients(0.0, 0.0, 0.0))
-        ]
-        self._run: Any = _inductor.compile(make_fx(self._step)(*inputs), inputs)
 
     def fits(self, sample: Sample) -> bool:
         """Tells whether it can step on a sample: one of the same size, or fewer steps in no
         order."""
         rows = sample.loss.flags.shape
-        return rows == self._rows or (len(rows) == len(self._rows) == 1 and rows < self._rows)
+        return rows == self.rows or (len(rows) == len(self.rows) == 1 and rows < self.rows)
 
-    @torch.no_grad()
-    def __call__(self, sample: Sample, lr: float, coefs: Coefficients) -> Stepped:
-        """Steps, unless the gradient is not finite."""
-        norm, total, vs, value, share, *stats = self._run(*self._inputs(sample, lr, coefs))
-        finite = bool(norm.isfinite())
-        if finite:
-            torch._foreach_add_(self._counts, 1)
-        rows = slice(len(sample.loss.flags)) if vs.dim() == 1 else slice(None)
-        loss = Loss(
-            total, dict(zip(self._stats, stats, strict=True)), vs[rows], value[rows], share[rows]
-        )
-        return Stepped(loss, norm, finite)
-
-    def tried(self, sample: Sample, lr: float, coefs: Coefficients) -> tuple[Stepped, float]:
-        """Returns what a step would give, and the seconds that a later one takes."""
-        state, counts = self._state, self._counts
-        self._state = [tensor.clone() for tensor in state]
-        self._counts = [count.clone() for count in counts]
-        try:
-            found = self(sample, lr, coefs)
-            began = time.perf_counter()
-            for _ in range(_TIMED):
-                self(sample, lr, coefs)
-            return found, (time.perf_counter() - began) / _TIMED
-        finally:
-            self._state, self._counts = state, counts
-
-    def _inputs(self, sample: Sample, lr: float, coefs: Coefficients) -> list[Tensor]:
+    def inputs(self, sample: Sample, lr: float, coefs: Coefficients) -> list[Tensor]:
+        """Returns what it is called with."""
         square = coefs.advantage_square if self._squares else None
         numbers = (lr, coefs.clip, coefs.entropy_coef, coefs.kl_coef, square or 0.0)
         settings = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
-        return [settings, self._counts[0], *self._state, *self._padded(sample)]
+        return [settings, self.counts[0], *self.tensors, *self._filled(sample)]
 
-    def _padded(self, sample: Sample) -> Iterator[Tensor]:
-        """Yields the sample's tensors, with dead steps at the end where it is too short."""
-        targets = () if sample.loss.targets is None else sample.loss.targets
-        tensors = [*(sample.obs[name] for name in self._obs), *sample.loss.recorded, *targets]
-        lacks = self._rows.numel() - sample.loss.flags.numel()
-        for tensor in tensors:
-            if lacks:
-                more = tensor[:1].expand(lacks, *tensor.shape[1:])
-                dead = torch.full_like(more, DEAD) if tensor is sample.loss.flags else more
-                yield torch.cat([tensor, dead])
-            else:
-                yield tensor.contiguous()
-
-    def _step(self, settings: Tensor, count: Tensor, *rest: Tensor) -> list[Tensor]:
-        """Is what is recorded."""
+    def __call__(self, settings: Tensor, count: Tensor, *rest: Tensor) -> list[Tensor]:
+        """Steps in place; returns the gradient's norm and what a Loss holds, in its order."""
         lr, clip, entropy_coef, kl_coef, square = settings.unbind()
         given = iter(rest)
         trained, means, squares, held, of_target = (
@@ -152,22 +105,20 @@ class CompiledStep:
         network = _Functional(self._parts.model, own)
         held_target = dict(zip(self._of_target, of_target, strict=True))
         target_network = None if target is None else _Functional(target, held_target)
-        share = LossNorm(steps=sample.loss.live.sum().clamp(min=1))
+        norm = LossNorm(steps=sample.loss.live.sum().clamp(min=1))
         with torch.enable_grad():
-            inputs = inputs_of(self._parts, network, target_network, sample, share, coefs)
+            inputs = inputs_of(self._parts, network, target_network, sample, norm, coefs)
             loss = own_loss.function(self._parts.algorithm)(inputs)
             gradients = torch.autograd.grad(loss.total, leaves)
         with torch.no_grad():
             for leaf, gradient in zip(leaves, gradients, strict=True):
                 leaf.grad = gradient
-            norm = optimiser_step.clip_gradients(self._parts.config, leaves)
+            length = optimiser_step.clip_gradients(self._parts.config, leaves)
             clipped = [leaf.grad for leaf in leaves if leaf.grad is not None]
-            self._adam(
-                lr, count, norm.isfinite(), zip(trained, clipped, means, squares, strict=True)
-            )
-        self._stats = list(loss.stats)
-        shown = (loss.total, loss.vs, loss.value, loss.share, *loss.stats.values())
-        return [norm, *(tensor.detach() for tensor in shown)]
+            of_each = zip(trained, clipped, means, squares, strict=True)
+            self._adam(lr, count, length.isfinite(), of_each)
+        shown = (length, loss.total, loss.vs, loss.value, loss.share, *loss.stats.values())
+        return [tensor.detach() for tensor in shown]
 
     def _adam(
         self,
@@ -187,11 +138,61 @@ class CompiledStep:
             for old, new in ((parameter, moved), (mean, new_mean), (square, new_square)):
                 old.copy_(torch.where(finite, new, old))
 
+    def _filled(self, sample: Sample) -> Iterator[Tensor]:
+        """Yields the sample's tensors, with dead steps at the end where it is too short."""
+        targets = () if sample.loss.targets is None else sample.loss.targets
+        tensors = [*(sample.obs[name] for name in self._obs), *sample.loss.recorded, *targets]
+        lacks = self.rows.numel() - sample.loss.flags.numel()
+        for tensor in tensors:
+            if lacks:
+                more = tensor[:1].expand(lacks, *tensor.shape[1:])
+                dead = torch.full_like(more, DEAD) if tensor is sample.loss.flags else more
+                yield torch.cat([tensor, dead])
+            else:
+                yield tensor.contiguous()
+
     def _sample(self, tensors: Sequence[Tensor]) -> Sample:
         count = len(self._obs)
         action, logp, reward, flags, *targets = tensors[count:]
         batch = LossBatch(action, logp, reward, flags, Targets(*targets) if targets else None)
         return Sample(dict(zip(self._obs, tensors, strict=False)), None, None, batch, 0.0)
+
+
+class CompiledStep:
+    """Steps by a flat step that was compiled."""
+
+    def __init__(self, flat: FlatStep, run: Callable[..., Any], stats: Sequence[str]) -> None:
+        self.fits = flat.fits
+        self._flat = flat
+        self._run = run
+        self._stats = stats  # the names of the loss's figures
+
+    @torch.no_grad()
+    def __call__(self, sample: Sample, lr: float, coefs: Coefficients) -> Stepped:
+        """Steps, unless the gradient is not finite."""
+        norm, *given = self._run(*self._flat.inputs(sample, lr, coefs))
+        total, vs, value, share, *stats = given
+        finite = bool(norm.isfinite())
+        if finite:
+            torch._foreach_add_(self._flat.counts, 1)
+        rows = slice(len(sample.loss.flags)) if vs.dim() == 1 else slice(None)
+        named = dict(zip(self._stats, stats, strict=True))
+        return Stepped(Loss(total, named, vs[rows], value[rows], share[rows]), norm, finite)
+
+    def tried(self, sample: Sample, lr: float, coefs: Coefficients) -> tuple[Stepped, float]:
+        """Returns what a step would give, and the seconds that one takes. Changes nothing."""
+        flat = self._flat
+        tensors, counts = flat.tensors, flat.counts
+        flat.tensors = [tensor.clone() for tensor in tensors]
+        flat.counts = [count.clone() for count in counts]
+        try:
+            found = self(sample, lr, coefs)
+            began = time.perf_counter()
+            for _ in range(_TIMED):
+                self(sample, lr, coefs)
+            return found, (time.perf_counter() - began) / _TIMED
+        finally:
+            flat.tensors, flat.counts = tensors, counts
 
 
 class _Functional:

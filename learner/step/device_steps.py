@@ -22,12 +22,11 @@ from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.normalise import value_fit
 from headrace.learner.nonfinite import BrokenStep, finite
 from headrace.learner.ranks import Facts
-from headrace.learner.step.after_step import adapt_kl, move_target, moves_target
+from headrace.learner.step.after_step import adapt_kl, move_target, moves_target, update_statistics
 from headrace.learner.step.flight import Flight
 from headrace.learner.step.graph import Graph
 from headrace.learner.step.landing import Landing
 from headrace.learner.step.sample_loss import loss_of
-from headrace.learner.step.statistics import update_statistics
 from headrace.learner.train_parts import TrainParts
 from headrace.learner.weights import FlatWeights
 
@@ -122,6 +121,9 @@ class DeviceSteps:
         """Returns the weights as they were after this step."""
         assert flight.landing is not None
         return flight.landing.weights()
+
+    def close(self) -> None:
+        """Does nothing: nothing works beside the device."""
 
     def _place(self, tensors: dict[str, Tensor], unrolls: int) -> None:
         """Puts a batch where the graph finds it."""

@@ -53,3 +53,6 @@ class Steps(Protocol):
 
     def weights(self, flight: Flight) -> bytes:
         """Returns the weights as they were after these steps."""
+
+    def close(self) -> None:
+        """Ends what works beside the steps; there may be more of them."""

@@ -77,6 +77,10 @@ class HostSteps:
     def finish(self, flight: Flight) -> None:
         """Does nothing: all is known."""
 
+    def close(self) -> None:
+        """Ends a compiler that is still at work."""
+        self._step.close()
+
     def weights(self, flight: Flight) -> bytes:  # noqa: ARG002 - the latest one's
         """Returns them as they are now."""
         return self._flat.dump()

@@ -5,14 +5,14 @@ import math
 import time
 
 import torch
-from torch import _inductor, nn
+from torch import nn
 
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.step.choice import may_compile
 from headrace.learner.step.compile_ahead import CompileAhead
-from headrace.learner.step.compiled_step import CompiledStep, StepParts, Stepped
+from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts, Stepped
 from headrace.learner.step.sample_loss import loss_of
 from headrace.learner.train_parts import TrainParts
 
@@ -40,6 +40,7 @@ class OneStep:
         self._after_s = 0.0 if parts.config.compile is True else _PAYS_AFTER_S
         self._spent_s, self._steps = 0.0, 0  # part by part
         self._largest = 0  # rows of a sample so far
+        self._stats: list[str] = []  # the names of the loss's figures
         self._ahead: CompileAhead | None = None  # at work
         self._compiled: CompiledStep | None = None
 
@@ -53,6 +54,7 @@ class OneStep:
         stepped = self._in_parts(sample, norm)
         self._spent_s += time.perf_counter() - began
         self._steps += 1
+        self._stats = list(stepped.loss.stats)
         if made is not None:
             self._judge(*made, stepped)
         return stepped
@@ -78,15 +80,12 @@ class OneStep:
 
     def _made(self, sample: Sample) -> tuple[CompiledStep, Stepped, float] | None:
         """Returns the compiled step, and what it gives, once it is time and it is there."""
-        rows, self._largest = (
-            sample.loss.flags.numel(),
-            max(self._largest, sample.loss.flags.numel()),
-        )
+        rows = sample.loss.flags.numel()
+        self._largest = max(self._largest, rows)
         if rows < self._largest or self._spent_s < self._after_s or not self._optimiser.state:
             return None
-        own = self._parts
+        own, coefs = self._parts, self._parts.coefficients()
         parts = StepParts(own.algorithm, own.config, own.model, own.target, own.device)
-        coefs = own.coefficients()
         squares = coefs.advantage_square is not None
         try:
             if self._ahead is None:
@@ -94,13 +93,12 @@ class OneStep:
             if (reason := self._ahead.ended()) is None:
                 return None
             if not reason:
-                # What was compiled ahead only needs to be read.
-                with _inductor.config.patch(compile_threads=1):
-                    compiled = CompiledStep(parts, self._optimiser, sample, squares=squares)
+                flat = FlatStep(parts, self._optimiser, sample, squares=squares)
+                compiled = CompiledStep(flat, self._ahead.made(), self._stats)
                 return compiled, *compiled.tried(sample, self._lr, coefs)
         except Exception as error:  # noqa: BLE001 - a user's code may be in it; the parts go on
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        self._give_up(reason)
+        self._settle(f"not compiled: {reason}", well=False)
         return None
 
     def _judge(
@@ -108,17 +106,25 @@ class OneStep:
     ) -> None:
         """Takes the compiled step if it gives the same as the parts, in less time."""
         parted_s = self._spent_s / self._steps
-        self._wanted = False
         told = f"{1e3 * took_s:.2f} ms instead of {1e3 * parted_s:.2f}"
         if not math.isclose(float(found.norm), float(wanted.norm), rel_tol=_SAME):
-            self._give_up(f"its gradient is {float(found.norm):g}, not {float(wanted.norm):g}")
+            told = f"its gradient is {float(found.norm):g}, not {float(wanted.norm):g}"
+            self._settle(f"not compiled: {told}", well=False)
         elif took_s >= parted_s:
-            self._give_up(f"that is no faster, {told}")
+            self._settle(f"not compiled: that is no faster, {told}", well=False)
         else:
             self._compiled = compiled
-            log.info("the optimiser step is compiled: %s", told)
+            self._settle(f"compiled: {told}", well=True)
 
-    def _give_up(self, reason: str) -> None:
-        self._wanted, self._ahead = False, None
-        level = logging.WARNING if self._parts.config.compile is True else logging.INFO
-        log.log(level, "the optimiser step is not compiled: %s", reason)
+    def _settle(self, told: str, *, well: bool) -> None:
+        """Ends the attempt."""
+        self._wanted = False
+        self.close()
+        level = logging.INFO if well or self._parts.config.compile is not True else logging.WARNING
+        log.log(level, "the optimiser step is %s", told)
+
+    def close(self) -> None:
+        """Ends what is at work beside us."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
