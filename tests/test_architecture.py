@@ -175,7 +175,11 @@ VAGUE_NAMES = {"utils", "util", "common", "misc", "helpers", "helper", "base", "
 # Formats and calls that run whatever they are given.
 UNSAFE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # What headrace.train is given as an object, on its way to the processes that it starts itself.
-MAY_PICKLE = {"launch/local/given_objects.py", "learner/models/named_code.py"}
+MAY_PICKLE = {
+    "launch/local/given_objects.py",
+    "learner/models/named_code.py",
+    "learner/step/compile_ahead.py",  # a network, to the process that compiles its step
+}
 UNSAFE_CALLS = {"eval", "exec", "torch.load", "torch.save"}
 # Its loop turns only while a batch is asked for, and then it waits for its tasks by name.
 WAITS_ITSELF = "launch/one_process/lagged_source.py"

@@ -139,7 +139,7 @@ def _pieces(
         target = build(run.model, spaces, seed=run.run.seed).to(device)
     pieces = TrainParts(
         algorithm=run.algorithm,
-        config=structs.replace(run.learner, graph=False),  # as it was recorded
+        config=structs.replace(run.learner, graph=False, compile=False),  # as it was recorded
         saving=CheckpointConfig(every_s=1e9),
         goal=Goal(None, None, None),
         ranks=ranks,

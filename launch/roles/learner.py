@@ -111,7 +111,9 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         pieces = TrainParts(
             algorithm=run.algorithm,
             # What is recorded can be trained again to the same bits, on another machine too.
-            config=structs.replace(run.learner, graph=False) if options.record else run.learner,
+            config=structs.replace(run.learner, graph=False, compile=False)
+            if options.record
+            else run.learner,
             saving=run.checkpoint,
             goal=learner_resume.goal_of(run.stop),
             evaluated=lambda: None if parts.heard is None else parts.heard.best,

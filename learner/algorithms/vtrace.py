@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.learner.models.kernels.usable import usable
+from headrace.learner.models.kernels.accumulate import accumulate
 
 
 class VTrace(NamedTuple):
@@ -50,7 +50,7 @@ def targets(
     # Equation 1 of the paper, summed from the last step to the first: v_s - V(x_s) is this step's
     # delta and, by this factor, what the next step's correction adds.
     carry = discounts * continues * live
-    corrections = _accumulate(
+    corrections = accumulate(
         deltas=live * rhos.clamp(max=rho_clip) * td, factors=carry * rhos.clamp(max=c_clip) * trace
     )
     # Section 4.2, rho_s (r_s + gamma v_{s+1} - V(x_s)): the next step is worth values[t+1] plus its
@@ -58,17 +58,3 @@ def targets(
     # The correction is weighted with lambda here too: on-policy the advantage is then GAE(lambda).
     advantages = live * rhos.clamp(max=pg_rho_clip) * (td + carry * trace * corrections[1:])
     return VTrace(values[:-1] + corrections[:-1], advantages)
-
-
-def _accumulate(*, deltas: Tensor, factors: Tensor) -> Tensor:
-    """Solves x[t] = deltas[t] + factors[t] * x[t+1]; returns [T+1, B] with x[T] = 0."""
-    if usable(deltas):
-        from headrace.learner.models.kernels.recurrence import accumulate
-
-        return accumulate(deltas, factors)
-    sums = torch.cat([deltas, torch.zeros_like(deltas[:1])])
-    # Views made once: a row costs one fused call in this loop and nothing else.
-    rows = sums.unbind()
-    for t, factor in reversed(list(enumerate(factors.unbind()))):
-        rows[t].addcmul_(factor, rows[t + 1])
-    return sums

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Coefficients
-from headrace.learner.step.compiled_step import FlatStep, StepParts
+from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts
 
 _NICE = 19  # learner and samplers come first
 
@@ -25,11 +25,19 @@ class CompileAhead:
     """Has such a process until it is done; it ends with us."""
 
     def __init__(
-        self, parts: StepParts, optimiser: torch.optim.Optimizer, sample: Sample, *, squares: bool
+        self,
+        parts: StepParts,
+        optimiser: torch.optim.Optimizer,
+        sample: Sample,
+        *,
+        most: int,
+        squares: bool,
     ) -> None:
+        """Begins; the arguments are those of a FlatStep."""
+        self._flat = FlatStep(parts, optimiser, sample, most=most, squares=squares)
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-step-")
         self._asked, self._made = (str(Path(self._folder.name, name)) for name in ("step", "made"))
-        Path(self._asked).write_bytes(pickle.dumps((parts, optimiser, sample, squares)))
+        Path(self._asked).write_bytes(pickle.dumps((parts, optimiser, sample, most, squares)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, self._asked, self._made],
             stdin=subprocess.PIPE,
@@ -48,14 +56,15 @@ class CompileAhead:
         told = said.decode(errors="replace").strip()
         return told or f"the compiler ended with {self._process.returncode}"
 
-    def made(self) -> Callable[..., Any]:
-        """Returns the compiled step, which is read in a few seconds."""
+    def made(self, stats: Sequence[str]) -> CompiledStep:
+        """Returns the compiled step, which is read in a few seconds. `stats`: names of the loss's
+        figures."""
         # Late, as below: torch takes seconds for it, and has it once there is an optimiser.
         from torch._inductor import config
         from torch._inductor.standalone_compile import CompiledArtifact
 
         with config.patch(compile_threads=1):  # no processes: nothing is left to compile
-            return CompiledArtifact.load(path=self._made)
+            return CompiledStep(self._flat, CompiledArtifact.load(path=self._made), stats)
 
     def close(self) -> None:
         """Ends it, and removes its files."""
@@ -74,8 +83,9 @@ def main(asked: str, made: str) -> int:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     try:
-        parts, optimiser, sample, squares = pickle.loads(Path(asked).read_bytes())  # noqa: S301
-        flat = FlatStep(parts, optimiser, sample, squares=squares)
+        given = pickle.loads(Path(asked).read_bytes())  # noqa: S301 - our parent wrote it
+        parts, optimiser, sample, most, squares = given
+        flat = FlatStep(parts, optimiser, sample, most=most, squares=squares)
         inputs: list[Any] = flat.inputs(sample, 0.0, Coefficients(0.0, 0.0, 0.0))
         recorded = make_fx(flat)(*inputs)
         standalone_compile(recorded, inputs, dynamic_shapes="from_example_inputs").save(path=made)

@@ -49,10 +49,16 @@ class FlatStep:
     """Is an optimiser step on samples of one size, as a function of tensors alone."""
 
     def __init__(
-        self, parts: StepParts, optimiser: torch.optim.Optimizer, sample: Sample, *, squares: bool
+        self,
+        parts: StepParts,
+        optimiser: torch.optim.Optimizer,
+        sample: Sample,
+        *,
+        most: int,
+        squares: bool,
     ) -> None:
-        """Takes parameters that have been stepped. `squares`: there is a mean square of the
-        advantages."""
+        """Takes parameters that have been stepped. `most`: steps in such a sample, if they are in no
+        order; `squares`: there is a mean square of the advantages."""
         self._parts, self._squares = parts, squares
         (self._group,) = optimiser.param_groups
         named: dict[str, Tensor] = dict(parts.model.named_parameters())
@@ -72,14 +78,15 @@ class FlatStep:
             *(state["exp_avg_sq"] for state in states),
             *(tensor.detach() for tensor in (*held.values(), *of_target.values())),
         ]
-        self.rows = sample.loss.flags.shape
+        rows = sample.loss.flags.shape
+        self.rows = torch.Size([most]) if len(rows) == 1 else rows
         self._obs = list(sample.obs)
 
     def fits(self, sample: Sample) -> bool:
         """Tells whether it can step on a sample: one of the same size, or fewer steps in no
         order."""
         rows = sample.loss.flags.shape
-        return rows == self.rows or (len(rows) == len(self.rows) == 1 and rows < self.rows)
+        return rows == self.rows or (len(rows) == len(self.rows) == 1 and rows[0] < self.rows[0])
 
     def inputs(self, sample: Sample, lr: float, coefs: Coefficients) -> list[Tensor]:
         """Returns what it is called with."""

@@ -60,8 +60,10 @@ class HostSteps:
             batch=batch, facts=facts, tensors=tensors, fresh=fresh, whole=whole, used=used,
             began=began, vs=None if prepared.loss.targets is None else prepared.loss.targets.vs,
         )  # fmt: skip
+        most = -(-prepared.loss.flags.numel() // parts.algorithm.minibatches)
         for sample in self._uses.samples(prepared):
-            loss, grad_norm, finite = self._step(sample, whole if sample is fresh else None)
+            norm = whole if sample is fresh else None
+            loss, grad_norm, finite = self._step(sample, norm, most=most)
             if not finite:
                 flight.broken = BrokenStep(sample, loss.stats)
                 break

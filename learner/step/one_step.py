@@ -12,7 +12,7 @@ from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.step.choice import may_compile
 from headrace.learner.step.compile_ahead import CompileAhead
-from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts, Stepped
+from headrace.learner.step.compiled_step import CompiledStep, StepParts, Stepped
 from headrace.learner.step.sample_loss import loss_of
 from headrace.learner.train_parts import TrainParts
 
@@ -39,17 +39,17 @@ class OneStep:
         self._wanted = may_compile(parts)
         self._after_s = 0.0 if parts.config.compile is True else _PAYS_AFTER_S
         self._spent_s, self._steps = 0.0, 0  # part by part
-        self._largest = 0  # rows of a sample so far
         self._stats: list[str] = []  # the names of the loss's figures
         self._ahead: CompileAhead | None = None  # at work
         self._compiled: CompiledStep | None = None
 
-    def __call__(self, sample: Sample, norm: LossNorm | None) -> Stepped:
-        """Steps, unless the gradient is not finite. `norm`: None = its live steps are counted."""
+    def __call__(self, sample: Sample, norm: LossNorm | None, *, most: int) -> Stepped:
+        """Steps, unless the gradient is not finite. `norm`: None = its live steps are counted;
+        `most`: steps in such a sample, if they are in no order."""
         if self._compiled is not None and self._compiled.fits(sample):
             with self._parts.metrics.timed("forward"):
                 return self._compiled(sample, self._lr, self._parts.coefficients())
-        made = self._made(sample) if self._wanted else None
+        made = self._made(sample, most) if self._wanted else None
         began = time.perf_counter()
         stepped = self._in_parts(sample, norm)
         self._spent_s += time.perf_counter() - began
@@ -78,23 +78,22 @@ class OneStep:
                 self._optimiser.step()
         return Stepped(loss, grad_norm, finite)
 
-    def _made(self, sample: Sample) -> tuple[CompiledStep, Stepped, float] | None:
+    def _made(self, sample: Sample, most: int) -> tuple[CompiledStep, Stepped, float] | None:
         """Returns the compiled step, and what it gives, once it is time and it is there."""
-        rows = sample.loss.flags.numel()
-        self._largest = max(self._largest, rows)
-        if rows < self._largest or self._spent_s < self._after_s or not self._optimiser.state:
+        if self._spent_s < self._after_s or not self._optimiser.state:
             return None
         own, coefs = self._parts, self._parts.coefficients()
-        parts = StepParts(own.algorithm, own.config, own.model, own.target, own.device)
-        squares = coefs.advantage_square is not None
         try:
             if self._ahead is None:
-                self._ahead = CompileAhead(parts, self._optimiser, sample, squares=squares)
+                parts = StepParts(own.algorithm, own.config, own.model, own.target, own.device)
+                squares = coefs.advantage_square is not None
+                self._ahead = CompileAhead(
+                    parts, self._optimiser, sample, most=most, squares=squares
+                )
             if (reason := self._ahead.ended()) is None:
                 return None
             if not reason:
-                flat = FlatStep(parts, self._optimiser, sample, squares=squares)
-                compiled = CompiledStep(flat, self._ahead.made(), self._stats)
+                compiled = self._ahead.made(self._stats)
                 return compiled, *compiled.tried(sample, self._lr, coefs)
         except Exception as error:  # noqa: BLE001 - a user's code may be in it; the parts go on
             reason = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -12,8 +12,8 @@ if not torch.cuda.is_available():
 
 pytest.importorskip("triton", reason="triton is for Linux on x86-64 only")
 
-from headrace.learner.algorithms.vtrace import _accumulate
 from headrace.learner.models.kernels import gradients
+from headrace.learner.models.kernels.accumulate import accumulate
 from headrace.learner.models.kernels.recurrence import accumulate
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -126,6 +126,6 @@ def test_bytes(
 def test_the_sum_from_the_last_step_to_the_first(steps: int, columns: int) -> None:
     torch.manual_seed(0)
     deltas, factors = torch.randn(steps, columns), torch.rand(steps, columns)
-    wanted = _accumulate(deltas=deltas, factors=factors)
-    found = accumulate(deltas.to(DEVICE), factors.to(DEVICE)).cpu()
+    wanted = accumulate(deltas=deltas, factors=factors)
+    found = recurrence.accumulate(deltas.to(DEVICE), factors.to(DEVICE)).cpu()
     torch.testing.assert_close(found, wanted)
