@@ -57,8 +57,8 @@ class FlatStep:
         most: int,
         squares: bool,
     ) -> None:
-        """Takes parameters that have been stepped. `most`: steps in such a sample, if they are in no
-        order; `squares`: there is a mean square of the advantages."""
+        """Takes parameters that have been stepped. `most`: steps in such a sample, if they are in
+        no order; `squares`: there is a mean square of the advantages."""
         self._parts, self._squares = parts, squares
         (self._group,) = optimiser.param_groups
         named: dict[str, Tensor] = dict(parts.model.named_parameters())
@@ -91,13 +91,13 @@ class FlatStep:
     def inputs(self, sample: Sample, lr: float, coefs: Coefficients) -> list[Tensor]:
         """Returns what it is called with."""
         square = coefs.advantage_square if self._squares else None
-        numbers = (lr, coefs.clip, coefs.entropy_coef, coefs.kl_coef, square or 0.0)
+        numbers = (lr, square or 0.0, coefs.clip, coefs.entropy_coef, coefs.kl_coef)
         settings = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
         return [settings, self.counts[0], *self.tensors, *self._filled(sample)]
 
     def __call__(self, settings: Tensor, count: Tensor, *rest: Tensor) -> list[Tensor]:
         """Steps in place; returns the gradient's norm and what a Loss holds, in its order."""
-        lr, clip, entropy_coef, kl_coef, square = settings.unbind()
+        lr, square, *coefficients = settings.unbind()
         given = iter(rest)
         trained, means, squares, held, of_target = (
             list(itertools.islice(given, len(names)))
@@ -107,6 +107,8 @@ class FlatStep:
         leaves = [tensor.detach().requires_grad_() for tensor in trained]
         own = dict(zip((*self._trained, *self._held), (*leaves, *held), strict=True))
         std = 1.0 if self._parts.model.returns is None else own["returns.std"].float()
+        # In the losses' own precision, lest these be computed in another.
+        clip, entropy_coef, kl_coef = (number.float() for number in coefficients)
         coefs = Coefficients(clip, entropy_coef, kl_coef, std, square if self._squares else None)
         target = self._parts.target
         network = _Functional(self._parts.model, own)

@@ -12,9 +12,8 @@ if not torch.cuda.is_available():
 
 pytest.importorskip("triton", reason="triton is for Linux on x86-64 only")
 
-from headrace.learner.models.kernels import gradients
+from headrace.learner.models.kernels import gradients, recurrence
 from headrace.learner.models.kernels.accumulate import accumulate
-from headrace.learner.models.kernels.recurrence import accumulate
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter does not know bfloat16. Both have 16 bits.
