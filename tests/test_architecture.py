@@ -155,7 +155,7 @@ MAY_IMPORT = {
         "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "
         "broker/journal broker/peers broker/protocol broker/transport broker/weights "
         "launch/comparison launch/config launch/local launch/plan launch/process launch/results "
-        "launch/roles learner learner/algorithms learner/batches learner/models"
+        "launch/roles learner learner/algorithms learner/batches learner/models learner/step"
     ),
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",

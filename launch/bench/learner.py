@@ -4,7 +4,8 @@
     uploaded   they lie in memory of the host, as a receiver leaves them
 
 Each network is measured at several sizes of batch, with the device deciding on the steps
-(learner.graph) and with the host; on a CPU at small sizes only.
+(learner.graph) and with the host; on a CPU at small sizes only. There ppo's steps on 64
+samples are measured as well, launched part by part and compiled (learner.compile).
 """
 
 import tempfile
@@ -17,12 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.messages import Deliver
 from headrace.launch.bench import output
 from headrace.launch.config.run_file import ConfigError
+from headrace.learner.algorithms.optimiser_step import make_optimiser
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import Windows
@@ -36,17 +39,23 @@ from headrace.learner.config import (
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.progress import Progress
-from headrace.learner.ranks import Ranks
-from headrace.learner.spaces import Leaf, Spaces, discrete
+from headrace.learner.ranks import Facts, Ranks
+from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
+from headrace.learner.step.host_steps import HostSteps
 from headrace.learner.train import train
 from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.weights import FlatWeights
 
 _LENGTH = 64  # steps of an unroll
 _WARM = 10  # batches before the clock starts
 _SECONDS = 2.0  # that it runs
 _WATCHED = 10  # batches after that, in which waits are counted
+_TORQUES = Action((Part((), "<f4", (6,), low=(-1.0,) * 6, high=(1.0,) * 6),))
 _IMAGE = Spaces((Leaf("obs", "|u1", (84, 84), stack=4),), discrete(6))
 _NUMBERS = Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
+
+
+_COLUMNS = 16  # where steps are compiled; each epoch has as many parts
 
 
 class Network(NamedTuple):
@@ -66,6 +75,13 @@ NETWORKS = {
         _IMAGE, ModelConfig(kind="resnet", core="lstm", separate=False), (32, 128, 512), (1,)
     ),
 }
+# Whose steps are compiled: as many numbers and torques as HalfCheetah has.
+_CHEETAH = Network(
+    Spaces((Leaf("obs", "<f4", (17,)),), _TORQUES),
+    ModelConfig(kind="mlp", normalise_obs=True, normalise_returns=True),
+    (),
+    (),
+)
 
 
 def bench(names: Sequence[str]) -> None:
@@ -80,7 +96,44 @@ def bench(names: Sequence[str]) -> None:
         for columns in network.on_gpu if device.type == "cuda" else network.on_cpu:
             rows.append(_row(name, columns, device))
             _print_row(rows[-1], head=len(rows) == 1)
-    output.result("learner", {"rows": rows})
+    compiled = {} if names or device.type != "cpu" else _compiled()
+    print(" ".join(f"{name} {value}" for name, value in compiled.items()))  # noqa: T201
+    output.result("learner", {"rows": rows, "compiled": compiled})
+
+
+def _compiled() -> dict[str, float]:
+    """Measures ppo's steps before and after they are compiled."""
+    source = ReadySource(_CHEETAH, _COLUMNS, torch.device("cpu"), resident=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        parts = parts_of(_CHEETAH, source, torch.device("cpu"), graph=False, folder=Path(folder))
+        parts.algorithm = AlgorithmConfig(name="ppo", epochs=4, minibatches=_COLUMNS)
+        optimiser = make_optimiser(parts.config, parts.model, lr=3e-4)
+        steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model))
+        parted_us = _step_us(source, steps)
+        parts.config = structs.replace(parts.config, compile=True)
+        steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model))
+        began = time.perf_counter()
+        while not steps.step.settled:
+            _step_us(source, steps, seconds=0.5)
+        took_s, compiled_us = time.perf_counter() - began, _step_us(source, steps)
+    return {
+        "parts_us": round(parted_us),
+        "compiled_us": round(compiled_us),
+        "ratio": round(parted_us / compiled_us, 2),
+        "ready_s": round(took_s, 1),
+    }
+
+
+def _step_us(source: "ReadySource", steps: HostSteps, *, seconds: float = _SECONDS) -> float:
+    """Returns the microseconds of an optimiser step, over some seconds."""
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        batch = source.next(0.0)
+        assert batch is not None
+        facts = Facts(ready=True, steps=batch.steps)
+        count += steps.begin(batch, facts).taken
+        source.refill(batch)
+    return 1e6 * (time.perf_counter() - began) / count
 
 
 def _row(name: str, columns: int, device: torch.device) -> dict[str, object]:
@@ -183,7 +236,7 @@ class ReadySource:
         raise AssertionError(f"made-up unrolls are sound: {places}, {objection}")
 
     def refill(self, batch: Batch) -> None:
-        raise AssertionError(f"made-up unrolls are sound: {batch.keys}")
+        self._ready.append(batch)
 
     def publish(self, version: int, body: bytes) -> None:
         """Does nothing: nobody plays."""

@@ -7,7 +7,7 @@ from headrace.learner.metrics import PHASES
 _PHASES: Final = {
     "wait": "waiting for unrolls",
     "upload": "copying a batch to the device",
-    "forward": "network and loss",
+    "forward": "network and loss; all of a compiled step",
     "backward": "gradients",
     "optimise": "the optimiser's step",
     "publish": "copying the new weights out",

@@ -19,6 +19,7 @@ from headrace.learner.algorithms.loss_inputs import Coefficients
 from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts
 
 _NICE = 19  # learner and samplers come first
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"  # where torch's compiler keeps what it makes
 
 
 class CompileAhead:
@@ -36,14 +37,18 @@ class CompileAhead:
         """Begins; the arguments are those of a FlatStep."""
         self._flat = FlatStep(parts, optimiser, sample, most=most, squares=squares)
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-step-")
-        self._asked, self._made = (str(Path(self._folder.name, name)) for name in ("step", "made"))
+        inside = (str(Path(self._folder.name, name)) for name in ("step", "made", "cache"))
+        self._asked, self._made, cache = inside
+        # Of our own unless the user has named one: what is in torch's, in /tmp, may be anybody's.
+        self._cache = os.environ.get(_CACHE, cache)
         Path(self._asked).write_bytes(pickle.dumps((parts, optimiser, sample, most, squares)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, self._asked, self._made],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), _CACHE: self._cache},
         )
 
     def ended(self) -> str | None:
@@ -63,8 +68,14 @@ class CompileAhead:
         from torch._inductor import config
         from torch._inductor.standalone_compile import CompiledArtifact
 
-        with config.patch(compile_threads=1):  # no processes: nothing is left to compile
-            return CompiledStep(self._flat, CompiledArtifact.load(path=self._made), stats)
+        named = _CACHE in os.environ
+        os.environ[_CACHE] = self._cache
+        try:
+            with config.patch(compile_threads=1):  # no processes: nothing is left to compile
+                return CompiledStep(self._flat, CompiledArtifact.load(path=self._made), stats)
+        finally:
+            if not named:
+                del os.environ[_CACHE]
 
     def close(self) -> None:
         """Ends it, and removes its files."""
@@ -79,10 +90,10 @@ def main(asked: str, made: str) -> int:
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     torch.set_num_threads(1)
-    from torch._inductor import standalone_compile
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     try:
+        from torch._inductor import standalone_compile
+        from torch.fx.experimental.proxy_tensor import make_fx
+
         given = pickle.loads(Path(asked).read_bytes())  # noqa: S301 - our parent wrote it
         parts, optimiser, sample, most, squares = given
         flat = FlatStep(parts, optimiser, sample, most=most, squares=squares)

@@ -38,7 +38,7 @@ class HostSteps:
         flat: FlatWeights,
     ) -> None:
         self._parts = parts
-        self._step = OneStep(parts, network, optimiser)
+        self.step = OneStep(parts, network, optimiser)
         self._optimiser = optimiser
         self._flat = flat
         self._uses = uses_of(parts.algorithm)
@@ -63,7 +63,7 @@ class HostSteps:
         most = -(-prepared.loss.flags.numel() // parts.algorithm.minibatches)
         for sample in self._uses.samples(prepared):
             norm = whole if sample is fresh else None
-            loss, grad_norm, finite = self._step(sample, norm, most=most)
+            loss, grad_norm, finite = self.step(sample, norm, most=most)
             if not finite:
                 flight.broken = BrokenStep(sample, loss.stats)
                 break
@@ -81,7 +81,7 @@ class HostSteps:
 
     def close(self) -> None:
         """Ends a compiler that is still at work."""
-        self._step.close()
+        self.step.close()
 
     def weights(self, flight: Flight) -> bytes:  # noqa: ARG002 - the latest one's
         """Returns them as they are now."""

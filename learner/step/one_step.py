@@ -60,6 +60,11 @@ class OneStep:
         return stepped
 
     @property
+    def settled(self) -> bool:
+        """Tells whether it is known if the step is compiled."""
+        return not self._wanted
+
+    @property
     def _lr(self) -> float:
         return float(self._optimiser.param_groups[0]["lr"])
 

@@ -34,7 +34,7 @@ from headrace.learner.spaces import (
     Spaces,
     discrete,
 )
-from headrace.learner.step.choice import device_decides
+from headrace.learner.step.choice import device_decides, may_compile
 from headrace.learner.train import train
 from headrace.learner.train_parts import Goal, TrainParts
 from tests.learner import unrolls
@@ -66,6 +66,11 @@ def after_training(spaces: Spaces = PLAIN) -> Callable[[run_file.Run, Path], Any
 def by_the_device(run: run_file.Run, folder: Path) -> bool:
     """Tells whether the device decides on the steps."""
     return device_decides(_train(run, PLAIN, folder))
+
+
+def compiles(run: run_file.Run, folder: Path) -> bool:
+    """Tells whether the host's steps may be compiled."""
+    return may_compile(_train(run, PLAIN, folder))
 
 
 def checkpoints(run: run_file.Run, folder: Path) -> list[str]:

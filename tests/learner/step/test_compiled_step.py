@@ -174,7 +174,7 @@ def test_a_trial_changes_nothing(tmp_path: Path) -> None:
 def run_until_settled(step: OneStep, samples: Sequence[Sample], most: int) -> int:
     """Steps until it is known whether the step is compiled; returns how often."""
     steps, end = 0, time.monotonic() + 300
-    while step._wanted:
+    while not step.settled:
         assert time.monotonic() < end
         assert step(samples[steps % len(samples)], None, most=most).finite
         steps += 1
