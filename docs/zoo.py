@@ -21,9 +21,20 @@ from headrace.launch.bench.gates.learning_gates import GATES, Gate
 DOCS = Path(__file__).parent
 PAGE, CURVES, PICTURE = DOCS / "zoo.md", DOCS / "zoo.csv", DOCS / "pictures" / "zoo.svg"
 ALGORITHMS = ("ppo", "appo", "impala")
-_COLUMNS = ("env", "algorithm", "seed", "solved", "steps", "mean_return")
+_COLUMNS = ("run", "env", "algorithm", "seed", "solved", "steps", "mean_return")
+BARE = "bare"
+# What PPO of Stable-Baselines3 reaches with the settings of its zoo: one agent, likeliest actions,
+# after a million steps of the version before (Hopper-v3 and so on); docs/benchmarks.md says where.
+REFERENCES = {
+    "HalfCheetah-v5": 5819,
+    "Hopper-v5": 2410,
+    "Walker2d-v5": 3479,
+    "Ant-v5": 1327,
+    "Swimmer-v5": 282,
+}
 _POINTS = 40  # of a curve
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_TUNED = re.compile(r"(?<=<!-- tuned -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _WIDTH, _PANEL, _HEIGHT, _ACROSS = 900, 280, 150, 3
 # Readable on white and on black, as docs/chart.py is.
 _STYLE = """
@@ -44,6 +55,7 @@ path { fill: none; stroke-width: 1.4 }
 class Run(NamedTuple):
     """One measured run."""
 
+    run: str  # a shipped one; bare = the environment, the algorithm and nothing else
     env: str
     algorithm: str
     seed: int
@@ -70,38 +82,37 @@ def read_folder(folder: Path) -> Run:
     every = max(1, len(whole) // _POINTS)
     thinned = (*whole[:-1:every], *whole[-1:])
     named = used["env"]["id"], used["algorithm"]["name"], used["run"]["seed"]
-    return Run(*named, summary["solved_at_steps"], thinned)
+    return Run(used["run"]["name"], *named, summary["solved_at_steps"], thinned)
 
 
 def read_curves() -> list[Run]:
     """Returns the runs of the file."""
     with CURVES.open() as file:
         rows = list(csv.DictReader(file))
-    named = itertools.groupby(rows, lambda row: tuple(row[key] for key in _COLUMNS[:4]))
+    named = itertools.groupby(rows, lambda row: tuple(row[key] for key in _COLUMNS[:5]))
     return [
         Run(
+            run,
             env,
             algorithm,
             int(seed),
             int(solved) if solved else None,
             tuple((int(row["steps"]), float(row["mean_return"])) for row in of_one),
         )
-        for (env, algorithm, seed, solved), of_one in named
+        for (run, env, algorithm, seed, solved), of_one in named
     ]
 
 
 def write_curves(runs: Sequence[Run]) -> None:
-    """Writes the file, in the order of the gates."""
-    order = [(env, ALGORITHMS.index(algorithm)) for env, algorithm in _gates()]
+    """Writes the file, in the order of the gates and of the references."""
+    order = [(BARE, *gate) for gate in _gates()]
+    order += [("halfcheetah", env, "ppo") for env in REFERENCES]
     with CURVES.open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(_COLUMNS)
-        for run in sorted(
-            runs,
-            key=lambda one: (order.index((one.env, ALGORITHMS.index(one.algorithm))), one.seed),
-        ):
+        for run in sorted(runs, key=lambda one: (order.index(one[:3]), one.seed)):
             solved = "" if run.solved is None else run.solved
-            rows.writerows((*run[:3], solved, *point) for point in run.curve)
+            rows.writerows((*run[:4], solved, *point) for point in run.curve)
 
 
 def _gates() -> Iterator[tuple[str, str]]:
@@ -120,8 +131,24 @@ def table(runs: Sequence[Run]) -> str:
     ]
     for env in dict.fromkeys(env for env, _ in _gates()):
         gate = gate_of(env, "ppo")
-        cells = [_cell([run for run in runs if run[:2] == (env, name)]) for name in ALGORITHMS]
+        cells = [
+            _cell([run for run in runs if run[:3] == (BARE, env, name)]) for name in ALGORITHMS
+        ]
         lines.append(f"| `{env}` | {gate.goal:g}, {gate.steps // 1000:,}k | {' | '.join(cells)} |")
+    return "\n".join((*lines, ""))
+
+
+def tuned_table(runs: Sequence[Run]) -> str:
+    """Returns the table of tuned runs in Markdown: the mean return at the end, by seed."""
+    lines = ["| environment | run, steps | seeds 1, 2, 3 | reference |", "|---|---|---|---|"]
+    for env, reference in REFERENCES.items():
+        of_env = [run for run in runs if run.env == env and run.run != BARE]
+        if of_env:
+            steps = max(run.curve[-1][0] for run in of_env)
+            ends = ", ".join(f"{run.curve[-1][1]:,.0f}" for run in of_env)
+            lines.append(
+                f"| `{env}` | `{of_env[0].run}`, {steps // 1000:,}k | {ends} | {reference:,} |"
+            )
     return "\n".join((*lines, ""))
 
 
@@ -144,7 +171,9 @@ def _cell(runs: Sequence[Run]) -> str:
 def drawn(runs: Sequence[Run]) -> str:
     """Returns the curves as SVG, a panel for each environment."""
     envs = [
-        env for env in dict.fromkeys(env for env, _ in _gates()) if any(r.env == env for r in runs)
+        env
+        for env in dict.fromkeys((*(env for env, _ in _gates()), *REFERENCES))
+        if any(run.env == env for run in runs)
     ]
     height = 30 + (_HEIGHT + 50) * -(-len(envs) // _ACROSS)
     words = html.escape(f"Mean return by trained steps of {', '.join(envs)}")
@@ -167,7 +196,7 @@ def drawn(runs: Sequence[Run]) -> str:
 
 def _panel(env: str, runs: Sequence[Run], left: int, top: int) -> Iterator[str]:
     """Yields an environment's curves; the dashed line is the goal."""
-    goal = gate_of(env, "ppo").goal
+    goal = REFERENCES.get(env) or gate_of(env, "ppo").goal
     numbers = [goal, *(mean for run in runs for _, mean in run.curve)]
     low, high = min(numbers), max(numbers)
     last = max(run.curve[-1][0] for run in runs)
@@ -192,14 +221,15 @@ def main(folders: Sequence[str]) -> int:
     if folders:
         new = [read_folder(Path(folder)) for folder in folders]
         kept = (
-            [run for run in read_curves() if run[:3] not in {one[:3] for one in new}]
+            [run for run in read_curves() if run[:4] not in {one[:4] for one in new}]
             if CURVES.is_file()
             else []
         )
         write_curves([*kept, *new])
     runs = read_curves()
     PICTURE.write_text(drawn(runs))
-    PAGE.write_text(_TABLE.sub(lambda _: table(runs), PAGE.read_text()))
+    page = _TABLE.sub(lambda _: table(runs), PAGE.read_text())
+    PAGE.write_text(_TUNED.sub(lambda _: tuned_table(runs), page))
     return 0
 
 
