@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import torch
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from headrace.launch.config import shared_run
@@ -28,7 +29,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     target.load_state_dict(model.state_dict())
     return TrainParts(
         algorithm=run.algorithm,
-        config=run.learner,
+        config=structs.replace(run.learner, compile=False),  # a debugger stops in its parts
         saving=run.checkpoint,
         goal=learner_resume.goal_of(run.stop),
         ranks=Ranks(timeout_s=1.0, cuda=False),

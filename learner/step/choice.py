@@ -34,6 +34,8 @@ def may_compile(parts: TrainParts) -> bool:
     """Tells whether the host's steps may be compiled: learner.compile allows it, and nothing stands
     against it."""
     wanted = parts.config.compile
+    if wanted == "auto" and _own_code(parts):
+        return False
     reason = _against_compiling(parts) if wanted else ""
     if reason and wanted is True:
         log.info("learner.compile: %s, so the parts of a step are launched one by one", reason)
@@ -50,3 +52,11 @@ def _against_compiling(parts: TrainParts) -> str:
     if parts.model.memory:
         return "a network with memory takes its steps one after another"
     return ""
+
+
+def _own_code(parts: TrainParts) -> bool:
+    """Tells whether the user's own code is in a step: what it does beside tensors would be done
+    once, as it is recorded."""
+    encoders = (parts.model.encoder, parts.model.value_encoder)
+    ours = all(type(each).__module__.startswith("headrace.") for each in encoders if each)
+    return bool(parts.algorithm.loss) or not ours

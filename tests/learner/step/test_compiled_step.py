@@ -19,7 +19,8 @@ from torch import Tensor
 
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.batch_uses import Sample, uses_of
-from headrace.learner.algorithms.loss_inputs import LossNorm
+from headrace.learner.algorithms.loss_inputs import Loss, LossInputs, LossNorm
+from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.batches.upload import sample_of
 from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from headrace.learner.spaces import Action, Leaf, Part, Spaces
@@ -316,6 +317,27 @@ def test_what_stands_against_it_is_said(
         parts, _ = learn(tmp_path, 1, learner=config, model=ModelConfig(hidden=(8,), **model))
     assert not may_compile(parts)
     assert any("learner.compile: " in line and reason in line for line in caplog.messages)
+
+
+def own_loss(given: LossInputs) -> Loss:
+    return LOSSES["impala"](given)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [
+        (AlgorithmConfig(loss=f"{__name__}:own_loss"), ModelConfig(hidden=(8,))),
+        (AlgorithmConfig(), ModelConfig(kind="tests.launch.config.keys_trained:encoder")),
+    ],
+)
+def test_code_of_the_user_is_compiled_only_when_asked(
+    tmp_path: Path, algorithm: AlgorithmConfig, model: ModelConfig
+) -> None:
+    """What it does beside tensors would be done once."""
+    parts, _ = learn(tmp_path, 1, algorithm=algorithm, model=model)
+    assert not may_compile(parts)
+    parts.config = structs.replace(parts.config, compile=True)
+    assert may_compile(parts)
 
 
 def test_a_compiler_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
