@@ -97,7 +97,8 @@ def bench(names: Sequence[str]) -> None:
             rows.append(_row(name, columns, device))
             _print_row(rows[-1], head=len(rows) == 1)
     compiled = {} if names or device.type != "cpu" else _compiled()
-    print(" ".join(f"{name} {value}" for name, value in compiled.items()))  # noqa: T201
+    if compiled:
+        print(" ".join(f"{name} {value}" for name, value in compiled.items()))  # noqa: T201
     output.result("learner", {"rows": rows, "compiled": compiled})
 
 

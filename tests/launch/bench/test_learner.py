@@ -1,0 +1,44 @@
+"""The bench of a learner alone: what a row says, at the smallest size."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from headrace.launch.bench import learner
+from headrace.learner.step import one_step
+
+
+class NoCompiler:
+    """Stands for a compiler that ends without one."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def ended(self) -> str:
+        return "no compiler"
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.slow
+def test_a_row_for_each_size_and_the_steps_that_are_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tiny = learner.NETWORKS["mlp"]._replace(on_cpu=(1,), on_gpu=(1,))
+    monkeypatch.setattr(learner, "NETWORKS", {"mlp": tiny})
+    monkeypatch.setattr(learner, "_SECONDS", 0.05)
+    monkeypatch.setattr(one_step, "CompileAhead", NoCompiler)
+    with caplog.at_level(logging.WARNING):
+        learner.bench([])
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (row,) = told["rows"]
+    assert (row["network"], row["samples"]) == ("mlp", 64)
+    assert min(row["resident_per_s"], row["uploaded_per_s"], row["host_per_s"]) > 0
+    if not torch.cuda.is_available():
+        compiled = told["compiled"]
+        assert compiled["parts_us"] > 0 and compiled["compiled_us"] > 0
+        assert any("not compiled: no compiler" in line for line in caplog.messages)
