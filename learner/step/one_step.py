@@ -18,8 +18,8 @@ from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
 
-# Seconds that steps have taken part by part before one is compiled with "auto": about as many as
-# that takes, so that at worst a run spends twice the time.
+# Seconds of a core that steps have taken part by part before one is compiled with "auto": about as
+# many as that takes, so that at worst a run spends twice the time.
 _PAYS_AFTER_S = 30.0
 # How far the gradient's norm may be from that of the parts.
 _SAME = 1e-3
@@ -50,9 +50,9 @@ class OneStep:
             with self._parts.metrics.timed("forward"):
                 return self._compiled(sample, self._lr, self._parts.coefficients())
         made = self._made(sample, most) if self._wanted else None
-        began = time.perf_counter()
+        began = time.thread_time()
         stepped = self._in_parts(sample, norm)
-        self._spent_s += time.perf_counter() - began
+        self._spent_s += time.thread_time() - began
         self._steps += 1
         self._stats = list(stepped.loss.stats)
         if made is not None:
