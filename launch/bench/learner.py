@@ -8,10 +8,11 @@ Each network is measured at several sizes of batch, with the device deciding on 
 samples are measured as well, launched part by part and compiled (learner.compile).
 """
 
+import itertools
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,7 @@ _WARM = 10  # batches before the clock starts
 _SECONDS = 2.0  # that it runs
 _WATCHED = 10  # batches after that, in which waits are counted
 _TORQUES = Action((Part((), "<f4", (6,), low=(-1.0,) * 6, high=(1.0,) * 6),))
+_BODY = Spaces((Leaf("obs", "<f4", (17,)),), _TORQUES)
 _IMAGE = Spaces((Leaf("obs", "|u1", (84, 84), stack=4),), discrete(6))
 _NUMBERS = Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
 
@@ -63,8 +65,8 @@ class Network(NamedTuple):
 
     spaces: Spaces
     model: ModelConfig
-    on_gpu: tuple[int, ...]
-    on_cpu: tuple[int, ...]
+    on_gpu: tuple[int, ...] = ()
+    on_cpu: tuple[int, ...] = ()
 
 
 NETWORKS = {
@@ -76,12 +78,7 @@ NETWORKS = {
     ),
 }
 # Whose steps are compiled: as many numbers and torques as HalfCheetah has.
-_CHEETAH = Network(
-    Spaces((Leaf("obs", "<f4", (17,)),), _TORQUES),
-    ModelConfig(kind="mlp", normalise_obs=True, normalise_returns=True),
-    (),
-    (),
-)
+_CHEETAH = Network(_BODY, ModelConfig(kind="mlp", normalise_obs=True, normalise_returns=True))
 
 
 def bench(names: Sequence[str]) -> None:
@@ -96,13 +93,12 @@ def bench(names: Sequence[str]) -> None:
         for columns in network.on_gpu if device.type == "cuda" else network.on_cpu:
             rows.append(_row(name, columns, device))
             _print_row(rows[-1], head=len(rows) == 1)
-    compiled = {} if names or device.type != "cpu" else _compiled()
-    if compiled:
-        print(" ".join(f"{name} {value}" for name, value in compiled.items()))  # noqa: T201
+    if compiled := {} if names or device.type != "cpu" else _compiled():
+        _print_row(compiled, head=True)
     output.result("learner", {"rows": rows, "compiled": compiled})
 
 
-def _compiled() -> dict[str, float]:
+def _compiled() -> dict[str, object]:
     """Measures ppo's steps before and after they are compiled."""
     source = ReadySource(_CHEETAH, _COLUMNS, torch.device("cpu"), resident=True)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
@@ -110,13 +106,14 @@ def _compiled() -> dict[str, float]:
         parts.algorithm = AlgorithmConfig(name="ppo", epochs=4, minibatches=_COLUMNS)
         optimiser = make_optimiser(parts.config, parts.model, lr=3e-4)
         steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model))
-        parted_us = _step_us(source, steps)
+        batches = itertools.cycle(source.batches)
+        parted_us = _step_us(batches, steps)
         parts.config = structs.replace(parts.config, compile=True)
         steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model))
         began = time.perf_counter()
         while not steps.step.settled:
-            _step_us(source, steps, seconds=0.5)
-        took_s, compiled_us = time.perf_counter() - began, _step_us(source, steps)
+            _step_us(batches, steps, seconds=0.5)
+        took_s, compiled_us = time.perf_counter() - began, _step_us(batches, steps)
     return {
         "parts_us": round(parted_us),
         "compiled_us": round(compiled_us),
@@ -125,15 +122,12 @@ def _compiled() -> dict[str, float]:
     }
 
 
-def _step_us(source: "ReadySource", steps: HostSteps, *, seconds: float = _SECONDS) -> float:
+def _step_us(batches: Iterator[Batch], steps: HostSteps, *, seconds: float = _SECONDS) -> float:
     """Returns the microseconds of an optimiser step, over some seconds."""
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        batch = source.next(0.0)
-        assert batch is not None
-        facts = Facts(ready=True, steps=batch.steps)
-        count += steps.begin(batch, facts).taken
-        source.refill(batch)
+        batch = next(batches)
+        count += steps.begin(batch, Facts(ready=True, steps=batch.steps)).taken
     return 1e6 * (time.perf_counter() - began) / count
 
 
@@ -193,14 +187,14 @@ class ReadySource:
     ) -> None:
         unroll = UnrollConfig(length=_LENGTH, envs=columns)
         self._cuda = device.type == "cuda"
-        self._ready = [
+        self.batches = [
             _filled(
                 make_batch(network.spaces, unroll, network.model, unrolls=1, pinned=self._cuda), at
             )
             for at in range(3)
         ]
         if resident:
-            for batch in self._ready:
+            for batch in self.batches:
                 batch.tensors = {name: t.to(device) for name, t in batch.tensors.items()}
         self._count = 0  # batches trained
         self._began = 0.0  # when the clock started
@@ -211,10 +205,10 @@ class ReadySource:
         self.steps, self.seconds, self.backward_s = 0, 0.0, 0.0
 
     def next(self, timeout_s: float) -> Batch | None:  # noqa: ARG002 - it is there already
-        return self._ready.pop(0) if self._ready and not self.ended else None
+        return self.batches.pop(0) if self.batches and not self.ended else None
 
     def trained(self, batch: Batch, *, version: int) -> None:  # noqa: ARG002
-        self._ready.append(batch)
+        self.batches.append(batch)
         self._count += 1
         now = time.perf_counter()
         if self._count == _WARM:
@@ -237,7 +231,7 @@ class ReadySource:
         raise AssertionError(f"made-up unrolls are sound: {places}, {objection}")
 
     def refill(self, batch: Batch) -> None:
-        self._ready.append(batch)
+        raise AssertionError(f"made-up unrolls are sound: {batch.keys}")
 
     def publish(self, version: int, body: bytes) -> None:
         """Does nothing: nobody plays."""

@@ -16,7 +16,7 @@ import torch
 
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Coefficients
-from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts
+from headrace.learner.step.compiled_step import CompiledStep, FlatStep
 
 _NICE = 19  # learner and samplers come first
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # where torch's compiler keeps what it makes
@@ -25,23 +25,15 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"  # where torch's compiler keeps what it makes
 class CompileAhead:
     """Has such a process until it is done; it ends with us."""
 
-    def __init__(
-        self,
-        parts: StepParts,
-        optimiser: torch.optim.Optimizer,
-        sample: Sample,
-        *,
-        most: int,
-        squares: bool,
-    ) -> None:
-        """Begins; the arguments are those of a FlatStep."""
-        self._flat = FlatStep(parts, optimiser, sample, most=most, squares=squares)
+    def __init__(self, flat: FlatStep, sample: Sample) -> None:
+        """Begins to compile the step; `sample`: one that it fits."""
+        self._flat = flat
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-step-")
         inside = (str(Path(self._folder.name, name)) for name in ("step", "made", "cache"))
         self._asked, self._made, cache = inside
         # Of our own unless the user has named one: what is in torch's, in /tmp, may be anybody's.
         self._cache = os.environ.get(_CACHE, cache)
-        Path(self._asked).write_bytes(pickle.dumps((parts, optimiser, sample, most, squares)))
+        Path(self._asked).write_bytes(pickle.dumps((flat, sample)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, self._asked, self._made],
             stdin=subprocess.PIPE,
@@ -94,9 +86,7 @@ def main(asked: str, made: str) -> int:
         from torch._inductor import standalone_compile
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        given = pickle.loads(Path(asked).read_bytes())  # noqa: S301 - our parent wrote it
-        parts, optimiser, sample, most, squares = given
-        flat = FlatStep(parts, optimiser, sample, most=most, squares=squares)
+        flat, sample = pickle.loads(Path(asked).read_bytes())  # noqa: S301 - our parent wrote it
         inputs: list[Any] = flat.inputs(sample, 0.0, Coefficients(0.0, 0.0, 0.0))
         recorded = make_fx(flat)(*inputs)
         standalone_compile(recorded, inputs, dynamic_shapes="from_example_inputs").save(path=made)

@@ -1,4 +1,4 @@
-"""One optimiser step of a CPU as one compiled function: network, loss, gradient, clip and Adam.
+"""Makes one function of an optimiser step on a CPU: network, loss, gradient, clip and Adam.
 
 The parts of a step are small for most networks: launching each of them takes longer than what it
 computes. So the step is recorded, operation by operation, and torch's compiler makes few loops of
@@ -60,7 +60,8 @@ class FlatStep:
         """Takes parameters that have been stepped. `most`: steps in such a sample, if they are in
         no order; `squares`: there is a mean square of the advantages."""
         self._parts, self._squares = parts, squares
-        (self._group,) = optimiser.param_groups
+        (group,) = optimiser.param_groups
+        self._betas, self._eps = group["betas"], group["eps"]
         named: dict[str, Tensor] = dict(parts.model.named_parameters())
         trained = {name: p for name, p in named.items() if p in optimiser.state}
         self._trained = list(trained)  # names
@@ -137,13 +138,13 @@ class FlatStep:
         of_each: Iterator[tuple[Tensor, Tensor, Tensor, Tensor]],
     ) -> None:
         """Steps as torch's Adam does: Kingma and Ba, 2015, algorithm 1."""
-        (first, second), eps = self._group["betas"], self._group["eps"]
+        first, second = self._betas
         steps = count.double() + 1  # of float32, 1 - 0.999 ** 1 would have few digits
         size, root = lr / (1 - first**steps), (1 - second**steps).sqrt()
         for parameter, gradient, mean, square in of_each:
             new_mean = mean.lerp(gradient, 1 - first)
             new_square = square * second + gradient * gradient * (1 - second)
-            moved = parameter - size * new_mean / (new_square.sqrt() / root + eps)
+            moved = parameter - size * new_mean / (new_square.sqrt() / root + self._eps)
             for old, new in ((parameter, moved), (mean, new_mean), (square, new_square)):
                 old.copy_(torch.where(finite, new, old))
 

@@ -12,7 +12,7 @@ from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.step.choice import may_compile
 from headrace.learner.step.compile_ahead import CompileAhead
-from headrace.learner.step.compiled_step import CompiledStep, StepParts, Stepped
+from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts, Stepped
 from headrace.learner.step.sample_loss import loss_of
 from headrace.learner.train_parts import TrainParts
 
@@ -49,7 +49,9 @@ class OneStep:
         if self._compiled is not None and self._compiled.fits(sample):
             with self._parts.metrics.timed("forward"):
                 return self._compiled(sample, self._lr, self._parts.coefficients())
-        made = self._made(sample, most) if self._wanted else None
+        if not self._wanted:
+            return self._in_parts(sample, norm)
+        made = self._made(sample, most)
         began = time.thread_time()
         stepped = self._in_parts(sample, norm)
         self._spent_s += time.thread_time() - began
@@ -92,9 +94,8 @@ class OneStep:
             if self._ahead is None:
                 parts = StepParts(own.algorithm, own.config, own.model, own.target, own.device)
                 squares = coefs.advantage_square is not None
-                self._ahead = CompileAhead(
-                    parts, self._optimiser, sample, most=most, squares=squares
-                )
+                flat = FlatStep(parts, self._optimiser, sample, most=most, squares=squares)
+                self._ahead = CompileAhead(flat, sample)
             if (reason := self._ahead.ended()) is None:
                 return None
             if not reason:

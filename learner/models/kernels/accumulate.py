@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from headrace.learner.models.kernels.usable import usable
 
@@ -19,7 +19,7 @@ def accumulate(*, deltas: Tensor, factors: Tensor) -> Tensor:
     return sums
 
 
-@torch.library.custom_op("headrace::accumulate", mutates_args=())
+@library.custom_op("headrace::accumulate", mutates_args=())
 def _summed(deltas: Tensor, factors: Tensor) -> Tensor:
     sums = torch.cat([deltas, torch.zeros_like(deltas[:1])])
     if deltas.is_cpu:

@@ -333,7 +333,7 @@ def own_loss(given: LossInputs) -> Loss:
 def test_code_of_the_user_is_compiled_only_when_asked(
     tmp_path: Path, algorithm: AlgorithmConfig, model: ModelConfig
 ) -> None:
-    """What it does beside tensors would be done once."""
+    """Keeps the parts: what it does beside tensors would be done once."""
     parts, _ = learn(tmp_path, 1, algorithm=algorithm, model=model)
     assert not may_compile(parts)
     parts.config = structs.replace(parts.config, compile=True)
@@ -343,7 +343,8 @@ def test_code_of_the_user_is_compiled_only_when_asked(
 def test_a_compiler_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
     parts, optimiser, samples, most = trained(tmp_path, "ppo")
     own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
-    ahead = CompileAhead(own, optimiser, samples[0], most=most, squares=False)
+    flat = FlatStep(own, optimiser, samples[0], most=most, squares=False)
+    ahead = CompileAhead(flat, samples[0])
     folder = Path(ahead._folder.name)
     assert folder.is_dir() and ahead.ended() is None
     ahead.close()
