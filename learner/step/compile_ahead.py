@@ -35,7 +35,7 @@ class CompileAhead:
         self._cache = os.environ.get(_CACHE, cache)
         Path(self._asked).write_bytes(pickle.dumps((flat, sample)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, self._asked, self._made],
+            [sys.executable, "-m", __name__, self._asked, self._made, str(_NICE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -76,11 +76,11 @@ class CompileAhead:
         self._folder.cleanup()
 
 
-def main(asked: str, made: str) -> int:
+def main(asked: str, made: str, nice: str) -> int:
     """Compiles what is in one file into the other; says why it could not."""
     threading.Thread(target=_end_with_parent, args=[Path(made).parent], daemon=True).start()
     with contextlib.suppress(OSError):
-        os.nice(_NICE)
+        os.nice(int(nice))
     torch.set_num_threads(1)
     try:
         from torch._inductor import standalone_compile

@@ -24,7 +24,7 @@ from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.batches.upload import sample_of
 from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from headrace.learner.spaces import Action, Leaf, Part, Spaces
-from headrace.learner.step import one_step
+from headrace.learner.step import compile_ahead, one_step
 from headrace.learner.step.choice import may_compile
 from headrace.learner.step.compile_ahead import CompileAhead
 from headrace.learner.step.compiled_step import CompiledStep, FlatStep, StepParts
@@ -192,6 +192,8 @@ def test_what_is_compiled_steps_as_the_parts_do(
     if not shutil.which("g++"):
         missing("g++ is not installed: apt-get install g++")
     monkeypatch.setattr(CompiledStep, "tried", _quick(CompiledStep.tried))
+    # Beside tests that keep every core busy, one at nice 19 would hardly ever run.
+    monkeypatch.setattr(compile_ahead, "_NICE", 0)
     parts, optimiser, samples, most = trained(tmp_path / "compiled", name, compiles=True)
     wanted = trained(tmp_path / "parts", name)
     step, other = (
@@ -359,7 +361,7 @@ def test_a_compiler_ends_with_a_learner_that_is_killed(tmp_path: Path) -> None:
     os.mkfifo(asked)  # it waits for what it is to compile
     module = "headrace.learner.step.compile_ahead"
     compiler = subprocess.Popen(
-        [sys.executable, "-m", module, str(asked), str(made)], stdin=ours, close_fds=True
+        [sys.executable, "-m", module, str(asked), str(made), "0"], stdin=ours, close_fds=True
     )
     os.close(ours)
     with asked.open("wb"):  # opened by both: it is at work
