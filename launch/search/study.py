@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import secrets
+import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,24 @@ _NAME = "search"  # of the study in its journal
 _LOCK_LEFT_S = 10  # after which a lock on the journal is a killed process's
 _STARTS_WITHIN_S = 60  # a trial without an owner is one that a search begins, or was killed with
 _ALONE_WITHIN_S = 60.0  # a search decides in a moment; a machine may be busy
+_COMPARED_WITH = 4  # trials at least; with fewer none is given up
 OWNER, FOLDER = "owner", "folder"
+
+
+class _BelowMedian(optuna.pruners.BasePruner):
+    """Gives up what is below the median of all that came as far. Those given up there count, too:
+    among the others alone the median would rise until hardly any went on."""
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Tells whether the trial is given up for what it reported last."""
+        trials, at = study.get_trials(deepcopy=False), trial.last_step
+        others = [
+            one.intermediate_values[at]
+            for one in trials
+            if at in one.intermediate_values and one.number != trial.number
+        ]
+        enough = len(others) >= _COMPARED_WITH
+        return enough and trial.intermediate_values[at or 0] < statistics.median(others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +156,7 @@ def _load(
             load_if_exists=True,
             direction="minimize" if less else "maximize",
             sampler=sampler,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
+            pruner=_BelowMedian(),
         )
     except OSError as error:
         raise run_file.ConfigError(f"cannot write {path}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,27 @@ def test_scores_that_are_worse_on_the_way_are_given_up(
     put(monkeypatch, Fake(falling, looks=2))
     assert run(tmp_path, *LR, *SCORE, trials=6) == 0
     assert caplog.text.count("given up at 250 steps with") == 2
+
+
+@pytest.mark.slow
+def test_what_was_given_up_counts_too_so_that_half_of_all_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Among the better ones alone, the median would rise until hardly any went on."""
+    begun: list[float] = []
+    scores = random.Random(1).sample(range(60), 60)
+
+    def in_no_order(run: run_file.Run) -> dict[str, Any]:
+        assert isinstance(run.learner.lr, float)
+        begun.extend([] if run.learner.lr in begun else [run.learner.lr])
+        score = scores[begun.index(run.learner.lr)]
+        return {"trained_steps": 300, "mean_return": score, "stop_reason": "steps"}
+
+    caplog.set_level("INFO")
+    put(monkeypatch, Fake(in_no_order, looks=2))
+    assert run(tmp_path, *LR, *SCORE, trials=60) == 0
+    assert len(begun) == 60
+    assert 25 <= caplog.text.count("given up at 250 steps with") <= 35
 
 
 def test_three_failures_in_a_row_end_it(
