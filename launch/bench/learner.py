@@ -55,8 +55,6 @@ _TORQUES = Action((Part((), "<f4", (6,), low=(-1.0,) * 6, high=(1.0,) * 6),))
 _BODY = Spaces((Leaf("obs", "<f4", (17,)),), _TORQUES)
 _IMAGE = Spaces((Leaf("obs", "|u1", (84, 84), stack=4),), discrete(6))
 _NUMBERS = Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
-
-
 _COLUMNS = 16  # where steps are compiled; each epoch has as many parts
 
 

@@ -40,14 +40,16 @@ class _BelowMedian(optuna.pruners.BasePruner):
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Tells whether the trial is given up for what it reported last."""
-        trials, at = study.get_trials(deepcopy=False), trial.last_step
+        at = trial.last_step
+        if at is None:
+            return False
         others = [
             one.intermediate_values[at]
-            for one in trials
+            for one in study.get_trials(deepcopy=False)
             if at in one.intermediate_values and one.number != trial.number
         ]
         enough = len(others) >= _COMPARED_WITH
-        return enough and trial.intermediate_values[at or 0] < statistics.median(others)
+        return enough and trial.intermediate_values[at] < statistics.median(others)
 
 
 @dataclass(frozen=True, slots=True)
