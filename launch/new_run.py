@@ -16,6 +16,8 @@ from headrace.broker import durable
 from headrace.launch.config import algorithm_defaults, run_file, toml_text
 from headrace.launch.config.algorithm_defaults import Tables
 from headrace.launch.process import runtime
+from headrace.learner.config import ModelConfig
+from headrace.learner.models import build
 from headrace.learner.spaces import Spaces
 
 _HEAD = """\
@@ -43,8 +45,9 @@ _ABOUT: Final = {
     "unroll.envs": "columns: one for each environment, or each agent",
 }
 _FACTORIES: Final = ("env", "raw_env", "parallel_env", "make", "make_env")
-# The shipped runs with whose settings another game of Atari begins.
+# The shipped runs with whose settings another game of Atari, or another small grid, begins.
 _ATARI: Final = {"ppo": "pong-ppo", "impala": "pong"}
+_GRID: Final = {"ppo": "minatar"}
 
 
 def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
@@ -60,10 +63,11 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     path = out or Path(f"{name}.toml")
     if path.exists():
         raise run_file.ConfigError(f"{path} is there already; choose another with --out")
-    preset = _preset(config, algorithm) or _of_agents(agents, algorithm)
+    shipped = None if agents else _shipped(config, spaces, algorithm)
+    preset = _preset(config, shipped) or _of_agents(agents, algorithm)
     if mask:
         preset["env"] = {**preset.get("env", {}), "mask": mask}
-    text = _text(config, spaces, preset, file=path.name, name=name, algorithm=algorithm)
+    text = _text(config, spaces, preset, shipped, file=path.name, name=name, algorithm=algorithm)
     try:
         durable.write(path, text)
     except OSError as error:
@@ -73,14 +77,28 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     return runtime.OK
 
 
+def _shipped(config: EnvConfig, spaces: Spaces, algorithm: str) -> str | None:
+    """Returns the shipped run that is tuned for what is seen, by this algorithm; None = none is."""
+    if is_atari(config):
+        return _ATARI.get(algorithm)
+    grid = build.chosen_kind(ModelConfig(), spaces) == "grid"
+    return _GRID.get(algorithm) if grid else None
+
+
 def _text(
-    config: EnvConfig, spaces: Spaces, preset: Tables, *, file: str, name: str, algorithm: str
+    config: EnvConfig,
+    spaces: Spaces,
+    preset: Tables,
+    shipped: str | None,
+    *,
+    file: str,
+    name: str,
+    algorithm: str,
 ) -> str:
     spec = _spec(config)
     limit, threshold = (
         getattr(spec, what, None) for what in ("max_episode_steps", "reward_threshold")
     )
-    shipped = _ATARI.get(algorithm) if is_atari(config) else None
     head = _HEAD.format(
         file=file,
         origin=f"Its settings are those of the shipped run {shipped}. " if shipped else "",
@@ -102,16 +120,16 @@ def _text(
     return "\n".join((head, *(_section(name, held) for name, held in tables.items()), stop))
 
 
-def _preset(config: EnvConfig, algorithm: str) -> Tables:
-    """Returns what is set beside the environment and the algorithm, by section: of a game of Atari
-    what a shipped run has, or of it what holds for every algorithm."""
-    if not is_atari(config):
+def _preset(config: EnvConfig, shipped: str | None) -> Tables:
+    """Returns what is set beside the environment and the algorithm, by section: what the shipped
+    run has, or of a game of Atari what holds for every algorithm."""
+    if not (shipped or is_atari(config)):
         return {}
-    _, shipped = run_file.read(_ATARI.get(algorithm, "pong"))
-    kept = {name: held for name, held in shipped.items() if name not in ("run", "stop")}
+    _, tables = run_file.read(shipped or "pong")
+    kept = {name: held for name, held in tables.items() if name not in ("run", "stop")}
     kept["env"] = {key: held for key, held in kept["env"].items() if key != "id"}
     kept["algorithm"] = {key: held for key, held in kept["algorithm"].items() if key != "name"}
-    if algorithm in _ATARI:
+    if shipped:
         return kept
     return {"env": kept["env"], "algorithm": {"reward_clip": kept["algorithm"]["reward_clip"]}}
 

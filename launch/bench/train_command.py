@@ -14,6 +14,8 @@ def train(
     options: Sequence[str],
     sets: Sequence[str] = (),
     afterwards: Callable[[Path], dict[str, Any]] | None = None,
+    *,
+    evaluated: bool = False,
 ) -> dict[str, Any]:
     """Returns the run's summary, and what `afterwards` finds in its folder."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
@@ -25,7 +27,7 @@ def train(
             "train",
             run,
             "--quiet",
-            "--no-evaluate",
+            *([] if evaluated else ["--no-evaluate"]),
             "--out",
             str(out),
         ]

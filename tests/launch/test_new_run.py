@@ -83,6 +83,33 @@ def test_a_game_of_atari_begins_with_the_settings_of_the_shipped_one(algorithm: 
             assert getattr(run, section) == getattr(shipped, section)
 
 
+GRID = """
+import gymnasium
+import numpy as np
+
+
+class Grid(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "appo"])
+def test_a_small_grid_begins_with_the_settings_of_the_shipped_one(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cells.py").write_text(GRID)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["new", "cells:Grid", "--algorithm", algorithm]) == 0
+    run = run_file.load("grid.toml")
+    shipped = run_file.load("minatar" if algorithm == "ppo" else "bare")
+    if algorithm == "ppo":
+        for section in ("unroll", "model", "algorithm", "learner", "pacing", "actor"):
+            assert getattr(run, section) == getattr(shipped, section)
+    else:  # no grid ships for it
+        assert run.model == shipped.model and run.unroll.length == 32
+
+
 GAME = """
 import gymnasium
 gymnasium.register("TinyGrid-Empty-v3", "gymnasium.envs.classic_control:CartPoleEnv")

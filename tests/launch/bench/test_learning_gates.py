@@ -18,7 +18,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Stands in for training: seed 1 solves it, seed 2 never, the others too late."""
     calls: list[Started] = []
 
-    def train(run: str, options: list[str], sets: tuple[str, ...], _: Any) -> dict[str, Any]:
+    def train(
+        run: str, options: list[str], sets: tuple[str, ...], _: Any, *, evaluated: bool
+    ) -> dict[str, Any]:
+        # An evaluation ends no run that nobody evaluates.
+        assert evaluated == ("stop.metric=evaluation" in sets)
         calls.append((run, options, sets))
         seed, limit = int(options[1]), int(options[-1])
         solved = {1: limit - 1, 2: None}.get(seed, limit + 500)
@@ -82,7 +86,7 @@ def test_a_gate_by_name(started: list[Started]) -> None:
 def test_a_gate_wants_nearly_every_run_and_no_slow_quarter(
     monkeypatch: pytest.MonkeyPatch, steps: list[int | None], quartiles: list[int], ok: bool
 ) -> None:
-    def train(_: str, options: list[str], *__: object) -> dict[str, Any]:
+    def train(_: str, options: list[str], *__: object, **___: bool) -> dict[str, Any]:
         solved = steps[int(options[1]) - 1]
         return {"solved_at_steps": solved, "wall_s": 1.0, "mean_return": 9.0}
 
@@ -102,7 +106,8 @@ def test_the_gates_of_a_run_by_its_name(
         learning_gates.bench(["bare"])
     assert {run for run, _, _ in started} == {"bare"}
     found = {sets for _, _, sets in started}
-    assert ("env.id=InvertedDoublePendulum-v5", "algorithm.name=ppo") in found
+    double = ("env.id=InvertedDoublePendulum-v5", "algorithm.name=ppo")
+    assert (*double, "stop.return=9100", "stop.metric=evaluation") in found
     assert ("env.id=LunarLander-v3", "algorithm.name=ppo") not in found
     lines = capsys.readouterr().out.splitlines()
     assert "gate bare-lunarlander-ppo  skipped Box2D is not installed" in lines
@@ -112,7 +117,9 @@ def test_a_bare_gate_sets_nothing_but_the_environment_and_the_algorithm() -> Non
     bare = {name: gate for name, gate in learning_gates.GATES.items() if gate.run == "bare"}
     assert all(gate.long for gate in bare.values())
     for gate in bare.values():
-        assert [one.partition("=")[0] for one in gate.sets] == ["env.id", "algorithm.name"]
+        keys = [one.partition("=")[0] for one in gate.sets]
+        assert keys[:2] == ["env.id", "algorithm.name"]
+        assert keys[2:] == (["stop.return", "stop.metric"] if gate.evaluated else [])
     assert "bare-cartpole-impala" in bare and "bare-pendulum-impala" not in bare
 
 
@@ -133,7 +140,7 @@ def test_settings_of_the_command_line_count_after_those_of_the_gate(
 
 
 def test_a_run_that_left_no_summary_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(*_: object) -> dict[str, Any]:
+    def train(*_: object, **__: bool) -> dict[str, Any]:
         raise FileNotFoundError
 
     monkeypatch.setattr(learning_gates, "train", train)
