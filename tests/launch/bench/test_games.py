@@ -105,7 +105,7 @@ def test_a_gate_of_games_is_passed_by_them(
     gate = learning_gates.Gate("nim", 0.0, 5000, games=(Games("random", 40, lost=lost),))
     started = []
 
-    def train(_: str, options: list[str], __: Any, afterwards: Any) -> dict[str, Any]:
+    def train(_: str, options: list[str], __: Any, afterwards: Any, **___: bool) -> dict[str, Any]:
         started.append(options)
         return {"wall_s": 1.0, "mean_return": 0.0, **afterwards(folder)}
 
@@ -147,7 +147,7 @@ def test_what_all_checkpoints_choose_together_must_be_even(leave_run: Any, tmp_p
 def test_a_gate_of_evenness_is_passed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def train(_: str, options: list[str], __: Any, afterwards: Any) -> dict[str, Any]:
+    def train(_: str, options: list[str], __: Any, afterwards: Any, **___: bool) -> dict[str, Any]:
         asked.append(options)
         return {"wall_s": 1.0, "mean_return": 0.0, **afterwards(Path("run"))}
 
