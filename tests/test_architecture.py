@@ -74,7 +74,10 @@ MAY_IMPORT = {
     "actors/league": (
         "actors actors/acting actors/stepping broker broker/weights learner learner/models"
     ),
-    "launch": "actors actors/acting actors/envs broker broker/protocol broker/security learner",
+    "launch": (
+        "actors actors/acting actors/envs broker broker/protocol broker/security learner "
+        "learner/models"
+    ),
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
         "learner/algorithms"

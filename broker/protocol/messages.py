@@ -49,6 +49,7 @@ from headrace.broker.protocol.sampler_messages import (
     Returned,
     Unroll,
 )
+from headrace.broker.protocol.weight_messages import Acting, Announce, Chunk, Delta, Get, GetDelta
 
 __all__ = [
     "MAX_BUFFERS",
@@ -56,10 +57,16 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_EPISODES",
     "Ack",
+    "Acting",
+    "Announce",
     "Bundle",
+    "Chunk",
     "Deliver",
+    "Delta",
     "Done",
     "Episodes",
+    "Get",
+    "GetDelta",
     "LearnerPing",
     "LearnerPong",
     "Limit",
@@ -145,40 +152,6 @@ class Refuse(Message, frozen=True):
     text: str
 
 
-class Announce(Message, frozen=True):
-    """Announces weights: learner -> broker on the DEALER, broker -> all on the XPUB."""
-
-    version: Version
-    layout: str
-    digest: str  # xxh3-128 over the body
-    size: Count
-    chunk: Count
-    hashes: bytes  # 8 bytes a chunk, xxh3-64
-
-
-class Get(Message, frozen=True):
-    """Asks for chunks [lo, hi) of that version of the weights."""
-
-    version: Version
-    lo: Count
-    hi: Count
-
-
-class Chunk(Message, frozen=True):
-    """Carries one chunk of weights; buffer 0 is its bytes."""
-
-    version: Version
-    index: Count
-
-
-class Acting(Message, frozen=True):
-    """Confirms weights (WACK), actor -> broker: I act with this version; digest recomputed from the
-    loaded module."""
-
-    version: Version
-    digest: str
-
-
 class Bye(Message, frozen=True):
     """Ends a session cleanly, either way. final (learner, broker): the run is over, nothing is
     trained."""
@@ -242,6 +215,8 @@ TYPES: Final[tuple[type[Message], ...]] = (
     Recall,
     Returned,
     Bundle,
+    GetDelta,
+    Delta,
 )
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)

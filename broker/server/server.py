@@ -103,7 +103,8 @@ class Server:
             messages.LearnerPing: (learners, own.learner_ping),
             messages.Announce: (learners, self.weights.announced),
             messages.Chunk: (learners, self.weights.chunk),
-            messages.Get: (players, self.weights.get),  # a watcher reads numbers
+            # A watcher reads numbers.
+            **dict.fromkeys((messages.Get, messages.GetDelta), (players, self.weights.get)),
             **dict.fromkeys(CARRIAGE, (anyone, self.bulk_arrivals.carry)),
             messages.Watch: (anyone, own.watch),
             messages.Trouble: (anyone - {"watcher"}, own.trouble),

@@ -92,13 +92,15 @@ class WeightMessages:
         if blob is None:
             return
         self.blob = blob.with_own_chunks()
-        self._kept.add(self.blob, self._fetched())
+        self._kept.add(self.blob, *self._needed())
         said = blob.announce
         self.propagation.published(said.version, said.size, now=time.monotonic(), wall=time.time())
         self._announce(said)
 
     def get(self, peer: Peer, message: messages.Get, _: Sequence[Buffer]) -> None:
-        """Notes the chunks of one version that a peer asks for, each once however often it asks."""
+        """Notes the chunks of one version that a peer asks for, each once however often it asks,
+        and whether it asks for changes."""
+        peer.base = message.base if isinstance(message, messages.GetDelta) else -1
         newer = self._kept.newer_instead(message)
         if newer is not None:
             self.replies.send(peer.route, newer)
@@ -117,16 +119,19 @@ class WeightMessages:
             del peer.wanted_chunks[index]
             for chunk, body in self._kept.chunks(messages.Get(peer.fetching, index, index + 1)):
                 self._limits.charge(peer.budget, nbytes=len(body))
-                self.replies.bulk(peer, (chunk.version, index), chunk, body)
+                changes = self._kept.changes(chunk, peer.base) if peer.base >= 0 else None
+                self.replies.bulk(peer, (chunk.version, index), *(changes or (chunk, body)))
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""
         for peer in self._roster.reached_by(route):
             self.replies.send_waiting(peer)
 
-    def _fetched(self) -> set[int]:
-        """Returns the versions that peers asked for and have not proved to act with."""
-        return {peer.fetching for peer in self._roster.everybody()}
+    def _needed(self) -> tuple[set[int], set[int]]:
+        """Returns the versions that peers asked for and have not proved to act with, and those that
+        they have and ask for changes of."""
+        peers = list(self._roster.everybody())
+        return {peer.fetching for peer in peers}, {peer.base for peer in peers} - {-1}
 
     def acting(self, peer: Peer, message: messages.Acting, _: Sequence[Buffer]) -> None:
         newest = self.blob.announce if self.blob is not None else None
@@ -138,6 +143,8 @@ class WeightMessages:
         if message.version >= peer.fetching:
             peer.fetching = -1
             peer.wanted_chunks.clear()
+            if peer.base >= 0:
+                peer.base = message.version
         if peer.role == "actor":
             self._ledger.acts_with(peer.inc, message.version)
             self.propagation.first_used(message.version, now=peer.heard_at)

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 
 import xxhash
 
-from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get
+from headrace.broker.weights import deltas
 
 # Small enough for a slow line: a peer whose chunk takes longer than a lease takes us for dead.
 CHUNK_BYTES = 1 << 17
 MOST_CHUNK_BYTES = 64 * CHUNK_BYTES
 MAX_BYTES = 400 << 20  # the hashes of all chunks must fit one header
 _KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
-# Of larger ones: the newest, and two before it while a peer is in the middle of fetching them.
-_KEPT_FETCHED = 3
+# Of larger ones: the newest, and two before it while a peer is in the middle of fetching them; and
+# what peers have who ask for changes.
+_KEPT_FETCHED, _KEPT_BASES_BYTES = 3, 64 << 20
 _MOST_CHUNKS = 400  # beyond, they are larger
+_WORTH = 0.9  # changes that are no smaller than this part of a chunk are not sent
 # Chunks asked for at a time: the window keeps a fetch from filling the pipe that unrolls use.
 WINDOW = 64
 
@@ -46,7 +49,12 @@ class Blob:
 
     def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
         """Returns the chunks that a Get asks for, as far as they exist."""
-        return [(Chunk(self.announce.version, at), self._part(at)) for at in self.indexes(get)]
+        return [(Chunk(self.announce.version, at), self.part(at)) for at in self.indexes(get)]
+
+    def fits(self, other: Announce) -> bool:
+        """Tells whether the chunks of the other version are as large as ours."""
+        ours = self.announce
+        return (ours.layout, ours.size, ours.chunk) == (other.layout, other.size, other.chunk)
 
     def indexes(self, get: Get) -> range:
         """Returns the indexes of the chunks that a Get asks for."""
@@ -55,15 +63,15 @@ class Blob:
 
     def first(self) -> tuple[Chunk, memoryview]:
         """Returns the chunk that goes out unasked: small weights need no second round trip."""
-        return Chunk(self.announce.version, 0), self._part(0)
+        return Chunk(self.announce.version, 0), self.part(0)
 
     def with_own_chunks(self) -> "Blob":
         """Returns the version with each chunk in memory of its own: what is still on its way to a
         slow peer then keeps that chunk in memory, and not the whole version."""
-        parts = tuple(bytes(self._part(index)) for index in range(count(self.announce)))
+        parts = tuple(bytes(self.part(index)) for index in range(count(self.announce)))
         return Blob(self.announce, memoryview(b""), parts)
 
-    def _part(self, index: int) -> memoryview:
+    def part(self, index: int) -> memoryview:
         """Returns the chunk as it was announced: the hashes are of these pieces."""
         if self.parts:
             return memoryview(self.parts[index])
@@ -77,23 +85,27 @@ class KeptVersions:
 
     def __init__(self) -> None:
         self._blobs: dict[int, Blob] = {}  # by version, least recently asked for first
+        self._packed = deltas.PackedChunks()
 
     @property
     def nbytes(self) -> int:
-        return sum(blob.announce.size for blob in self._blobs.values())
+        return sum(blob.announce.size for blob in self._blobs.values()) + self._packed.nbytes
 
-    def add(self, blob: Blob, fetched: Collection[int] = ()) -> None:
+    def add(self, blob: Blob, fetched: Collection[int] = (), bases: Collection[int] = ()) -> None:
         """Makes `blob` the newest. Small versions stay while there is room; of large ones those
-        that are being `fetched`, so that a slow line ends what it began. Among those the one that
-        was not asked for longest goes first: a peer that asks and does not read holds no place for
-        long."""
+        that are being `fetched`, so that a slow line ends what it began, and the `bases` of
+        changes. Among those the one that was not asked for longest goes first: a peer that asks and
+        does not read holds no place for long."""
         version, size = blob.announce.version, blob.announce.size
+        needed = {*fetched, *bases}
+        most = max(_KEPT_BASES_BYTES if bases else _KEPT_BYTES, _KEPT_FETCHED * size)
         self._blobs.pop(version, None)
-        others = sorted(self._blobs, key=lambda other: other in fetched)
+        others = sorted(self._blobs, key=lambda other: other in needed)
         self._blobs[version] = blob
         for other in others:
-            most = max(_KEPT_BYTES, (_KEPT_FETCHED if other in fetched else 1) * size)
-            if self.nbytes <= most and len(self._blobs) <= _KEPT:
+            room = most if other in needed else max(_KEPT_BYTES, size)
+            held = sum(one.announce.size for one in self._blobs.values())
+            if held <= room and len(self._blobs) <= _KEPT:
                 return
             del self._blobs[other]
 
@@ -104,6 +116,21 @@ class KeptVersions:
             return []
         self._blobs[get.version] = blob
         return blob.chunks(get)
+
+    def changes(self, chunk: Chunk, base: int) -> tuple[Delta, bytes] | None:
+        """Returns what changed in a chunk since version `base`; None where that is not here, or
+        nearly as much as the chunk."""
+        now, before = self._blobs.get(chunk.version), self._blobs.get(base)
+        if now is None or before is None or not before.fits(now.announce):
+            return None
+        part, old = now.part(chunk.index), before.part(chunk.index)
+        packed = self._packed.get(
+            (now.announce.digest, before.announce.digest, chunk.index),
+            lambda: deltas.pack(part, old),
+        )
+        if len(packed) > _WORTH * len(part):
+            return None
+        return Delta(chunk.version, chunk.index, base), packed
 
     def indexes(self, get: Get) -> range:
         """Returns the indexes of the chunks that answer a Get."""

@@ -5,8 +5,8 @@ from collections import deque
 import xxhash
 
 from headrace.broker.protocol.fields import MAX_VERSION
-from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
-from headrace.broker.weights import blobs
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta
+from headrace.broker.weights import blobs, deltas
 from headrace.broker.weights.blobs import Blob, count, newest
 
 # Small versions that are asked for at a time: far fewer than a holder keeps.
@@ -26,6 +26,9 @@ class WeightFetch:
     def __init__(self) -> None:
         self.version = -1  # of the newest whole blob
         self.refused = 0  # chunks and bodies whose hash was wrong
+        self.by_changes = False  # ask for what changed since the version that is here
+        # That version, and those before whose changes are on their way; empty unless asked for.
+        self._bases: dict[int, Blob] = {}
         self._current: Announce | None = None
         # Asked for behind it, older first: one chunk each, and together no more than a large one.
         self._behind: deque[Announce] = deque()
@@ -61,7 +64,7 @@ class WeightFetch:
             return self._begin(announce)
         if self._fits_behind(current, announce):
             self._behind.append(announce)
-            return [Get(announce.version, 0, 1)]
+            return [self._get(announce, 0, 1)]
         self._next = newest([announce, *filter(None, [self._next])])
         return []
 
@@ -77,7 +80,7 @@ class WeightFetch:
         if not 0 <= chunk.index < count(current):
             self.refused += 1
             return None, []
-        if not self._store(current, chunk.index, body):
+        if not self._store(current, chunk.index, self._unpacked(current, chunk, body)):
             self.refused += 1
             return None, self._once_more(chunk)
         self._moved = True
@@ -121,6 +124,7 @@ class WeightFetch:
         """Begins with another broker, at this version: drops what was half here. If it begins below
         us (broker and learner both came back from older state) its weights are the newer ones."""
         self._current = self._next = None
+        self._bases.clear()
         self._behind.clear()
         self._patience = _PATIENCE[0]
         if version < self.version:
@@ -182,7 +186,38 @@ class WeightFetch:
             return []
         lo = self._asked
         self._asked = min(count(announce), lo + blobs.WINDOW)
-        return [Get(announce.version, lo, self._asked)]
+        return [self._get(announce, lo, self._asked)]
+
+    def _get(self, announce: Announce, lo: int, hi: int) -> Get:
+        """Asks for chunks; for their changes where the version that is here has such chunks."""
+        base = self._bases.get(self.version)
+        if not self.by_changes or base is None or not base.fits(announce):
+            return Get(announce.version, lo, hi)
+        return GetDelta(announce.version, lo, hi, self.version)
+
+    def _unpacked(self, announce: Announce, chunk: Chunk, body: Buffer) -> Buffer:
+        """Returns the bytes of a chunk, also of one that came as changes; none if those are of a
+        version that is not here."""
+        if not isinstance(chunk, Delta):
+            return body
+        base = self._bases.get(chunk.base)
+        if base is None or not base.fits(announce):
+            return b""
+        try:
+            return deltas.unpack(body, base.part(chunk.index))
+        except deltas.NotPacked:
+            return b""
+
+    def _keep_base(self, blob: Blob) -> None:
+        """Keeps a version for changes that are asked for; of small ones also those before, of which
+        changes are on their way."""
+        if not self.by_changes:
+            self._bases.clear()
+            return
+        self._bases[blob.announce.version] = blob
+        size = blob.announce.size
+        while len(self._bases) > _AT_ONCE + 1 or len(self._bases) * size > blobs.CHUNK_BYTES + size:
+            del self._bases[next(iter(self._bases))]
 
     def _once_more(self, chunk: Chunk) -> list[Get]:
         """Asks for a wrong chunk again, at once but only once a beat: from a holder whose copy is
@@ -208,7 +243,9 @@ class WeightFetch:
             return None
         self.version = announce.version
         body, self._body = self._body, bytearray()  # it belongs to the caller that takes the blob
-        return Blob(announce, memoryview(body))
+        blob = Blob(announce, memoryview(body))
+        self._keep_base(blob)
+        return blob
 
 
 def _sane(announce: Announce) -> bool:

@@ -26,6 +26,9 @@ from headrace.broker.weights.shelf_reader import POLL_EVERY_S, ShelfReader
 
 log = logging.getLogger(__name__)
 
+# From here on only what changed is asked for: seconds that a version takes to come, or would take.
+_SLOW_S = 0.1
+
 
 class Subscriber:
     """Gets the run and its weights for the Peer of a sampler, an evaluator or a relay.
@@ -43,6 +46,7 @@ class Subscriber:
         self._fetch = WeightFetch()
         self._shelf_reader = ShelfReader(shelf) if shelf is not None else None
         self._broker = 0  # incarnation we spoke with last
+        self._since, self._arrived = 0.0, 0  # of the version that comes in: asked for, bytes so far
 
     @property
     def fetching(self) -> bool:
@@ -93,11 +97,14 @@ class Subscriber:
                 self._noted = newest([message, *filter(None, [self._noted])])
             case Announce():
                 if not self._waits_for_shelf(message):
-                    self._ask(self._fetch.on_announce(message))
+                    self._begin(message)
             case Chunk() if buffers:
+                self._arrived += len(buffers[0])
                 blob, more = self._fetch.on_chunk(message, buffers[0])
                 self._ask(more)
                 self.blob = blob or self.blob
+                if blob is not None:
+                    self._measure(blob.announce.size)
                 if blob is not None and self._shelf_reader is not None:
                     self._shelf_reader.received(blob.announce.version)
 
@@ -112,7 +119,7 @@ class Subscriber:
                 self._ask(self._fetch.skip_to(blob.announce.version))
                 news.set()
             if missing is not None:
-                self._ask(self._fetch.on_announce(missing))
+                self._begin(missing)
             await asyncio.sleep(POLL_EVERY_S)
 
     def beat(self) -> None:
@@ -126,6 +133,18 @@ class Subscriber:
             and self._shelf_reader is not None
             and self._shelf_reader.announced(announce, time.monotonic())
         )
+
+    def _begin(self, announce: Announce) -> None:
+        if not self._fetch.busy:
+            self._since, self._arrived = time.monotonic(), 0
+        self._ask(self._fetch.on_announce(announce))
+
+    def _measure(self, size: int) -> None:
+        """Decides by the version that came whether the line is slow."""
+        now = time.monotonic()
+        whole_s = (now - self._since) * size / max(1, self._arrived)
+        self._fetch.by_changes = whole_s > _SLOW_S
+        self._since, self._arrived = now, 0
 
     def _ask(self, gets: Sequence[Get]) -> None:
         for get in gets:

@@ -11,6 +11,7 @@ from headrace.broker.protocol.messages import (
     Bundle,
     Chunk,
     Deliver,
+    Delta,
     Message,
     Open,
     Payload,
@@ -26,7 +27,7 @@ from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK, UnsentBytes
 from headrace.broker.transport.mailbox import Mailbox
 
 _MOST_WORDS = 1000
-_BULK = (Chunk, Deliver, Open, Piece)
+_BULK = (Chunk, Delta, Deliver, Open, Piece)
 
 
 class Replies:

@@ -34,6 +34,7 @@ class Peer:
     acting: int = -1  # actor, evaluator: version it proved to act with
     fetching: int = -1  # version that it asked for last and does not act with yet; -1 = none
     wanted_chunks: dict[int, None] = field(default_factory=dict)  # of it, to be sent in order
+    base: int = -1  # version that it has, where it asks for changes; -1 = for whole chunks
     protocol: int = PROTOCOL  # that it speaks
     user: str = ""  # "role:name" of its key; "" = there are no keys
     budget: ConnectionBudget = field(default_factory=ConnectionBudget)

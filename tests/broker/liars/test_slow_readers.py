@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from headrace.broker.protocol import messages
-from headrace.broker.protocol.messages import Announce, Chunk, Get, Mark, Open, Payload, Piece
+from headrace.broker.protocol.messages import (
+    Acting,
+    Announce,
+    Chunk,
+    Delta,
+    Get,
+    GetDelta,
+    Mark,
+    Open,
+    Payload,
+    Piece,
+)
 from headrace.broker.transport.bulk import reassembly
 from headrace.broker.transport.bulk.reassembly import Reassembly
 from headrace.broker.transport.bulk.unsent_bytes import MOST_BULK
@@ -167,3 +178,30 @@ def test_who_reads_numbers_gets_no_weights(route: bytes) -> None:
     one.hears(route, Get(1, 0, 64))
     assert one.errors["unexpected"] == 1
     assert not [m for m, _ in one.reads(route) if isinstance(m, Chunk)]
+
+
+def test_who_asks_for_changes_gets_them_and_what_it_has_is_kept_for_that() -> None:
+    one = Lines()
+    one.publishes(1)
+    announced = one.publishes(2)
+    one.hears(E, GetDelta(2, 0, 40, 1))
+    one.hears(F, Get(2, 0, 40))
+    kinds = [type(message) for message, _ in one.reads(E)]
+    assert kinds.count(Delta) == 32 and kinds.count(Chunk) == 0
+    kinds = [type(message) for message, _ in one.reads(F)]
+    assert kinds.count(Delta) == 0 and kinds.count(Chunk) == 32
+    one.hears(E, Acting(2, announced.digest))
+    for version in (3, 4, 5, 6):
+        one.publishes(version)
+    one.hears(E, GetDelta(6, 0, 40, 2))
+    kinds = [type(message) for message, _ in one.reads(E)]
+    assert kinds.count(Delta) == 32 and kinds.count(Chunk) == 0
+
+
+@pytest.mark.parametrize("base", [0, 99, 1 << 35])
+def test_changes_of_what_the_broker_does_not_have_come_whole(base: int) -> None:
+    one = Lines()
+    one.publishes(1)
+    one.hears(E, GetDelta(1, 0, 40, base))
+    kinds = [type(message) for message, _ in one.reads(E)]
+    assert kinds.count(Chunk) == 32 and kinds.count(Delta) == 0

@@ -62,6 +62,8 @@ MESSAGES: tuple[Message, ...] = (
     messages.Bundle(
         ((2**53, (messages.MAX_BUFFER_BYTES,) * (messages.MAX_BUFFERS + 2)), (1, ())) * 20
     ),
+    messages.GetDelta(9, 0, 8, 7),
+    messages.Delta(9, 7, 7),
 )
 # The broker's room without the messages themselves.
 ROOM = Path(messages.__file__).parents[1]
