@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from headrace.launch.config.run_file import SECTIONS, ConfigError, Run, no_secti
 from headrace.launch.config.starts import run_folder
 from headrace.launch.local.given_objects import GivenObjects
 from headrace.launch.process import last_errors, runtime
+from headrace.launch.process.folder_lock import in_use
 from headrace.launch.sinks.callbacks import Callbacks, StopRun
 from headrace.launch.sinks.caller import Caller
 
@@ -95,7 +97,10 @@ def train(
     if own := given.registered(loaded.env.id):
         typed |= _settings({"env": {"id": own}})
     name = loaded.run.name
-    folder = Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume)
+    taken = partial(in_use, who="train")
+    folder = (
+        Path(out) if out else run_folder(Path("headrace-runs"), name, newest=resume, taken=taken)
+    )
     command = ["train", run, "--out", str(folder)]
     command += [word for setting in typed for word in ("--set", setting)]
     command += ["--resume"] * resume + ["--quiet"] * quiet

@@ -1,6 +1,7 @@
 """Commands that begin a run: train, branch, config, new."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.launch import shared_options as shared
@@ -8,7 +9,7 @@ from headrace.launch.commands.command import Command
 from headrace.launch.config import origins, run_file
 from headrace.launch.config.starts import run_folder
 from headrace.launch.policies import split
-from headrace.launch.process import logs, runtime
+from headrace.launch.process import folder_lock, logs, runtime
 
 # ---- train ---------------------------------------------------------------------------------------
 
@@ -72,13 +73,6 @@ def _train(given: argparse.Namespace) -> int:
             sets.append(f"{key}={value}")
     if split.has_policies(given.run):
         return _train_several(given, sets)
-    name = run_file.load(given.run, sets).run.name
-    out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
-    start = starts.begin(given.run, sets, out, resume=given.resume)
-    if given.debug:
-        from headrace.launch.one_process import debug
-
-        return debug.debug(start, record=given.record, evaluate=bool(given.evaluate))
     options = train.Options(
         quiet=given.quiet,
         evaluate=given.evaluate,
@@ -89,7 +83,33 @@ def _train(given: argparse.Namespace) -> int:
         done=tuple(given.done),
         allow=tuple(given.allow),
     )
-    return train.train(start, options)
+
+    def work(out: Path) -> int:
+        start = starts.begin(given.run, sets, out, resume=given.resume)
+        if given.debug:
+            from headrace.launch.one_process import debug
+
+            return debug.debug(start, record=given.record, evaluate=bool(given.evaluate))
+        return train.train(start, options)
+
+    return _in_own_folder(given, run_file.load(given.run, sets).run.name, work)
+
+
+def _in_own_folder(given: argparse.Namespace, name: str, work: Callable[[Path], int]) -> int:
+    """Works in the folder that was asked for, or in the next one of this name. Of two runs that
+    begin in the same moment the one that finds it taken goes on to the one after it."""
+    while True:
+        out = given.out or run_folder(
+            Path("headrace-runs"),
+            name,
+            newest=given.resume,
+            taken=lambda folder: folder_lock.in_use(folder, "train"),
+        )
+        try:
+            return work(out)
+        except folder_lock.FolderInUseError:
+            if given.out or given.resume:
+                raise
 
 
 def _train_several(given: argparse.Namespace, sets: list[str]) -> int:
@@ -99,10 +119,9 @@ def _train_several(given: argparse.Namespace, sets: list[str]) -> int:
     if given.debug:
         raise run_file.ConfigError("--debug is for a run of one policy; leave it out")
     name = run_file.raw(given.run)[1].get("run", {}).get("name", Path(given.run).stem)
-    out = given.out or run_folder(Path("headrace-runs"), name, newest=given.resume)
     policies = split.split(given.run, sets)
     options = train.Options(given.quiet, given.evaluate, given.record, given.web, given.resume)
-    return train.train(policies, out, options)
+    return _in_own_folder(given, name, lambda out: train.train(policies, out, options))
 
 
 TRAIN = Command("everything on this machine, until solved", _train_arguments, _train)

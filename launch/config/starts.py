@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,15 +79,17 @@ class Start:
         return "\n".join(f"# {line}" for line in said)
 
 
-def run_folder(parent: Path, name: str, *, newest: bool) -> Path:
-    """Returns a run's default folder: the first of NAME, NAME-2, NAME-3 .. that holds no run yet,
-    or, for `newest`, the one trained last."""
+def run_folder(
+    parent: Path, name: str, *, newest: bool, taken: Callable[[Path], bool] = lambda _: False
+) -> Path:
+    """Returns a run's default folder: the first of NAME, NAME-2, NAME-3 .. that holds no run yet
+    and is not taken by one that begins, or, for `newest`, the one trained last."""
     if newest:
         numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
         there = [folder for folder in parent.glob("*") if numbered.fullmatch(folder.name)]
         return max((f for f in there if _trained_at(f)), key=_trained_at, default=parent / name)
     folders = (parent / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
-    return next(folder for folder in folders if not (folder / "checkpoints").exists())
+    return next(f for f in folders if not ((f / "checkpoints").exists() or taken(f)))
 
 
 def policy_folders(out: Path) -> list[Path]:

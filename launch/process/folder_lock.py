@@ -28,6 +28,22 @@ class FolderLockError(run_file.ConfigError):
     """Says, in one line, that the folder is in use or cannot be written into."""
 
 
+class FolderInUseError(FolderLockError):
+    """Says who is at work in the folder."""
+
+
+def in_use(out: Path, who: str) -> bool:
+    """Tells whether another process works in the folder as its `who`."""
+    try:
+        descriptor = os.open(out / f".{who}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False  # nobody ever did
+    try:
+        return not _lock_within(descriptor, 0.0)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def lock_folder(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iterator[None]:
     """Locks the folder for this process as its `who` (learner, evaluator, train), or raises
@@ -42,7 +58,7 @@ def lock_folder(out: Path, who: str, *, patience_s: float = _PATIENCE_S) -> Iter
         ) from error
     try:
         if not _lock_within(descriptor, patience_s):
-            raise FolderLockError(
+            raise FolderInUseError(
                 f"{out} is in use: {_owner(descriptor, who)} is at work in it;"
                 " stop that one, or choose another folder with --out"
             )

@@ -216,6 +216,9 @@ def test_resume_continues_what_was_trained_last(tmp_path: Path) -> None:
     (tmp_path / "cartpole-4" / "checkpoints").mkdir(parents=True)
     assert run_folder(tmp_path, "cartpole", newest=True) == first
     assert run_folder(tmp_path, "cartpole", newest=False) == tmp_path / "cartpole-3"
+    begins = tmp_path / "cartpole-3"
+    found = run_folder(tmp_path, "cartpole", newest=False, taken=lambda folder: folder == begins)
+    assert found == tmp_path / "cartpole-5"
 
 
 def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:

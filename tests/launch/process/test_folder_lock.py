@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.process.folder_lock import FolderLockError, lock_folder
+from headrace.launch.process.folder_lock import FolderLockError, in_use, lock_folder
 
 HOLDS = """
 import os, sys, time
@@ -51,7 +51,9 @@ def another(out: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.processes
 def test_one_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
+    assert not in_use(out, "learner-0")
     with another(out) as there:
+        assert in_use(out, "learner-0") and not in_use(out, "train")
         with (
             pytest.raises(FolderLockError) as raised,
             lock_folder(out, "learner-0", patience_s=0.0),

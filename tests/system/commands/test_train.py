@@ -212,6 +212,18 @@ def test_resume_needs_something_to_resume(place: Place) -> None:
     assert not place.out.exists()
 
 
+def test_runs_that_begin_together_have_folders_of_their_own(place: Place) -> None:
+    """As two seeds do that are started side by side."""
+    words = ("train", place.run, "--no-evaluate", "--quiet", "--stop-steps", "500", "--actors", "1")
+    started = [place.headrace(*words, "--seed", str(seed)) for seed in (1, 2, 3)]
+    for train in started:
+        assert train.ends() == 0, train.text()
+    runs = place.folder / "headrace-runs"
+    assert sorted(folder.name for folder in runs.iterdir()) == ["small", "small-2", "small-3"]
+    seeds = {run_file.load(str(folder / "run.toml")).run.seed for folder in runs.iterdir()}
+    assert seeds == {1, 2, 3}
+
+
 def test_a_time_limit(place: Place) -> None:
     train = place.train("--stop-seconds", "4", "--stop-return", "499", "--quiet")
     assert train.ends() == 3
