@@ -174,11 +174,11 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
     entropy_coef: Annotated[Schedule, Meta(description="weight of the entropy bonus")] = 0.01
     normalise_advantages: Annotated[
-        bool | Literal["running", "auto"],
+        bool | Literal["running"],
         Meta(
             description="true: zero mean, unit variance over the whole batch, all ranks; running:"
-            " impala, appo: divided by the root of their running mean square; auto: running where"
-            " the action is choices, true where numbers are among them"
+            " impala, appo: divided by the root of their running mean square; where actions are"
+            " numbers, a mean below 0 is taken away first"
         ),
     ] = False
     clip: Annotated[

@@ -95,7 +95,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.max_lag": 2,
         **_EVERY,
         # A batch is a few episodes at one time: better or worse than was expected as a whole.
-        "algorithm.normalise_advantages": "auto",
+        "algorithm.normalise_advantages": "running",
         "algorithm.entropy_coef": 0.003,
         # Wide for a choice; a density, whose deviation shrinks, may move by 1.8 or 1/1.8.
         "algorithm.drift_limit": 0.45,
@@ -112,7 +112,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": 1,
         "pacing.max_lag": 2,
         **_EVERY,
-        "algorithm.normalise_advantages": "auto",
+        "algorithm.normalise_advantages": "running",
         "algorithm.entropy_coef": 0.001,
         "algorithm.drift_limit": 0.2,
         "algorithm.replay_share": 0.75,

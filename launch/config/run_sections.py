@@ -188,10 +188,9 @@ def check(run: Run) -> None:
             raise ConfigError(f"{place}: {fault}")
     if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
         raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
-    how = run.algorithm.normalise_advantages
-    if run.algorithm.name == "ppo" and how in ("running", "auto"):
+    if run.algorithm.name == "ppo" and run.algorithm.normalise_advantages == "running":
         raise ConfigError(
-            f'algorithm.normalise_advantages = "{how}" is for impala and appo; ppo normalises over'
+            'algorithm.normalise_advantages = "running" is for impala and appo; ppo normalises over'
             " its whole batch: true, or false"
         )
     if run.algorithm.kl_target and not run.algorithm.kl_coef:

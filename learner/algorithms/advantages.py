@@ -3,8 +3,9 @@
 A small batch of few episodes has one thing in common: all of it may be better or worse than was
 expected. Subtracting its mean takes away just that, and dividing by its own deviation gives the
 noise of a batch in which nothing happens the weight of one in which much does. So a running scale
-takes no mean, and moves by a hundredth in each optimiser step. Where actions are numbers it is no
-clear gain: docs/benchmarks.md has the figures.
+takes no mean, and moves by a hundredth in each optimiser step. Only where actions are numbers a
+mean below 0 is taken away: a batch that was worse throughout would drive the density away from all
+that was played, so the deviations up, without an end. docs/benchmarks.md has the figures.
 """
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from headrace.learner.algorithms.loss_inputs import LossInputs, LossNorm
 from headrace.learner.config import AlgorithmConfig
-from headrace.learner.models.distribution import Distribution
 from headrace.learner.models.normalise import moments
 
 _EPS = 1e-8
@@ -24,20 +24,31 @@ SQUARE = "advantage_square"
 def scaled(given: LossInputs, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns advantages in the losses' units, and their mean square where it is kept."""
     how = given.config.normalise_advantages
-    if keeps_square(given.config, given.distribution):
-        part = (advantages.double() * given.live).square().sum() * given.norm.scale
+    if keeps_square(given.config):
+        part = _mean((advantages.double() * given.live).square(), given.norm)
         known = given.coefs.advantage_square
-        square = given.norm.reduce(part.clone()) / given.norm.world if known is None else known
+        square = _over_ranks(part, given.norm) if known is None else known
+        if given.distribution.density:
+            mean = _over_ranks(_mean(advantages.double() * given.live, given.norm), given.norm)
+            advantages = advantages - mean.clamp(max=0.0).to(advantages.dtype)
         return advantages / (square**0.5 + _EPS), {SQUARE: part}
     if how:
         return normalised(advantages, given.live, given.norm), {}
     return advantages / given.coefs.std, {}
 
 
-def keeps_square(config: AlgorithmConfig, distribution: Distribution) -> bool:
+def keeps_square(config: AlgorithmConfig) -> bool:
     """Tells whether the advantages' running mean square is their unit."""
-    how = config.normalise_advantages
-    return how == "running" or (how == "auto" and not distribution.density)
+    return config.normalise_advantages == "running"
+
+
+def _mean(of: Tensor, norm: LossNorm) -> Tensor:
+    """Returns the part of a rank in a mean over live steps; its mean over ranks is the mean."""
+    return of.sum() * norm.scale
+
+
+def _over_ranks(part: Tensor, norm: LossNorm) -> Tensor:
+    return norm.reduce(part.clone()) / norm.world
 
 
 def normalised(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:

@@ -62,7 +62,7 @@ class DeviceSteps:
         self._names: list[str] = []
         # The running mean square of the advantages; None = not kept, or of no step yet.
         self._square = _tensor_of(parts.progress.advantage_square, parts.device)
-        kept = keeps_square(parts.algorithm, parts.model.distribution)
+        kept = keeps_square(parts.algorithm)
         self._step = Graph(
             self._run_step, capture=cuda, ready=lambda: not kept or self._square is not None
         )

@@ -149,7 +149,6 @@ class TestSet:
             "algorithm.clip: its steps are [9, 0]; they must rise from pair to pair",
         ),
         ("[algorithm]\nname = 'ppo'\nnormalise_advantages = 'running'", "is for impala and appo"),
-        ("[algorithm]\nname = 'ppo'\nnormalise_advantages = 'auto'", "is for impala and appo"),
         ("[algorithm]\nkl_target = 0.01", "algorithm.kl_coef, which is 0; set it to 1.0"),
         (
             "[algorithm]\nname = 'ppo'\nminibatches = 9\n[unroll]\nlength = 2\nenvs = 2\n"

@@ -466,24 +466,25 @@ def test_advantages_by_their_running_mean_square(name: str) -> None:
         assert float(loss.stats["advantage_square"]) == square
 
 
-def test_auto_is_running_for_choices_and_the_whole_batch_for_numbers() -> None:
+@pytest.mark.parametrize("mean", [-3.0, 3.0])
+def test_where_actions_are_numbers_a_mean_below_0_is_taken_away(mean: float) -> None:
     output, _, batch = make_batch(4)
     given = LossInputs(
-        config=config("impala", normalise_advantages="auto"),
-        coefs=Coefficients(0.2, 0.0, 0.0),
+        config=config("impala", normalise_advantages="running"),
+        coefs=Coefficients(0.2, 0.0, 0.0, advantage_square=4.0),
         distribution=distribution_of(discrete(3)),
         output=output,
         batch=batch,
         norm=LossNorm(steps=live_steps(batch)),
     )
     numbers = distribution_of(Action((Part((), "float32", (1,), low=(-9.0,), high=(9.0,)),)))
-    advantages = torch.randn(batch.reward.shape)
-    running, told = scaled(given, advantages)
-    whole, nothing = scaled(replace(given, distribution=numbers), advantages)
-    assert [*told] == ["advantage_square"] and not nothing
-    assert torch.equal(whole, normalised(advantages, given.live, given.norm))
-    root = told["advantage_square"].sqrt()
-    torch.testing.assert_close(running, (advantages / root).float(), check_dtype=False)
+    advantages = torch.randn(batch.reward.shape) + mean
+    choices, told = scaled(given, advantages)
+    density, same = scaled(replace(given, distribution=numbers), advantages)
+    torch.testing.assert_close(choices, advantages / 2.0)
+    found = (advantages * given.live).sum() / given.live.sum()
+    torch.testing.assert_close(density, (advantages - found.clamp(max=0.0)) / 2.0)
+    assert same == told and abs(float(found) - mean) < 2.0
 
 
 def test_the_running_mean_square_is_a_mean_at_first_and_forgets_then() -> None:
