@@ -14,7 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.launch.bench.gates.learning_gates import GATES, Gate
 
@@ -23,14 +23,20 @@ PAGE, CURVES, PICTURE = DOCS / "zoo.md", DOCS / "zoo.csv", DOCS / "pictures" / "
 ALGORITHMS = ("ppo", "appo", "impala")
 _COLUMNS = ("run", "env", "algorithm", "seed", "solved", "steps", "mean_return")
 BARE = "bare"
-# What PPO of Stable-Baselines3 reaches with the settings of its zoo: one agent, likeliest actions,
-# after a million steps of the version before (Hopper-v3 and so on); docs/benchmarks.md says where.
-REFERENCES = {
-    "HalfCheetah-v5": 5819,
-    "Hopper-v5": 2410,
-    "Walker2d-v5": 3479,
-    "Ant-v5": 1327,
-    "Swimmer-v5": 282,
+# By environment: the shipped run that is tuned for it, and what PPO of Stable-Baselines3 reaches in
+# a million steps. MuJoCo: by the settings of its zoo, one agent, likeliest actions, in the version
+# before (Hopper-v3 and so on). MinAtar: measured here. docs/benchmarks.md says how and where from.
+TUNED = {
+    "HalfCheetah-v5": ("halfcheetah", 5819),
+    "Hopper-v5": ("halfcheetah", 2410),
+    "Walker2d-v5": ("halfcheetah", 3479),
+    "Ant-v5": ("halfcheetah", 1327),
+    "Swimmer-v5": ("halfcheetah", 282),
+    "MinAtar/Asterix-v1": ("minatar", 1.9),
+    "MinAtar/Breakout-v1": ("minatar", 5.1),
+    "MinAtar/Freeway-v1": ("minatar", 29.1),
+    "MinAtar/Seaquest-v1": ("minatar", 1.4),
+    "MinAtar/SpaceInvaders-v1": ("minatar", 26.9),
 }
 _POINTS = 40  # of a curve
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -73,16 +79,22 @@ def read_folder(folder: Path) -> Run:
     """Returns the run of a folder, its curve thinned."""
     used = tomllib.loads((folder / "run.toml").read_text())
     summary = json.loads((folder / "summary.json").read_text())
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    whole = [
-        (line["trained_steps"], round(line["mean_return"], 3))
-        for line in lines
-        if line.get("mean_return") is not None
-    ]
+    whole = list(_curve(folder, used["stop"]))
     every = max(1, len(whole) // _POINTS)
     thinned = (*whole[:-1:every], *whole[-1:])
     named = used["env"]["id"], used["algorithm"]["name"], used["run"]["seed"]
     return Run(used["run"]["name"], *named, summary["solved_at_steps"], thinned)
+
+
+def _curve(folder: Path, stop: dict[str, Any]) -> Iterator[tuple[int, float]]:
+    """Yields steps and mean return; of evaluations up to the goal, where they decide."""
+    evaluated = stop["metric"] == "evaluation"
+    name, key = ("evaluations.jsonl", "mean") if evaluated else ("history.jsonl", "mean_return")
+    for line in map(json.loads, (folder / name).read_text().splitlines()):
+        if line.get("trained_steps") and line.get(key) is not None:
+            yield line["trained_steps"], round(line[key], 3)
+            if evaluated and line[key] >= stop["return"]:
+                return
 
 
 def read_curves() -> list[Run]:
@@ -106,7 +118,7 @@ def read_curves() -> list[Run]:
 def write_curves(runs: Sequence[Run]) -> None:
     """Writes the file, in the order of the gates and of the references."""
     order = [(BARE, *gate) for gate in _gates()]
-    order += [("halfcheetah", env, "ppo") for env in REFERENCES]
+    order += [(run, env, "ppo") for env, (run, _) in TUNED.items()]
     with CURVES.open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(_COLUMNS)
@@ -141,15 +153,17 @@ def table(runs: Sequence[Run]) -> str:
 def tuned_table(runs: Sequence[Run]) -> str:
     """Returns the table of tuned runs in Markdown: the mean return at the end, by seed."""
     lines = ["| environment | run, steps | seeds 1, 2, 3 | reference |", "|---|---|---|---|"]
-    for env, reference in REFERENCES.items():
-        of_env = [run for run in runs if run.env == env and run.run != BARE]
+    for env, (name, reference) in TUNED.items():
+        of_env = [run for run in runs if run[:2] == (name, env)]
         if of_env:
             steps = max(run.curve[-1][0] for run in of_env)
-            ends = ", ".join(f"{run.curve[-1][1]:,.0f}" for run in of_env)
-            lines.append(
-                f"| `{env}` | `{of_env[0].run}`, {steps // 1000:,}k | {ends} | {reference:,} |"
-            )
+            ends = ", ".join(_end(run.curve[-1][1]) for run in of_env)
+            lines.append(f"| `{env}` | `{name}`, {steps // 1000:,}k | {ends} | {reference:,} |")
     return "\n".join((*lines, ""))
+
+
+def _end(mean: float) -> str:
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.1f}"
 
 
 def _cell(runs: Sequence[Run]) -> str:
@@ -170,13 +184,13 @@ def _cell(runs: Sequence[Run]) -> str:
 
 def drawn(runs: Sequence[Run]) -> str:
     """Returns the curves as SVG, a panel for each environment."""
-    envs = [
-        env
-        for env in dict.fromkeys((*(env for env, _ in _gates()), *REFERENCES))
-        if any(run.env == env for run in runs)
-    ]
-    height = 30 + (_HEIGHT + 50) * -(-len(envs) // _ACROSS)
-    words = html.escape(f"Mean return by trained steps of {', '.join(envs)}")
+    panels = {
+        f"{env}, {name}" if name != BARE else env: (goal, found)
+        for name, env, goal in _panels()
+        if (found := [run for run in runs if run[:2] == (name, env)])
+    }
+    height = 30 + (_HEIGHT + 50) * -(-len(panels) // _ACROSS)
+    words = html.escape(f"Mean return by trained steps of {'; '.join(panels)}")
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img"'
         f' aria-label="{words}">',
@@ -187,16 +201,23 @@ def drawn(runs: Sequence[Run]) -> str:
         parts.append(
             f'<path class="{name}" d="M{x} 12h24"/><text x="{x + 30}" y="16">{name}</text>'
         )
-    for place, env in enumerate(envs):
+    for place, (title, (goal, found)) in enumerate(panels.items()):
         down, across = divmod(place, _ACROSS)
-        of_one = [run for run in runs if run.env == env]
-        parts += _panel(env, of_one, across * (_PANEL + 30), 60 + down * (_HEIGHT + 50))
+        left, top = across * (_PANEL + 30), 60 + down * (_HEIGHT + 50)
+        parts += _panel(title, goal, found, left, top)
     return "\n".join((*parts, "</svg>", ""))
 
 
-def _panel(env: str, runs: Sequence[Run], left: int, top: int) -> Iterator[str]:
+def _panels() -> Iterator[tuple[str, str, float]]:
+    """Yields run, environment and goal of each panel."""
+    for env in dict.fromkeys(env for env, _ in _gates()):
+        yield BARE, env, gate_of(env, "ppo").goal
+    for env, (name, reference) in TUNED.items():
+        yield name, env, reference
+
+
+def _panel(title: str, goal: float, runs: Sequence[Run], left: int, top: int) -> Iterator[str]:
     """Yields an environment's curves; the dashed line is the goal."""
-    goal = REFERENCES.get(env) or gate_of(env, "ppo").goal
     numbers = [goal, *(mean for run in runs for _, mean in run.curve)]
     low, high = min(numbers), max(numbers)
     last = max(run.curve[-1][0] for run in runs)
@@ -204,7 +225,7 @@ def _panel(env: str, runs: Sequence[Run], left: int, top: int) -> Iterator[str]:
     def y(mean: float) -> float:
         return top + _HEIGHT * (1 - (mean - low) / (high - low))
 
-    yield f'<text x="{left}" y="{top - 10}">{html.escape(env.rpartition(":")[2])}</text>'
+    yield f'<text x="{left}" y="{top - 10}">{html.escape(title.rpartition(":")[2])}</text>'
     right = f'x="{left + _PANEL}" y="{top - 10}" text-anchor="end"'
     yield f'<text class="quiet" {right}>{last // 1000}k steps</text>'
     yield f'<path class="goal" d="M{left} {y(goal):.1f}h{_PANEL}"/>'

@@ -1,6 +1,7 @@
 """Environments of uneven speed: ours while learning, gymnasium's vector environment, the ideal.
 
-And what it costs that all of them supply alike, and whether a policy learns what is slow to sample.
+And what it costs that all of them supply alike, whether a policy learns what is slow to sample, and
+whether as many more CPUs give as many more steps.
 """
 
 import time
@@ -14,6 +15,7 @@ from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import mask_of, spaces_of
 from headrace.actors.envs.make import make_env
+from headrace.actors.envs.toys import sleepers
 from headrace.launch.bench import ideal as ideals
 from headrace.launch.bench import output
 from headrace.launch.bench.train_command import train
@@ -25,6 +27,9 @@ RUNS = ("lockstep-tail", "lockstep-normal", "lockstep-busy")
 # Of 16 environments every fourth takes 100 ms for a step, the others 1 ms.
 _QUICK_S, _SLOW_S, _ENVS = 0.001, 0.1, 16
 _BALANCES = {"speed": 12 / _QUICK_S + 4 / _SLOW_S, "environments": _ENVS / _SLOW_S}  # and the ideal
+# Environments of lockstep-tail, each as much as one CPU steps, and how many times as long all of it
+# lasts: what acts and learns has two cores here, where the CPUs would have their own.
+_CPUS, _A_SAMPLER, _SLOWER = (24, 96, 384), 24, 16.0
 _WAYS: dict[str, tuple[str, ...]] = {
     "speed": (),
     "environments": ("pacing.balance=environments",),
@@ -105,6 +110,36 @@ def balance(*, seconds: float = 60.0, seeds: Sequence[int] = (1, 2, 3, 4, 5)) ->
         figures[f"learnt_{way}"] = {name: [one[name] for one in found] for name in told}
         output.parameters(way=way, **figures[f"learnt_{way}"])
     output.result("balance", figures)
+    return figures
+
+
+def cpus(*, seconds: float = 60.0) -> list[dict[str, Any]]:
+    """Measures steps a second, sampled and trained, by 24, 96 and 384 environments that step beside
+    each other, beside what they could give and what they would in lock-step."""
+    output.parameters(cpus=list(_CPUS), a_sampler=_A_SAMPLER, slower=_SLOWER, seconds=seconds)
+    rng, figures = np.random.default_rng(0), []
+    for count in _CPUS:
+        sets = (
+            f"env.kwargs={{kind = 'tail', slower = {_SLOWER}}}",
+            f"actor.count={count // _A_SAMPLER}",
+            f"pacing.batch_unrolls={count}",
+        )
+        run = run_file.load("lockstep-tail", sets)
+        ideal = count / sleepers.mean_step_s(run.env.kwargs)
+        slowest = sleepers.drawn_steps_s(run.env.kwargs, (2000, count), rng).max(axis=1).mean()
+        summary = train("lockstep-tail", ["--stop-seconds", str(seconds)], sets)
+        figures.append(
+            {
+                "cpus": count,
+                "ideal_per_s": round(ideal, 1),
+                "sampled_per_s": summary["steps_per_s"],
+                "trained_per_s": summary["trained_steps_per_s"],
+                "fraction": round(summary["steps_per_s"] / ideal, 4),
+                "lock_step_fraction": round(count / float(slowest) / ideal, 4),
+            }
+        )
+        output.parameters(**figures[-1])
+    output.result("cpus", {"slower": _SLOWER, "seconds": seconds, "cpus": figures})
     return figures
 
 

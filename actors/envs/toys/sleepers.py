@@ -24,8 +24,8 @@ RESET_S = {"tail": 0.0, "normal": 0.150}
 class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
     """Spends time in every step. busy: burn the thread's own processor time instead of sleeping.
     step_s: every step takes this many seconds; slow_step_s: in one instance of four, by its first
-    seed, this many. crash, stall, die: the probability that a step
-    raises, hangs, or ends the process."""
+    seed, this many. slower: all of it lasts so many times as long. crash, stall, die: the
+    probability that a step raises, hangs, or ends the process."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         busy: bool = False,
         step_s: float | None = None,
         slow_step_s: float | None = None,
+        slower: float = 1.0,
         crash: float = 0.0,
         stall: float = 0.0,
         die: float = 0.0,
@@ -42,7 +43,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         self.observation_space = Box(-1, 1, (4,), np.float32)
         self.action_space = Discrete(2)
         self._kind, self._busy, self._step_s = kind, busy, step_s
-        self._slow_step_s = slow_step_s
+        self._slow_step_s, self._slower = slow_step_s, slower
         self._crash, self._stall, self._die = crash, stall, die
         self._steps = 0
 
@@ -83,6 +84,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         return drawn if self._step_s is None else self._step_s
 
     def _spend(self, seconds: float) -> None:
+        seconds *= self._slower
         if not self._busy:
             time.sleep(seconds)
             return
@@ -100,7 +102,16 @@ def mean_step_s(kwargs: Mapping[str, Any]) -> float:
     step_s = kwargs.get("step_s")
     if step_s is None:
         step_s = _tail_s() if kind == "tail" else _normal_s()
-    return float(step_s) + RESET_S[kind] / EPISODE
+    seconds = float(step_s) + RESET_S[kind] / EPISODE
+    return seconds * float(kwargs.get("slower", 1.0))
+
+
+def drawn_steps_s(
+    kwargs: Mapping[str, Any], shape: tuple[int, ...], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draws the seconds of steps of kind "tail"."""
+    drawn = np.where(rng.random(shape) < LONG_SHARE, LONG_S, SHORT_S)
+    return drawn * float(kwargs.get("slower", 1.0))
 
 
 def _tail_s() -> float:

@@ -43,6 +43,7 @@ def test_the_means_in_figures() -> None:
     assert sleepers.mean_step_s({}) == pytest.approx(0.97 * 0.003 + 0.03 * 0.1)
     assert sleepers.mean_step_s({"kind": "normal"}) == pytest.approx(0.01004245 + 0.15 / 200)
     assert sleepers.mean_step_s({"step_s": 0.5}) == 0.5
+    assert sleepers.mean_step_s({"step_s": 0.5, "slower": 4.0}) == 2.0
 
 
 def test_the_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +73,11 @@ def test_it_takes_the_time() -> None:
     env.step(0)
     assert time.perf_counter() - began >= 0.02
     assert time.thread_time() - burnt < 0.01
+    slower = made(step_s=0.002, slower=10.0)
+    slower.reset(seed=1)
+    began = time.perf_counter()
+    slower.step(0)
+    assert time.perf_counter() - began >= 0.02
 
 
 def test_busy_burns_the_time_of_its_own_thread() -> None:
