@@ -36,8 +36,8 @@ fast: setup  ## the tests that start no process, within a minute
 # environment says: hundreds of interpreters start here.
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup  ## every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal -m "not alone"; beside=$$?; \
+		$(BIN)/python -m pytest -m alone && exit $$beside
 
 check: setup  ## lint, format and types, nothing is changed
 	$(BIN)/ruff check
