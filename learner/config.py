@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 # A number, or pairs of (trained steps, number): in between it moves in a straight line, before the
 # first and after the last it stands still.
@@ -136,6 +137,10 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return one if self.separate is False else 2 * one
 
 
+# What gamma = "auto" is at least, and at most: between them as far as an episode may go.
+_NEAR, _FAR = 0.99, 0.998
+
+
 class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Sets what the optimiser step minimises, and how often it uses a batch."""
 
@@ -147,7 +152,13 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " stay those of the algorithm; empty = none"
         ),
     ] = ""
-    gamma: Annotated[float, Meta(ge=0, le=1, description="discount")] = 0.99
+    gamma: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | Literal["auto"],
+        Meta(
+            description="discount; auto: 1 - 2 / the most steps of an episode, as the environment"
+            " is registered, from 0.99 to 0.998; 0.99 where it says none"
+        ),
+    ] = 0.99
     reward_scale: Annotated[
         float, Meta(gt=0, description="multiplies rewards in the loss: values near 1 learn fastest")
     ] = 1.0
@@ -234,6 +245,13 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["uniform", "recent"],
         Meta(description="impala: which of them: any, or the newest that were used least"),
     ] = "uniform"
+
+    def settled(self, limit: int) -> "AlgorithmConfig":
+        """Returns these settings with a number for gamma, where episodes have at most `limit`
+        steps; 0 = nobody knows."""
+        if self.gamma != "auto":
+            return self
+        return replace(self, gamma=min(max(_NEAR, 1 - 2 / limit), _FAR) if limit else _NEAR)
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):

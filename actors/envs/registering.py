@@ -1,4 +1,4 @@
-"""Finds the installed package that knows an environment's id."""
+"""Finds the installed package that knows an environment's id, and what is registered of one."""
 
 import contextlib
 import importlib
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from importlib import metadata
 
 import gymnasium
+
+from headrace.actors.config import EnvConfig
 
 
 def package_of(env_id: str) -> str:
@@ -20,6 +22,14 @@ def package_of(env_id: str) -> str:
         if _known(env_id):
             return module
     return ""
+
+
+def episode_limit(config: EnvConfig) -> int:
+    """Returns the most steps of an episode, as the environment is registered; 0 = it says none."""
+    given = config.kwargs.get("max_episode_steps")
+    with contextlib.suppress(gymnasium.error.Error, ImportError):
+        return int(given or gymnasium.spec(config.id).max_episode_steps or 0)
+    return 0
 
 
 def _candidates(env_id: str) -> Iterator[str]:

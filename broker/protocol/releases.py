@@ -42,6 +42,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "algorithm.clip": Added(("learner", *_PLAYERS), values=(str,)),
         "algorithm.entropy_coef": Added(("learner", *_PLAYERS), values=(str,)),
         "algorithm.drift_limit": Added(("learner",), without=0.0),
+        "algorithm.gamma": Added(("learner", *_PLAYERS), values=("auto",)),
         "algorithm.loss": Added(("learner",), without=""),
         "algorithm.normalise_advantages": Added(("learner", *_PLAYERS), values=("running",)),
         "env.agents": Added(("learner", *_PLAYERS), without=[]),

@@ -105,7 +105,7 @@ def _train_s(run: Run, spaces: Spaces) -> float:
         with autocast("cpu", run.learner.precision, model):
             output = model(observed(batch, spaces))
         given = LossInputs(
-            config=run.algorithm,
+            config=run.algorithm.settled(0),
             coefs=Coefficients(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
             distribution=model.distribution,
             output=output,

@@ -80,6 +80,8 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": 2,
         "pacing.max_lag": 0,
         **_EVERY,
+        # Far rewards count where episodes are long: a lander is to land before its limit.
+        "algorithm.gamma": "auto",
         "algorithm.normalise_advantages": True,
         # Ten uses of a batch narrow a policy soon; without it some runs stop short of their goal.
         "algorithm.entropy_coef": 0.01,

@@ -7,6 +7,7 @@ import torch
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
+from headrace.actors.envs.registering import episode_limit
 from headrace.launch.config import shared_run
 from headrace.launch.config.run_file import Run
 from headrace.launch.one_process.lagged_source import LaggedSource
@@ -28,7 +29,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     learner_resume.warm_start(model, run.learner)
     target.load_state_dict(model.state_dict())
     return TrainParts(
-        algorithm=run.algorithm,
+        algorithm=run.algorithm.settled(episode_limit(run.env)),
         config=structs.replace(run.learner, compile=False),  # a debugger stops in its parts
         saving=run.checkpoint,
         goal=learner_resume.goal_of(run.stop),

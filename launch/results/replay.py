@@ -16,6 +16,7 @@ from msgspec import structs
 from torch import Tensor
 
 from headrace.actors.envs.make import probe
+from headrace.actors.envs.registering import episode_limit
 from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
@@ -138,7 +139,7 @@ def _pieces(
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)
     pieces = TrainParts(
-        algorithm=run.algorithm,
+        algorithm=run.algorithm.settled(episode_limit(run.env)),
         config=structs.replace(run.learner, graph=False, compile=False),  # as it was recorded
         saving=CheckpointConfig(every_s=1e9),
         goal=Goal(None, None, None),

@@ -84,7 +84,7 @@ _BARE: Final = {
     "cartpole": ("CartPole-v1", "", 475, 100_000),
     "acrobot": ("Acrobot-v1", "", -85, 1_000_000),
     "lunarlander": ("LunarLander-v3", "Box2D", 242, 1_000_000),
-    "minatar-breakout": ("MinAtar/Breakout-v1", "minatar", 6, 1_000_000),
+    "minatar-breakout": ("MinAtar/Breakout-v1", "minatar", 11, 1_000_000),
     "minigrid-doorkey": ("minigrid:MiniGrid-DoorKey-5x5-v0", "minigrid", 0.95, 300_000),
     "pendulum": ("Pendulum-v1", "", -170, 2_000_000),
     "lunarlander-continuous": ("LunarLanderContinuous-v3", "Box2D", 242, 1_000_000),

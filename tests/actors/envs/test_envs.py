@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 from headrace.actors.config import EnvConfig
 from headrace.actors.envs.convert import EnvError, spaces_of
 from headrace.actors.envs.make import make_env, make_pool, make_vector, probe
+from headrace.actors.envs.registering import episode_limit
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from tests.needs import missing
 
@@ -327,3 +328,20 @@ def test_envpool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_IN_IMAGE", "1")
     line = "install envpool: build the image with --build-arg EXTRAS=envpool"
     assert refusal(POLE).endswith(line)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "limit"),
+    [
+        ("CartPole-v1", {}, 500),
+        ("Pendulum-v1", {}, 200),
+        ("CartPole-v1", {"max_episode_steps": 70}, 70),
+        ("headrace.actors.envs.toys.sleepers:Sleeper", {}, 0),
+        ("no_such_package:Env-v0", {}, 0),
+        ("NoSuchEnv-v7", {}, 0),
+    ],
+)
+def test_the_most_steps_of_an_episode_are_those_of_its_registration(
+    env_id: str, kwargs: dict[str, int], limit: int
+) -> None:
+    assert episode_limit(EnvConfig(id=env_id, kwargs=kwargs)) == limit

@@ -191,7 +191,7 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
     model = build(run.model, spaces, seed=run.run.seed)
     appo = run.algorithm.name == "appo"
     pieces = TrainParts(
-        algorithm=run.algorithm,
+        algorithm=run.algorithm.settled(0),
         config=run.learner,
         saving=run.checkpoint,
         goal=Goal(None, None, None),
