@@ -137,8 +137,8 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return one if self.separate is False else 2 * one
 
 
-# What gamma = "auto" is at least, and at most: between them as far as an episode may go.
-_NEAR, _FAR = 0.99, 0.998
+# What gamma = "auto" is, and where episodes may have so many steps.
+_NEAR, _FAR, _LONG = 0.99, 0.998, 1000
 
 
 class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,8 +155,8 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     gamma: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | Literal["auto"],
         Meta(
-            description="discount; auto: 1 - 2 / the most steps of an episode, as the environment"
-            " is registered, from 0.99 to 0.998; 0.99 where it says none"
+            description="discount; auto: 0.998 where an episode may have 1000 steps or more, as the"
+            " environment is registered, else 0.99"
         ),
     ] = 0.99
     reward_scale: Annotated[
@@ -251,7 +251,7 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         steps; 0 = nobody knows."""
         if self.gamma != "auto":
             return self
-        return replace(self, gamma=min(max(_NEAR, 1 - 2 / limit), _FAR) if limit else _NEAR)
+        return replace(self, gamma=_FAR if limit >= _LONG else _NEAR)
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):

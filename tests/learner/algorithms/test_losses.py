@@ -674,8 +674,7 @@ def test_the_kl_weight_adapts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "gamma"),
-    [(0, 0.99), (50, 0.99), (200, 0.99), (500, 0.996), (1000, 0.998), (9**9, 0.998)],
+    ("limit", "gamma"), [(0, 0.99), (200, 0.99), (999, 0.99), (1000, 0.998), (27_000, 0.998)]
 )
 def test_a_discount_by_the_length_of_episodes(limit: int, gamma: float) -> None:
     assert config("ppo", gamma="auto").settled(limit).gamma == pytest.approx(gamma)
