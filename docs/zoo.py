@@ -32,10 +32,10 @@ TUNED = {
     "Walker2d-v5": ("halfcheetah", 3479),
     "Ant-v5": ("halfcheetah", 1327),
     "Swimmer-v5": ("halfcheetah", 282),
-    "MinAtar/Asterix-v1": ("minatar", 1.9),
-    "MinAtar/Breakout-v1": ("minatar", 5.1),
-    "MinAtar/Freeway-v1": ("minatar", 29.1),
-    "MinAtar/Seaquest-v1": ("minatar", 1.4),
+    "MinAtar/Asterix-v1": ("minatar", 6.0),
+    "MinAtar/Breakout-v1": ("minatar", 10.9),
+    "MinAtar/Freeway-v1": ("minatar", 55.7),
+    "MinAtar/Seaquest-v1": ("minatar", 4.8),
     "MinAtar/SpaceInvaders-v1": ("minatar", 26.9),
 }
 _POINTS = 40  # of a curve
