@@ -13,7 +13,6 @@ import torch
 from msgspec import structs
 
 from headrace.actors.envs.make import probe
-from headrace.actors.envs.registering import episode_limit
 from headrace.broker.errors import DivergedError
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
 from headrace.launch.process import descriptors, folder_lock, logs, runtime
@@ -109,12 +108,8 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return runtime.OK
-        algorithm = run.algorithm.settled(limit := episode_limit(run.env))
-        if algorithm != run.algorithm:
-            known = f"at most {limit} steps" if limit else "no known limit"
-            log.info("algorithm.gamma is %s: episodes have %s", algorithm.gamma, known)
         pieces = TrainParts(
-            algorithm=algorithm,
+            algorithm=parts.algorithm(),
             # What is recorded can be trained again to the same bits, on another machine too.
             config=structs.replace(run.learner, graph=False, compile=False)
             if options.record

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from headrace.actors.envs.registering import episode_limit
 from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.evaluations import HeardEvaluations
 from headrace.broker.peers.learner import LearnerEnd
@@ -21,6 +22,7 @@ from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.batches.recording import Recorder
+from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.ranks import Ranks
@@ -81,6 +83,15 @@ class LearnerParts:
         )
         batches = [empty_batch() for _ in range(run.learner.prefetch + 1)]
         return UnrollReceiver(make_end, batches, layout=layout, recorder=recorder)
+
+    def algorithm(self) -> AlgorithmConfig:
+        """Returns the settings of the algorithm with a number for gamma; says which."""
+        asked, limit = self.run.algorithm, episode_limit(self.run.env)
+        settled = asked.settled(limit)
+        if settled != asked:
+            known = f"at most {limit} steps" if limit else "no known limit"
+            log.info("algorithm.gamma is %s: episodes have %s", settled.gamma, known)
+        return settled
 
     def recorder(self, *, fresh: bool) -> Recorder | None:
         """Returns the recorder, if one is wanted; None for a continued run: a replay needs its
