@@ -36,7 +36,7 @@ TUNED = {
     "MinAtar/Breakout-v1": ("minatar", 10.9),
     "MinAtar/Freeway-v1": ("minatar", 55.7),
     "MinAtar/Seaquest-v1": ("minatar", 4.8),
-    "MinAtar/SpaceInvaders-v1": ("minatar", 26.9),
+    "MinAtar/SpaceInvaders-v1": ("minatar", 40.5),
 }
 _POINTS = 40  # of a curve
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)

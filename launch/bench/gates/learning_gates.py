@@ -135,7 +135,6 @@ GATES: dict[str, Gate] = {
     "acrobot": Gate("acrobot", -100, 500_000),
     "pendulum-appo": Gate("pendulum", -250, 1_000_000),
     "pendulum-ppo": Gate("pendulum-ppo", -250, 1_000_000),
-    "minatar-breakout": Gate("minatar", 15, 1_000_000, long=True, package="minatar"),
     "halfcheetah-ppo": Gate("halfcheetah", 2000, 1_000_000),
     "multi": Gate("multi", 0.95, 300_000),
     "parts": Gate("parts", 0.95, 500_000),
