@@ -113,7 +113,8 @@ def as_one(
 
 
 @pytest.mark.parametrize(
-    ("name", "spaces"), [*((name, SPACES) for name in RUNS), ("ppo", NUMBERS), ("appo", NUMBERS)]
+    ("name", "spaces"),
+    [*((name, SPACES) for name in RUNS), ("ppo", NUMBERS), ("appo", NUMBERS), ("running", NUMBERS)],
 )
 def test_one_function_steps_as_the_parts_do(tmp_path: Path, name: str, spaces: Spaces) -> None:
     found, wanted = (trained(tmp_path / each, name, spaces) for each in ("one", "parts"))
