@@ -96,6 +96,23 @@ class EnvConfig(Struct, frozen=True, forbid_unknown_fields=True):
             description="how the policy's numbers are kept inside a bounded Box: cut, or squashed"
         ),
     ] = "clip"
+    population: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="so many policies of the same network are trained by one"
+            " learner, and play in turn; 0 = the run has one policy",
+        ),
+    ] = 0
+    policy: Annotated[
+        int, Meta(ge=-1, description="of a population: who plays all episodes; -1 = all in turn")
+    ] = -1
+
+    @property
+    def single(self) -> bool:
+        """Tells whether something is put around each environment alone, or set in it."""
+        return bool(self.wrappers or self.settings or self.population)
 
 
 class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -135,18 +135,24 @@ def train(
 
 
 def load_policy(
-    path: str | Path, which: str | int | None = None, *, seed: int | None = None
+    path: str | Path,
+    which: str | int | None = None,
+    *,
+    seed: int | None = None,
+    policy: int | None = None,
 ) -> TrainedPolicy:
     """Loads what a run has learnt: `policy.act(obs) -> (action, state)`.
 
     path: the run's folder. which: "best", "newest", a version, or None = the best where there is
     one. seed: of actions that are drawn, act(..., greedy=False); None = different every time.
+    policy: of a population, which of it.
     Raises ConfigError, which is a ValueError, when nothing can be loaded.
     """
     from headrace.launch.results import loaded_run
 
     with _in_callers_words({}):
         found = loaded_run.load(Path(path), None if which is None else str(which))
+        found = loaded_run.one_policy(found, policy)
     dice = runtime.incarnation() if seed is None else seed
     return TrainedPolicy(loaded_run.policy_of(found, seed=dice), found.spaces)
 

@@ -273,6 +273,13 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     grad_clip_value: Annotated[
         float, Meta(ge=0, description="each gradient stays in +- this, before the norm; 0 = off")
     ] = 0.0
+    spread: Annotated[
+        dict[Literal["lr", "entropy_coef", "clip"], Annotated[float, Meta(ge=1, le=1000)]],
+        Meta(
+            description="of a population: each policy has its own, the run's times a factor that is"
+            " drawn between 1 / this and this, as {lr = 3.0}; empty = all are alike"
+        ),
+    ] = field(default_factory=dict)
     warm_start: Annotated[
         str,
         Meta(

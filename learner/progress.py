@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.learner.batches.env_metrics import EnvMetrics
+from headrace.learner.batches.policy_returns import PolicyReturns
 from headrace.learner.batches.step_ages import StepAges, UnrollAge
 from headrace.learner.batches.unroll_ends import EpisodeEnds
 from headrace.learner.mean_return import LAST, MeanReturn
@@ -19,8 +20,11 @@ _LARGEST_LAG = 10_000
 class Progress:
     """Counts what one run has done; a resumed learner continues the counters."""
 
-    def __init__(self, metrics: Sequence[str] = (), *, episodes: int = 0) -> None:
-        """Begins at 0; `metrics` are those of env.metrics, `episodes` log.episodes."""
+    def __init__(
+        self, metrics: Sequence[str] = (), *, episodes: int = 0, population: int = 0
+    ) -> None:
+        """Begins at 0; `metrics` are those of env.metrics, `episodes` log.episodes, `population`
+        env.population."""
         self.version = 0  # optimiser steps, and jumps over versions that a crash has used up
         self.learner_steps = 0
         self.trained_steps = 0  # live steps trained on
@@ -33,6 +37,7 @@ class Progress:
         self.nonfinite = 0  # steps skipped because loss or gradient was not finite
         self.lags: Counter[int] = Counter()  # versions between acting and training, by unroll
         self.score = MeanReturn()  # what its episodes return
+        self.population = PolicyReturns(population)  # and those of each policy
         # The best mean return of an evaluation; None = none, or stop.metric does not ask.
         self.evaluated: float | None = None
         self.solved_at_s: float | None = None
@@ -65,6 +70,7 @@ class Progress:
         """Counts the episodes that ended in this step's unrolls, and those reported with them."""
         self.episodes += ended
         self.score.add(unrolls, self.version)
+        self.population.add(unrolls)
         if self.ends.maxlen:
             self.ends.extend((one.stream, *told) for one in unrolls for told in one.episodes)
         if self.metrics.names:
@@ -134,12 +140,14 @@ class Progress:
             **plain,
             "lags": [[lag, count] for lag, count in sorted(self.lags.items())],
             "score": self.score.state(),
+            "population": self.population.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         own = dict(state)
         self.lags = Counter(dict(own.pop("lags")))
         self.score.restore(own.pop("score"))
+        self.population.restore(own.pop("population", ([], [], [])))  # older ones lack it
         for key, value in own.items():
             setattr(self, key, value)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 # An image this large is worth compressing.
 _PACK_FROM_BYTES = 1024
+POLICY = "policy"  # the leaf that says which policy of a population plays
 # The network sees the reward of the step before within these, and its numbers without bounds.
 SHOWN_REWARD, SHOWN_UNBOUNDED = 1.0, 10.0
 
@@ -133,6 +134,7 @@ class Spaces(Struct, frozen=True, omit_defaults=True):
     metrics: tuple[str, ...] = ()  # entries of info that travel; no network depends on them
     settings: tuple[str, ...] = ()  # attributes of the environment that the weights bring
     critic: tuple[str, ...] = ()  # leaves that only the value network sees
+    population: int = 0  # its policies; the leaf POLICY says which of them plays
 
     def digest(self) -> str:
         """Returns a digest, on every machine the same for the same spaces; names do not count."""
@@ -195,10 +197,9 @@ def unroll_fields(
     """Returns the buffers of one unroll of T = length steps and G = envs columns, time first.
 
     Observations have T+1 rows: the one after the last step is the first of the next unroll. A leaf
-    that is seen stacked begins with the stack-1 rows that came before. `memory`: numbers that a
-    recurrent network carries from step to step; the unroll holds those it had at row 0. `previous`:
-    the network sees the action and reward before each row, so the unroll holds those before row 0;
-    an action of -1 (of 0, in numbers) and a reward of 0 stand for "none, the episode begins".
+    that is seen stacked begins with the stack-1 rows before. `memory`: numbers of a recurrent
+    network; the unroll holds those it had at row 0. `previous`: it holds action and reward before
+    row 0; an action of -1 (of 0, in numbers) and a reward of 0 mean that an episode begins.
     """
     observations = tuple(
         Field(

@@ -181,7 +181,7 @@ def update_curriculum(parts: TrainParts) -> None:
         parts.curriculum.update(parts.moment())
 
 
-def publish(parts: TrainParts, version: int, weights: Callable[[], bytes]) -> None:
+def publish(parts: TrainParts, version: int, weights: Callable[[], memoryview]) -> None:
     """Copies the weights for the receiver thread, which hashes and sends them."""
     if parts.ranks.rank == 0:
         with parts.metrics.timed("publish"):

@@ -23,6 +23,7 @@ from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
+from headrace.learner.weights import Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class UnrollSource(Protocol):
 
     def refill(self, batch: Batch) -> None: ...
 
-    def publish(self, version: int, body: bytes) -> None: ...
+    def publish(self, version: int, body: Body) -> None: ...
 
     def windows(self) -> Windows: ...
 

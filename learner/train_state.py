@@ -13,9 +13,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from headrace.broker import durable
 from headrace.learner import checkpoint
 from headrace.learner.algorithms import optimiser_state
+from headrace.learner.batches.policy_returns import TABLE
 from headrace.learner.models.model import Model
+from headrace.learner.models.population.population import FACTORS, Population
 from headrace.learner.progress import Progress
 from headrace.learner.train_parts import TrainParts
 
@@ -29,6 +32,7 @@ def save(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
         if p.ranks.rank == 0:
             windows = [window for of_rank in packed for window in msgpack.unpackb(of_rank)]
             _write(p, optimiser, windows)
+            _write_population(p)
 
 
 def _write(p: TrainParts, optimiser: torch.optim.Optimizer, windows: list[Any]) -> None:
@@ -59,6 +63,17 @@ def _write(p: TrainParts, optimiser: torch.optim.Optimizer, windows: list[Any]) 
         # The checkpoint before is still whole; a person must make room, training need not stop.
         p.metrics.checkpoints.labels("failed").inc()
         log.error("%s", error)
+
+
+def _write_population(p: TrainParts) -> None:
+    """Writes population.csv, if there is one."""
+    if not isinstance(p.model, Population):
+        return
+    factors = {name: p.model.get_buffer(name).tolist() for name in FACTORS.values()}
+    try:
+        durable.write(p.folder / TABLE, p.progress.population.table(factors))
+    except OSError as error:  # a full disk must not stop the run
+        log.error("%s is not written: %s", TABLE, error)
 
 
 def restore(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
@@ -141,7 +156,10 @@ def _check_optimiser(found: checkpoint.Checkpoint, parameters: list[nn.Parameter
         index, _, slot = name.partition(".")
         by_parameter.setdefault(index, set()).add(slot)
         known = index.isdecimal() and int(index) < len(parameters)
-        if not known or tensor.shape not in ((), parameters[int(index)].shape):
+        fit = [torch.Size(), *([parameters[int(index)].shape] if known else [])]
+        if slot == "step":  # a population counts those of each policy
+            fit += [shape[:1] for shape in fit]
+        if not known or tensor.shape not in fit:
             raise found.damaged(f"optimiser.{name} {list(tensor.shape)} is of no parameter")
         _finite(found, f"optimiser.{name}", tensor)
     for index, there in by_parameter.items():

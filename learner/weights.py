@@ -90,12 +90,12 @@ class FlatWeights:
         for tensor, view in self._pairs:
             view.copy_(tensor)
 
-    def dump(self) -> bytes:
+    def dump(self) -> memoryview:
         """Returns a copy of what the module holds now; from a GPU it is one transfer."""
         self.gather()
         if self._host is not self.buffer:
             self._host.copy_(self.buffer)
-        return self._host.numpy().tobytes()
+        return self._host.numpy().copy().data  # copied in larger pages than bytes are
 
     @torch.no_grad()
     def load(self, body: Body, *, check_finite: bool = True) -> None:

@@ -49,14 +49,18 @@ MAY_IMPORT = {
     "learner": "broker broker/peers",
     "learner/models": "",
     "learner/models/kernels": "",
-    "learner/algorithms": "learner/models learner/models/kernels",
+    "learner/models/population": "learner",
+    "learner/algorithms": "learner/models learner/models/kernels learner/models/population",
     "learner/batches": (
-        "broker broker/peers broker/protocol broker/transport broker/weights learner/algorithms "
-        "learner/models"
+        "broker broker/peers broker/protocol broker/transport broker/weights "
+        "learner/algorithms learner/models"
     ),
     "learner/models/encoders": "learner/models/kernels",
     "learner/history": "learner",
-    "learner/step": ("learner learner/algorithms learner/batches learner/history learner/models"),
+    "learner/step": (
+        "learner learner/algorithms learner/batches learner/history learner/models "
+        "learner/models/population"
+    ),
     "actors": "broker broker/peers broker/protocol learner",
     "actors/envs/agents": "broker learner learner/models",
     "actors/envs/toys": "",
@@ -91,8 +95,8 @@ MAY_IMPORT = {
     "launch/monitor/page": "launch/web",
     "launch/results": (
         "actors actors/acting actors/envs actors/policies broker broker/journal broker/weights "
-        "launch/config launch/process learner learner/algorithms learner/batches learner/models "
-        "launch/web"
+        "launch/config launch/process launch/web learner learner/algorithms learner/batches "
+        "learner/models learner/models/population"
     ),
     "launch/ratings": (
         "actors actors/acting actors/envs broker launch/config launch/process launch/results"
@@ -106,11 +110,11 @@ MAY_IMPORT = {
     "launch/trace": "broker broker/journal launch/config launch/process launch/results",
     "launch/roles": (
         "actors actors/acting actors/envs actors/league actors/policies actors/stepping broker "
-        "broker/journal broker/ledger broker/peers broker/protocol broker/security broker/server "
-        "broker/server/connections broker/transport broker/weights launch/config launch/explain "
-        "launch/monitor launch/monitor/page launch/process launch/results learner "
-        "learner/algorithms learner/batches learner/models learner/models/encoders learner/step "
-        "launch/web"
+        "broker/journal broker/ledger broker/peers broker/protocol broker/security "
+        "broker/server broker/server/connections broker/transport broker/weights launch/config "
+        "launch/explain launch/monitor launch/monitor/page launch/process launch/results "
+        "launch/web learner learner/algorithms learner/batches learner/models "
+        "learner/models/encoders learner/models/population learner/step"
     ),
     "launch/roles/evaluation": (
         "actors actors/acting actors/envs actors/policies broker/peers broker/transport "
@@ -132,15 +136,15 @@ MAY_IMPORT = {
     "launch/local": (
         "broker broker/journal broker/peers launch/config launch/explain launch/monitor "
         "launch/process launch/results launch/roles launch/roles/evaluation launch/sinks "
-        "learner/models"
+        "learner/batches learner/models"
     ),
     "launch/plan": "broker launch/comparison launch/config launch/process launch/results",
     "launch/search": (
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/policies broker broker/peers launch/config "
-        "launch/local launch/monitor launch/process launch/results launch/roles"
+        "actors actors/policies broker broker/peers launch/config launch/local launch/monitor "
+        "launch/process launch/results launch/roles"
     ),
     "launch/node": (
         "broker broker/transport launch/config launch/policies launch/process launch/roles "
@@ -151,23 +155,26 @@ MAY_IMPORT = {
         "broker/protocol broker/weights launch/config launch/local launch/process launch/roles "
         "learner learner/algorithms learner/batches learner/models"
     ),
-    "launch/on_ray": (
-        "broker broker/peers broker/security launch/config launch/node launch/process"
+    "launch/on_ray": "broker broker/peers broker/security launch/config launch/node launch/process",
+    "launch/bench/learner": (
+        "broker/peers broker/protocol launch/config learner learner/algorithms learner/batches "
+        "learner/models learner/step"
     ),
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "
         "broker/journal broker/peers broker/protocol broker/transport broker/weights "
-        "launch/comparison launch/config launch/local launch/plan launch/process launch/results "
-        "launch/roles learner learner/algorithms learner/batches learner/models learner/step"
+        "launch/comparison launch/config launch/local launch/plan launch/process "
+        "launch/results launch/roles learner learner/algorithms learner/batches learner/models"
     ),
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
     "launch/commands": (
-        "broker broker/security launch/bench launch/bench/gates launch/bench/lag launch/comparison "
-        "launch/config launch/deploy launch/doctor launch/explain launch/export launch/local "
-        "launch/monitor launch/node launch/on_ray launch/one_process launch/plan launch/policies "
-        "launch/process launch/ratings launch/results launch/roles launch/roles/evaluation "
-        "launch/search launch/sinks launch/trace"
+        "broker broker/security launch/bench launch/bench/gates launch/bench/lag "
+        "launch/bench/learner launch/comparison launch/config launch/deploy launch/doctor "
+        "launch/explain launch/export launch/local launch/monitor launch/node launch/on_ray "
+        "launch/one_process launch/plan launch/policies launch/process launch/ratings "
+        "launch/results launch/roles launch/roles/evaluation launch/search launch/sinks "
+        "launch/trace"
     ),
 }
 # Of the learner's own files, those that a sampler needs, too.

@@ -58,7 +58,8 @@ def as_data(
     taken = _action(action, config)
     settings = tuple(sorted(config.settings))
     leaves = _leaves(observation, taken, config)
-    return Spaces(leaves, taken, config.metrics, settings, _for_critic(leaves, config))
+    critic = _for_critic(leaves, config)
+    return Spaces(leaves, taken, config.metrics, settings, critic, config.population)
 
 
 def _for_critic(leaves: tuple[Leaf, ...], config: EnvConfig) -> tuple[str, ...]:

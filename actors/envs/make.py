@@ -13,7 +13,7 @@ from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.actors.config import EnvConfig
-from headrace.actors.envs import atari, envpool, info_mask, mujoco_warnings
+from headrace.actors.envs import added_parts, atari, envpool, mujoco_warnings
 from headrace.actors.envs.agents.kinds import AnyEnv, agents_in, has_agents, takes_turns
 from headrace.actors.envs.agents.parallel import ParallelEnv, spaces_of_agents
 from headrace.actors.envs.agents.turns import TurnsEnv
@@ -72,6 +72,8 @@ def make_any(config: EnvConfig, where: Where = _NOWHERE) -> AnyEnv:
             env = _wrapped(env, dict(table), f"env.wrappers[{place}]")
         if config.mask and isinstance(env, gymnasium.Env):
             env = _masked(env, config)
+        if config.population:
+            env = _drawn(env, config, where)
         settings = EnvSettings(config)
         settings.put(env, settings.initial)
     except UserError:
@@ -143,7 +145,7 @@ def look_at(config: EnvConfig) -> Look:
             observation, action = envpool.spaces(config)
         return Look(as_data(observation, action, config))
     # Needs one package less.
-    native = atari.is_atari(config) and not (config.wrappers or config.settings)
+    native = atari.is_atari(config) and not config.single
     env = make_vector(config, 1) if native else make_any(config)
     try:
         texts = [*texts_of(env.observation_space)] if isinstance(env, gymnasium.Env) else []
@@ -227,17 +229,36 @@ def _masked(env: Env, config: EnvConfig) -> Env:
     """Returns the environment with the mask as a part of its observation."""
     try:
         return (
-            env if info_mask.is_observed(env, config.mask) else info_mask.InfoMask(env, config.mask)
+            env
+            if added_parts.is_observed(env, config.mask)
+            else added_parts.InfoMask(env, config.mask)
         )
     except TypeError:  # spaces that as_data() names
         return env
 
 
+def _drawn(env: Any, config: EnvConfig, where: Where) -> Env:
+    """Returns the environment as a population plays it."""
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(
+            f"env.population = {config.population}: its policies play alone, and {config.id} has"
+            f" {agents_in(env)} agents"
+        )
+    if config.policy >= config.population:
+        raise EnvError(
+            f"env.policy = {config.policy}: the policies are numbered 0 to {config.population - 1}"
+        )
+    try:
+        return added_parts.DrawnPolicy(env, config.population, config.policy, where.seed)
+    except TypeError:  # spaces that as_data() names
+        return env
+
+
 def _unwrapped(config: EnvConfig, who: str) -> None:
-    for key, given in (("wrappers", config.wrappers), ("settings", config.settings)):
-        if given:
+    for key in ("wrappers", "settings", "population"):
+        if getattr(config, key):
             raise EnvError(
-                f"{who} takes no env.{key}, they are for single environments;"
+                f"{who} takes no env.{key}, which is put around single environments;"
                 ' set actor.stepping = "inline", "threads" or "processes"'
             )
 

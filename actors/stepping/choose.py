@@ -96,7 +96,7 @@ def make_stepper(
 
 def _choose(actor: ActorConfig, env: EnvConfig, *, envs: int, seed: int) -> _Choice:
     wanted = actor.stepping
-    native = atari.is_atari(env) and envs > 1 and not (env.wrappers or env.settings)
+    native = atari.is_atari(env) and envs > 1 and not env.single
     if wanted == "vector" or (wanted == "auto" and native):
         return _vector(env, envs=envs, seed=seed)
     if wanted == "auto":

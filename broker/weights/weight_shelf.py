@@ -74,7 +74,7 @@ class WeightShelf:
         _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence)
         self._describe(shared, slot, sequence, blob)
         at = _BODY_AT + slot * self._room
-        shared[at : at + len(blob.body)] = bytes(blob.body)
+        shared[at : at + len(blob.body)] = blob.body
         _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence + 1)
         struct.pack_into("<I", shared, _CURRENT_AT, slot)
         self.version = blob.announce.version

@@ -23,6 +23,7 @@ NAMES = (
     "lag",
     "learn",
     "learner",
+    "population",
     "plan",
     "all",
 )
@@ -51,9 +52,10 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
 
 def _bench(given: argparse.Namespace) -> int:
     """Measures one thing, or all that are not too long."""
-    from headrace.launch.bench import learner, plan, sampler
+    from headrace.launch.bench import plan, sampler
     from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
+    from headrace.launch.bench.learner import learner, population
 
     for option, value in (("--set", given.set), ("--runs", given.runs), ("a name", given.names)):
         if value and given.what not in _FOR[option]:
@@ -71,6 +73,8 @@ def _bench(given: argparse.Namespace) -> int:
         lag.bench(given.names, given.set)
     elif given.what == "learner":
         learner.bench(given.names)
+    elif given.what == "population":
+        population.bench()
     elif given.what == "learn":  # too long to be one of "all"
         learning_gates.bench(given.names, given.runs, given.set)
     else:

@@ -96,13 +96,14 @@ def _export_arguments(export: argparse.ArgumentParser) -> None:
         help="default: RUN_DIR/model.onnx; FILE.json beside it",
     )
     shared.checkpoint(export)
+    export.add_argument("--policy", type=int, metavar="N", help="of a population: which of it")
 
 
 def _export(given: argparse.Namespace) -> int:
     from headrace.launch.export import export
 
     logs.start("export", quiet=True)
-    return export.export(given.folder, which=given.checkpoint, out=given.out)
+    return export.export(given.folder, which=given.checkpoint, policy=given.policy, out=given.out)
 
 
 EXPORT = Command("what a run has learnt as an ONNX file", _export_arguments, _export)

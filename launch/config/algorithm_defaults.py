@@ -29,8 +29,10 @@ def _unless_scaled_rewards(run: Known) -> bool:
 
 def _minibatches(run: Known) -> int:
     """Makes parts of about 64 steps; with model.core, which learns from whole columns, no more than
-    columns."""
+    columns; with env.population of 64 steps in each column, which one policy plays."""
     columns: int = run["unroll.envs"] * run["pacing.batch_unrolls"]
+    if run.get("env.population"):
+        columns = 1
     parts: int = max(1, run["unroll.length"] * columns // _PART_STEPS)
     return parts if run.get("model.core", "none") == "none" else min(parts, columns)
 

@@ -161,6 +161,17 @@ def check(run: Run) -> None:
                 f"{place} needs a policy that plays all agents; env.agents names only"
                 f" {', '.join(run.env.agents)}"
             )
+    for place, given in (
+        ("env.agents", bool(run.env.agents)),
+        ("league.share", run.league.share),
+        ("evaluate.against", run.evaluate.against),
+        ("learner.optimiser", run.learner.optimiser != "adam"),
+    ):
+        if given and run.env.population:
+            raise ConfigError(
+                f"{place} is set beside env.population, whose policies play alone, by adam; leave"
+                " one of them out"
+            )
     if run.env.others and not run.env.agents:
         raise ConfigError("env.others says who plays the other agents; name its own in env.agents")
     if run.league.pick not in PICKS and not names_code(run.league.pick):

@@ -83,6 +83,8 @@ _RULES = (
         "league",
         ("every", "keep", "others", "pick"),
     ),
+    _Rule("env.population = 0", lambda run: not run.env.population, "env", ("policy",)),
+    _Rule("env.population = 0", lambda run: not run.env.population, "learner", ("spread",)),
     _Rule(
         "model.kind is neither auto nor mlp",
         lambda run: run.model.kind not in ("auto", "mlp"),

@@ -33,10 +33,10 @@ class ExportError(run_file.ConfigError):
     """Signals that the policy cannot be exported here; its text is one line."""
 
 
-def export(run_dir: Path, *, which: str | None, out: Path | None) -> int:
-    """Writes OUT and OUT.json, both or none; returns the exit status."""
+def export(run_dir: Path, *, which: str | None, policy: int | None, out: Path | None) -> int:
+    """Writes OUT and OUT.json, both or none; returns the exit status. `policy`: of a population."""
     _check_packages()
-    found = loaded_run.load(run_dir, which)
+    found = loaded_run.one_policy(loaded_run.load(run_dir, which), policy)
     path = out or run_dir / "model.onnx"
     described = path.with_name(f"{path.name}.json") if path.name else path
     for file in (path, described):

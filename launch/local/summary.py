@@ -17,6 +17,7 @@ from headrace.launch.explain import explain, figures
 from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
+from headrace.learner.batches.policy_returns import TABLE
 
 _EXPLAINED = "explained_variance"
 
@@ -53,6 +54,7 @@ def write(
         "mean_return": _rounded(learner.get("mean_return")),
         "mean_length": _rounded(learner.get("mean_length")),
         "metrics": {name: round(mean, 6) for name, mean in learner.get("metrics", {}).items()},
+        "population": learner.get("population"),
         "solved_at_s": _rounded(learner.get("solved_at_s")),
         "solved_at_steps": learner.get("solved_at_steps"),
         "evaluation": _evaluation(evaluations),
@@ -124,6 +126,7 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
             f" {result['trained_steps']:,} steps, {result['wall_s']:.1f} s"
             f" ({result['trained_steps_per_s']:,.0f} trained steps/s)",
             *([f"metrics: {metrics}"] if metrics else []),
+            *([_population(result["population"], out)] if result["population"] else []),
             *(f"league: {_games(row)}" for row in result["league"]),
             f"unrolls: {unrolls}",
             *(f"  {line}" for line in fates.meanings(result["unrolls"])),
@@ -134,6 +137,15 @@ def words(result: dict[str, Any], out: Path, stop: StopSection) -> str:
             f"curve       {picture if picture.exists() else 'none'}",
             *explain.last_lines(result["explain"], out),
         )
+    )
+
+
+def _population(told: Mapping[str, Any], out: Path) -> str:
+    """Returns how the policies of a population compare."""
+    return (
+        f"population: policy {told['best']} is the best of {told['played']:,} that played, return"
+        f" {told['best_return']:.4g}; median {told['median_return']:.4g}, least"
+        f" {told['least_return']:.4g}; all in {out / TABLE}"
     )
 
 

@@ -27,7 +27,7 @@ from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import Windows
 from headrace.learner.models.build import build
-from headrace.learner.weights import layout_digest
+from headrace.learner.weights import Body, layout_digest
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class LaggedSource:
         self.acted = 0  # steps that the weights which act now were trained on
         self._lag = lag
         self._version, self._trained = 0, [0]  # the newest weights; by version: steps trained on
-        self._bodies: dict[int, bytes] = {}  # of the weights that are still to act
+        self._bodies: dict[int, Body] = {}  # of the weights that are still to act
         self._credit, self._given = [0] * groups, 0  # by stream, and together: unrolls asked for
         # What the sampler asks of its end.
         self.news, self.over, self.waited = asyncio.Event(), "", 0
@@ -99,7 +99,7 @@ class LaggedSource:
             self._sampling.result()  # it failed
         return self._batch
 
-    def publish(self, version: int, body: bytes) -> None:
+    def publish(self, version: int, body: Body) -> None:
         self._version, self._bodies[version] = version, body
         self._bodies.pop(version - self._lag - 1, None)
 

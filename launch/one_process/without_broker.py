@@ -26,7 +26,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     spaces = source.spaces
     own_loss.function(run.algorithm)  # a wrong name is said now
     model, target = (build(run.model, spaces, seed=seed) for _ in range(2))
-    learner_resume.warm_start(model, run.learner)
+    learner_resume.first_weights(model, run.learner, seed=seed)
     target.load_state_dict(model.state_dict())
     return TrainParts(
         algorithm=run.algorithm.settled(episode_limit(run.env)),
@@ -39,7 +39,9 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
         target=target if run.algorithm.name == "appo" else None,
         curriculum=Curriculum(run.env.curriculum, run.env.settings, model),
         gap=None,
-        progress=Progress(run.env.metrics, episodes=run.log.episodes),
+        progress=Progress(
+            run.env.metrics, episodes=run.log.episodes, population=run.env.population
+        ),
         metrics=LearnerMetrics(CollectorRegistry()),
         device=torch.device("cpu"),
         folder=folder,

@@ -23,11 +23,13 @@ from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
 from headrace.learner import checkpoint
+from headrace.learner.batches.policy_returns import TABLE
 from headrace.learner.checkpoint import Checkpoint, CheckpointError
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.models.named_code import OwnCodeError
-from headrace.learner.spaces import Spaces
+from headrace.learner.models.population.population import Population
+from headrace.learner.spaces import POLICY, Spaces
 from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,31 @@ def load(run_dir: Path, which: str | None = None) -> LoadedRun:
         ) from error
     model.requires_grad_(False).eval()
     return LoadedRun(run, spaces, model, found.path, found.version)
+
+
+def one_policy(found: LoadedRun, policy: int | None) -> LoadedRun:
+    """Returns one policy of a population, as a run that trained it alone; None = there is no
+    population. ConfigError where that is wrong."""
+    many = found.model
+    if not isinstance(many, Population):
+        if policy is None:
+            return found
+        raise ConfigError(f"{found.path}: the run trained one policy, leave out which")
+    count = found.spaces.population
+    if policy is None or not 0 <= policy < count:
+        raise ConfigError(
+            f"{found.path} has a population: say which of its policies, 0 to {count - 1};"
+            f" {TABLE} in the run's folder has their returns"
+        )
+    leaves = tuple(leaf for leaf in found.spaces.observation if leaf.name != POLICY)
+    env = msgspec.structs.replace(found.run.env, population=0)
+    return LoadedRun(
+        msgspec.structs.replace(found.run, env=env),
+        msgspec.structs.replace(found.spaces, observation=leaves, population=0),
+        many.alone(policy).requires_grad_(False).eval(),
+        found.path,
+        found.version,
+    )
 
 
 def find_checkpoint(

@@ -29,6 +29,7 @@ from headrace.learner.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
+from headrace.learner.models.population.population import Population
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
@@ -133,8 +134,11 @@ def _pieces(
         torch.cuda.set_device(device)
     unrolls = run.pacing.batch_unrolls // ranks.world
     batch = make_batch(spaces, run.unroll, run.model, unrolls=unrolls, pinned=cuda)
-    feed, progress = RecordedSource(path, batch), Progress(run.env.metrics)
+    feed = RecordedSource(path, batch)
+    progress = Progress(run.env.metrics, population=run.env.population)
     model = build(run.model, spaces, seed=run.run.seed).to(device)
+    if isinstance(model, Population):
+        model.spread(run.learner.spread, run.run.seed)
     target = None
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)

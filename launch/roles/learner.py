@@ -81,7 +81,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         learner_report.log_network(run.model, spaces, model)
     resume = learner_resume.checkpoint_of(run, options, identity, model)
     began = learner_resume.clock_began_at(options, ranks, started)
-    progress = Progress(run.env.metrics, episodes=run.log.episodes)
+    progress = Progress(run.env.metrics, episodes=run.log.episodes, population=run.env.population)
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
         learner_resume.restore_progress(progress, resume, run)
@@ -89,7 +89,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
     else:
-        learner_resume.warm_start(model, run.learner)
+        learner_resume.first_weights(model, run.learner, seed=run.run.seed)
     if options.start is not None:
         learner_resume.refuse_diverged(options.start, ranks)
         learner_resume.keep_start(options.start, ranks)
@@ -156,6 +156,11 @@ def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
     """Returns the network, and what changes env.settings in it; ConfigError for code of the user's
     that is not there."""
     run = parts.run
+    if run.env.population and parts.ranks.world > 1:
+        raise run_file.ConfigError(
+            f"env.population = {run.env.population}: one learner rank trains all of them;"
+            f" start it without the other {parts.ranks.world - 1}"
+        )
     try:
         own_loss.function(run.algorithm)
         model = build(run.model, parts.spaces, seed=run.run.seed).to(parts.device)

@@ -118,8 +118,9 @@ class LearnerParts:
         return copied
 
     def gap_check(self) -> LogProbGap | None:
-        """Returns the check of log-probabilities; None where they are of the user's exploration."""
-        if self.run.actor.explore:
+        """Returns the check of log-probabilities; None where they are of the user's exploration, or
+        of a population: it keeps copies, and those are large."""
+        if self.run.actor.explore or self.run.env.population:
             return None
         return LogProbGap(
             build(self.run.model, self.spaces, seed=0),

@@ -70,6 +70,7 @@ def write(
         "mean_return": progress.mean_return(),
         "mean_length": progress.score.mean_length,
         "metrics": progress.metrics.means,
+        "population": progress.population.summary(),
         "evaluated": progress.evaluated,
         "solved_at_s": progress.solved_at_s,
         "solved_at_steps": progress.solved_at_steps,

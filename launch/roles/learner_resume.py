@@ -18,6 +18,7 @@ from headrace.learner import checkpoint, train_state
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
+from headrace.learner.models.population.population import Population
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.train_parts import Goal
@@ -63,9 +64,11 @@ def restore_progress(progress: Progress, found: checkpoint.Checkpoint, run: run_
         progress.kl_coef = None
 
 
-def warm_start(model: Model, config: LearnerConfig) -> None:
-    """Gives the model the weights of the run that learner.warm_start names, where name and shape
-    are the same."""
+def first_weights(model: Model, config: LearnerConfig, *, seed: int) -> None:
+    """Draws what the policies of a population differ by, if it is one; then gives the model the
+    weights of the run that learner.warm_start names, where name and shape are the same."""
+    if isinstance(model, Population):
+        model.spread(config.spread, seed)
     if not config.warm_start:
         return
     source = Path(config.warm_start)

@@ -32,6 +32,8 @@ def scaled(given: LossInputs, advantages: Tensor) -> tuple[Tensor, dict[str, Ten
             mean = _over_ranks(_mean(advantages.double() * given.live, given.norm), given.norm)
             advantages = advantages - mean.clamp(max=0.0).to(advantages.dtype)
         return advantages / (square**0.5 + _EPS), {SQUARE: part}
+    if how and given.norm.policy is not None:
+        return normalised_by_policy(advantages, given.live, given.norm.policy), {}
     if how:
         return normalised(advantages, given.live, given.norm), {}
     return advantages / given.coefs.std, {}
@@ -44,7 +46,7 @@ def keeps_square(config: AlgorithmConfig) -> bool:
 
 def _mean(of: Tensor, norm: LossNorm) -> Tensor:
     """Returns the part of a rank in a mean over live steps; its mean over ranks is the mean."""
-    return of.sum() * norm.scale
+    return (of * norm.scale).sum()
 
 
 def _over_ranks(part: Tensor, norm: LossNorm) -> Tensor:
@@ -60,6 +62,16 @@ def normalised(advantages: Tensor, live: Tensor, norm: LossNorm) -> Tensor:
     count, mean, squares = moments(advantages.unsqueeze(-1), live, norm.reduce)
     spread = (squares / count.clamp(min=1)).sqrt()  # a batch may have no live step at all
     return (live * (advantages.double() - mean) / (spread + _EPS)).to(advantages.dtype)
+
+
+def normalised_by_policy(advantages: Tensor, live: Tensor, policy: Tensor) -> Tensor:
+    """Does the same for each policy of a population, over its own live steps."""
+    whose, wide = policy.flatten(), live.double().flatten()
+    counts = torch.bincount(whose, wide).clamp(min=1)
+    mean = torch.bincount(whose, wide * advantages.flatten()) / counts
+    away = wide * (advantages.flatten() - mean[whose])
+    spread = (torch.bincount(whose, away.square()) / counts).sqrt()
+    return (away / (spread[whose] + _EPS)).to(advantages.dtype).view_as(advantages)
 
 
 def share_of(steps: int) -> float:

@@ -60,7 +60,7 @@ class LossTerms(NamedTuple):
 
 class Coefficients(NamedTuple):
     """Holds the coefficients that change in the course of a run: numbers of the host, or of the
-    device where it is not to wait for them."""
+    device where it is not to wait for them. Of a population clip and entropy_coef are [T, B]."""
 
     clip: float | Tensor
     entropy_coef: float | Tensor
@@ -79,9 +79,11 @@ def _alone(sums: Tensor) -> Tensor:
 class LossNorm:
     """Scales a rank's loss to its share of the whole batch's."""
 
-    steps: float | Tensor  # live steps of this batch on all ranks, at least 1
+    # Live steps of the batch on all ranks, at least 1; those of a population: by_policy().
+    steps: float | Tensor
     world: int = 1  # ranks
     reduce: Callable[[Tensor], Tensor] = _alone  # adds up a tensor over the ranks
+    policy: Tensor | None = None  # [T, B] of a population: whose each step is
 
     @property
     def scale(self) -> float | Tensor:

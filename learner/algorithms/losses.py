@@ -184,7 +184,7 @@ def _clipped(given: LossInputs, ratio: Tensor) -> Tensor:
 
 def _share(given: LossInputs, steps: Tensor) -> Tensor:
     """Returns the share of live steps that are these."""
-    return (steps * given.live).sum() * given.norm.scale
+    return (steps * given.live * given.norm.scale).sum()
 
 
 def _weighted_sum(given: LossInputs, terms: LossTerms, log_ratio: Tensor) -> Loss:
@@ -193,7 +193,8 @@ def _weighted_sum(given: LossInputs, terms: LossTerms, log_ratio: Tensor) -> Los
     share = live * given.norm.scale
     log_ratio = log_ratio * live
     policy, value, entropy = ((term * share).sum() for term in terms[:3])
-    total = policy + given.config.value_coef * value - coefs.entropy_coef * entropy
+    bonus = (coefs.entropy_coef * terms.entropy * share).sum()
+    total = policy + given.config.value_coef * value - bonus
     stats = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
     if terms.kl is not None:
         stats["target_kl"] = (terms.kl * share).sum()

@@ -7,26 +7,28 @@ from torch import Tensor, nn
 
 from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
+from headrace.learner.models.population.population import Population
+from headrace.learner.models.population.row_adam import RowAdam, clip_rows
 
 
 def make_optimiser(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
     """Returns the run's optimiser, over all parameters."""
+    if isinstance(model, Population):
+        return RowAdam(model, lr=lr, eps=config.eps)
     parameters = list(model.parameters())
     if config.optimiser == "rmsprop":
         return torch.optim.RMSprop(
-            parameters,
-            lr=lr,
-            eps=config.eps,
-            alpha=config.decay,
-            momentum=config.momentum,
+            parameters, lr=lr, eps=config.eps, alpha=config.decay, momentum=config.momentum,
             foreach=True,
-        )
+        )  # fmt: skip
     return torch.optim.Adam(parameters, lr=lr, eps=config.eps, fused=True)
 
 
 def clip_gradients(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tensor:
     """Bounds the gradients; returns their norm before that, which is not finite if they are not."""
     largest = config.grad_clip or float("inf")
+    if parameters[0].grad is not None and parameters[0].grad.is_sparse:
+        return clip_rows(parameters[0], largest, config.grad_clip_value)
     if not config.grad_clip_value:
         return nn.utils.clip_grad_norm_(parameters, largest)
     # An infinity would be cut to a number like any other.

@@ -17,7 +17,7 @@ from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.learner.batches.step_ages import UnrollAge
-from headrace.learner.batches.unroll_ends import EpisodeEnds, false_metrics, metrics_of
+from headrace.learner.batches.unroll_ends import EpisodeEnds, ends_of, false_metrics
 from headrace.learner.config import UnrollConfig
 from headrace.learner.spaces import (
     DEAD,
@@ -96,12 +96,7 @@ class Batch:
 
     @property
     def ends(self) -> list[EpisodeEnds]:
-        """Returns the episodes that ended in each unroll, in the same order."""
-        envs, metrics = self._envs, metrics_of(self._arrays.get("metrics"), self._envs)
-        return [
-            EpisodeEnds(one.inc, one.stream, envs, math.ceil(one.steps / envs), one.episodes, told)
-            for one, told in zip(self.messages, metrics, strict=False)
-        ]
+        return ends_of(self.messages, self._arrays, self._envs)
 
     @property
     def ended(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from headrace.learner.batches.frames import begins, observed
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import DEAD, Spaces
-from headrace.learner.weights import FlatWeights
+from headrace.learner.weights import Body, FlatWeights
 
 
 class LogProbGap:
@@ -27,9 +27,9 @@ class LogProbGap:
         self._weights = FlatWeights(scratch)
         self._keep = keep  # published versions remembered: older unrolls cannot be checked
         self._envs = envs
-        self._published: OrderedDict[int, bytes] = OrderedDict()
+        self._published: OrderedDict[int, Body] = OrderedDict()
 
-    def published(self, version: int, body: bytes) -> None:
+    def published(self, version: int, body: Body) -> None:
         self._published[version] = body
         while len(self._published) > self._keep:
             self._published.popitem(last=False)

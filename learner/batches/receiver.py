@@ -26,6 +26,7 @@ from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.batches.batch import Batch
+from headrace.learner.weights import Body
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class UnrollReceiver:
         self._welcomed = threading.Event()
         # Why the thread ended; a None in the queue says that it is to be looked at.
         self._error: BaseException | None = None
-        self._latest: tuple[int, bytes] | None = None  # weights not published yet; newest wins
+        self._latest: tuple[int, Body] | None = None  # weights not published yet; newest wins
         self._lock = threading.Lock()  # guards _latest alone
         self._thread = threading.Thread(target=self._main, name="feed", daemon=True)
         self._started = threading.Event()
@@ -120,7 +121,7 @@ class UnrollReceiver:
         """Gives a batch back that lacks unrolls; the others stay in it until it is full again."""
         self._tell(self._on_refill, batch)
 
-    def publish(self, version: int, body: bytes) -> None:
+    def publish(self, version: int, body: Body) -> None:
         """Publishes new weights; when several wait only the newest goes out."""
         with self._lock:
             waiting, self._latest = self._latest, (version, body)

@@ -26,6 +26,7 @@ from headrace.broker.errors import UserError
 from headrace.broker.peers.learner import Objection
 from headrace.broker.protocol.messages import Deliver, Episodes, Payload
 from headrace.learner.batches.batch import Batch
+from headrace.learner.weights import Body
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +290,7 @@ class RecordedSource:
     def refill(self, batch: Batch) -> None:
         """Does nothing: the recording says what filled it up."""
 
-    def publish(self, version: int, body: bytes) -> None:
+    def publish(self, version: int, body: Body) -> None:
         """Does nothing."""
 
     def stats(self, stats: dict[str, float]) -> None:

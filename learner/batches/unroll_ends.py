@@ -1,13 +1,26 @@
 """Tells other learner ranks what ended in an unroll: episodes, and metrics."""
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.learner.spaces import ENDED, LARGEST_METRIC, LAST, LEAST, MEAN, MOST, STEPS
+from headrace.broker.protocol.messages import Deliver
+from headrace.learner.spaces import (
+    ENDED,
+    LARGEST_METRIC,
+    LAST,
+    LEAST,
+    MEAN,
+    MOST,
+    POLICY,
+    STEPS,
+    TERMINATED,
+    TRUNCATED,
+)
 
 # Last values of one episode, by metric; None = the episode never gave it.
 Lasts = tuple[float | None, ...]
@@ -38,6 +51,45 @@ class EpisodeEnds(NamedTuple):
     length: int  # live steps of each environment, on average
     episodes: tuple[tuple[int, float, int], ...]  # (column, return, length), the latest last
     metrics: UnrollMetrics | None = None  # None = none are asked for
+    players: tuple[int, ...] = ()  # of a population: who played each of the episodes; -1 = unknown
+
+
+def ends_of(
+    messages: Sequence[Deliver], arrays: Mapping[str, NDArray[Any]], envs: int
+) -> list[EpisodeEnds]:
+    """Returns the episodes that ended in each unroll of a batch, in the same order."""
+    metrics = metrics_of(arrays.get("metrics"), envs)
+    columns = (slice(at, at + envs) for at in itertools.count(0, envs))
+    return [
+        EpisodeEnds(
+            one.inc,
+            one.stream,
+            envs,
+            math.ceil(one.steps / envs),
+            one.episodes,
+            told,
+            players_of(arrays, own, one.episodes),
+        )
+        for one, told, own in zip(messages, metrics, columns, strict=False)
+    ]
+
+
+def players_of(
+    arrays: Mapping[str, NDArray[Any]], columns: slice, episodes: Sequence[tuple[int, float, int]]
+) -> tuple[int, ...]:
+    """Returns which policy of a population played each episode of an unroll in these columns; none
+    where there is no population."""
+    if (plays := arrays.get(f"obs.{POLICY}")) is None:
+        return ()
+    plays, flags = plays[:-1, columns], arrays["flags"][:, columns]
+    found, later = [-1] * len(episodes), [0] * plays.shape[1]
+    for at in reversed(range(len(episodes))):
+        column = episodes[at][0]
+        ends = np.flatnonzero(flags[:, column] & (TERMINATED | TRUNCATED))
+        later[column] += 1
+        if later[column] <= len(ends):
+            found[at] = int(plays[ends[-later[column]], column])
+    return tuple(found)
 
 
 def metrics_of(field: NDArray[Any] | None, envs: int) -> Iterator[UnrollMetrics | None]:

@@ -20,7 +20,8 @@ from headrace.learner.models.encoders.resnet import ResNet
 from headrace.learner.models.layers import POLICY_GAIN, VALUE_GAIN, linear
 from headrace.learner.models.model import Heads, Model, Output, Trunk
 from headrace.learner.models.normalise import Normaliser
-from headrace.learner.spaces import Action, Leaf, Spaces, previous_leaves
+from headrace.learner.models.population.population import Population
+from headrace.learner.spaces import POLICY, Action, Leaf, Spaces, previous_leaves
 
 __all__ = ["Model", "Output", "build", "chosen_kind"]
 
@@ -65,6 +66,8 @@ def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
     The global random state is left as it was: building a network must not change what the caller
     draws next.
     """
+    if spaces.population:
+        return _population(config, spaces, seed)
     seen = msgspec.structs.replace(spaces, observation=acted_on(spaces))
     config = msgspec.structs.replace(config, kind=chosen_kind(config, seen))
     if config.separate == AUTO:
@@ -92,6 +95,39 @@ def build(config: ModelConfig, spaces: Spaces, *, seed: int) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _model(config, spaces, rng)
+
+
+def _population(config: ModelConfig, spaces: Spaces, seed: int) -> Population:
+    """Builds a network for each policy, with the same statistics of the observation for all."""
+    observation = tuple(leaf for leaf in spaces.observation if leaf.name != POLICY)
+    alone = msgspec.structs.replace(spaces, observation=observation, population=0, settings=())
+    for key, value, only in (
+        ("kind", chosen_kind(config, alone), "mlp"),
+        ("core", config.core, "none"),
+    ):
+        if value != only:
+            raise ValueError(
+                f"model.{key} is {value!r}: the networks of a population (env.population) can have"
+                f" {only!r} only"
+            )
+    plain = msgspec.structs.replace(config, normalise_obs=False, normalise_returns=False)
+    one = build(plain, alone, seed=seed)
+    observed = tuple(leaf for leaf in observation if not leaf.mask)
+    normaliser = _normaliser(observed) if config.normalise_obs else None
+    made = Population(
+        one,
+        spaces.population,
+        normaliser=normaliser,
+        normalise_returns=config.normalise_returns,
+        seed=seed,
+    )
+    _add_settings(made, spaces)
+    return made
+
+
+def _add_settings(model: Model, spaces: Spaces) -> None:
+    if spaces.settings:
+        model.register_buffer(SETTINGS, torch.zeros(len(spaces.settings), dtype=torch.float64))
 
 
 def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
@@ -132,8 +168,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
         normaliser=normaliser,
         normalise_returns=config.normalise_returns,
     )
-    if spaces.settings:
-        model.register_buffer(SETTINGS, torch.zeros(len(spaces.settings), dtype=torch.float64))
+    _add_settings(model, spaces)
     return model
 
 

@@ -5,7 +5,7 @@ The learner moves them; samplers only receive them. All are float64 buffers.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -136,6 +136,16 @@ class Normaliser(nn.Module):
         self.count.copy_(torch.where(good, count, self.count))
 
 
+class ValueHead(Protocol):
+    """Holds the last layer of a value network, or of many."""
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def bias(self) -> Tensor: ...
+
+
 class PopArt(nn.Module):
     """Implements PopArt (van Hasselt et al., 2016): the value head predicts returns less their
     mean, in deviations; when those move, its layer is changed so that its predictions stay the
@@ -145,7 +155,7 @@ class PopArt(nn.Module):
     std: Tensor
     updates: Tensor
 
-    def __init__(self, value_head: nn.Linear) -> None:
+    def __init__(self, value_head: ValueHead) -> None:
         super().__init__()
         self._head = (value_head,)  # the model's own layer, not a part of this module
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))

@@ -4,9 +4,12 @@ they may be compiled."""
 import logging
 
 from headrace.learner.algorithms.batch_uses import UseOnce, uses_of
+from headrace.learner.models.population.population import Population
 from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
+
+_MANY = "a population takes the rows of those that play"
 
 
 def device_decides(parts: TrainParts) -> bool:
@@ -23,6 +26,8 @@ def _against(parts: TrainParts) -> str:
     """Says what stands against it; "" = nothing."""
     if parts.ranks.world > 1:
         return "there are several ranks"
+    if isinstance(parts.model, Population):
+        return _MANY
     if parts.config.optimiser != "adam":
         return f'learner.optimiser = "{parts.config.optimiser}" cannot skip a step on the device'
     if not isinstance(uses_of(parts.algorithm), UseOnce):
@@ -47,6 +52,8 @@ def _against_compiling(parts: TrainParts) -> str:
         return "the learner is not on a CPU"
     if parts.ranks.world > 1:
         return "there are several ranks"
+    if isinstance(parts.model, Population):
+        return _MANY
     if parts.config.optimiser != "adam":
         return f'learner.optimiser = "{parts.config.optimiser}" is not adam'
     if parts.model.memory:

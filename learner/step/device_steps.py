@@ -117,7 +117,7 @@ class DeviceSteps:
         if flight.moved and parts.algorithm.kl_target and "target_kl" in found:
             adapt_kl(parts, float(found["target_kl"]))
 
-    def weights(self, flight: Flight) -> bytes:
+    def weights(self, flight: Flight) -> memoryview:
         """Returns the weights as they were after this step."""
         assert flight.landing is not None
         return flight.landing.weights()

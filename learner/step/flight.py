@@ -51,7 +51,7 @@ class Steps(Protocol):
     def finish(self, flight: Flight) -> None:
         """Waits for the steps and fills in what was not known."""
 
-    def weights(self, flight: Flight) -> bytes:
+    def weights(self, flight: Flight) -> memoryview:
         """Returns the weights as they were after these steps."""
 
     def close(self) -> None:

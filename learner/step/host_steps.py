@@ -83,6 +83,6 @@ class HostSteps:
         """Ends a compiler that is still at work."""
         self.step.close()
 
-    def weights(self, flight: Flight) -> bytes:  # noqa: ARG002 - the latest one's
+    def weights(self, flight: Flight) -> memoryview:  # noqa: ARG002 - the latest one's
         """Returns them as they are now."""
         return self._flat.dump()

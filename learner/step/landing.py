@@ -55,5 +55,5 @@ class Landing:
         assert self._numbers is not None
         return self._numbers.clone()
 
-    def weights(self) -> bytes:
-        return self._weights.numpy().tobytes()
+    def weights(self) -> memoryview:
+        return self._weights.numpy().copy().data

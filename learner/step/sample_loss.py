@@ -1,5 +1,6 @@
 """The loss of a sample under the network, as the run's settings say."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,7 +13,9 @@ from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInputs, LossNorm
 from headrace.learner.config import AlgorithmConfig, LearnerConfig
 from headrace.learner.models.model import Model, Output
+from headrace.learner.models.population.population import FACTORS, Population
 from headrace.learner.models.precision import autocast
+from headrace.learner.spaces import POLICY
 from headrace.learner.train_parts import TrainParts
 
 Network = Callable[..., Any]
@@ -44,6 +47,8 @@ def inputs_of(
 ) -> LossInputs:
     """Runs the network, and the target network if there is one."""
     target: Output | None = None
+    if isinstance(parts.model, Population):
+        norm, coefs = by_policy(parts.model, sample, norm, coefs)
     with autocast(parts.device.type, parts.config.precision, parts.model):
         output: Output = network(sample.obs, sample.memory, sample.begins)
         if target_network is not None:
@@ -76,7 +81,33 @@ def loss_of(
         norm = LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
     coefs = coefs or parts.coefficients()
     inputs = inputs_of(parts, network, parts.target, sample, norm, coefs)
-    return own_loss.function(parts.algorithm)(inputs)
+    loss = own_loss.function(parts.algorithm)(inputs)
+    if inputs.norm.policy is None:
+        return loss
+    # The sum of the policies' losses, so that each learns as it would alone.
+    return loss._replace(total=loss.total * _count(inputs.norm.policy))
+
+
+def by_policy(
+    population: Population, sample: Sample, norm: LossNorm, coefs: Coefficients
+) -> tuple[LossNorm, Coefficients]:
+    """Returns what each step of a population is weighted by: the mean over its own policy's steps,
+    and that policy's factors."""
+    live = sample.loss.live
+    policy = sample.obs[POLICY][: len(live)]
+    counts = torch.bincount(policy.flatten(), live.flatten()).clamp(min=1)
+    steps = counts[policy] * _count(policy)
+    entropy_coef = coefs.entropy_coef * population.get_buffer(FACTORS["entropy_coef"])[policy]
+    clip = coefs.clip * population.get_buffer(FACTORS["clip"])[policy]
+    return (
+        dataclasses.replace(norm, steps=steps, policy=policy),
+        coefs._replace(entropy_coef=entropy_coef, clip=clip),
+    )
+
+
+def _count(policy: Tensor) -> int:
+    """Returns how many policies play."""
+    return len(torch.unique(policy))
 
 
 def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample:

@@ -142,7 +142,7 @@ def test_export_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
         calls(monkeypatch, replay, "replay", 1),
     )
     cli.main(["export", "run", "--onnx", "--out", "a.onnx", "--checkpoint", "best"])
-    assert exported == [((Path("run"),), {"which": "best", "out": Path("a.onnx")})]
+    assert exported == [((Path("run"),), {"which": "best", "policy": None, "out": Path("a.onnx")})]
     assert cli.main(["replay", "run"]) == 1
     assert replayed == [((Path("run"),), {})]
 

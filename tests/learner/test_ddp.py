@@ -33,6 +33,7 @@ from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.weights import Body
 from tests import ports, warm
 from tests.warm import Forked
 
@@ -146,7 +147,7 @@ class MadeUpFeed:
         assert batch is self._batch
         self.steps.pop()  # they come again
 
-    def publish(self, version: int, body: bytes) -> None:
+    def publish(self, version: int, body: Body) -> None:
         assert version == self.step + 1 or version == 0
         assert body
 

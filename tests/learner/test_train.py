@@ -28,6 +28,7 @@ from headrace.learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces
 from headrace.learner.step.show import show
 from headrace.learner.train import train
 from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.weights import Body
 from tests.learner.unrolls import message
 
 SPACES = Spaces((Leaf("obs", "<f4", (3,)),), discrete(2))
@@ -91,7 +92,7 @@ class MadeUpFeed:
         self.outcomes.append(("refilled", len(batch.keys)))
         self.rest = batch
 
-    def publish(self, version: int, body: bytes) -> None:
+    def publish(self, version: int, body: Body) -> None:
         assert body
         self.published.append(version)
 

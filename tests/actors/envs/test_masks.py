@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode
 
 from headrace.actors.action_converter import random_rows
 from headrace.actors.config import ActorConfig, EnvConfig
+from headrace.actors.envs.added_parts import InfoMask
 from headrace.actors.envs.convert import EnvError, Writer, as_data, mask_of
-from headrace.actors.envs.info_mask import InfoMask
 from headrace.actors.envs.make import make_env, probe
 from headrace.actors.envs.toys.tasks import Masked
 from headrace.actors.stepping.choose import make_stepper

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace.launch.bench import learner
+from headrace.launch.bench.learner import learner, population, ready_source
 from headrace.learner.step import one_step
 
 
@@ -30,7 +30,8 @@ def test_a_row_for_each_size_and_the_steps_that_are_compiled(
 ) -> None:
     tiny = learner.NETWORKS["mlp"]._replace(on_cpu=(1,), on_gpu=(1,))
     monkeypatch.setattr(learner, "NETWORKS", {"mlp": tiny})
-    monkeypatch.setattr(learner, "_SECONDS", 0.05)
+    monkeypatch.setattr(learner, "SECONDS", 0.05)
+    monkeypatch.setattr(ready_source, "SECONDS", 0.05)
     monkeypatch.setattr(one_step, "CompileAhead", NoCompiler)
     with caplog.at_level(logging.WARNING):
         learner.bench([])
@@ -42,3 +43,18 @@ def test_a_row_for_each_size_and_the_steps_that_are_compiled(
         compiled = told["compiled"]
         assert compiled["parts_us"] > 0 and compiled["compiled_us"] > 0
         assert any("not compiled: no compiler" in line for line in caplog.messages)
+
+
+@pytest.mark.slow
+def test_a_row_for_each_size_of_a_population(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(population, "_COLUMNS", (2,))
+    monkeypatch.setattr(population, "_POLICIES", 3)
+    monkeypatch.setattr(population, "SECONDS", 0.05)
+    monkeypatch.setattr(ready_source, "SECONDS", 0.05)
+    population.bench()
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert min(row["population_per_s"], row["one_per_s"], row["loop_per_s"]) > 0
+    # 3 policies of two networks, 4 x 64 and 64 x 64, and their heads; and two moments of each.
+    assert row["state_mb"] == round(9 * 4 * (2 * (5 * 64 + 65 * 64) + 65 * 3) / 1e6, 1)

@@ -202,6 +202,7 @@ def learning(run: run_file.Run, folder: Path) -> Any:
     def train(pieces: Any) -> str:
         found["goal"], found["device"] = pieces.goal, str(pieces.device)
         found["ends"] = pieces.progress.ends.maxlen
+        found["drawn"] = getattr(pieces.model, "lr_factor", torch.ones(1)).tolist()
         return "stopped"
 
     def refused(_: Any, error: BaseException) -> int:

@@ -77,6 +77,8 @@ CASES = {
     "env.curriculum": Case(
         weights, f"{trained.__name__}:harder", ("env.settings={ gravity = 1.0 }",)
     ),
+    "env.population": Case(built.environment, "3"),
+    "env.policy": Case(built.environment, "4", ("env.population=9",)),
     "env.bounds": Case(built.environment, "tanh", ("env.id=Pendulum-v1",)),
     "unroll.length": Case(built.learning, "6"),
     "unroll.envs": Case(built.learning, "4"),
@@ -134,6 +136,7 @@ CASES = {
     "learner.grad_clip_value": Case(weights, "0.001"),
     "learner.device": Case(built.learning, "cuda", ("learner.device=cpu",)),
     "learner.precision": Case(weights, "bfloat16"),
+    "learner.spread": Case(built.learning, "{ lr = 3.0 }", ("env.population=3",)),
     "learner.warm_start": Case(built.learning, "nowhere"),
     "learner.graph": Case(trained.by_the_device, "true", ("algorithm.replay_share=0",)),
     "learner.compile": Case(trained.compiles, "true", ("learner.compile=false",)),

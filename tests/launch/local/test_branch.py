@@ -10,7 +10,7 @@ from headrace.broker.errors import UserError
 from headrace.launch.config import run_file, starts
 from headrace.launch.local.branch import branch
 from headrace.launch.results import learning_curve
-from headrace.launch.roles.learner_resume import checkpoint_of, warm_start
+from headrace.launch.roles.learner_resume import checkpoint_of, first_weights
 from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import checkpoint
 from headrace.learner.config import LearnerConfig
@@ -114,13 +114,13 @@ def test_layers_that_fit_are_taken_and_the_others_named(
     caplog.set_level(logging.INFO)
     taken = checkpoint.load(source / "checkpoints" / "000000000007").tensors["model"]
     model = build(RUN.model, SPACES, seed=99)
-    warm_start(model, begin_with(source))
+    first_weights(model, begin_with(source), seed=1)
     assert all(tensor.equal(taken[name]) for name, tensor in model.state_dict().items())
     assert caplog.messages[-1].endswith("checkpoints/000000000007")
     wider = run_file.load("cartpole", [*SETS, "model.hidden=[8, 8]"])
     model = build(wider.model, SPACES, seed=99)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    warm_start(model, begin_with(source / "checkpoints" / "000000000005"))
+    first_weights(model, begin_with(source / "checkpoints" / "000000000005"), seed=1)
     fresh = [name for name, tensor in model.state_dict().items() if tensor.equal(before[name])]
     assert any(name not in fresh for name in before)
     assert "; new are " in caplog.messages[-1]
@@ -130,11 +130,11 @@ def test_layers_that_fit_are_taken_and_the_others_named(
 def test_weights_that_fit_nowhere_are_refused(source: Path, tmp_path: Path) -> None:
     other = build(run_file.load("cartpole", [*SETS, "model.hidden=[9]"]).model, SPACES, seed=1)
     with pytest.raises(UserError, match=r"learner.warm_start: .* no checkpoint yet"):
-        warm_start(other, begin_with(tmp_path))
+        first_weights(other, begin_with(tmp_path), seed=1)
     found = checkpoint.load(source / "checkpoints" / "000000000005")
     renamed = {f"their.{name}": tensor for name, tensor in found.tensors["model"].items()}
     path = checkpoint.save(
         tmp_path, step_version=1, tensors={"model": renamed}, state=found.state, keep=None
     )
     with pytest.raises(UserError, match=r"no layer of .* fits this network: "):
-        warm_start(other, begin_with(path))
+        first_weights(other, begin_with(path), seed=1)

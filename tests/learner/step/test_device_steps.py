@@ -15,7 +15,7 @@ from headrace.learner.models.build import build
 from headrace.learner.step import choice, device_steps
 from headrace.learner.step.flight import Flight
 from headrace.learner.train_parts import TrainParts
-from headrace.learner.weights import FlatWeights
+from headrace.learner.weights import Body, FlatWeights
 from tests.learner.test_train import SPACES, B, G, MadeUpFeed, T, bad, latest, learn
 
 # On a GPU the same code is one captured graph.
@@ -41,7 +41,7 @@ class KeepingFeed(MadeUpFeed):
         self._model = build(config, SPACES, seed=1)
         self.versions: list[dict[str, torch.Tensor]] = []
 
-    def publish(self, version: int, body: bytes) -> None:
+    def publish(self, version: int, body: Body) -> None:
         super().publish(version, body)
         FlatWeights(self._model).load(body)
         self.versions.append({k: each.clone() for k, each in self._model.state_dict().items()})

@@ -12,59 +12,37 @@ import itertools
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from msgspec import structs
-from prometheus_client import CollectorRegistry
 
-from headrace.broker.peers.learner import Objection
-from headrace.broker.protocol.messages import Deliver
 from headrace.launch.bench import output
+from headrace.launch.bench.learner.ready_source import (
+    LENGTH,
+    SECONDS,
+    WATCHED,
+    Network,
+    ReadySource,
+    parts_of,
+)
 from headrace.launch.config.run_file import ConfigError
 from headrace.learner.algorithms.optimiser_step import make_optimiser
 from headrace.learner.batches.batch import Batch
-from headrace.learner.batches.make_batch import make_batch
-from headrace.learner.batches.receiver import Windows
-from headrace.learner.config import (
-    AlgorithmConfig,
-    CheckpointConfig,
-    LearnerConfig,
-    ModelConfig,
-    UnrollConfig,
-)
-from headrace.learner.metrics import LearnerMetrics
-from headrace.learner.models.build import build
-from headrace.learner.progress import Progress
-from headrace.learner.ranks import Facts, Ranks
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.ranks import Facts
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 from headrace.learner.step.host_steps import HostSteps
 from headrace.learner.train import train
-from headrace.learner.train_parts import Goal, TrainParts
 from headrace.learner.weights import FlatWeights
 
-_LENGTH = 64  # steps of an unroll
-_WARM = 10  # batches before the clock starts
-_SECONDS = 2.0  # that it runs
-_WATCHED = 10  # batches after that, in which waits are counted
 _TORQUES = Action((Part((), "<f4", (6,), low=(-1.0,) * 6, high=(1.0,) * 6),))
 _BODY = Spaces((Leaf("obs", "<f4", (17,)),), _TORQUES)
 _IMAGE = Spaces((Leaf("obs", "|u1", (84, 84), stack=4),), discrete(6))
 _NUMBERS = Spaces((Leaf("obs", "<f4", (4,)),), discrete(2))
 _COLUMNS = 16  # where steps are compiled; each epoch has as many parts
-
-
-class Network(NamedTuple):
-    """Holds a network to measure, and how many columns of 64 steps its batches have."""
-
-    spaces: Spaces
-    model: ModelConfig
-    on_gpu: tuple[int, ...] = ()
-    on_cpu: tuple[int, ...] = ()
 
 
 NETWORKS = {
@@ -84,15 +62,15 @@ def bench(names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in NETWORKS]:
         raise ConfigError(f"headrace bench learner: no network {unknown[0]}: {', '.join(NETWORKS)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    output.parameters(networks=",".join(names or NETWORKS), device=device.type, length=_LENGTH)
+    output.parameters(networks=",".join(names or NETWORKS), device=device.type, length=LENGTH)
     rows = []
     for name in names or NETWORKS:
         network = NETWORKS[name]
         for columns in network.on_gpu if device.type == "cuda" else network.on_cpu:
             rows.append(_row(name, columns, device))
-            _print_row(rows[-1], head=len(rows) == 1)
+            print_row(rows[-1], head=len(rows) == 1)
     if compiled := {} if names or device.type != "cpu" else _compiled():
-        _print_row(compiled, head=True)
+        print_row(compiled, head=True)
     output.result("learner", {"rows": rows, "compiled": compiled})
 
 
@@ -120,7 +98,7 @@ def _compiled() -> dict[str, object]:
     }
 
 
-def _step_us(batches: Iterator[Batch], steps: HostSteps, *, seconds: float = _SECONDS) -> float:
+def _step_us(batches: Iterator[Batch], steps: HostSteps, *, seconds: float = SECONDS) -> float:
     """Returns the microseconds of an optimiser step, over some seconds."""
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -139,7 +117,7 @@ def _row(name: str, columns: int, device: torch.device) -> dict[str, object]:
     graph = found["graph"]
     return {
         "network": name,
-        "samples": _LENGTH * columns,
+        "samples": LENGTH * columns,
         "resident_per_s": round(graph.rate),
         "uploaded_per_s": round(found["uploaded"].rate),
         "host_per_s": round(found["host"].rate),
@@ -172,127 +150,12 @@ def measure(
     waits = sum("synchroni" in str(one.message) for one in told)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    rate = source.steps * _LENGTH * columns / source.seconds
+    rate = source.steps * LENGTH * columns / source.seconds
     waited = source.backward_s if graph else 0.0
-    return Figures(rate, (source.seconds - waited) / source.steps, waits / _WATCHED)
+    return Figures(rate, (source.seconds - waited) / source.steps, waits / WATCHED)
 
 
-class ReadySource:
-    """Is a train loop's source of unrolls that always has the next batch."""
-
-    def __init__(
-        self, network: Network, columns: int, device: torch.device, *, resident: bool
-    ) -> None:
-        unroll = UnrollConfig(length=_LENGTH, envs=columns)
-        self._cuda = device.type == "cuda"
-        self.batches = [
-            _filled(
-                make_batch(network.spaces, unroll, network.model, unrolls=1, pinned=self._cuda), at
-            )
-            for at in range(3)
-        ]
-        if resident:
-            for batch in self.batches:
-                batch.tensors = {name: t.to(device) for name, t in batch.tensors.items()}
-        self._count = 0  # batches trained
-        self._began = 0.0  # when the clock started
-        self._watched = 0  # batches since it stopped: waits are counted
-        self.waited: Callable[[], float] = lambda: 0.0  # seconds in which the host waited, so far
-        self.ended = False
-        # What was measured.
-        self.steps, self.seconds, self.backward_s = 0, 0.0, 0.0
-
-    def next(self, timeout_s: float) -> Batch | None:  # noqa: ARG002 - it is there already
-        return self.batches.pop(0) if self.batches and not self.ended else None
-
-    def trained(self, batch: Batch, *, version: int) -> None:  # noqa: ARG002
-        self.batches.append(batch)
-        self._count += 1
-        now = time.perf_counter()
-        if self._count == _WARM:
-            self._began, self.backward_s = now, self.waited()
-        elif self.seconds:
-            self._watched += 1
-            if self._watched > _WATCHED:
-                self.ended = True
-                self._warn_of_waits(False)
-        elif self._count >= _WARM + 5 and now - self._began > _SECONDS:
-            self.steps, self.seconds = self._count - _WARM, now - self._began
-            self.backward_s = self.waited() - self.backward_s
-            self._warn_of_waits(True)
-
-    def _warn_of_waits(self, wanted: bool) -> None:
-        if self._cuda:
-            torch.cuda.set_sync_debug_mode("warn" if wanted else "default")
-
-    def reject(self, _: Batch, places: Sequence[int], objection: Objection, /) -> None:
-        raise AssertionError(f"made-up unrolls are sound: {places}, {objection}")
-
-    def refill(self, batch: Batch) -> None:
-        raise AssertionError(f"made-up unrolls are sound: {batch.keys}")
-
-    def publish(self, version: int, body: bytes) -> None:
-        """Does nothing: nobody plays."""
-
-    def windows(self) -> Windows:
-        return []
-
-    def stats(self, stats: dict[str, float]) -> None:
-        """Does nothing: nobody watches."""
-
-
-def _filled(batch: Batch, number: int) -> Batch:
-    """Fills a batch with what an untrained policy might have met."""
-    rng = np.random.default_rng(number)
-    for name, tensor in batch.tensors.items():
-        array = tensor.numpy()
-        if name.startswith("obs.") and array.dtype == np.uint8:
-            array[:] = rng.integers(0, 256, array.shape, np.uint8)
-        elif name == "action":
-            array[:] = rng.integers(0, 2, array.shape)
-        elif name.startswith("obs.") or name == "reward":
-            array[:] = rng.standard_normal(array.shape, np.float32)
-        elif name == "logp":
-            array[:] = -1.0
-    steps = batch.tensors["reward"].numel()
-    batch.messages = [
-        Deliver(
-            tag=0, attempt=1, actor="made-up", inc=1, stream=0, seq=number, floor=0,
-            version_min=0, version_max=0, steps=steps, digest=0, ended=0, episodes=(),
-        )
-    ]  # fmt: skip
-    return batch
-
-
-def parts_of(
-    network: Network, source: ReadySource, device: torch.device, *, graph: bool, folder: Path
-) -> TrainParts:
-    """Returns the parts of a train loop that trains this network until the source has ended."""
-    return TrainParts(
-        algorithm=AlgorithmConfig(name="impala"),
-        config=LearnerConfig(graph=graph, progress_s=0),
-        saving=CheckpointConfig(every_s=1e9),
-        goal=Goal(None, None, None),
-        ranks=Ranks(timeout_s=60.0, cuda=device.type == "cuda"),
-        feed=source,
-        model=build(network.model, network.spaces, seed=1).to(device),
-        target=None,
-        gap=None,
-        progress=Progress(),
-        metrics=LearnerMetrics(CollectorRegistry()),
-        device=device,
-        folder=folder,
-        spaces=network.spaces,
-        previous=False,
-        identity={},
-        resume=None,
-        stopping=lambda: source.ended,
-        seed=1,
-        started=time.monotonic(),
-    )
-
-
-def _print_row(row: Mapping[str, object], *, head: bool) -> None:
+def print_row(row: Mapping[str, object], *, head: bool) -> None:
     """Prints the figures for people, a row for each network and size."""
     if head:
         print("  ".join(f"{name:>14}" for name in row))  # noqa: T201
