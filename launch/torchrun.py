@@ -20,6 +20,9 @@ from headrace.launch.process import runtime
 def main() -> int:
     """Returns the status of the rank that failed first, or of an orderly stop: SIGTERM."""
     stopped = int(os.environ.get("STOPPED_STATUS", runtime.OK))
+    # Else torch 2.13 keeps one store for all groups, of which a machine that comes later is never
+    # told: with --nnodes 1:2 both would wait for each other.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
         run.main()
     except SignalException as ended:

@@ -8,6 +8,7 @@ own. Needs root, /dev/net/tun and `ip`.
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -129,7 +130,8 @@ class Host:
 
     def finds_broker_at(self, address: str) -> None:
         """In its file of names; written in place, because running processes look into this one."""
-        text = f"127.0.0.1 localhost\n{address} {NAME}\n"
+        own = f"{self.address} {socket.gethostname()}"
+        text = f"127.0.0.1 localhost\n{own}\n{address} {NAME}\n"
         (self._files / "hosts").write_text(text)
 
     # ---- its line -------------------------------------------------------------------------------
@@ -145,6 +147,13 @@ class Host:
 
     def heal(self) -> None:
         self.becomes(Condition())
+
+    def dies(self) -> None:
+        """Loses its power: all of its processes, and nobody is told."""
+        self.cut()
+        command = ["ip", "netns", "pids", self.namespace]
+        for pid in subprocess.run(command, capture_output=True, check=True).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 class Network:
