@@ -88,7 +88,7 @@ class EvaluatorEnd:
         return round(steps * version / at)
 
     def leave(self, text: str) -> None:
-        self.link.send(encode(Bye(self.inc, False, text)))
+        self.link.leave(encode(Bye(self.inc, False, text)))
 
     # ---- Peer -----------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class LearnerEnd:
         self._announce(blob)
 
     def leave(self, *, final: bool, text: str) -> None:
-        self.link.send(encode(Bye(self.inc, final, text)))
+        self.link.leave(encode(Bye(self.inc, final, text)))
 
     # ---- Peer -----------------------------------------------------------------------------------
 

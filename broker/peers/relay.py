@@ -107,7 +107,7 @@ class RelayEnd:
         """Ends cleanly, with the samplers' last figures."""
         for frames in self.beat_frames():
             self.link.send(frames)
-        self.link.send(encode(Bye(self.inc, False, text)))
+        self.link.leave(encode(Bye(self.inc, False, text)))
 
     # ---- Peer -----------------------------------------------------------------------------------
 

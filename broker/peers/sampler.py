@@ -142,7 +142,7 @@ class SamplerEnd:
         self.journal.given_up(self.inc, gone)
         # A full list means that another follows, so the last one is never full.
         for at in range(0, len(gone) + 1, MAX_ENTRIES):
-            self.link.send(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
+            self.link.leave(encode(Bye(self.inc, False, text, tuple(gone[at : at + MAX_ENTRIES]))))
 
     # ---- Peer -----------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ class Link:
         self._greeted = 0.0  # when we last said HELLO
         self._unanswered = 0  # HELLOs that went out on this socket since the last WELCOME
         self._complained = False  # the user was told that the broker does not answer
+        self._left = False  # we have said goodbye
         self._pieces = Reassembly()  # what comes in pieces, also over several connections
         # Hears of weights; None = this peer needs none.
         self._announcements = (
@@ -130,10 +131,17 @@ class Link:
         if self.welcome is not None:
             self.bulk.submit(key, frames, self.send, time.monotonic())
 
+    def leave(self, frames: Sequence[Payload]) -> None:
+        """Says goodbye, and from now on nothing else: what crosses with it makes the broker ask who
+        we are, and an answer would join anew."""
+        self.send(frames)
+        self._left = True
+
     def greet(self) -> None:
         """Sends HELLO again, because its content has changed."""
         self._greeted = time.monotonic()
-        self.send(self.peer.hello_frames())
+        if not self._left:
+            self.send(self.peer.hello_frames())
 
     async def run(self) -> None:
         """Ends only by cancellation, or by RefusedError."""
@@ -209,6 +217,8 @@ class Link:
 
     def _beat(self, mail: Mailbox, waited_s: float) -> float:
         """Sends HELLO or a beat; returns the seconds to the next."""
+        if self._left:
+            return _GREET_MOST_S
         if self.welcome is None:
             self._unanswered += mail.send(self.peer.hello_frames())
             if waited_s > _PATIENCE_S and not self._complained:

@@ -6,14 +6,22 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import zmq
 
 from headrace.broker.peer_errors import UnreportedErrors
 from headrace.broker.protocol import messages
-from headrace.broker.protocol.messages import Announce, Buffer, Message, Payload, Trouble, Welcome
+from headrace.broker.protocol.messages import (
+    Announce,
+    Buffer,
+    Bye,
+    Message,
+    Payload,
+    Trouble,
+    Welcome,
+)
 from headrace.broker.security import curve, keys
 from headrace.broker.security.keys import Key
 from headrace.broker.transport import endpoints
@@ -254,6 +262,26 @@ def test_errors_go_to_the_broker_with_the_beat(tmp_path: Path) -> None:
     first, long = [one for one in told if isinstance(one, Trouble)]
     assert (first.inc, first.text, first.count) == (1, "environment 0 failed", 3)
     assert long.text.startswith("\U0001f40d" * 700)
+
+
+def test_who_has_left_joins_no_more(tmp_path: Path) -> None:
+    """Its last words cross with its farewell, and a broker that knows it no more asks who it is."""
+    told: list[Message] = []
+    resync = messages.encode(messages.Resync(1))
+
+    async def main() -> None:
+        async with broker(tmp_path, None, told), linked(tmp_path, None) as (link, peer):
+            await until(lambda: peer.welcomes)
+            link.leave(messages.encode(Bye(1, False, "enough")))
+            await until(lambda: Bye(1, False, "enough") in told)
+            told.clear()
+            link._greeted = 0.0
+            link._dispatch([memoryview(cast(bytes, frame)) for frame in resync])
+            link.greet()
+            await asyncio.sleep(0.3)  # three beats, and it has said nothing
+
+    asyncio.run(main())
+    assert told == []
 
 
 @pytest.mark.slow
