@@ -12,7 +12,7 @@ import re
 import statistics
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +24,10 @@ ALGORITHMS = ("ppo", "appo", "impala")
 _COLUMNS = ("run", "env", "algorithm", "seed", "solved", "steps", "mean_return")
 BARE = "bare"
 # By environment: the shipped run that is tuned for it, and what PPO of Stable-Baselines3 reaches in
-# a million steps. MuJoCo: by the settings of its zoo, one agent, likeliest actions, in the version
-# before (Hopper-v3 and so on). MinAtar: measured here. docs/benchmarks.md says how and where from.
-TUNED = {
+# as many steps. MuJoCo: by the settings of its zoo, one agent, likeliest actions, in the version
+# before (Hopper-v3 and so on). MinAtar, MiniGrid: measured here. docs/benchmarks.md says how and
+# where from. None = nobody says what it reaches in so few steps.
+TUNED: Mapping[str, tuple[str, float | None]] = {
     "HalfCheetah-v5": ("halfcheetah", 5819),
     "Hopper-v5": ("halfcheetah", 2410),
     "Walker2d-v5": ("halfcheetah", 3479),
@@ -37,6 +38,12 @@ TUNED = {
     "MinAtar/Freeway-v1": ("minatar", 55.7),
     "MinAtar/Seaquest-v1": ("minatar", 4.8),
     "MinAtar/SpaceInvaders-v1": ("minatar", 40.5),
+    "minigrid:MiniGrid-LavaGapS5-v0": ("minatar", 0.5),
+    "minigrid:MiniGrid-Unlock-v0": ("minatar", 0.5),
+    "ALE/Breakout-v5": ("pong-ppo", None),
+    "ALE/SpaceInvaders-v5": ("pong-ppo", None),
+    "ALE/Qbert-v5": ("pong-ppo", None),
+    "ALE/Pong-v5": ("pong-ppo", None),
 }
 _POINTS = 40  # of a curve
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -158,11 +165,14 @@ def tuned_table(runs: Sequence[Run]) -> str:
         if of_env:
             steps = max(run.curve[-1][0] for run in of_env)
             ends = ", ".join(_end(run.curve[-1][1]) for run in of_env)
-            lines.append(f"| `{env}` | `{name}`, {steps // 1000:,}k | {ends} | {reference:,} |")
+            told = "" if reference is None else f"{reference:,}"
+            lines.append(f"| `{env}` | `{name}`, {steps // 1000:,}k | {ends} | {told} |")
     return "\n".join((*lines, ""))
 
 
 def _end(mean: float) -> str:
+    if abs(mean) < 1:
+        return f"{mean:.2f}"
     return f"{mean:,.0f}" if mean >= 100 else f"{mean:.1f}"
 
 
@@ -208,17 +218,19 @@ def drawn(runs: Sequence[Run]) -> str:
     return "\n".join((*parts, "</svg>", ""))
 
 
-def _panels() -> Iterator[tuple[str, str, float]]:
-    """Yields run, environment and goal of each panel."""
+def _panels() -> Iterator[tuple[str, str, float | None]]:
+    """Yields run, environment and goal of each panel; None = there is none."""
     for env in dict.fromkeys(env for env, _ in _gates()):
         yield BARE, env, gate_of(env, "ppo").goal
     for env, (name, reference) in TUNED.items():
         yield name, env, reference
 
 
-def _panel(title: str, goal: float, runs: Sequence[Run], left: int, top: int) -> Iterator[str]:
+def _panel(
+    title: str, goal: float | None, runs: Sequence[Run], left: int, top: int
+) -> Iterator[str]:
     """Yields an environment's curves; the dashed line is the goal."""
-    numbers = [goal, *(mean for run in runs for _, mean in run.curve)]
+    numbers = [mean for run in runs for _, mean in run.curve] + ([] if goal is None else [goal])
     low, high = min(numbers), max(numbers)
     last = max(run.curve[-1][0] for run in runs)
 
@@ -228,7 +240,8 @@ def _panel(title: str, goal: float, runs: Sequence[Run], left: int, top: int) ->
     yield f'<text x="{left}" y="{top - 10}">{html.escape(title.rpartition(":")[2])}</text>'
     right = f'x="{left + _PANEL}" y="{top - 10}" text-anchor="end"'
     yield f'<text class="quiet" {right}>{last // 1000}k steps</text>'
-    yield f'<path class="goal" d="M{left} {y(goal):.1f}h{_PANEL}"/>'
+    if goal is not None:
+        yield f'<path class="goal" d="M{left} {y(goal):.1f}h{_PANEL}"/>'
     for run in runs:
         points = " ".join(
             f"{left + _PANEL * steps / last:.1f},{y(mean):.1f}" for steps, mean in run.curve

@@ -111,6 +111,8 @@ def _allowed(told: inspect.Type) -> str:
             )
         case inspect.BoolType():
             return "true or false"
+        case inspect.DictType(key_type=inspect.LiteralType() as keys, value_type=each):
+            return f"a table of {_allowed(keys)}, each {_allowed(each)}"
         case inspect.DictType():
             return "a table"
         case _:

@@ -4,7 +4,7 @@ import csv
 
 import headrace
 from tests.system.commands.test_train import check_books
-from tests.system.conftest import Place
+from tests.system.conftest import RUN, Place
 
 SETS = (
     "--set", "env.id=CartPole-v1", "--set", "algorithm.name=ppo",
@@ -59,3 +59,15 @@ def test_a_population_in_one_process_and_what_it_refuses(place: Place) -> None:
     other = place.train(*SETS, "--out", "y", "--set", "learner.optimiser=rmsprop")
     assert other.ends() == 2
     assert "learner.optimiser is set beside env.population" in other.text()
+
+
+def test_one_rank_trains_all_of_them(place: Place) -> None:
+    text = RUN.replace("[model]", '[model]\nkind = "mlp"').replace(
+        'id = "CartPole-v1"', 'id = "CartPole-v1"\npopulation = 3'
+    )
+    place.run = place.toml("run.toml", text)
+    broker = place.broker()
+    for rank in place.two_ranks():
+        assert rank.ends() == 2
+        assert "env.population = 3: one learner rank trains all of them" in rank.text()
+    broker.kill()
