@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headrace.broker.errors import UserError
 
 Body = bytes | bytearray | memoryview
+_LARGE = 1 << 20  # bytes, from which a second copy costs more than looking the tensors up
 
 
 class WeightsError(UserError, ValueError):
@@ -39,10 +40,9 @@ Layout = tuple[Entry, ...]
 
 def layout(model: nn.Module) -> Layout:
     """Returns the entries of the model's `state_dict()`, in the order of the buffer."""
-    state = model.state_dict()
     entries: list[Entry] = []
     offset = 0
-    for name, tensor in sorted(state.items(), key=_order):
+    for name, tensor in sorted(model.state_dict().items(), key=_order):
         entries.append(Entry(name, tensor.dtype, tuple(tensor.shape), offset, tensor.nbytes))
         offset += tensor.nbytes
     return tuple(entries)
@@ -59,11 +59,8 @@ def digest(body: Body) -> str:
 
 
 class FlatWeights:
-    """Dumps and loads one module again and again.
-
-    Make it when the module is on its device and has its final dtype: the tensors are looked up
-    once. For small models, where the number of calls is the cost, that is most of the work.
-    """
+    """Dumps and loads one module again and again. Make it when that is on its device and has its
+    final dtype: the tensors are looked up once, which for small models is most of the work."""
 
     def __init__(self, model: nn.Module) -> None:
         self.layout = layout(model)
@@ -78,11 +75,9 @@ class FlatWeights:
         self._pairs = [(state[entry.name], _view(self.buffer, entry)) for entry in self.layout]
         self._floats = _float_runs(self.buffer, self.layout)
         # The buffer where numpy can reach it: the same one, unless the module is on a GPU.
-        self._host = (
-            self.buffer
-            if device.type == "cpu"
-            else torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
-        )
+        self._host = self.buffer
+        if device.type != "cpu":
+            self._host = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -90,12 +85,18 @@ class FlatWeights:
         for tensor, view in self._pairs:
             view.copy_(tensor)
 
+    @torch.no_grad()
     def dump(self) -> memoryview:
         """Returns a copy of what the module holds now; from a GPU it is one transfer."""
+        if self._host is self.buffer and self.nbytes >= _LARGE:
+            body = np.empty(self.nbytes, np.uint8)  # in large pages
+            for (tensor, _), entry in zip(self._pairs, self.layout, strict=True):
+                _view(torch.from_numpy(body), entry).copy_(tensor)
+            return body.data
         self.gather()
         if self._host is not self.buffer:
             self._host.copy_(self.buffer)
-        return self._host.numpy().copy().data  # copied in larger pages than bytes are
+        return self._host.numpy().copy().data
 
     @torch.no_grad()
     def load(self, body: Body, *, check_finite: bool = True) -> None:

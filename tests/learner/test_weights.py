@@ -56,6 +56,21 @@ def test_round_trip_of_every_kind_of_tensor() -> None:
     assert all(entry.offset % entry.dtype.itemsize == 0 for entry in entries)
 
 
+def test_large_weights_are_copied_once_and_in_the_same_order() -> None:
+    source = mlp(1, hidden=(700, 700))
+    flat = FlatWeights(source)
+    body = flat.dump()
+    assert body.nbytes == flat.nbytes > 1 << 20
+    flat.gather()
+    assert bytes(body) == flat.buffer.numpy().tobytes()
+    copy = mlp(2, hidden=(700, 700))
+    FlatWeights(copy).load(body)
+    assert same(source, copy)
+    with torch.no_grad():
+        next(source.parameters()).fill_(7.0)
+    assert bytes(body) == FlatWeights(copy).dump()
+
+
 def test_a_dump_is_a_copy() -> None:
     model = mlp(1)
     body = FlatWeights(model).dump()
