@@ -11,6 +11,8 @@ from headrace.launch.config.run_file import Run
 from headrace.launch.config.run_sections import RunSection, StopSection
 from headrace.launch.local import summary
 from headrace.launch.process.memory_use import ProcessTree
+from headrace.learner.batches.policy_returns import PolicyReturns
+from headrace.learner.batches.unroll_ends import EpisodeEnds
 from tests.launch.explain.recorded_faults import RECORDINGS
 from tests.system.harness import disks
 
@@ -106,6 +108,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "mean_return": 475.123,
         "mean_length": 470.988,
         "metrics": {"won": 0.5},
+        "population": None,
         "solved_at_s": 6.543,
         "solved_at_steps": 23_999,
         "evaluation": None,
@@ -353,3 +356,14 @@ def test_what_held_it_back_stands_in_the_summary_and_in_the_last_lines(tmp_path:
     )
     last = summary.words(result, tmp_path, RUN.stop).splitlines()[-len(result["explain"]) :]
     assert last[0].startswith("explain     the value loss is")
+
+
+def test_a_population_names_its_best(tmp_path: Path) -> None:
+    told = PolicyReturns(3)
+    ended = ((0, 10.0, 5), (0, 30.0, 5))
+    told.add([EpisodeEnds(1, 0, 1, 5, ended, players=(0, 2))])
+    (tmp_path / "learner.json").write_text(json.dumps({"population": told.summary()}))
+    words = summary.words(write(tmp_path), tmp_path, RUN.stop)
+    assert (
+        "population: policy 2 is the best of 2 that played, return 30; median 20, least 10" in words
+    )
