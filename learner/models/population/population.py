@@ -63,6 +63,11 @@ class Population(Model):
         for factor in FACTORS.values():
             self.register_buffer(factor, torch.ones(policies))
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Takes the network's own buffers along, to another device or dtype."""
+        self._one[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
     def spread(self, most: Mapping[Any, float], seed: int) -> None:
         """Draws each policy's factors, log-uniformly from 1/most to most, by setting."""
         rng = torch.Generator().manual_seed(seed)

@@ -166,6 +166,14 @@ def test_one_policy_of_it_is_a_network_of_its_own() -> None:
     ordinary.load_state_dict(one.state_dict())
 
 
+def test_it_moves_to_a_device_with_all_that_it_computes_with() -> None:
+    config = msgspec.structs.replace(CONFIG, obs_scale=(1.0, 2.0, 3.0))
+    many = population(config).to("meta")
+    held = [*many.named_parameters(), *many.named_buffers(), *many._one[0].named_buffers()]
+    assert "encoder.features.scale" in dict(held)
+    assert {tensor.device.type for _, tensor in held} == {"meta"}
+
+
 def test_masks_and_statistics_reach_every_policy() -> None:
     mask = Leaf("mask", "|i1", (4,), mask=True)
     spaces = msgspec.structs.replace(SPACES, observation=(*SPACES.observation, mask))
