@@ -157,8 +157,8 @@ MAY_IMPORT = {
     ),
     "launch/on_ray": "broker broker/peers broker/security launch/config launch/node launch/process",
     "launch/bench/learner": (
-        "broker/peers broker/protocol launch/config learner learner/algorithms learner/batches "
-        "learner/models learner/step"
+        "broker/peers broker/protocol broker/server launch/config learner learner/algorithms "
+        "learner/batches learner/models learner/step"
     ),
     "launch/bench": (
         "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "

@@ -8,7 +8,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from headrace.actors.config import EnvConfig
 from headrace.actors.envs.action_spaces import action_parts
+from headrace.actors.envs.agents.kinds import agents_in
 from headrace.actors.envs.convert import Env, EnvError
 from headrace.actors.envs.observation_spaces import PLAIN, parts_of
 from headrace.learner.spaces import POLICY
@@ -18,8 +20,32 @@ from headrace.learner.spaces import POLICY
 _LEAST_STEPS = 128
 
 
-def is_observed(env: Env, name: str) -> bool:
-    """Says whether the observation has a part of this name."""
+def with_mask(env: Env, config: EnvConfig) -> Env:
+    """Returns the environment with env.mask as a part of its observation."""
+    try:
+        return env if _is_observed(env, config.mask) else InfoMask(env, config.mask)
+    except TypeError:  # spaces that as_data() names
+        return env
+
+
+def with_policy(env: Any, config: EnvConfig, seed: int) -> Env:
+    """Returns the environment as a population plays it."""
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(
+            f"env.population = {config.population}: its policies play alone, and {config.id} has"
+            f" {agents_in(env)} agents"
+        )
+    if config.policy >= config.population:
+        raise EnvError(
+            f"env.policy = {config.policy}: the policies are numbered 0 to {config.population - 1}"
+        )
+    try:
+        return DrawnPolicy(env, config.population, config.policy, seed)
+    except TypeError:  # spaces that as_data() names
+        return env
+
+
+def _is_observed(env: Env, name: str) -> bool:
     return any(part.leaf.name == name for part in parts_of(env.observation_space))
 
 
@@ -48,7 +74,7 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _with_mask(self, observation: Any, info: dict[str, Any], needed: bool = True) -> Any:
         mask = self._mask(info) if needed else np.zeros(self._count, np.int8)
-        return _added(observation, self._name, mask)
+        return _added(self.env, observation, self._name, mask)
 
     def _mask(self, info: dict[str, Any]) -> NDArray[np.int8]:
         if self._name not in info:
@@ -79,7 +105,7 @@ class DrawnPolicy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Env, policies: int, fixed: int, seed: int) -> None:
         super().__init__(env)
-        if any(part.leaf.name == POLICY for part in parts_of(env.observation_space)):
+        if _is_observed(env, POLICY):
             raise EnvError(
                 f"env.population adds {POLICY!r} to the observation, which has such a part already"
             )
@@ -100,12 +126,12 @@ class DrawnPolicy(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._fixed < 0 and (seed is not None or self._steps >= _LEAST_STEPS):
             self._waiting = self._waiting or self._dice.permutation(self._policies).tolist()
             self._plays, self._steps = self._waiting.pop(), 0
-        return _added(observation, POLICY, self._plays), info
+        return _added(self.env, observation, POLICY, self._plays), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, ended, cut, info = self.env.step(action)
         self._steps += 1
-        return _added(observation, POLICY, self._plays), reward, ended, cut, info
+        return _added(self.env, observation, POLICY, self._plays), reward, ended, cut, info
 
 
 def _with_part(inner: "spaces.Space[Any]", name: str, part: "spaces.Space[Any]") -> "spaces.Dict":
@@ -114,8 +140,8 @@ def _with_part(inner: "spaces.Space[Any]", name: str, part: "spaces.Space[Any]")
     return spaces.Dict({**parts, name: part})
 
 
-def _added(observation: Any, name: str, part: Any) -> dict[str, Any]:
-    """Returns the observation of such a space."""
-    if isinstance(observation, dict):
+def _added(env: Env, observation: Any, name: str, part: Any) -> dict[str, Any]:
+    """Returns what the environment observed as it is in such a space."""
+    if isinstance(env.observation_space, spaces.Dict):
         return {**observation, name: part}
     return {PLAIN: observation, name: part}

@@ -71,9 +71,9 @@ def make_any(config: EnvConfig, where: Where = _NOWHERE) -> AnyEnv:
         for place, table in enumerate(config.wrappers):
             env = _wrapped(env, dict(table), f"env.wrappers[{place}]")
         if config.mask and isinstance(env, gymnasium.Env):
-            env = _masked(env, config)
+            env = added_parts.with_mask(env, config)
         if config.population:
-            env = _drawn(env, config, where)
+            env = added_parts.with_policy(env, config, where.seed)
         settings = EnvSettings(config)
         settings.put(env, settings.initial)
     except UserError:
@@ -223,35 +223,6 @@ def _wrapped(env: Any, keywords: dict[str, Any], where: str) -> Any:
         wrapped = _attribute(name)(env, **keywords)
     _check_kind(wrapped, f"{where}.id = {name!r}")
     return wrapped
-
-
-def _masked(env: Env, config: EnvConfig) -> Env:
-    """Returns the environment with the mask as a part of its observation."""
-    try:
-        return (
-            env
-            if added_parts.is_observed(env, config.mask)
-            else added_parts.InfoMask(env, config.mask)
-        )
-    except TypeError:  # spaces that as_data() names
-        return env
-
-
-def _drawn(env: Any, config: EnvConfig, where: Where) -> Env:
-    """Returns the environment as a population plays it."""
-    if not isinstance(env, gymnasium.Env):
-        raise EnvError(
-            f"env.population = {config.population}: its policies play alone, and {config.id} has"
-            f" {agents_in(env)} agents"
-        )
-    if config.policy >= config.population:
-        raise EnvError(
-            f"env.policy = {config.policy}: the policies are numbered 0 to {config.population - 1}"
-        )
-    try:
-        return added_parts.DrawnPolicy(env, config.population, config.policy, where.seed)
-    except TypeError:  # spaces that as_data() names
-        return env
 
 
 def _unwrapped(config: EnvConfig, who: str) -> None:

@@ -1,8 +1,7 @@
 """A recording of all that a learner was given, in order, from which its training can be replayed.
 
     each entry   4 bytes length | 8 bytes xxh3-64 | msgpack
-    Opened, then Accepted .. Accepted Full, Rejected .., Trained or Refilled .. and Closed at a
-    clean end
+    Opened, Accepted .. Accepted Full, Rejected .., Trained or Refilled .., Closed at a clean end
 
 Without Closed the recording is incomplete: the process was killed, or the disk was full. Its part
 can still be used. The receiver thread writes; only one file buffer waits in memory.

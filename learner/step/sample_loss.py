@@ -107,7 +107,7 @@ def by_policy(
 
 def _count(policy: Tensor) -> int:
     """Returns how many policies play."""
-    return len(torch.unique(policy))
+    return int(torch.bincount(policy.flatten()).count_nonzero())  # sorting them takes longer
 
 
 def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample:

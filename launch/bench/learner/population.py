@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from headrace.broker.server.memory_guard import resident
 from headrace.launch.bench import output
 from headrace.launch.bench.learner.learner import print_row
 from headrace.launch.bench.learner.ready_source import (
@@ -39,7 +40,6 @@ _CPU = torch.device("cpu")
 _MODEL = ModelConfig(kind="mlp")
 _OBS = Leaf("obs", "<f4", (4,))
 _ONE = Network(Spaces((_OBS,), discrete(2)), _MODEL)
-_PAGE = 4096
 
 
 def bench() -> None:
@@ -71,11 +71,11 @@ def _row(columns: int) -> dict[str, object]:
 def _trained(network: Network, columns: int) -> tuple[float, int, int]:
     """Returns steps a second in the real train loop, the bytes of parameters and optimiser, and by
     how much this process has grown."""
-    before = most = _resident_bytes()
+    before = most = resident()
 
     def ended() -> bool:
         nonlocal most
-        most = max(most, _resident_bytes())
+        most = max(most, resident())
         return source.ended
 
     source = ReadySource(network, columns, _CPU, resident=True)
@@ -108,8 +108,3 @@ def _looped(columns: int) -> float:
                 step(own, norm, most=LENGTH)
             count += columns
     return count * LENGTH / (time.perf_counter() - began)
-
-
-def _resident_bytes() -> int:
-    """Returns the memory that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE

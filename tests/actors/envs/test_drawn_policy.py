@@ -1,4 +1,4 @@
-"""Which policy of a population plays: all in turn, the same again by a seed, or always one."""
+"""Checks which policy of a population plays: all in turn, the same again by a seed, or one."""
 
 import re
 from collections import Counter
