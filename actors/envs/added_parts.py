@@ -57,6 +57,7 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name = name
         self._count = sum(n for part in action_parts(env.action_space) for n in part.categories)
         self._parts = [part.leaf.name for part in parts_of(env.observation_space)]
+        self._dict = isinstance(env.observation_space, spaces.Dict)
         mask = spaces.MultiBinary(max(1, self._count))
         self.observation_space = _with_part(env.observation_space, name, mask)
 
@@ -74,7 +75,7 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _with_mask(self, observation: Any, info: dict[str, Any], needed: bool = True) -> Any:
         mask = self._mask(info) if needed else np.zeros(self._count, np.int8)
-        return _added(self.env, observation, self._name, mask)
+        return _added(self._dict, observation, self._name, mask)
 
     def _mask(self, info: dict[str, Any]) -> NDArray[np.int8]:
         if self._name not in info:
@@ -110,6 +111,7 @@ class DrawnPolicy(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"env.population adds {POLICY!r} to the observation, which has such a part already"
             )
         self._policies, self._fixed = policies, fixed
+        self._dict = isinstance(env.observation_space, spaces.Dict)
         self._dice = np.random.default_rng(seed)
         self._waiting: list[int] = []  # who has not played in this round
         self._steps = _LEAST_STEPS  # of the policy that plays
@@ -126,12 +128,12 @@ class DrawnPolicy(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._fixed < 0 and (seed is not None or self._steps >= _LEAST_STEPS):
             self._waiting = self._waiting or self._dice.permutation(self._policies).tolist()
             self._plays, self._steps = self._waiting.pop(), 0
-        return _added(self.env, observation, POLICY, self._plays), info
+        return _added(self._dict, observation, POLICY, self._plays), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, ended, cut, info = self.env.step(action)
         self._steps += 1
-        return _added(self.env, observation, POLICY, self._plays), reward, ended, cut, info
+        return _added(self._dict, observation, POLICY, self._plays), reward, ended, cut, info
 
 
 def _with_part(inner: "spaces.Space[Any]", name: str, part: "spaces.Space[Any]") -> "spaces.Dict":
@@ -140,8 +142,6 @@ def _with_part(inner: "spaces.Space[Any]", name: str, part: "spaces.Space[Any]")
     return spaces.Dict({**parts, name: part})
 
 
-def _added(env: Env, observation: Any, name: str, part: Any) -> dict[str, Any]:
-    """Returns what the environment observed as it is in such a space."""
-    if isinstance(env.observation_space, spaces.Dict):
-        return {**observation, name: part}
-    return {PLAIN: observation, name: part}
+def _added(is_dict: bool, observation: Any, name: str, part: Any) -> dict[str, Any]:
+    """Returns the observation of such a space; `is_dict`: it was a Dict before."""
+    return {**(observation if is_dict else {PLAIN: observation}), name: part}
