@@ -20,6 +20,9 @@ from headrace.learner.train_parts import TrainParts
 
 Network = Callable[..., Any]
 
+# Steps whose convolutions fit into the cache of a processor.
+_CACHED = 256
+
 
 class LossParts(Protocol):
     """Holds what a loss depends on beside the sample."""
@@ -50,10 +53,12 @@ def inputs_of(
     if isinstance(parts.model, Population):
         norm, coefs = by_policy(parts.model, sample, norm, coefs)
     with autocast(parts.device.type, parts.config.precision, parts.model):
-        output: Output = network(sample.obs, sample.memory, sample.begins)
+        if torch.is_grad_enabled():
+            output: Output = network(sample.obs, sample.memory, sample.begins)
+        else:
+            output = _without_gradients(parts, network, sample)
         if target_network is not None:
-            with torch.no_grad():
-                target = target_network(sample.obs, sample.memory, sample.begins)
+            target = _without_gradients(parts, target_network, sample)
     return LossInputs(
         config=parts.algorithm,
         coefs=coefs,
@@ -63,6 +68,19 @@ def inputs_of(
         target=target,
         norm=norm,
     )
+
+
+@torch.no_grad()
+def _without_gradients(parts: LossParts, network: Network, sample: Sample) -> Output:
+    """Runs a network. Convolutions on a processor get a few columns at a time: what they give is
+    read again while it is in the processor's cache."""
+    rows, columns = sample.obs[parts.model.leaves[0].name].shape[:2]
+    few = columns
+    if parts.model.convolutional and parts.device.type == "cpu":
+        few = max(1, _CACHED // rows)
+    cut = [sample.columns(slice(at, at + few)) for at in range(0, columns, few)]
+    outputs = [network(part.obs, part.memory, part.begins) for part in cut]
+    return Output(*(torch.cat(each, dim=1) for each in zip(*outputs, strict=True)))
 
 
 def loss_of(
