@@ -15,6 +15,15 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(description="where weight announcements go out; empty = next port, or path + .pub"),
     ] = ""
+    shards: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="brokers of the run; each peer but the learner speaks with one of them, and"
+            " each hears of weights from the learner. Needs pacing.max_lag >= 1",
+        ),
+    ] = 1
     queue_mb: Annotated[
         float, Meta(gt=0, description="most unroll bytes held; no credit is granted beyond it")
     ] = 512.0

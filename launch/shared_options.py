@@ -152,7 +152,9 @@ def sets(parser: argparse.ArgumentParser) -> None:
 
 
 def broker_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--broker", required=True, help="its address")
+    parser.add_argument(
+        "--broker", required=True, help="its address, of several all with commas between"
+    )
 
 
 def web(parser: argparse.ArgumentParser, told: str) -> None:

@@ -183,7 +183,7 @@ class LeaseMetrics(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        end = self._feed.end
+        end = self._feed.ends
         fragments = CounterMetricFamily(
             "headrace_learner_fragments",
             "Unrolls delivered, by what came of it",
@@ -191,7 +191,7 @@ class LeaseMetrics(Collector):
         )
         for outcome, count in (
             ("trained", end.trained_unrolls),
-            ("rejected", end.rejected),
+            ("rejected", end.objections.total()),
             ("abandoned", end.given_back),
             ("duplicate", end.duplicates),
         ):
@@ -206,7 +206,7 @@ class LeaseMetrics(Collector):
             rejected.add_metric([reason], count)
         yield rejected
         yield CounterMetricFamily(
-            "headrace_learner_reconnects", "Connections begun anew", value=end.link.reconnects
+            "headrace_learner_reconnects", "Connections begun anew", value=end.reconnects
         )
         if torch.cuda.is_available():
             yield GaugeMetricFamily(
@@ -220,7 +220,7 @@ class LeaseMetrics(Collector):
             value=end.delivered,
         )
         for name, words, value in (
-            ("held_fragments", "Unrolls delivered and not trained", len(end.inbox)),
+            ("held_fragments", "Unrolls delivered and not trained", end.held),
             (
                 "ledger_unaccounted",
                 "Unrolls lost by our own counting",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from headrace.broker.errors import DivergedError
 from headrace.broker.peers.inbox import Key
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.objections import Objection
 from headrace.learner.algorithms import optimiser_state
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.diagnosis import Figures, diagnosis

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.learner_ends import Windows
+from headrace.broker.peers.objections import Objection
 from headrace.learner.algorithms import schedule
 from headrace.learner.algorithms.curriculum import Curriculum, Moment
 from headrace.learner.algorithms.loss_inputs import Coefficients
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.logprob_gap import LogProbGap
-from headrace.learner.batches.receiver import Windows
 from headrace.learner.checkpoint import Checkpoint
 from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
 from headrace.learner.history.line import Pace

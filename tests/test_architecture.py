@@ -103,8 +103,7 @@ MAY_IMPORT = {
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
     "launch/explain": (
-        "broker broker/transport launch/comparison launch/config launch/monitor launch/process "
-        "launch/results"
+        "broker launch/comparison launch/config launch/monitor launch/process launch/results"
     ),
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker broker/journal launch/config launch/process launch/results",
@@ -121,8 +120,8 @@ MAY_IMPORT = {
         "broker/weights launch/config launch/process launch/results learner learner/models"
     ),
     "launch/bench/simulated": (
-        "broker broker/journal broker/peers broker/protocol broker/security broker/weights "
-        "launch/config launch/process"
+        "broker broker/journal broker/peers broker/protocol broker/security broker/transport "
+        "broker/weights launch/config launch/process"
     ),
     "launch/deploy": (
         "broker broker/security broker/server broker/transport launch/config launch/process"
@@ -134,9 +133,9 @@ MAY_IMPORT = {
         "actors broker launch/config launch/process launch/results learner learner/models"
     ),
     "launch/local": (
-        "broker broker/journal broker/peers launch/config launch/explain launch/monitor "
-        "launch/process launch/results launch/roles launch/roles/evaluation launch/sinks "
-        "learner/batches learner/models"
+        "broker broker/journal broker/peers broker/transport launch/config launch/explain "
+        "launch/monitor launch/process launch/results launch/roles launch/roles/evaluation "
+        "launch/sinks learner/batches learner/models"
     ),
     "launch/plan": "broker launch/comparison launch/config launch/process launch/results",
     "launch/search": (
@@ -169,7 +168,7 @@ MAY_IMPORT = {
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",
     "launch/commands": (
-        "broker broker/security launch/bench launch/bench/gates launch/bench/lag "
+        "broker broker/security broker/transport launch/bench launch/bench/gates launch/bench/lag "
         "launch/bench/learner launch/comparison launch/config launch/deploy launch/doctor "
         "launch/explain launch/export launch/local launch/monitor launch/node launch/on_ray "
         "launch/one_process launch/plan launch/policies launch/process launch/ratings "

@@ -44,7 +44,7 @@ class Ledger:
     def __init__(self, state: LedgerState, *, lease_s: float) -> None:
         self.state = state
         self.lease_s = lease_s
-        self.versions = Versions(state.credit)
+        self.versions = Versions(state.credit, alone=state.alone)
         self.run_complete = False  # the learner said the run is complete
         # Dispatch waits until every rank has said what it trained, or until this moment: else an
         # unroll that rank 1 has used could be given to rank 0. None = no learner has come yet.
@@ -181,14 +181,19 @@ class Ledger:
         self.state.forget_dead()
         return told
 
-    def learner_heard(self, inc: int, now: float, *, version: int = 0, want: int = 0) -> bool:
-        """Notes any message of a learner; False = it must say HELLO."""
+    def learner_heard(
+        self, inc: int, now: float, *, version: int = 0, want: int = 0, share: int | None = None
+    ) -> bool:
+        """Notes any message of a learner; False = it must say HELLO. `share`: how many unrolls of
+        each step come from here; None = as many as before."""
         self.state.credit.now = now
         session = self.state.leases.session(inc)
         if session is None:
             return False
         session.heard_at = now
         session.want = max(session.want, want)
+        if share is not None and not session.rank and not self.state.alone:
+            self.state.credit.resize(min(share, self.state.batch))
         self.versions.heard(session, version)
         return True
 

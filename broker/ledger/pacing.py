@@ -2,6 +2,8 @@
 
     accepted + running <= (max_lag + version + 1) * batch
 
+`batch` is this broker's part of what a step trains: the whole of it, unless there are several.
+
 The unroll that takes place number n in that count (from 0) is trained by the step that ends version
 n // batch; it may be at most max_lag versions old then, so it must be acted with at least version
 n // batch - max_lag. That number travels with the grant.
@@ -38,8 +40,8 @@ class Credit:
 
     def __init__(self, *, batch: int, max_lag: int, balanced: bool = False) -> None:
         self.balance = Balance(on=balanced)
-        self.batch = batch
         self.max_lag = max_lag
+        self.resize(batch)
         self.version = 0  # the newest that any rank trained; never falls
         self.present = 0  # arrived and not settled
         self.running = 0  # granted and not arrived, over all joined streams; overdue ones left out
@@ -47,11 +49,6 @@ class Credit:
         self.now = 0.0  # the latest moment that a caller told the ledger
         self.withdrawn = 0  # credits that samplers gave back unused
         self.overdue = 0  # streams whose credit was no longer counted, each time
-        # Unrolls that may be accepted and running beyond those trained.
-        self.window = (max_lag + 1) * batch
-        # Places of it that late streams may hold although others want them: a batch fits beside
-        # them. None in lock-step.
-        self.late_share = min(max(1, self.window // _LATE_SHARE), self.window - batch)
         # Open unrolls of samplers that another broker granted, and that still may count here.
         self.claims_left = self.window
         self.durations = UnrollDurations()  # of unrolls, from when they may start
@@ -61,6 +58,15 @@ class Credit:
         # since is skipped when it comes out; `offered` keeps each stream to one entry a deque.
         self._prompt: tuple[deque[Stream], ...] = tuple(deque() for _ in range(AHEAD))
         self._late: tuple[deque[Stream], ...] = tuple(deque() for _ in range(AHEAD))
+
+    def resize(self, batch: int) -> None:
+        """Takes another part of each step; 0: it is trained on what other brokers have."""
+        self.batch = max(1, batch)
+        # Unrolls that may be accepted and running beyond those trained.
+        self.window = (self.max_lag + 1) * batch
+        # Places of it that late streams may hold although others want them: a batch fits beside
+        # them. None in lock-step.
+        self.late_share = min(max(1, self.window // _LATE_SHARE), self.window - batch)
 
     @property
     def accepted(self) -> int:
@@ -75,7 +81,7 @@ class Credit:
 
     def budget(self) -> int:
         """Counts the grants possible now; negative after a revived sampler brought its own."""
-        return (self.max_lag + self.version + 1) * self.batch - self.accepted - self.running
+        return self.window - self.present - self.running
 
     def join(self, stream: Stream, *, arrived: int, started: int) -> None:
         """Adds a stream: it started the seqs below `started`, of which `arrived` came here.

@@ -28,6 +28,7 @@ class LedgerState:
         self,
         *,
         batch: int,
+        share: int = 0,
         max_lag: int,
         balanced: bool = False,
         max_lag_hard: int,
@@ -36,7 +37,9 @@ class LedgerState:
         first_tag: int,
         journal: Journal | None = None,
     ) -> None:
-        self.credit = Credit(batch=batch, max_lag=max_lag, balanced=balanced)
+        self.batch = batch  # unrolls of a step, from all brokers
+        self.alone = not share  # there is no other broker
+        self.credit = Credit(batch=share or batch, max_lag=max_lag, balanced=balanced)
         self.leases = Leases(first_tag=first_tag)
         self.max_lag_hard = max_lag_hard
         self.queue_bytes = queue_bytes
@@ -196,7 +199,7 @@ class LedgerState:
         while self.queue:
             entry = self.queue[0]
             home = self.leases.session(entry.home)
-            session = home or self.leases.most_room((self.credit.max_lag + 1) * self.credit.batch)
+            session = home or self.leases.most_room(max(1, self.credit.window))
             if entry.gone or entry.tag >= 0:  # settled or adopted while it waited
                 self.queue.popleft()
             elif home is None and entry.waited(self.credit.version) > self.max_lag_hard:

@@ -4,11 +4,13 @@ Samplers wait for the weights of the version that we believe, and versions never
 is far too high would stop the run. So
 
     rank 0 at HELLO    is believed: it may have come from any checkpoint, and we may be new
-    rank 0 after it    as far as what it was given can have brought it
+    rank 0 after it    as far as what it was given can have brought it; if other brokers give it
+                       unrolls too, wholly
     other ranks        as far as the DONEs say that arrived: they publish no weights to wait for
     samplers           only when we and the learner lost our memories, and then most of them
 """
 
+import sys
 from collections.abc import Iterable
 
 from headrace.broker.ledger.pacing import Credit
@@ -21,8 +23,9 @@ _AHEAD = 64
 class Versions:
     """Decides which version the run is at; nothing else changes the credit's version."""
 
-    def __init__(self, credit: Credit) -> None:
+    def __init__(self, credit: Credit, *, alone: bool = True) -> None:
         self.credit = credit
+        self.alone = alone  # the run has no other broker
         self.rolled_back = 0  # unrolls trained, then undone by a learner back from a checkpoint
         self.first_rank = 0  # incarnation of the latest rank 0; 0 = none came: we know no version
 
@@ -67,6 +70,8 @@ class Versions:
 
     def newest_of(self, session: Session) -> int:
         """Returns the newest version that a rank can have trained."""
+        if not self.alone:
+            return session.began if session.rank else sys.maxsize
         unrolls, ahead = session.trained, 0
         if session.rank == 0:
             unrolls, ahead = unrolls + len(session.leases), _AHEAD

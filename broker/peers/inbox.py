@@ -79,6 +79,10 @@ class Inbox:
         # At least one message, so that `want` and version are always sent.
         return [Done(self.inc, version, want, part) for part in parts(ranges(sorted(tags))) or [()]]
 
+    def those_held(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Returns those of the unrolls that are held here."""
+        return [key for key in keys if key in self._tags]
+
     def give_up(self, keys: Iterable[Key]) -> list[tuple[tuple[int, int], ...]]:
         """Ends leases without a step; returns their tags, for one NACK each."""
         return parts(ranges(sorted(self._release(key) for key in keys)))

@@ -4,7 +4,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
 
 import zmq
 from msgspec.structs import replace
@@ -13,10 +12,10 @@ from headrace.broker.journal.journal import Journal
 from headrace.broker.peer_errors import UnreportedErrors
 from headrace.broker.peers.evaluations import HeardEvaluations
 from headrace.broker.peers.inbox import Inbox, Key, Verdict
+from headrace.broker.peers.objections import OBJECTIONS, Objection
 from headrace.broker.protocol import hello_payload
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import (
-    Announce,
     Buffer,
     Bye,
     Deliver,
@@ -39,29 +38,6 @@ from headrace.broker.weights.blobs import Blob, KeptVersions
 log = logging.getLogger(__name__)
 
 
-# What is wrong with unrolls, by the names under which they are counted.
-OBJECTIONS: Final = (
-    "damaged",
-    "claim",
-    "not_finite",
-    "reward",
-    "observation",
-    "logp",
-    "action",
-    "memory",
-    "metrics",
-    "step",
-)
-
-
-class Objection(NamedTuple):
-    """Says why an unroll cannot be used."""
-
-    reason: str  # one of OBJECTIONS
-    words: str  # for a person
-    blame: bool = True  # its sampler is at fault
-
-
 # Takes an unroll into a batch, or says why it cannot be used.
 Accept = Callable[[Deliver, Sequence[Buffer]], Objection | None]
 
@@ -77,6 +53,7 @@ class LearnerEnd:
         *,
         accept: Accept,
         free: Callable[[], int],
+        share: Callable[[], int | None] = lambda: None,
         journal: Journal,
         context: "zmq.Context[zmq.Socket[bytes]]",
         key: keys.Key | None = None,
@@ -101,6 +78,8 @@ class LearnerEnd:
         self._evaluations = evaluations  # asked for with every beat; None = nobody wants them
         self._accept = accept
         self._free = free  # unrolls that fit into batches now, beyond those held
+        self._share = share  # unrolls of each step that come from this broker; None = as it was
+        self.streams = 0  # that play at this broker
         self._journal = journal
         self._blob: Blob | None = None  # the weights all peers should have
         self._kept = KeptVersions()  # those and some before, for Gets that are under way
@@ -184,7 +163,7 @@ class LearnerEnd:
             case Deliver():
                 self._delivered(message, buffers)
             case LearnerPong():
-                self._known = message.weights
+                self._known, self.streams = message.weights, message.streams
                 if self._blob is not None and not self.heard:
                     # Its chunks may be on their way still: what is missing will be asked for.
                     self.link.send(encode(self._blob.announce))
@@ -204,9 +183,11 @@ class LearnerEnd:
     def beat_frames(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
         ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
+        ping = replace(ping, share=self._share())
         return [encode(ping), encode(Watch())] if self._evaluations is not None else [encode(ping)]
 
     def _delivered(self, message: Deliver, buffers: Sequence[Buffer]) -> None:
+        room = self._free()
         verdict = self.inbox.deliver(message)
         key = (message.inc, message.stream, message.seq)
         tags = ((message.tag, message.tag + 1),)
@@ -215,7 +196,7 @@ class LearnerEnd:
             self._nack([tags], Outcome.DUPLICATE, "trained before")
         elif verdict is Verdict.NEW:
             self.delivered += 1
-            if self._free() <= 0:
+            if room <= 0:
                 # It was on its way when our last HELLO was sent, and the broker counts from there.
                 # Counted by us alone, we would want one too many until the next HELLO.
                 self.inbox.received -= 1
@@ -247,8 +228,7 @@ class LearnerEnd:
             self.link.send(encode(Nack(self.inc, tags, outcome, reason[:200], blame)))
 
     def _announce(self, blob: Blob) -> None:
-        announce: Announce = blob.announce
-        self.link.send(encode(announce))
+        self.link.send(encode(blob.announce))
         if not self.link.bulk:  # else the broker has others to come first, and asks for it then
             chunk, body = blob.first()
             self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))

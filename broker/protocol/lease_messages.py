@@ -56,6 +56,7 @@ class LearnerPing(Message, frozen=True):
     max_tag: int
     held: tuple[tuple[int, int], ...]
     stats: dict[str, float]
+    share: Count | None = None  # rank 0, of several brokers: unrolls of each step from this one
 
 
 class LearnerPong(Message, frozen=True):
@@ -65,3 +66,4 @@ class LearnerPong(Message, frozen=True):
     broker_inc: int
     version: int
     weights: int
+    streams: int = 0  # that play there

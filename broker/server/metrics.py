@@ -106,7 +106,7 @@ class BrokerMetrics(Collector):
             ("credit_granted_fragments", "Granted and not arrived", state.credit.running),
             ("credit_budget_fragments", "Grants possible now", state.credit.budget()),
             ("streams", "That share the window; if more, some wait", state.credit.streams),
-            ("batch_fragments", "Unrolls of an optimiser step, by the run", state.credit.batch),
+            ("batch_fragments", "Unrolls of an optimiser step, by the run", state.batch),
             ("ahead_batches", "Granted, waiting or leased: <= max_lag + 1", state.credit.ahead),
             ("max_lag_versions", "pacing.max_lag, by the run", state.credit.max_lag),
             ("version", "The learner's version", state.credit.version),

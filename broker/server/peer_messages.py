@@ -64,7 +64,7 @@ class PeerMessages:
         self._takeover.trained_steps = int(peer.stats.get("trained_steps", 0))
         self._ledger.redeliver_lost(peer.inc, message.held, message.max_tag)
         self._ledger.learner_heard(
-            peer.inc, peer.heard_at, version=message.version, want=message.want
+            peer.inc, peer.heard_at, version=message.version, want=message.want, share=message.share
         )
         self._weights.ask_again(peer)
         self._replies.send(peer.route, self._weights.pong())

@@ -80,7 +80,7 @@ class RunStatus:
             "behind_versions": roster.versions_behind(weights.version),
             "max_lag": state.credit.max_lag,
             "ahead": round(state.credit.ahead, 3),
-            "batch_unrolls": state.credit.batch,
+            "batch_unrolls": state.batch,
             "queued": state.entries - leased,
             "queued_bytes": state.nbytes,
             "queue_limit_bytes": state.queue_bytes,

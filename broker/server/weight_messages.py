@@ -70,9 +70,8 @@ class WeightMessages:
 
     def pong(self) -> messages.LearnerPong:
         """Returns what a learner hears at every beat."""
-        return messages.LearnerPong(
-            self._inc, self._ledger.state.credit.version, self.fetch.version
-        )
+        credit = self._ledger.state.credit
+        return messages.LearnerPong(self._inc, credit.version, self.fetch.version, credit.streams)
 
     def announced(self, peer: Peer, message: messages.Announce, _: Sequence[Buffer]) -> None:
         if not self._ledger.may_publish(peer.inc, message.version):

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -19,6 +20,7 @@ from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.learner import LearnerEnd
+from headrace.broker.peers.learner_ends import LearnerEnds
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello
@@ -135,17 +137,18 @@ def _learner() -> Iterator[CollectorRegistry]:
     registry = http.registry("learner")
     http.set_run_info(registry, run="", algorithm="", env="")
     with zmq.Context() as context, patch.object(torch.cuda, "is_available", return_value=True):
-        end = LearnerEnd(
-            _NOBODY,
-            Hello("learner", "", inc=1),
-            HelloPayload(),
+        ends = LearnerEnds(
+            [partial(LearnerEnd, _NOBODY, Hello("learner", "", inc=1), HelloPayload())],
+            rank=0,
+            world=1,
+            batch=1,
+            room=lambda: 0,
             accept=lambda *_: None,
-            free=lambda: 0,
             journal=Journal(None, ""),
             context=context,
         )
-        # The metrics use nothing of a feed but its end.
-        LearnerMetrics(registry).watch(cast(UnrollReceiver, SimpleNamespace(end=end)))
+        # The metrics use nothing of a feed but its ends.
+        LearnerMetrics(registry).watch(cast(UnrollReceiver, SimpleNamespace(ends=ends)))
         yield registry
         context.destroy(linger=0)
 

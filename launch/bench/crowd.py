@@ -1,4 +1,4 @@
-"""Many simulated samplers at one real broker: do all connect, get equal shares, and at what cost?
+"""Many simulated samplers at real brokers: do all connect, get equal shares, and at what cost?
 
 All samplers connect at once while there is no learner: the broker's memory then is the cost of a
 connection. Then a learner starts, and all send as fast as credit lets them.
@@ -20,21 +20,24 @@ from headrace.launch.config import run_file
 _MAX_LAG = 2
 
 
-def size_of(words: Sequence[str]) -> tuple[int, int]:
-    """Parses `headrace bench crowd [SAMPLERS [NODES]]`."""
+def size_of(words: Sequence[str]) -> tuple[int, int, int]:
+    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS]]]`."""
     numbers = [int(word) for word in words if word.isdecimal()]
-    samplers, nodes, *more = (*numbers, *(1000, 0)[len(numbers) :])
-    if more or len(numbers) < len(words) or not 10 <= samplers <= 20_000 or nodes > samplers:
+    samplers, nodes, brokers, *more = (*numbers, *(1000, 0, 1)[len(numbers) :])
+    known = not more and len(numbers) == len(words) and 1 <= brokers <= 8
+    if not known or not 10 <= samplers <= 20_000 or nodes > samplers:
         raise run_file.ConfigError(
-            f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000, and"
-            " behind how many nodes they are; without these each speaks for itself"
+            f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000, behind"
+            " how many nodes they are (0: each speaks for itself), and with how many brokers, 1 to"
+            " 8"
         )
-    return samplers, nodes
+    return samplers, nodes, brokers
 
 
 def bench(
     samplers: int,
     nodes: int = 0,
+    brokers: int = 1,
     *,
     processes: int = 10,
     size: int = 1024,
@@ -44,6 +47,7 @@ def bench(
     output.parameters(
         samplers=samplers,
         nodes=nodes,
+        brokers=brokers,
         processes=processes,
         bytes=size,
         batch=samplers,
@@ -54,6 +58,7 @@ def bench(
     figures = measure(
         samplers=samplers,
         nodes=nodes,
+        brokers=brokers,
         processes=processes,
         size=size,
         seconds=seconds,
@@ -64,26 +69,33 @@ def bench(
 
 
 def measure(
-    *, samplers: int, nodes: int = 0, processes: int, size: int, seconds: float, weights: int
+    *,
+    samplers: int,
+    nodes: int = 0,
+    brokers: int = 1,
+    processes: int,
+    size: int,
+    seconds: float,
+    weights: int,
 ) -> dict[str, Any]:
     # One unroll of each sampler per step, and weights go out to all of them once per step.
-    with SimulatedCluster(pacing={"batch_unrolls": samplers, "max_lag": _MAX_LAG}) as cluster:
-        broker = cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0")
-        base = ProcessLoad.of(broker)
+    pacing = {"batch_unrolls": samplers, "max_lag": _MAX_LAG}
+    with SimulatedCluster(pacing=pacing, broker={"shards": brokers}) as cluster:
+        served = [
+            cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0", shard=shard)
+            for shard in range(brokers)
+        ]
+        base = ProcessLoad.of(*served)
         gate = cluster.folder / "gate"
         crowd = [
             cluster.start(
-                SamplersSpec(
-                    cluster.address,
-                    str(cluster.folder / f"samplers-{n}.json"),
+                _samplers(
+                    cluster,
+                    n,
                     bytes=size,
                     count=samplers // processes + (n < samplers % processes),
                     nodes=nodes // processes + (n < nodes % processes),
                     weights=weights > 0,
-                    gate=str(gate),
-                    ledger=cluster.ledger,
-                    drain_s=10.0,
-                    every_s=0.5,
                 )
             )
             for n in range(processes)
@@ -95,7 +107,7 @@ def measure(
         cluster.until(lambda: _welcomed(cluster, crowd) == samplers, "every sampler is welcomed")
         connected = max(one["welcomed"] for one in _sampler_reports(cluster, crowd)) - began
         time.sleep(2.0)  # lets its memory settle
-        idle, scrape = ProcessLoad.of(broker), _scrape_ms(cluster)
+        idle, scrape = ProcessLoad.of(*served), _scrape_ms(cluster)
         learner = cluster.start(
             LearnerSpec(
                 cluster.address,
@@ -110,15 +122,16 @@ def measure(
             lambda: all(one["settled"] for one in _sampler_reports(cluster, crowd)),
             "every sampler is answered",
         )
-        loaded = _measure_load(cluster, broker, crowd, learner, seconds)
+        loaded = _measure_load(cluster, served, crowd, learner, seconds)
         cluster.end(crowd)
         cluster.end([learner])
         hellos = sum(cluster.report(pid)["hellos"] for pid in crowd)
-        cluster.end([broker])  # only then is its ledger whole
+        cluster.end(served)  # only then is their ledger whole
         account = cluster.account()
         return {
             "samplers": samplers,
             "nodes": nodes,
+            "brokers": brokers,
             "connected_s": round(connected, 2),
             "metrics_idle_ms": scrape,
             "idle_kb_each": _kb_each(idle, base, samplers),
@@ -135,22 +148,39 @@ def measure(
         }
 
 
+def _samplers(cluster: SimulatedCluster, number: int, **given: Any) -> SamplersSpec:
+    """Returns what one of the processes with samplers is told; they wait at the gate."""
+    return SamplersSpec(
+        cluster.address,
+        str(cluster.folder / f"samplers-{number}.json"),
+        gate=str(cluster.folder / "gate"),
+        ledger=cluster.ledger,
+        drain_s=10.0,
+        every_s=0.5,
+        **given,
+    )
+
+
 def _measure_load(
-    cluster: SimulatedCluster, broker: int, crowd: Sequence[int], learner: int, seconds: float
+    cluster: SimulatedCluster,
+    served: Sequence[int],
+    crowd: Sequence[int],
+    learner: int,
+    seconds: float,
 ) -> dict[str, Any]:
     """Measures the crowd at work; the first seconds, in which the flow settles, are left out."""
     time.sleep(min(3.0, seconds / 4))
     before, settled, latencies = (
-        ProcessLoad.of(broker),
+        ProcessLoad.of(*served),
         _settled(cluster, crowd),
         _latencies(cluster, crowd),
     )
     first, began, most = cluster.report(learner), time.monotonic(), before
     while time.monotonic() < began + seconds:
         time.sleep(min(1.0, seconds / 4))
-        most = max(most, ProcessLoad.of(broker), key=lambda load: load.pss_kb)
+        most = max(most, ProcessLoad.of(*served), key=lambda load: load.pss_kb)
     scrape = _scrape_ms(cluster)
-    after, last, lasted = ProcessLoad.of(broker), cluster.report(learner), time.monotonic() - began
+    after, last, lasted = ProcessLoad.of(*served), cluster.report(learner), time.monotonic() - began
     shares = [b - a for a, b in zip(settled, _settled(cluster, crowd), strict=True)]
     took = Latencies(_latencies(cluster, crowd).counts - latencies.counts)
     return {

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from headrace.broker.transport import several
 from headrace.launch import shared_options as shared
 from headrace.launch.commands.command import Command
 from headrace.launch.config import run_file
@@ -19,6 +20,14 @@ def _broker_arguments(broker: argparse.ArgumentParser) -> None:
     broker.add_argument("--run", required=True, help="a TOML file, or the name of a shipped run")
     shared.sets(broker)
     broker.add_argument("--bind", help="tcp://host:port or ipc:///path; default: broker.bind")
+    broker.add_argument(
+        "--shard",
+        type=int,
+        default=0,
+        metavar="I",
+        help="which of broker.shards brokers it is, from 0; without --bind each has the second port"
+        " after the one before",
+    )
     broker.add_argument("--report", type=shared.path, help="write the final numbers here as JSON")
     broker.add_argument(
         "--ledger", type=shared.path, help="write what became of unrolls into this folder"
@@ -37,8 +46,12 @@ def _broker(given: argparse.Namespace) -> int:
 
     shared.start_log("broker", given)
     run = run_file.load(given.run, given.set)
+    if not 0 <= given.shard < run.broker.shards:
+        raise run_file.ConfigError(
+            f"--shard {given.shard}: broker.shards is {run.broker.shards}, and they count from 0"
+        )
     options = broker.Options(
-        bind=given.bind or run.broker.bind,
+        bind=given.bind or several.of_shard(run.broker.bind, given.shard),
         metrics=Address(given.metrics_host, given.metrics_port),
         report=given.report,
         ledger=given.ledger,
@@ -206,7 +219,8 @@ def _brokers(parser: argparse.ArgumentParser) -> None:
         "--broker",
         action="append",
         required=True,
-        help="its address; once for each policy, where several play in the same environments",
+        help="its address, of several brokers all with commas between; once for each policy, where"
+        " several play in the same environments",
     )
 
 
@@ -243,9 +257,10 @@ def _peer(
 ) -> PeerOptions:
     """Returns what was given for a peer of this broker; `name`: if none was, `sets`: what was said
     of its section."""
+    name = given.name or name
     return PeerOptions(
-        broker,
-        given.name or name,
+        several.choose(broker, name),
+        name,
         sets={key: value for key, value in sets.items() if value is not None},
         ledger=ledger,
         metrics=Address(given.metrics_host, given.metrics_port),

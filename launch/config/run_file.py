@@ -89,6 +89,12 @@ def check_ranks(run: Run, ranks: int) -> None:
             f"pacing.batch_unrolls = {run.pacing.batch_unrolls} cannot be shared by {ranks}"
             f" ranks; make it a multiple of {ranks}"
         )
+    if run.pacing.batch_unrolls // ranks < run.broker.shards:
+        raise ConfigError(
+            f"pacing.batch_unrolls = {run.pacing.batch_unrolls} is less than one for each of"
+            f" {ranks} ranks and {run.broker.shards} brokers; raise it to"
+            f" {ranks * run.broker.shards}"
+        )
 
 
 def effective(run: Run, *, head: str = _WHOLE, origins: Mapping[str, str] = _NOWHERE) -> str:

@@ -183,6 +183,7 @@ def check(run: Run) -> None:
             f"broker.lease_s is {run.broker.lease_s}; it must be above broker.beat_s,"
             f" {run.broker.beat_s}, or a healthy peer would be taken for dead between two beats"
         )
+    _check_shards(run)
     if run.stop.evaluated and run.stop.return_ is None:
         raise ConfigError(
             f'stop.metric is "{run.stop.metric}", and stop.return is not set: no evaluation would'
@@ -222,6 +223,25 @@ def check(run: Run) -> None:
             f"algorithm.minibatches is {run.algorithm.minibatches}, a batch has {parts} {unit};"
             " lower it, or raise pacing.batch_unrolls"
         )
+
+
+def _check_shards(run: Run) -> None:
+    """Refuses what needs one broker where a run has several."""
+    shards = run.broker.shards
+    if shards == 1:
+        return
+    unfit = {
+        "pacing.max_lag is 0, and a step in lock-step is played for by one broker": (
+            not run.pacing.max_lag
+        ),
+        f"pacing.batch_unrolls is {run.pacing.batch_unrolls}, less than one for each": (
+            run.pacing.batch_unrolls < shards
+        ),
+        "broker.announce names one address; leave it out": bool(run.broker.announce),
+        "league.share is set, and one broker counts the games": bool(run.league.share),
+    }
+    for reason in (reason for reason, true in unfit.items() if true):
+        raise ConfigError(f"broker.shards is {shards}: {reason}")
 
 
 _GOALS = ("training", "evaluation")

@@ -61,6 +61,11 @@ class TemplateValues:
     cluster: Cluster  # for Kubernetes
 
     def __post_init__(self) -> None:
+        if self.run.broker.shards > 1:
+            raise run_file.ConfigError(
+                f"broker.shards is {self.run.broker.shards}: these files start one broker; write"
+                " the others' by hand, as docs/deploy/machines.md shows"
+            )
         self.broker = broker_address(
             self.kind,
             self.broker,

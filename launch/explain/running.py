@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker import sanitise
-from headrace.broker.transport import endpoints
 from headrace.launch.config import keyring, run_file
 from headrace.launch.monitor import local_brokers, status_client
 from headrace.launch.monitor.status_client import StatusClient
@@ -21,7 +20,7 @@ def explain(address: str, *, key: Path | None) -> int:
     """Prints what holds the run back; `address`: "" = of the only broker of this machine. Returns
     the exit status."""
     address = address or local_brokers.only_one()
-    client = StatusClient(endpoints.check(address), keyring.from_file(key, ""))
+    client = StatusClient(address, keyring.from_file(key, ""))
     with contextlib.closing(client):
         asked = runtime.StopRequested()
         deadline = time.monotonic() + _JUDGED_WITHIN_S

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.launch.config import allowed_code, keyring, run_file
 from headrace.launch.config.starts import Start
+from headrace.launch.local import run_folder
 from headrace.launch.local.children import Plan
 from headrace.launch.roles import broker
 from headrace.launch.roles.options import Address, LearnerOptions, PeerOptions
@@ -16,10 +17,10 @@ from headrace.launch.roles.options import Address, LearnerOptions, PeerOptions
 
 @dataclass(frozen=True, slots=True)
 class ChildPlans:
-    """Plans the processes of one run, with its broker at one address."""
+    """Plans the processes of one run."""
 
     start: Start
-    endpoint: str
+    brokers: Sequence[str]  # their addresses
     record: bool
     started: float  # when headrace train did, by time.monotonic
     began: float  # the run's clock at 0, by time.monotonic
@@ -36,21 +37,24 @@ class ChildPlans:
     def out(self) -> Path:
         return self.start.out
 
-    def broker(self) -> Plan:
+    def broker(self, shard: int) -> Plan:
+        """Plans one of the run's brokers; the first serves the page."""
+        address, name = self.brokers[shard], run_folder.broker_name(shard)
+        web = None if shard else self.web
         options = broker.Options(
-            self.endpoint,
-            metrics=Address(port=self.web),
-            report=self.out / "broker.json",
+            address,
+            metrics=Address(port=web),
+            report=self.out / f"{name}.json",
             ledger=self._ledger,
         )
-        again = ["broker", "--run", self._toml, "--bind", self.endpoint]
+        again = ["broker", "--run", self._toml, "--bind", address]
         again += ["--report", str(options.report), "--ledger", str(self._ledger)]
-        again += [] if self.web is None else ["--metrics-port", str(self.web)]
-        return Plan("broker", lambda: broker.serve(self.run, options), again)
+        again += [] if web is None else ["--metrics-port", str(web)]
+        return Plan(name, lambda: broker.serve(self.run, options), again)
 
     def learner(self) -> Plan:
         options = LearnerOptions(
-            broker=self.endpoint,
+            broker=",".join(self.brokers),
             out=self.out,
             resume=self.start.resume,
             ledger=self._ledger,
@@ -65,13 +69,14 @@ class ChildPlans:
 
             return learner.learn(self.run, options)
 
-        again = ["learner", "--run", self._toml, "--broker", self.endpoint]
+        again = ["learner", "--run", self._toml, "--broker", options.broker]
         again += ["--out", str(self.out), "--resume", "--ledger", str(self._ledger)]
         again += ["--started", str(self.started), "--began", str(self.began), "--final"]
         return Plan("learner", role, [*again, *["--record"] * self.record])
 
     def actor(self, index: int) -> Plan:
-        options = replace(self._peer("actor", f"actor-{index}"), ledger=self._ledger)
+        at = self.brokers[index % len(self.brokers)]
+        options = replace(self._peer("actor", f"actor-{index}", at), ledger=self._ledger)
         seed = actor_seed(self.run.run.seed, index)
 
         def role() -> int:
@@ -83,7 +88,7 @@ class ChildPlans:
         return Plan(options.name, role, [*again, *self._again(options)])
 
     def evaluator(self) -> Plan:
-        options = self._peer("evaluator", "evaluator")
+        options = self._peer("evaluator", "evaluator", self.brokers[0])
 
         def role() -> int:
             from headrace.launch.roles.evaluation import evaluator
@@ -98,12 +103,12 @@ class ChildPlans:
     def sink(self, name: str) -> tuple[str, list[str]]:
         return f"log-{name}", ["log", str(self.out), "--to", name, "--follow"]
 
-    def _peer(self, role: str, name: str) -> PeerOptions:
+    def _peer(self, role: str, name: str, address: str) -> PeerOptions:
         """Returns the options of a peer. It does not read the run file, which names the keys of the
         others."""
         key = keyring.path(self.run, role) if self.run.security.curve else None
         allow = (*allowed_code.names(self.run), *self.allow)
-        return PeerOptions(self.endpoint, name, key=key, allow=allow)
+        return PeerOptions(address, name, key=key, allow=allow)
 
     def _again(self, options: PeerOptions) -> list[str]:
         words = ["--broker", options.broker, "--name", options.name]

@@ -9,6 +9,16 @@ from headrace.launch.config.run_file import ConfigError
 from headrace.learner.models import named_code
 
 
+def broker_name(shard: int) -> str:
+    """Returns what one of the run's brokers is called."""
+    return f"broker-{shard}" if shard else "broker"
+
+
+def broker_reports(out: Path) -> list[Path]:
+    """Returns the reports of the run's brokers that are there."""
+    return sorted(out.glob("broker*.json"))
+
+
 def check(out: Path, *, resume: bool) -> None:
     """Raises ConfigError where a run cannot start in this folder."""
     there = starts.has_checkpoints(out)
@@ -37,8 +47,8 @@ def _prepare(start: starts.Start) -> None:
     start.log_changes()
     unused_keys.warn(start.run)
     # Reports of processes that are gone; a resumed run continues its history and its ledger.
-    for name in ("learner.json", "broker.json", "summary.json"):
-        (out / name).unlink(missing_ok=True)
+    for path in (out / "learner.json", *broker_reports(out), out / "summary.json"):
+        path.unlink(missing_ok=True)
     if not start.resume:
         for name in ("history.jsonl", "evaluations.jsonl", "episodes.jsonl", "curve.png"):
             (out / name).unlink(missing_ok=True)

@@ -14,6 +14,8 @@ from headrace.broker.quarter_shares import quarter_shares
 from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.explain import explain, figures
+from headrace.launch.local import run_folder
+from headrace.launch.monitor.merged_status import merged
 from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
@@ -33,7 +35,8 @@ def write(
     """Writes summary.json and curve.png; returns the summary. `began`: the run's clock at 0, by
     time.monotonic."""
     evaluations = learning_curve.read(out / "evaluations.jsonl")
-    learner, broker = _read(out / "learner.json"), _read(out / "broker.json")
+    learner = _read(out / "learner.json")
+    broker = merged([_read(path) for path in run_folder.broker_reports(out)])
     account = audit.read(out / "ledger", copies=broker.get("duplicates", 0))
     result = {
         "run": run.run.name,

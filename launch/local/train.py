@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.peers.evaluator import LAST_S
+from headrace.broker.transport import several
 from headrace.launch.config import keyring, starts
+from headrace.launch.config.run_file import ConfigError
 from headrace.launch.local import run_folder
 from headrace.launch.local.child_plans import ChildPlans, evaluates, web_port
 from headrace.launch.local.children import Child, Children, GaveUpError
@@ -70,6 +72,10 @@ def train(start: starts.Start, options: Options) -> int:
     # Before numpy and torch are imported: one thread each, or their pools fight over the cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    if options.endpoint and run.broker.shards > 1:
+        raise ConfigError(
+            f"broker.shards is {run.broker.shards}: of several policies each has one broker"
+        )
     if not options.endpoint:
         run_folder.check(out, resume=start.resume)
     options = replace(options, evaluate=evaluates(run, options.evaluate), web=web_port(options.web))
@@ -91,9 +97,10 @@ def train(start: starts.Start, options: Options) -> int:
             run_folder.prepare(start)
         # A socket's path must be short, so it does not lie in the run's folder.
         with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as sockets:
-            endpoint = options.endpoint or f"ipc://{sockets}/broker"
+            first = options.endpoint or f"ipc://{sockets}/broker"
+            brokers = [several.of_shard(first, shard) for shard in range(run.broker.shards)]
             with shown_tracebacks.shared(Path(sockets)):
-                return _Local(start, options, endpoint, started=started, asked=asked).run()
+                return _Local(start, options, brokers, started=started, asked=asked).run()
 
 
 class _Local:
@@ -103,7 +110,7 @@ class _Local:
         self,
         start: starts.Start,
         options: Options,
-        endpoint: str,
+        brokers: Sequence[str],
         *,
         started: float,
         asked: runtime.StopRequested,
@@ -116,15 +123,14 @@ class _Local:
         # When the run began, by its clock: earlier starts count, the time between does not.
         self.began = started - learning_curve.ended_at(start.out / "history.jsonl")
         self.asked = asked  # the user wants us to end
-        self.endpoint = endpoint
         self.children = Children()
         self.tree = ProcessTree()
         self.learner: Child
-        self.broker: Child
+        self.brokers: list[Child] = []
         self.actors: list[Child] = []
         self.plans = ChildPlans(
             start,
-            endpoint,
+            brokers,
             record=options.record,
             started=started,
             began=self.began,
@@ -173,7 +179,8 @@ class _Local:
     def _start(self) -> bool:
         """Starts all processes; False = asked to stop before all were started."""
         count, plans = self.samplers, self.plans
-        self.broker = self.children.fork(*plans.broker())
+        for shard in range(len(plans.brokers)):
+            self.brokers.append(self.children.fork(*plans.broker(shard)))
         wanted = [plans.learner(), *map(plans.actor, range(count))]
         wanted += [plans.evaluator()] if self.evaluate else []
         self.learner, *rest = self.children.fork_together(wanted, _import_roles)
@@ -189,7 +196,9 @@ class _Local:
         from headrace.launch.monitor.live_view import LiveView
         from headrace.launch.monitor.status_client import StatusClient
 
-        watcher = StatusClient(self.endpoint, keyring.key(self.given, "watcher", None))
+        watcher = StatusClient(
+            ",".join(self.plans.brokers), keyring.key(self.given, "watcher", None)
+        )
         view = LiveView(
             run=self.given.run.name,
             stop=self.given.stop,
@@ -278,8 +287,7 @@ class _Local:
         self.children.wait(self.actors, timeout_s=1.0)
         stop(self.actors, timeout_s=self.given.actor.drain_s + 5.0)
         self._last_evaluation()
-        if hasattr(self, "broker"):
-            stop([self.broker], timeout_s=5.0)
+        stop(self.brokers, timeout_s=5.0)
 
     def _last_evaluation(self) -> None:
         """Waits for the evaluator, which knows that the run is over, and when to give up; a user

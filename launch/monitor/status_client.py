@@ -1,4 +1,4 @@
-"""A read-only peer that asks a broker for its status over the wire, without blocking."""
+"""A read-only peer that asks a run's brokers for their status over the wire, without blocking."""
 
 import contextlib
 import time
@@ -10,8 +10,9 @@ import zmq
 from headrace.broker import sanitise
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.security.keys import Key
-from headrace.broker.transport import endpoints
+from headrace.broker.transport import endpoints, several
 from headrace.launch.config.run_file import ConfigError
+from headrace.launch.monitor.merged_status import merged
 from headrace.launch.process import runtime
 
 _PATIENCE_S: Final = 2.0
@@ -21,30 +22,38 @@ _TURN_S: Final = 0.2  # how late a signal may be noticed
 
 
 class StatusClient:
-    """Asks a broker for its status as a read-only peer. `ask` sends and `receive` takes in what
-    came; neither blocks."""
+    """Asks a broker, or several with commas between, for their status as a read-only peer. `ask`
+    sends and `receive` takes in what came; neither blocks."""
 
-    def __init__(self, endpoint: str, key: Key | None = None) -> None:
+    def __init__(self, brokers: str, key: Key | None = None) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = endpoints.dealer(self.context, key)
-        self._socket.connect(endpoint)
+        self._sockets: list[zmq.Socket[bytes]] = []
+        for address in several.addresses(brokers):
+            self._sockets.append(endpoints.dealer(self.context, key))
+            self._sockets[-1].connect(address)
         self._inc = runtime.incarnation()
-        self.status: dict[str, Any] = {}
+        self._told: list[dict[str, Any]] = [{} for _ in self._sockets]
+        self.status: dict[str, Any] = {}  # of all of them
         self.last_status_at: float | None = None  # when the last status came, by time.monotonic
         self.refused = ""  # the broker's reason for refusing us; "" = it did not
 
     def ask(self) -> None:
-        self._send(messages.encode(messages.Watch()))
+        for socket in self._sockets:
+            self._send(socket, messages.encode(messages.Watch()))
 
     def receive(self) -> None:
         """Receives all that has come; sends HELLO to a broker that does not know this peer."""
+        for at in range(len(self._sockets)):
+            self._receive(at)
+
+    def _receive(self, at: int) -> None:
         while True:
             try:
-                frames = self._socket.recv_multipart(zmq.DONTWAIT)
+                frames = self._sockets[at].recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
             try:
-                self._handle(*messages.decode(frames))
+                self._handle(at, *messages.decode(frames))
             except messages.OtherProtocol as error:
                 self.refused = str(error)
             except messages.WireError:
@@ -54,7 +63,7 @@ class StatusClient:
         """Waits until a message may have come or one of these files can be read; returns those
         files."""
         poller = zmq.Poller()
-        for readable in (self._socket, *files):
+        for readable in (*self._sockets, *files):
             poller.register(readable, zmq.POLLIN)
         return [fd for fd, _ in poller.poll(int(1000 * seconds)) if isinstance(fd, int)]
 
@@ -65,27 +74,30 @@ class StatusClient:
         )
 
     def close(self) -> None:
-        self._socket.close(0)
+        for socket in self._sockets:
+            socket.close(0)
         self.context.term()
 
-    def _handle(self, message: messages.Message, buffers: Sequence[messages.Buffer]) -> None:
+    def _handle(
+        self, at: int, message: messages.Message, buffers: Sequence[messages.Buffer]
+    ) -> None:
         match message:
             case messages.Resync():
                 hello = messages.Hello("watcher", "view", self._inc)
-                self._send(
-                    messages.encode(hello, hello_payload.encode(hello_payload.HelloPayload()))
-                )
+                intro = hello_payload.encode(hello_payload.HelloPayload())
+                self._send(self._sockets[at], messages.encode(hello, intro))
                 self.ask()  # the question before HELLO was not answered
             case messages.Status() if buffers:
                 status = hello_payload.unpack(buffers[0])
-                self.status = status if isinstance(status, dict) else {}
+                self._told[at] = status if isinstance(status, dict) else {}
+                self.status = merged(self._told)
                 self.last_status_at, self.refused = time.monotonic(), ""
             case messages.Refuse():
                 self.refused = message.text
 
-    def _send(self, frames: Any) -> None:
+    def _send(self, socket: "zmq.Socket[bytes]", frames: Any) -> None:
         with contextlib.suppress(zmq.Again):  # no broker yet; the next question will do
-            self._socket.send_multipart(frames, zmq.DONTWAIT)
+            socket.send_multipart(frames, zmq.DONTWAIT)
 
 
 class PolledStatus:

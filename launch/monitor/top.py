@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.broker import sanitise
-from headrace.broker.transport import endpoints
 from headrace.launch.config import keyring
 from headrace.launch.monitor import local_brokers, screens, status_client
 from headrace.launch.monitor.page import page
@@ -36,7 +35,7 @@ def top(
     """Shows the run until q or a signal; `address`: None = the only one of this machine; `port`:
     serve the page there instead."""
     address = address or local_brokers.only_one()
-    client = StatusClient(endpoints.check(address), keyring.from_file(key, ""))
+    client = StatusClient(address, keyring.from_file(key, ""))
     with contextlib.closing(client):
         if port is not None:
             return _serve(client, address, host=host, port=port, names=names)

@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.journal.journal import Journal
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.learner_ends import Windows
+from headrace.broker.peers.objections import Objection
 from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import Ack, Deliver, Limit, Outcome
@@ -25,7 +26,6 @@ from headrace.launch.config.run_file import Run
 from headrace.launch.roles import sampler
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.make_batch import make_batch
-from headrace.learner.batches.receiver import Windows
 from headrace.learner.models.build import build
 from headrace.learner.weights import Body, layout_digest
 

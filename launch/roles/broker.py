@@ -203,6 +203,8 @@ def _gate(run: run_file.Run, context: "zmq.Context[zmq.Socket[bytes]]") -> Gate:
 def _ledger_state(run: run_file.Run, inc: int, journal: Journal) -> LedgerState:
     return LedgerState(
         batch=run.pacing.batch_unrolls,
+        # Until a learner tells it how many.
+        share=run.pacing.batch_unrolls // run.broker.shards if run.broker.shards > 1 else 0,
         max_lag=run.pacing.max_lag,
         balanced=run.pacing.balance == "environments",
         max_lag_hard=run.pacing.max_lag_hard,

@@ -3,6 +3,7 @@
 import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,10 @@ from headrace.actors.envs.registering import episode_limit
 from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.evaluations import HeardEvaluations
 from headrace.broker.peers.learner import LearnerEnd
+from headrace.broker.peers.learner_ends import LearnerEnds
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello
+from headrace.broker.transport import several
 from headrace.launch.config import keyring, run_file, shared_run, unroll_size
 from headrace.launch.process import logs
 from headrace.launch.roles.options import LearnerOptions
@@ -45,7 +48,7 @@ class LearnerParts:
 
     def feed(self, layout: str, journal: Journal, recorder: Recorder | None) -> UnrollReceiver:
         """Returns the receiver of unrolls. `layout`: the digest of the network's weights."""
-        run, options, ranks, spaces = self.run, self.options, self.ranks, self.spaces
+        run, ranks, spaces = self.run, self.ranks, self.spaces
         empty_batch = functools.partial(
             make_batch,
             spaces,
@@ -54,35 +57,48 @@ class LearnerParts:
             unrolls=run.pacing.batch_unrolls // ranks.world,
             pinned=self.device.type == "cuda",
         )
-        make_end = functools.partial(
-            LearnerEnd,
-            options.broker,
-            Hello(
-                "learner",
-                name_of(ranks),
-                self.role.inc,
-                run=run.run.name,
-                spaces=spaces.digest(),
-                rank=ranks.rank,
-                world=ranks.world,
-                group=ranks.same([self.role.inc])[0],
-                take_over=options.take_over,
-                # A user who resumes an empty folder was told so, and goes on.
-                fresh=options.fresh or options.resume,
-            ),
-            HelloPayload(
-                shared=shared_run.shared(run),
-                spaces=str(spaces),
-                unroll_bytes=unroll_size.unroll_bytes(run, spaces),
-                port=self.serve_metrics(),
-            ),
+        batches = [empty_batch() for _ in range(run.learner.prefetch + 1)]
+        return UnrollReceiver(self._make_ends(journal), batches, layout=layout, recorder=recorder)
+
+    def _make_ends(self, journal: Journal) -> Callable[..., LearnerEnds]:
+        """Returns what opens the connections with the run's brokers."""
+        run, options, ranks, spaces = self.run, self.options, self.ranks, self.spaces
+        addresses = several.addresses(options.broker)
+        if len(addresses) != run.broker.shards:
+            raise run_file.ConfigError(
+                f"--broker names {len(addresses)} of the run's brokers, which are"
+                f" {run.broker.shards} (broker.shards): a learner speaks with all of them"
+            )
+        hello = Hello(
+            "learner",
+            name_of(ranks),
+            self.role.inc,
+            run=run.run.name,
+            spaces=spaces.digest(),
+            rank=ranks.rank,
+            world=ranks.world,
+            group=ranks.same([self.role.inc])[0],
+            take_over=options.take_over,
+            # A user who resumes an empty folder was told so, and goes on.
+            fresh=options.fresh or options.resume,
+        )
+        payload = HelloPayload(
+            shared=shared_run.shared(run),
+            spaces=str(spaces),
+            unroll_bytes=unroll_size.unroll_bytes(run, spaces),
+            port=self.serve_metrics(),
+        )
+        return functools.partial(
+            LearnerEnds,
+            [functools.partial(LearnerEnd, address, hello, payload) for address in addresses],
+            rank=ranks.rank,
+            world=ranks.world,
+            batch=run.pacing.batch_unrolls,
             journal=journal,
             key=keyring.key(run, "learner", options.key),
             reports=logs.reports(),
             evaluations=self.heard,
         )
-        batches = [empty_batch() for _ in range(run.learner.prefetch + 1)]
-        return UnrollReceiver(make_end, batches, layout=layout, recorder=recorder)
 
     def algorithm(self) -> AlgorithmConfig:
         """Returns the settings of the algorithm with a number for gamma; says which."""
@@ -136,7 +152,7 @@ class LearnerParts:
         run, (host, port), registry = self.run, self.options.metrics, self.role.registry
         http.set_run_info(registry, run=run.run.name, algorithm=run.algorithm.name, env=run.env.id)
         port = port + self.ranks.local_rank if port else port
-        broker, stuck = self.options.broker, self.role.stuck
+        broker, stuck = several.addresses(self.options.broker)[0], self.role.stuck
         return http.serve_metrics(
             registry, host, port, broker=broker, healthy=lambda: "", stuck=stuck
         )

@@ -97,13 +97,13 @@ def watchdog_reading(
     Read by a thread of its own: both loops must turn, the receiver's, and once there is one the
     train loop. Without a batch that turns twice a second.
     """
-    link, welcomed = feed.end.link, feed.end.welcome_version is not None
-    train_loop = metrics.phase_seconds()["wait"] if welcomed else link.loop_turns
-    unheard = "" if link.welcome is not None else f"no broker answers at {link.endpoint}; "
+    ends, welcomed = feed.ends, feed.ends.welcome_version is not None
+    train_loop = metrics.phase_seconds()["wait"] if welcomed else ends.loop_turns
+    unheard = f"no broker answers at {away}; " if (away := ends.unheard()) else ""
     return WatchdogReading(
         ready=welcomed,
         moved=(progress.learner_steps, progress.nonfinite),
-        turns=(train_loop, link.loop_turns),
+        turns=(train_loop, ends.loop_turns),
         idle=True,
         text=f"{unheard}version {progress.version}",
         steps=progress.trained_steps,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from headrace.broker.transport import several
 from headrace.launch import shared_options
 from headrace.launch.config import run_file, starts
 
@@ -69,7 +70,10 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="the same; needed under torchrun, which does not let --run through",
     )
-    parser.add_argument("--broker", help="its address; default: the run's broker.bind")
+    parser.add_argument(
+        "--broker",
+        help="its address, of several all with commas between; default: the run's broker.bind",
+    )
     shared_options.sets(parser)
     parser.add_argument(
         "--out", type=shared_options.path, help="the run's folder; default: headrace-runs/NAME"
@@ -103,7 +107,7 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
 def learner_options(given: argparse.Namespace, run: run_file.Run) -> LearnerOptions:
     out = given.out or Path("headrace-runs") / run.run.name
     return LearnerOptions(
-        broker=given.broker or run.broker.bind,
+        broker=given.broker or several.of_run(run.broker.bind, run.broker.shards),
         out=out,
         resume=given.resume,
         take_over=given.take_over,

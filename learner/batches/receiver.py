@@ -20,7 +20,8 @@ import uvloop
 import zmq
 
 from headrace.broker.peers.inbox import Key
-from headrace.broker.peers.learner import LearnerEnd, Objection
+from headrace.broker.peers.learner_ends import LearnerEnds, Windows
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
@@ -34,8 +35,6 @@ log = logging.getLogger(__name__)
 # broker needs a moment for them.
 _LAST_WEIGHTS_S = 5.0
 _ASK_EVERY_S = 0.1
-
-Windows = Sequence[tuple[int, int, Sequence[Sequence[int]]]]
 
 
 class Record(Protocol):
@@ -61,13 +60,13 @@ class UnrollReceiver:
 
     def __init__(
         self,
-        make_end: Callable[..., LearnerEnd],
+        make_ends: Callable[..., LearnerEnds],
         batches: Sequence[Batch],
         *,
         layout: str,
         recorder: Record | None = None,
     ) -> None:
-        self._make_end = make_end
+        self._make_ends = make_ends
         self._layout = layout
         self._recorder = recorder  # loop thread; it hears of everything in the order it happens
         self._free: deque[Batch] = deque(batches[1:])  # loop thread; the next to fill comes first
@@ -82,7 +81,7 @@ class UnrollReceiver:
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._task: asyncio.Task[None]
-        self.end: LearnerEnd
+        self.ends: LearnerEnds
 
     def start(self, *, version: int, windows: Windows) -> None:
         self._start_from = (version, windows)
@@ -95,7 +94,7 @@ class UnrollReceiver:
             self._raise()
             return None
         self._raise()
-        return self.end.welcome_version
+        return self.ends.welcome_version
 
     def next(self, timeout_s: float) -> Batch | None:
         """Returns a full batch; None = none came in time."""
@@ -135,7 +134,7 @@ class UnrollReceiver:
 
     def stats(self, stats: dict[str, float]) -> None:
         """Sends numbers for people who watch the run."""
-        self.end.stats = stats
+        self.ends.set_stats(stats)
 
     def check(self, within_s: float) -> None:
         """Raises the reason why the thread ended, if it did: usually that the broker refused us."""
@@ -148,7 +147,7 @@ class UnrollReceiver:
 
             async def goodbye() -> None:
                 await self._until_heard()
-                self.end.leave(final=final, text=text)
+                self.ends.leave(final=final, text=text)
                 await asyncio.sleep(0.05)  # let the sockets take it
                 self._task.cancel()
 
@@ -179,19 +178,17 @@ class UnrollReceiver:
         self._task = task
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self.end = self._make_end(accept=self._accept, free=self._room, context=context)
-            version, windows = self._start_from
-            self.end.begins(version)
-            self.end.inbox.restore([(inc, stream, spans) for inc, stream, spans in windows])
+            self.ends = self._make_ends(accept=self._accept, room=self._room, context=context)
+            self.ends.begins(*self._start_from)
             self._started.set()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.end.link.run(), name="link")
+                group.create_task(self.ends.run(), name="links")
                 group.create_task(self._watch_welcome(), name="welcome")
         finally:
             context.destroy(linger=500)
 
     async def _watch_welcome(self) -> None:
-        while self.end.welcome_version is None:  # noqa: ASYNC110  # once, at the start
+        while self.ends.welcome_version is None:  # noqa: ASYNC110  # once, at the start
             await asyncio.sleep(0.01)
         self._welcomed.set()
 
@@ -200,9 +197,8 @@ class UnrollReceiver:
         evaluators still need them. Without an answering broker it does not wait."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LAST_WEIGHTS_S
-        while not self.end.heard and self.end.link.welcome is not None and loop.time() < deadline:
-            for frames in self.end.beat_frames():
-                self.end.link.send(frames)
+        while not self.ends.heard and loop.time() < deadline:
+            self.ends.beat()
             await asyncio.sleep(_ASK_EVERY_S)
 
     def _accept(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
@@ -233,14 +229,14 @@ class UnrollReceiver:
             self._free.append(batch)
         if self._recorder is not None:
             self._recorder.trained(version)
-        self.end.trained(keys, version=version)
+        self.ends.trained(keys, version=version)
 
     def _on_rejected(
         self, keys: Sequence[Key], places: tuple[int, ...], objection: Objection
     ) -> None:
         if self._recorder is not None:
             self._recorder.rejected(places, objection.words)
-        self.end.reject(keys, objection)
+        self.ends.reject(keys, objection)
 
     def _on_refill(self, batch: Batch) -> None:
         """Puts the batch first in line: what it holds has waited longest."""
@@ -249,21 +245,19 @@ class UnrollReceiver:
         self._filling = batch
         if self._recorder is not None:
             self._recorder.refilled()
-        for frames in self.end.beat_frames():  # the broker hears at once that there is room
-            self.end.link.send(frames)
+        self.ends.beat()  # the broker hears at once that there is room
 
     def _on_windows(self) -> Windows:
         """Flushes the recording too, because a checkpoint is about to be written."""
         if self._recorder is not None:
             self._recorder.flush()
-        windows: Windows = self.end.inbox.windows()
-        return windows
+        return self.ends.windows()
 
     def _on_publish(self) -> None:
         with self._lock:
             latest, self._latest = self._latest, None
         if latest is not None:
-            self.end.publish(Blob.of(latest[0], self._layout, latest[1]))
+            self.ends.publish(Blob.of(latest[0], self._layout, latest[1]))
 
     # ---- across ---------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import zmq
 from msgspec import Struct
 
 from headrace.broker.errors import UserError
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver, Episodes, Payload
 from headrace.learner.batches.batch import Batch
 from headrace.learner.weights import Body

@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver
 from headrace.learner import checkpoint
 from headrace.learner import train as train_loop

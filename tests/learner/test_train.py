@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from torch import nn
 
 from headrace.broker.errors import DivergedError
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.objections import Objection
 from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.unroll_ends import EpisodeEnds

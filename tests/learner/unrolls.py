@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver
 
 

@@ -65,7 +65,7 @@ class Joining:
         self._gate = gate
         self._crowd = 0  # streams at the last look, if more than the window; -1 = warned
         self.moved = 0  # HELLOs of an incarnation that was here, from another connection
-        roster.most_ranks = ledger.state.credit.batch
+        roster.most_ranks = ledger.state.batch
 
     def refusal(
         self,
@@ -195,8 +195,8 @@ class Joining:
 
     def streams_warning(self) -> str:
         """Returns a warning, once, when there are more streams than places and no more come in."""
-        credit = self._ledger.state.credit
-        last, now = self._crowd, credit.streams if credit.streams > credit.window else 0
+        credit, alone = self._ledger.state.credit, self._ledger.state.alone
+        last, now = self._crowd, credit.streams if alone and credit.streams > credit.window else 0
         if last < 0 or not now or now != last:
             self._crowd = last if last < 0 else now
             return ""

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from prometheus_client import CollectorRegistry
 
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.learner_ends import Windows
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.make_batch import make_batch
-from headrace.learner.batches.receiver import Windows
 from headrace.learner.config import (
     AlgorithmConfig,
     CheckpointConfig,

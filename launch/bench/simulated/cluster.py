@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.broker.journal import audit
+from headrace.broker.transport import several
 from headrace.launch import keygen
 from headrace.launch.bench.simulated import processes
 from headrace.launch.config import run_file
@@ -24,7 +25,7 @@ _PATIENCE_S = 300.0  # far above what anything here takes
 
 @dataclass(frozen=True, slots=True)
 class ProcessLoad:
-    """Holds the resources that a process used up to one moment."""
+    """Holds the resources that processes used up to one moment."""
 
     cpu_s: float
     rss_kb: int
@@ -32,7 +33,17 @@ class ProcessLoad:
     descriptors: int
 
     @classmethod
-    def of(cls, pid: int) -> "ProcessLoad":
+    def of(cls, *pids: int) -> "ProcessLoad":
+        each = [cls._of_one(pid) for pid in pids]
+        return cls(
+            sum(one.cpu_s for one in each),
+            sum(one.rss_kb for one in each),
+            sum(one.pss_kb for one in each),
+            sum(one.descriptors for one in each),
+        )
+
+    @classmethod
+    def _of_one(cls, pid: int) -> "ProcessLoad":
         place = Path(f"/proc/{pid}")
         words = (place / "stat").read_text().rpartition(")")[2].split()
         lines = (place / "smaps_rollup").read_text().splitlines()
@@ -60,23 +71,33 @@ class SimulatedCluster:
         Path(self.run).write_text(run_file.text(sections, head="# A simulated run."))
         self.ledger = str(self.folder / "ledger")
         self._bind = "tcp://127.0.0.1:0" if tcp else f"ipc://{self.folder}/b"
-        self.address = ""  # where the broker listens
+        self._addresses: dict[int, str] = {}  # where each broker listens
         self._started: list[subprocess.Popen[bytes]] = []
         self._reports: dict[int, Path] = {}  # by pid
 
-    def broker(self, *options: str) -> int:
+    @property
+    def address(self) -> str:
+        """Returns where the brokers listen, with commas between."""
+        return ",".join(self._addresses.values())
+
+    def broker(self, *options: str, shard: int = 0) -> int:
         """Starts a broker and returns its pid once it listens; may be called again when it has
         ended."""
-        said = self.folder / "broker.log"
+        said = self.log_of(shard)
         before = said.stat().st_size if said.exists() else 0
-        command = ["-m", "headrace.launch.cli", "broker", "--run", self.run, "--bind", self._bind]
+        bind = several.of_shard(self._bind, shard)
+        command = ["-m", "headrace.launch.cli", "broker", "--run", self.run, "--bind", bind]
         pid = self._start([*command, *options], said)
         found = self.until(
             lambda: re.search(r"run \S+ at ([^\s,]+)", said.read_text()[before:]),
             "the broker listens",
         )
-        self.address = found[1]
+        self._addresses[shard] = found[1]
         return pid
+
+    def log_of(self, shard: int) -> Path:
+        """Returns the file of what a broker says."""
+        return self.folder / f"broker{shard or ''}.log"
 
     def key(self, role: str) -> str:
         """Returns the role's key file; "" = the broker works without keys."""

@@ -1,8 +1,9 @@
-"""A process with one simulated learner: a real end that reports each batch as trained."""
+"""A process with one simulated learner: real ends that report each batch as trained."""
 
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,16 +12,19 @@ import zmq
 
 from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.inbox import Key
-from headrace.broker.peers.learner import LearnerEnd, Objection
+from headrace.broker.peers.learner import LearnerEnd
+from headrace.broker.peers.learner_ends import LearnerEnds
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.hello_payload import HelloPayload
-from headrace.broker.protocol.messages import Buffer, Deliver, Hello, Payload, Welcome
+from headrace.broker.protocol.messages import Deliver, Hello, Payload
+from headrace.broker.transport import several
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.bench.simulated import processes
 from headrace.launch.config import run_file, shared_run
 from headrace.launch.process import runtime
 
 
-class SimulatedLearner(LearnerEnd):
+class SimulatedLearner:
     """Simulates a learner: it collects batches, counts steps and publishes weights."""
 
     def __init__(
@@ -31,25 +35,35 @@ class SimulatedLearner(LearnerEnd):
     ) -> None:
         run = run_file.load(spec.run)
         pacing, (digest, words) = run.pacing, processes.SPACES
-        super().__init__(
-            spec.broker,
-            Hello("learner", "simulated", runtime.incarnation(), run=run.run.name, spaces=digest),
-            HelloPayload(shared=shared_run.shared(run), spaces=words, unroll_bytes=spec.bytes),
+        inc, name = runtime.incarnation(), run.run.name
+        inc, name = runtime.incarnation(), run.run.name
+        hello = Hello("learner", "simulated", inc, run=name, spaces=digest)
+        intro = HelloPayload(shared=shared_run.shared(run), spaces=words, unroll_bytes=spec.bytes)
+        self.spec = spec
+        self.steps = 0
+        self.version = 0
+        self._size = pacing.batch_unrolls
+        self._batch: list[Key] = []  # unrolls held, the oldest first
+        self._full = asyncio.Event()  # set when a whole batch is there
+        self.ends = LearnerEnds(
+            [partial(LearnerEnd, at, hello, intro) for at in several.addresses(spec.broker)],
+            rank=0,
+            world=1,
+            batch=pacing.batch_unrolls,
+            room=lambda: pacing.batch_unrolls * (pacing.max_lag + 1) - len(self._batch),
             accept=self._take,
-            free=lambda: pacing.batch_unrolls * (pacing.max_lag + 1) - len(self._batch),
             journal=journal,
             context=context,
             key=processes.key(spec.key, "learner"),
         )
-        self.spec = spec
-        self.steps = 0
-        self._size = pacing.batch_unrolls
-        self._batch: list[Key] = []  # unrolls held, the oldest first
-        self._full = asyncio.Event()  # set when a whole batch is there
-        self.begins(0)
+        self.ends.begins(0, ())
 
     async def train(self) -> None:
         """Trains until cancelled."""
+        while (version := self.ends.welcome_version) is None:  # noqa: ASYNC110  # once
+            await asyncio.sleep(0.01)
+        self.version = version
+        self._publish()
         while True:
             self._full.clear()
             if len(self._batch) < self._size:
@@ -57,13 +71,8 @@ class SimulatedLearner(LearnerEnd):
             await asyncio.sleep(self.spec.delay_s)
             batch, self._batch = self._batch[: self._size], self._batch[self._size :]
             self.steps += 1
-            self.trained(batch, version=self.version + 1)
-            self._publish()
-
-    def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
-        first = self.welcome_version is None
-        super().on_welcome(welcome, body)
-        if first:
+            self.version += 1
+            self.ends.trained(batch, version=self.version)
             self._publish()
 
     def figures(self) -> dict[str, Any]:
@@ -71,7 +80,7 @@ class SimulatedLearner(LearnerEnd):
             "trained": self.steps * self._size,
             "version": self.version,
             "held": len(self._batch),
-            "reconnects": self.link.reconnects,
+            "reconnects": self.ends.reconnects,
         }
 
     def _take(self, message: Deliver, buffers: Sequence[Payload]) -> Objection | None:
@@ -87,7 +96,7 @@ class SimulatedLearner(LearnerEnd):
         if self.spec.weights_bytes:
             # All of it is another at every version: nothing to gain by sending what changed.
             body = Random(self.version).randbytes(8 + self.spec.weights_bytes)
-            self.publish(Blob.of(self.version, "simulated", body))
+            self.ends.publish(Blob.of(self.version, "simulated", body))
 
 
 async def _learn(spec: processes.LearnerSpec) -> int:
@@ -95,17 +104,17 @@ async def _learn(spec: processes.LearnerSpec) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     journal = processes.journal(spec.ledger, "learner")
     try:
-        end = SimulatedLearner(spec, context, journal)
+        learner = SimulatedLearner(spec, context, journal)
         async with asyncio.TaskGroup() as group:
-            link = group.create_task(end.link.run(), name="link")
-            steps = group.create_task(end.train(), name="steps")
+            links = group.create_task(learner.ends.run(), name="links")
+            steps = group.create_task(learner.train(), name="steps")
             while not stop.is_set():
-                processes.write(spec.report, **end.figures())
+                processes.write(spec.report, **learner.figures())
                 await processes.sleep(stop, spec.every_s)
             steps.cancel()
-            end.leave(final=False, text="the simulation ends")
-            link.cancel()
-        processes.write(spec.report, **end.figures())
+            learner.ends.leave(final=False, text="the simulation ends")
+            links.cancel()
+        processes.write(spec.report, **learner.figures())
     finally:
         context.destroy(linger=500)
         journal.close()

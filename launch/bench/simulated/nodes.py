@@ -19,6 +19,7 @@ from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol import bundles
 from headrace.broker.protocol.messages import Payload
+from headrace.broker.transport import several
 from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.bench.simulated import processes
 from headrace.launch.process import runtime
@@ -46,9 +47,10 @@ class SimulatedNode(RelayEnd):
     ) -> None:
         laid = WeightShelf(shelf)
         laid.reserve(0)
+        name = f"node-{os.getpid()}-{shelf.name}"
         super().__init__(
-            spec.broker,
-            name=f"node-{os.getpid()}-{shelf.name}",
+            several.choose(spec.broker, name),
+            name=name,
             inc=runtime.incarnation(),
             shelf=laid,
             context=context,

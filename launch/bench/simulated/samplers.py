@@ -28,6 +28,7 @@ from headrace.broker.protocol.messages import (
     Welcome,
 )
 from headrace.broker.sampler_figures import COUNTERS, HISTOGRAMS
+from headrace.broker.transport import several
 from headrace.launch.bench.simulated import processes
 from headrace.launch.bench.simulated.latency import Latencies
 from headrace.launch.bench.simulated.nodes import SimulatedNode
@@ -59,7 +60,7 @@ class SimulatedSampler(SamplerEnd):
     ) -> None:
         self.spec = spec
         super().__init__(
-            spec.broker,
+            several.choose(spec.broker, name),
             name=name,
             inc=runtime.incarnation(),
             context=context,

@@ -21,7 +21,8 @@ from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.peers.inbox import Key
-from headrace.broker.peers.learner import LearnerEnd, Objection
+from headrace.broker.peers.learner import LearnerEnd
+from headrace.broker.peers.objections import Objection
 from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.hello_payload import HelloPayload

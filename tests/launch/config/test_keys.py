@@ -155,6 +155,7 @@ CASES = {
     "pacing.max_lag_hard": Case(built.served, "65"),
     "broker.bind": Case(built.address, "tcp://10.0.0.1:5755"),
     "broker.announce": Case(built.served, "tcp://127.0.0.1:*"),
+    "broker.shards": Case(built.served, "2", ("pacing.batch_unrolls=4", "pacing.max_lag=1")),
     "broker.queue_mb": Case(built.served, "513.0"),
     "broker.beat_s": Case(built.served, "0.5"),
     "broker.lease_s": Case(built.served, "11.0"),

@@ -41,12 +41,12 @@ def local(children: FakeChildren) -> _Local:
     made = _Local(
         Start(Run(), Path("nowhere"), Path("run.toml"), ()),
         Options(quiet=True, evaluate=True),
-        "ipc:///b",
+        ["ipc:///b"],
         started=0.0,
         asked=cast(Any, False),
     )
     made.children = cast(Any, children)
-    made.learner, made.broker = Child("learner", [], 1), Child("broker", [], 2)
+    made.learner, made.brokers = Child("learner", [], 1), [Child("broker", [], 2)]
     made.actors, made.evaluators = [Child("actor-0", [], 3)], [Child("evaluator", [], 4)]
     return made
 
@@ -155,7 +155,7 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
 
 def test_nobody_else_is_missed_so_little() -> None:
     one = local(FakeChildren())
-    for child in (one.learner, one.broker, *one.actors):
+    for child in (one.learner, *one.brokers, *one.actors):
         child.status = runtime.YOUR_INPUT
         with pytest.raises(GaveUpError):
             one._expected(child)

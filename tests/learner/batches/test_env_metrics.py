@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from headrace.broker.peers.learner import OBJECTIONS, Objection
+from headrace.broker.peers.objections import OBJECTIONS, Objection
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.env_metrics import EnvMetrics
 from headrace.learner.batches.unroll_ends import EpisodeEnds, StepSums, UnrollMetrics

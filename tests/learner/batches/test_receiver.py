@@ -14,7 +14,8 @@ import zmq
 from numpy.typing import NDArray
 
 from headrace.broker.peers.inbox import Inbox, Key
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.learner_ends import LearnerEnds
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
@@ -213,9 +214,16 @@ class FakeEnd:
     """Records in order what the feed does to it; always touched on the feed's own thread."""
 
     def __init__(
-        self, *, accept: Any, free: Callable[[], int], context: Any, error: Exception | None = None
+        self,
+        *,
+        accept: Any,
+        free: Callable[[], int],
+        share: Callable[[], int | None],
+        context: Any,
+        error: Exception | None = None,
     ) -> None:
         assert context is not None
+        self.share = share
         self.accept = accept
         self.free = free
         self.inbox = Inbox(inc=1)
@@ -266,7 +274,10 @@ class Receiver:
         self.error = error
         self.end: FakeEnd
 
-    def _make(self, **options: Any) -> Any:
+    def _make(self, **options: Any) -> LearnerEnds:
+        return LearnerEnds([self._make_end], rank=0, world=1, batch=2, **options)
+
+    def _make_end(self, **options: Any) -> Any:
         self.end = FakeEnd(**options, error=self.error)
         return self.end
 

@@ -13,7 +13,7 @@ import torch
 import xxhash
 import zmq
 
-from headrace.broker.peers.learner import Objection
+from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.learner.batches import recording
 from headrace.learner.batches.batch import Batch
@@ -135,8 +135,7 @@ def test_a_batch_that_was_filled_up_again_is_what_it_was(tmp_path: Path, early: 
     own = recorder(tmp_path)
     batches = [batch() for _ in range(3)]
     feed = UnrollReceiver(mock.Mock(), batches, layout="", recorder=own)
-    feed.end = mock.Mock()
-    feed.end.beat_frames.return_value = []
+    feed.ends = mock.Mock()
     taken: list[list[int]] = []
 
     def trains() -> Batch:
@@ -232,7 +231,7 @@ def test_the_receiver_tells_it_everything_as_it_happens() -> None:
     """The feed's own thread is not started: what it would call is called here."""
     own, first, second = mock.Mock(), batch(), batch()
     feed = UnrollReceiver(mock.Mock(), [first, second], layout="", recorder=own)
-    feed.end = mock.Mock()
+    feed.ends = mock.Mock()
     good = [unroll(seq) for seq in range(4)]
     bad = unroll(9, digest=1)
     assert [feed._accept(*each) for each in (good[0], good[1], good[2])] == [None] * 3
@@ -240,7 +239,6 @@ def test_the_receiver_tells_it_everything_as_it_happens() -> None:
     feed._on_trained(first, 5)
     feed._on_windows()
     feed._accept(*good[3])
-    feed.end.beat_frames.return_value = []
     feed._on_rejected(second.keys[1:], (1,), Objection("step", "why"))
     feed._on_refill(second)
     accepted = [mock.call.accepted(*each) for each in good]

@@ -1,0 +1,102 @@
+"""A run with several brokers: one of them dies, and the others go on."""
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from headrace.launch.bench.simulated.cluster import SimulatedCluster
+from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
+from tests.system.conftest import Place
+
+SAMPLERS, BATCH = 24, 12
+PACING = {"batch_unrolls": BATCH, "max_lag": 2}
+SHARDS = ("--set", "broker.shards=2", "--set", "actor.count=2", "--set", "pacing.batch_unrolls=2")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_broker_that_dies_takes_no_unroll_with_it_and_stops_nobody_else() -> None:
+    """Kills each of two brokers in turn under samplers that send all they may."""
+    with SimulatedCluster(
+        pacing=PACING, broker={"shards": 2, "lease_s": 3.0, "beat_s": 0.2}
+    ) as own:
+        brokers = [own.broker("--ledger", own.ledger, shard=shard) for shard in (0, 1)]
+        crowd = own.start(
+            SamplersSpec(
+                own.address,
+                str(own.folder / "samplers.json"),
+                count=SAMPLERS,
+                ledger=own.ledger,
+                every_s=0.2,
+            )
+        )
+        learner = own.start(
+            LearnerSpec(
+                own.address,
+                own.run,
+                str(own.folder / "learner.json"),
+                ledger=own.ledger,
+                every_s=0.2,
+            )
+        )
+
+        def settled() -> list[int]:
+            return [one["settled"] for one in own.report(crowd).get("samplers", [])]
+
+        def more(than: list[int]) -> int:
+            return sum(now > before for now, before in zip(settled(), than, strict=True))
+
+        def all_since(before: list[int]) -> bool:
+            return more(before) == SAMPLERS
+
+        def beyond(version: int) -> bool:
+            return bool(own.report(learner)["version"] > version)
+
+        own.until(lambda: len(settled()) == SAMPLERS and all(settled()), "all are answered")
+        for shard in (0, 1):
+            own.end([brokers[shard]], signal.SIGKILL)
+            left, version = settled(), own.report(learner)["version"]
+            # More than its share of the window and the queues: so the others have taken it over.
+            enough = version + 20 * (PACING["max_lag"] + 1)
+            own.until(functools.partial(beyond, enough), "it trains")
+            assert 0 < more(left) < SAMPLERS, "those of the other broker play, and no other"
+            brokers[shard] = own.broker("--ledger", own.ledger, shard=shard)
+            back = settled()
+            own.until(functools.partial(all_since, back), "all play again")
+        own.end([crowd])
+        own.end([learner])
+        own.end(brokers)
+        account = own.account()
+    assert account.exact(), account
+    assert (account.in_flight, account.twice, account.untrue) == (0, 0, 0)
+    assert account.outcomes["abandoned"] < 2 * BATCH
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_train_runs_them_all_and_brings_one_back(place: Place) -> None:
+    train = place.train("--stop-steps", "100000", "--set", "stop.return=none", *SHARDS)
+    place.trains(100)
+    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in place.alive()}
+    (pid,) = (pid for pid, name in names.items() if name == "broker-1")
+    os.kill(pid, signal.SIGKILL)
+    assert train.ends() == 0, train.text()
+    assert "broker-1" in train.text()
+    place.nothing_is_left()
+    account = place.account()
+    assert account.exact() and not account.twice
+    assert {path.name for path in place.out.glob("broker*.json")} == {
+        "broker.json",
+        "broker-1.json",
+    }
+    unrolls = place.summary()["unrolls"]
+    assert unrolls["generated"] == account.generated == sum(account.outcomes.values())
+
+
+def test_a_learner_speaks_with_all_of_them_or_none(place: Place) -> None:
+    learner = place.learner("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
+    assert learner.ends() == 2
+    assert "--broker names 1 of the run's brokers, which are 2 (broker.shards)" in learner.text()
