@@ -20,6 +20,7 @@ from headrace.broker.peers.inbox import Key
 from headrace.broker.peers.learner import LearnerEnd
 from headrace.broker.peers.objections import Objection
 from headrace.broker.peers.shares import shares
+from headrace.broker.transport.link import RefusedError
 from headrace.broker.weights.blobs import Blob
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,10 @@ class LearnerEnds:
     def _share(self, at: int) -> int | None:
         """Returns what rank 0 tells a broker; None = nothing: it is alone, or not all have had the
         time to answer."""
-        if self._rank or len(self.ends) == 1 or self.welcome_version is None:
+        if len(self.ends) == 1:
+            return None
+        self._check_apart()
+        if self._rank or self.welcome_version is None:
             return None
         found = self._shares()
         if found != self._told:
@@ -184,6 +188,15 @@ class LearnerEnds:
             named = zip(found, self.ends, strict=True)
             log.info("of each step: %s", ", ".join(f"{n} from {e.link.endpoint}" for n, e in named))
         return found[at]
+
+    def _check_apart(self) -> None:
+        """Raises RefusedError where two addresses lead to one broker."""
+        found: dict[int, str] = {}
+        for end in self.ends:
+            if end.link.welcome is not None:
+                other = found.setdefault(end.link.welcome.broker_inc, end.link.endpoint)
+                if other != end.link.endpoint:
+                    raise RefusedError(f"{other} and {end.link.endpoint} are one broker")
 
     def _free(self, at: int) -> int:
         """Returns how many more unrolls a broker may send: no broker's take the places of the

@@ -34,6 +34,7 @@ class HelloPayload(Struct, frozen=True):
     trained: tuple[tuple[Inc, Count, Spans], ...] = ()
     held: tuple[tuple[Tag, Inc, Count, Count], ...] = ()
     want: Count = 0  # learner: unrolls it can take at once
+    brokers: Count = 1  # learner: how many its run has
     port: Port = 0  # where its metrics can be had, at the address it connects from; 0 = nowhere
 
 

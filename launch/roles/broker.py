@@ -68,6 +68,7 @@ async def _serve(run: run_file.Run, options: Options) -> int:
         )
         shared = shared_run.shared(run)
         roster = Roster(run.run.name, lambda other: differences.first_difference(shared, other))
+        roster.brokers = run.broker.shards
         key = _own_key(run, options.key)
         journal = role.open_journal(options.ledger, trace_every=run.unroll.trace_every)
         guarded = options.insecure or key is not None

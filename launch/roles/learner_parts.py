@@ -87,6 +87,7 @@ class LearnerParts:
             spaces=str(spaces),
             unroll_bytes=unroll_size.unroll_bytes(run, spaces),
             port=self.serve_metrics(),
+            brokers=len(addresses),
         )
         return functools.partial(
             LearnerEnds,

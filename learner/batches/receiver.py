@@ -285,9 +285,9 @@ class UnrollReceiver:
 
     def _raise(self) -> None:
         error = self._error
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        while isinstance(error, BaseExceptionGroup):  # two brokers may refuse us at once
             error = error.exceptions[0]
         if isinstance(error, RefusedError | EndpointError):
             raise error
         if error is not None:
-            raise RuntimeError(f"the receiver thread ended: {error!r}") from error
+            raise RuntimeError(f"the receiver thread ended: {error!r}") from self._error

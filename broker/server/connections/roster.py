@@ -55,6 +55,7 @@ class Roster:
     def __init__(self, run: str, differs: Callable[[dict[str, Any]], str | None]) -> None:
         self.run = run
         self.most_ranks = 1  # unrolls of a batch: a rank beyond would have none
+        self.brokers = 1  # that the run has
         self.differs = differs  # names the first key in which a peer's run is another
         self.spaces = ("", "")  # digest and words, as the learner says them
         self._peers: dict[Route, Peer] = {}
@@ -180,6 +181,11 @@ class Roster:
         difference = self.differs(said.shared) if said.shared is not None else None
         if difference is not None:
             return Refusal.RUN, f"your run is another: {difference} (there = at the broker)"
+        if hello.role == "learner" and said.brokers != self.brokers:
+            return Refusal.RUN, (
+                f"your run has broker.shards = {said.brokers}, this broker was started with"
+                f" {self.brokers}"
+            )
         if hello.role == "learner" and not 0 <= hello.rank < hello.world <= self.most_ranks:
             return Refusal.RANK, (
                 f"rank {hello.rank} of {hello.world}; a batch has {self.most_ranks} unrolls"

@@ -38,7 +38,12 @@ class SimulatedLearner:
         inc, name = runtime.incarnation(), run.run.name
         inc, name = runtime.incarnation(), run.run.name
         hello = Hello("learner", "simulated", inc, run=name, spaces=digest)
-        intro = HelloPayload(shared=shared_run.shared(run), spaces=words, unroll_bytes=spec.bytes)
+        intro = HelloPayload(
+            shared=shared_run.shared(run),
+            spaces=words,
+            unroll_bytes=spec.bytes,
+            brokers=run.broker.shards,
+        )
         self.spec = spec
         self.steps = 0
         self.version = 0

@@ -26,6 +26,7 @@ from headrace.broker.protocol.messages import (
     Welcome,
     decode,
 )
+from headrace.broker.transport.link import RefusedError
 
 BATCH, BATCHES = 4, 3
 
@@ -55,8 +56,8 @@ class Rank:
             end.link._mail = cast(Any, _Wire(self.said[at]))
         self.ends.begins(0, [])
 
-    def welcomed(self, at: int, version: int = 0, streams: int = 0) -> None:
-        end, welcome = self.ends.ends[at], Welcome(1, "run", 1.0, 10.0, "", version)
+    def welcomed(self, at: int, version: int = 0, streams: int = 0, inc: int = 0) -> None:
+        end, welcome = self.ends.ends[at], Welcome(inc or at, "run", 1.0, 10.0, "", version)
         end.link.welcome = welcome
         end.on_welcome(welcome, ())
         self.plays(at, streams)
@@ -159,6 +160,16 @@ def test_rank_0_tells_each_broker_its_share(caplog: pytest.LogCaptureFixture) ->
     assert one.shares()[1] == 4
     assert Rank(2, rank=1).shares() == [None, None]
     assert Rank(1).shares() == [None]
+
+
+def test_two_names_of_one_broker_are_found_out() -> None:
+    one = Rank(2)
+    one.welcomed(0, inc=5)
+    one.welcomed(1, inc=6)
+    one.pings(0)
+    one.welcomed(1, inc=5)
+    with pytest.raises(RefusedError, match="ipc:///b0 and ipc:///b1 are one broker"):
+        one.pings(0)
 
 
 def test_no_broker_takes_the_room_of_another() -> None:

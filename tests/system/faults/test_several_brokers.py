@@ -100,3 +100,22 @@ def test_a_learner_speaks_with_all_of_them_or_none(place: Place) -> None:
     learner = place.learner("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
     assert learner.ends() == 2
     assert "--broker names 1 of the run's brokers, which are 2 (broker.shards)" in learner.text()
+
+
+def test_brokers_and_learner_must_agree_on_how_many_there_are(place: Place) -> None:
+    place.broker()
+    several = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
+    learner = place.learner(*several, broker=f"{place.ipc},{place.ipc}.1")
+    assert learner.ends() == 2
+    refused = "your run has broker.shards = 2, this broker was started with 1"
+    assert refused in learner.text()
+
+
+def test_one_broker_under_two_names_is_found_out(place: Place) -> None:
+    several = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
+    place.broker(*several)
+    other = f"{place.ipc}.again"
+    Path(other.removeprefix("ipc://")).symlink_to(place.ipc.removeprefix("ipc://"))
+    learner = place.learner(*several, broker=f"{place.ipc},{other}")
+    assert learner.ends() == 2, learner.text()
+    assert f"{place.ipc} and {other} are one broker" in learner.text()
