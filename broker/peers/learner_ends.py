@@ -45,7 +45,7 @@ class LearnerEnds:
         **given: Any,
     ) -> None:
         self._rank, self._world, self._batch, self._room = rank, world, batch, room
-        self._places = room()  # of this rank's batches, all free at the start
+        self._places = room()  # of this rank's batches: enough for each broker, all free now
         self._first_at = 0.0  # when the first broker answered
         self._told: list[int] = []  # the shares that were logged last
         self.ends = [
@@ -199,16 +199,9 @@ class LearnerEnds:
                     raise RefusedError(f"{other} and {end.link.endpoint} are one broker")
 
     def _free(self, at: int) -> int:
-        """Returns how many more unrolls a broker may send: no broker's take the places of the
-        others', or all would wait for each other."""
-        if len(self.ends) == 1:
-            return self._room()
-        end = self.ends[at]
-        if end.link.welcome is None:  # it says HELLO
-            own = self._places // len(self.ends)
-        else:
-            own = self._places * self._shares()[at] // self._batch
-        return max(0, min(self._room(), own - len(end.inbox)))
+        """Returns how many more unrolls a broker may send. Each has a part of the room for itself:
+        what was offered to one cannot be taken back, and would be missing for the others."""
+        return min(self._room(), self._places // len(self.ends) - len(self.ends[at].inbox))
 
 
 def _newest(spans: tuple[tuple[int, int], ...]) -> int:

@@ -57,7 +57,9 @@ class LearnerParts:
             unrolls=run.pacing.batch_unrolls // ranks.world,
             pinned=self.device.type == "cuda",
         )
-        batches = [empty_batch() for _ in range(run.learner.prefetch + 1)]
+        # So many for each broker: any of them may be the only one that has unrolls.
+        count = (run.learner.prefetch + 1) * run.broker.shards
+        batches = [empty_batch() for _ in range(count)]
         return UnrollReceiver(self._make_ends(journal), batches, layout=layout, recorder=recorder)
 
     def _make_ends(self, journal: Journal) -> Callable[..., LearnerEnds]:

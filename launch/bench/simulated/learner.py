@@ -44,6 +44,7 @@ class SimulatedLearner:
             unroll_bytes=spec.bytes,
             brokers=run.broker.shards,
         )
+        room = pacing.batch_unrolls * (pacing.max_lag + 1) * run.broker.shards
         self.spec = spec
         self.steps = 0
         self.version = 0
@@ -55,7 +56,7 @@ class SimulatedLearner:
             rank=0,
             world=1,
             batch=pacing.batch_unrolls,
-            room=lambda: pacing.batch_unrolls * (pacing.max_lag + 1) - len(self._batch),
+            room=lambda: room - len(self._batch),
             accept=self._take,
             journal=journal,
             context=context,

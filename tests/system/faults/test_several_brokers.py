@@ -52,17 +52,21 @@ def test_a_broker_that_dies_takes_no_unroll_with_it_and_stops_nobody_else() -> N
         def all_since(before: list[int]) -> bool:
             return more(before) == SAMPLERS
 
-        def beyond(version: int) -> bool:
-            return bool(own.report(learner)["version"] > version)
+        def trains_on() -> None:
+            """More than was granted and queued: so another has taken over the share of the dead."""
+            enough = own.report(learner)["version"] + 20 * (PACING["max_lag"] + 1)
+            own.until(lambda: own.report(learner)["version"] > enough, "it trains")
 
         own.until(lambda: len(settled()) == SAMPLERS and all(settled()), "all are answered")
         for shard in (0, 1):
             own.end([brokers[shard]], signal.SIGKILL)
-            left, version = settled(), own.report(learner)["version"]
-            # More than its share of the window and the queues: so the others have taken it over.
-            enough = version + 20 * (PACING["max_lag"] + 1)
-            own.until(functools.partial(beyond, enough), "it trains")
-            assert 0 < more(left) < SAMPLERS, "those of the other broker play, and no other"
+            trains_on()
+            seen = settled()
+            own.until(lambda: settled() != seen, "a later report")  # noqa: B023
+            left = settled()
+            trains_on()
+            own.until(functools.partial(more, left), "those of the other broker play")
+            assert more(left) < SAMPLERS, "and no other"
             brokers[shard] = own.broker("--ledger", own.ledger, shard=shard)
             back = settled()
             own.until(functools.partial(all_since, back), "all play again")
@@ -119,3 +123,25 @@ def test_one_broker_under_two_names_is_found_out(place: Place) -> None:
     learner = place.learner(*several, broker=f"{place.ipc},{other}")
     assert learner.ends() == 2, learner.text()
     assert f"{place.ipc} and {other} are one broker" in learner.text()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_ranks_and_two_brokers_go_on_without_one(place: Place) -> None:
+    """Each rank needs half of every batch, and each broker has half of it for both."""
+    several = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=4")
+    names = [place.ipc, f"{place.ipc}.1"]
+    brokers = [place.broker(*several, bind=names[0]), place.broker(*several, bind=names[1])]
+    endless = ("--set", "stop.return=none", "--set", "stop.steps=none")
+    ranks = place.two_ranks(*several, *endless, "--broker", ",".join(names))
+    for name in names:
+        place.actor(broker=name)
+    place.trains(60)
+    brokers[1].kill()
+    place.trains(200)  # more than it had given out
+    brokers[1] = place.broker(*several, bind=names[1])
+    place.trains(100)
+    for rank in ranks:
+        rank.term()
+    account = place.account()
+    assert account.exact() and not account.twice
