@@ -110,14 +110,16 @@ class Host:
             *arguments,
         )
 
-    def actor(self, place: Place, *arguments: str) -> Process:
-        return self._samples(place, "actor", "--seed", "3", *arguments)
+    def actor(self, place: Place, *arguments: str, broker: str = BROKER) -> Process:
+        return self._samples(place, "actor", "--seed", "3", *arguments, broker=broker)
 
     def node(self, place: Place, *arguments: str) -> Process:
         return self._samples(place, "node", *arguments)
 
-    def _samples(self, place: Place, command: str, *arguments: str) -> Process:
-        told = ("--broker", BROKER, "--ledger", str(place.ledger), *arguments)
+    def _samples(
+        self, place: Place, command: str, *arguments: str, broker: str = BROKER
+    ) -> Process:
+        told = ("--broker", broker, "--ledger", str(place.ledger), *arguments)
         return self.headrace(place, command, *told)
 
     def takes(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Five hosts: the broker's, two of a learner whose ranks meet over the network, two of samplers."""
+"""Six hosts: two of brokers, two of learner ranks that meet over the network, two of samplers."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import headrace.launch
 from tests.system.conftest import Place, Process, until
 from tests.system.network.line import Condition
-from tests.system.network.network import BROKER, Host, Network, net  # noqa: F401  # a fixture
+from tests.system.network.network import BROKER, PORT, Host, Network, net  # noqa: F401  # a fixture
 
 _MEET = 29400  # the port of the first host where the ranks meet
 _SHIPPED = Path(headrace.launch.__file__).parent / "runs" / "cartpole-impala.toml"
 _FAR = Condition(delay_s=0.02, kbit_s=20_000)
 _QUICK = """
 [broker]
+shards = 2
 beat_s = 0.2
 lease_s = 2.0
 
@@ -22,11 +23,11 @@ every_s = 0.3
 
 
 def _run() -> str:
-    """Returns the shipped run for two ranks, with the beats of tests."""
+    """Returns the shipped run for two ranks and two brokers, with the beats of tests."""
     text = _SHIPPED.read_text() + _QUICK
     for there, here in (
         ('name = "cartpole-impala"', 'name = "small"'),
-        ("batch_unrolls = 1", "batch_unrolls = 2"),
+        ("batch_unrolls = 1", "batch_unrolls = 4"),
         ("grad_clip = 0.5", "grad_clip = 0.5\nrank_timeout_s = 10.0"),
     ):
         assert text.count(there) == 1, there
@@ -34,13 +35,13 @@ def _run() -> str:
     return text
 
 
-def _rank(place: Place, host: Host, first: Host) -> Process:
+def _rank(place: Place, host: Host, first: Host, brokers: str) -> Process:
     """Starts one rank, which also trains alone."""
     words = (
         "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=9",
         "--rdzv-backend=c10d", f"--rdzv-endpoint={first.address}:{_MEET}", "--rdzv-id=small",
         "--rdzv-conf=last_call_timeout=2", f"--local-addr={host.address}",
-        "-m", "headrace.launch.learner", place.run, "--broker", BROKER, "--out", str(place.out),
+        "-m", "headrace.launch.learner", place.run, "--broker", brokers, "--out", str(place.out),
         "--ledger", str(place.ledger), "--resume",
     )  # fmt: skip
     return place.module("headrace.launch.torchrun", *words, namespace=host.namespace)
@@ -55,15 +56,35 @@ def test_a_learner_on_two_hosts_goes_on_with_one_and_with_two_again(
     net: Network,  # noqa: F811
     place: Place,
 ) -> None:
-    """A sampler's host is cut off, a rank's host is lost and comes back; CartPole is solved."""
+    """A broker's host is lost and comes back, a sampler's is cut off, a rank's is lost and comes
+    back; CartPole is solved."""
     place.toml("run.toml", _run())
     broker = net.hub.broker(place)
-    first, second, near, far = map(net.host, ("first", "second", "near", "far"))
+    # The router stays in the namespace that it opened last.
+    beside, first, second, near, far = map(net.host, ("beside", "first", "second", "near", "far"))
     far.becomes(_FAR)
-    samplers = [host.actor(place, "--name", host.namespace[-3:]) for host in (near, far)]
-    ranks = [_rank(place, host, first) for host in (first, second)]
+    own, other = BROKER, f"tcp://{beside.address}:{PORT}"
+    beside.broker(place, "--shard", "1")
+    samplers = [
+        host.actor(place, "--name", host.namespace[-3:], broker=its)
+        for host, its in ((near, own), (far, other))
+    ]
+    ranks = [_rank(place, host, first, f"{own},{other}") for host in (first, second)]
     until(place.checkpoints, "a checkpoint")
     assert sorted(_joined(broker)) == ["0", "1"]
+
+    told = "".join  # rank 0 may be on either of them
+    beside.dies()
+    alone = f"of each step: 4 from {own}, 0 from {other}"
+    until(lambda: alone in told(rank.text() for rank in ranks), "the other broker's share moves")
+    place.trains(20)
+    beside.heal()
+    again = beside.broker(place, "--shard", "1")
+    both = f"of each step: 2 from {own}, 2 from {other}"
+    until(
+        lambda: both in told(rank.text() for rank in ranks).rpartition(alone)[2], "and comes back"
+    )
+    place.trains(20)
 
     near.cut()
     broker.says(f"sampler {near.namespace[-3:]} fell silent")
@@ -79,12 +100,12 @@ def test_a_learner_on_two_hosts_goes_on_with_one_and_with_two_again(
         host.cut()
     second.heal()
     assert _joined(broker).count("1") == 1
-    again = _rank(place, second, first)
+    returned = _rank(place, second, first, f"{own},{other}")
     until(lambda: _joined(broker).count("1") == 2, "two ranks again")
     near.heal()
     far.becomes(_FAR)
-    assert [process.ends() for process in (ranks[0], again, *samplers)] == [0] * 4
-    assert broker.term() == 0
+    assert [process.ends() for process in (ranks[0], returned, *samplers)] == [0] * 4
+    assert [broker.term(), again.term()] == [0, 0]
     assert place.history()[-1]["mean_return"] >= 475
     account = place.account()
     assert (account.unaccounted(), account.untrue, account.in_flight) == (0, 0, 0)
