@@ -153,6 +153,7 @@ def test_rank_0_tells_each_broker_its_share(caplog: pytest.LogCaptureFixture) ->
     one.welcomed(1)
     assert one.shares() == [4, 0]
     one.plays(1, 3)
+    caplog.clear()
     with caplog.at_level(logging.INFO):
         assert one.shares() == [3, 1]
     assert caplog.messages == ["of each step: 3 from ipc:///b0, 1 from ipc:///b1"]
