@@ -47,7 +47,7 @@ class LearnerEnds:
         self._rank, self._world, self._batch, self._room = rank, world, batch, room
         self._places = room()  # of this rank's batches: enough for each broker, all free now
         self._first_at = 0.0  # when the first broker answered
-        self._told: list[int] = []  # the shares that were logged last
+        self._taking_part: list[bool] = []  # which brokers have a share, as logged last
         self.ends = [
             one(free=partial(self._free, at), share=partial(self._share, at), **given)
             for at, one in enumerate(make)
@@ -183,8 +183,8 @@ class LearnerEnds:
         if self._rank or self.welcome_version is None:
             return None
         found = self._shares()
-        if found != self._told:
-            self._told = found
+        if (taking_part := [share > 0 for share in found]) != self._taking_part:
+            self._taking_part = taking_part
             named = zip(found, self.ends, strict=True)
             log.info("of each step: %s", ", ".join(f"{n} from {e.link.endpoint}" for n, e in named))
         return found[at]
