@@ -26,9 +26,10 @@ class StatusClient:
     sends and `receive` takes in what came; neither blocks."""
 
     def __init__(self, brokers: str, key: Key | None = None) -> None:
+        addresses = several.addresses(brokers)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
-        for address in several.addresses(brokers):
+        for address in addresses:
             self._sockets.append(endpoints.dealer(self.context, key))
             self._sockets[-1].connect(address)
         self._inc = runtime.incarnation()

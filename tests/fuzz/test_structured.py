@@ -68,6 +68,10 @@ def _values(told: inspect.Type) -> st.SearchStrategy[Any]:
             return st.integers(0, 6) | st.integers(-1, 9)
         case inspect.Metadata():
             return _values(told.type)
+        case inspect.UnionType():
+            return st.one_of(*map(_values, told.types))
+        case inspect.NoneType():
+            return st.none()
         case _:
             assert isinstance(told, inspect.IntType), told
             return _NUMBERS
