@@ -183,17 +183,17 @@ class LeaseMetrics(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        end = self._feed.ends
+        ends = self._feed.ends
         fragments = CounterMetricFamily(
             "headrace_learner_fragments",
             "Unrolls delivered, by what came of it",
             labels=["outcome"],
         )
         for outcome, count in (
-            ("trained", end.trained_unrolls),
-            ("rejected", end.objections.total()),
-            ("abandoned", end.given_back),
-            ("duplicate", end.duplicates),
+            ("trained", ends.trained_unrolls),
+            ("rejected", ends.objections.total()),
+            ("abandoned", ends.given_back),
+            ("duplicate", ends.duplicates),
         ):
             fragments.add_metric([outcome], count)
         yield fragments
@@ -202,11 +202,11 @@ class LeaseMetrics(Collector):
             "Unrolls that could not be used, by reason",
             labels=["reason"],
         )
-        for reason, count in end.objections.items():
+        for reason, count in ends.objections.items():
             rejected.add_metric([reason], count)
         yield rejected
         yield CounterMetricFamily(
-            "headrace_learner_reconnects", "Connections begun anew", value=end.reconnects
+            "headrace_learner_reconnects", "Connections begun anew", value=ends.reconnects
         )
         if torch.cuda.is_available():
             yield GaugeMetricFamily(
@@ -217,14 +217,14 @@ class LeaseMetrics(Collector):
         yield CounterMetricFamily(
             "headrace_learner_delivered_fragments",
             "Unrolls delivered, copies left out",
-            value=end.delivered,
+            value=ends.delivered,
         )
         for name, words, value in (
-            ("held_fragments", "Unrolls delivered and not trained", end.held),
+            ("held_fragments", "Unrolls delivered and not trained", ends.held),
             (
                 "ledger_unaccounted",
                 "Unrolls lost by our own counting",
-                settled_sum(end.unaccounted),
+                settled_sum(ends.unaccounted),
             ),
         ):
             yield GaugeMetricFamily(f"headrace_learner_{name}", words, value=value)

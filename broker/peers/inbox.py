@@ -95,12 +95,14 @@ class Inbox:
         self._max_tag = max(self._held, default=-1)
         return tuple((tag, *key) for tag, key in self._held.items())
 
-    def ping(self, *, version: int, free: int, stats: dict[str, float]) -> LearnerPing:
+    def ping(
+        self, *, version: int, free: int, stats: dict[str, float], share: int | None = None
+    ) -> LearnerPing:
         tags = ranges(sorted(self._held))
         said = tags[:MAX_ENTRIES]
         # What does not fit must not look lost: max_tag is then the last tag that is named.
         max_tag = self._max_tag if said == tags else said[-1][1] - 1
-        return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats)
+        return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats, share)
 
     def windows(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:
         """Lists, for HELLO and the checkpoint, what was trained and might come again."""

@@ -37,7 +37,6 @@ from headrace.broker.weights.blobs import Blob, KeptVersions
 
 log = logging.getLogger(__name__)
 
-
 # Takes an unroll into a batch, or says why it cannot be used.
 Accept = Callable[[Deliver, Sequence[Buffer]], Objection | None]
 
@@ -182,8 +181,8 @@ class LearnerEnd:
 
     def beat_frames(self) -> list[list[Payload]]:
         stats = {**self.stats, "clock": time.time()}
-        ping = self.inbox.ping(version=self.version, free=self._free(), stats=stats)
-        ping = replace(ping, share=self._share())
+        free, share = self._free(), self._share()
+        ping = self.inbox.ping(version=self.version, free=free, stats=stats, share=share)
         return [encode(ping), encode(Watch())] if self._evaluations is not None else [encode(ping)]
 
     def _delivered(self, message: Deliver, buffers: Sequence[Buffer]) -> None:

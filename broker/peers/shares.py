@@ -1,4 +1,4 @@
-"""How much of every step each of several brokers may have played. Pure.
+"""Shares each step between several brokers: how many of its unrolls each may have played. Pure.
 
     shares       in proportion to the streams that play there, so that all streams get the same
                  credit; none where nobody plays, or where the broker does not answer

@@ -201,7 +201,7 @@ def _measure_load(
 
 def _scrape_ms(cluster: SimulatedCluster, times: int = 9) -> float:
     """Returns the median time of a /metrics request."""
-    port = re.findall(r"metrics at port (\d+)", (cluster.folder / "broker.log").read_text())[-1]
+    port = re.findall(r"metrics at port (\d+)", cluster.log_of(0).read_text())[-1]
     took = []
     for _ in range(times):
         began = time.perf_counter()

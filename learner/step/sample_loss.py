@@ -53,10 +53,7 @@ def inputs_of(
     if isinstance(parts.model, Population):
         norm, coefs = by_policy(parts.model, sample, norm, coefs)
     with autocast(parts.device.type, parts.config.precision, parts.model):
-        if torch.is_grad_enabled():
-            output: Output = network(sample.obs, sample.memory, sample.begins)
-        else:
-            output = _without_gradients(parts, network, sample)
+        output: Output = network(sample.obs, sample.memory, sample.begins)
         if target_network is not None:
             target = _without_gradients(parts, target_network, sample)
     return LossInputs(
@@ -132,8 +129,12 @@ def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample
     """Adds ppo's targets, made with the network as it is now; the other losses make their own."""
     if parts.algorithm.name != "ppo":
         return sample
+
+    def network(*_: object) -> Output:
+        return _without_gradients(parts, parts.model, sample)
+
     with torch.no_grad():
-        inputs = inputs_of(parts, parts.model, None, sample, norm, parts.coefficients())
+        inputs = inputs_of(parts, network, None, sample, norm, parts.coefficients())
         return with_targets(sample, gae_targets(inputs))
 
 

@@ -36,7 +36,6 @@ class SimulatedLearner:
         run = run_file.load(spec.run)
         pacing, (digest, words) = run.pacing, processes.SPACES
         inc, name = runtime.incarnation(), run.run.name
-        inc, name = runtime.incarnation(), run.run.name
         hello = Hello("learner", "simulated", inc, run=name, spaces=digest)
         intro = HelloPayload(
             shared=shared_run.shared(run),

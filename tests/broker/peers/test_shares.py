@@ -1,4 +1,4 @@
-"""How the credit of a run is shared by its brokers."""
+"""Checks how the credit of a run is shared by its brokers."""
 
 import pytest
 from hypothesis import given

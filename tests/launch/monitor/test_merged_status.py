@@ -1,4 +1,4 @@
-"""One status of several brokers."""
+"""Merges the statuses of several brokers into one."""
 
 from typing import Any
 

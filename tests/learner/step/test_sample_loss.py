@@ -1,4 +1,4 @@
-"""What the loss asks the network for."""
+"""Checks what the loss asks the network for."""
 
 from types import SimpleNamespace
 from typing import Any, cast
