@@ -127,6 +127,10 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(ge=1e-4, le=7, description="Box actions: at the start, in units of half the range"),
     ] = 1.0
+    wire: Annotated[
+        Literal["float32", "bfloat16"],
+        Meta(description="parameters on their way to samplers; bfloat16: half the bytes"),
+    ] = "float32"
 
     @property
     def memory(self) -> int:

@@ -3,7 +3,8 @@
     | float64, int64 ... | float32 ... | float16, bfloat16 ... | uint8, bool ... |
 
 Wide elements first, then by dtype and name: every tensor is aligned without padding, the order is
-the same on every machine, and each dtype is one run of bytes.
+the same on every machine, and each dtype is one run of bytes. Parameters travel as the model's
+`wire`, rounded to bfloat16 if that says so; statistics, which are no parameters, as they are.
 """
 
 from itertools import groupby
@@ -40,9 +41,14 @@ Layout = tuple[Entry, ...]
 
 def layout(model: nn.Module) -> Layout:
     """Returns the entries of the model's `state_dict()`, in the order of the buffer."""
+    wire = getattr(model, "wire", torch.float32)
+    sent = model.state_dict()
+    for name, parameter in model.named_parameters():
+        if parameter.dtype == torch.float32:
+            sent[name] = parameter.to("meta", wire)
     entries: list[Entry] = []
     offset = 0
-    for name, tensor in sorted(model.state_dict().items(), key=_order):
+    for name, tensor in sorted(sent.items(), key=_order):
         entries.append(Entry(name, tensor.dtype, tuple(tensor.shape), offset, tensor.nbytes))
         offset += tensor.nbytes
     return tuple(entries)
@@ -120,12 +126,8 @@ class FlatWeights:
         return digest(self.dump())
 
     def _first_not_finite(self) -> str:
-        views = (view for _, view in self._pairs)
-        return next(
-            entry.name
-            for entry, view in zip(self.layout, views, strict=True)
-            if not view.isfinite().all()
-        )
+        pairs = zip(self.layout, self._pairs, strict=True)
+        return next(entry.name for entry, (_, view) in pairs if not view.isfinite().all())
 
 
 def _order(item: tuple[str, Tensor]) -> tuple[int, str, str]:

@@ -2,15 +2,15 @@
 
 An optimiser step moves most weights a little: of the four bytes of a float32 the first hardly
 changes and the second seldom. So the two versions are combined by XOR, which leaves zeros where
-they agree, the bytes of all numbers are put together by their place, and LZ4 takes out the zeros.
-The hash of a chunk is that of the chunk itself, so changes of other bytes are noticed.
+they agree, the bytes of all numbers are put together by their place, and deflate takes out the
+zeros. The hash of a chunk is that of the chunk itself, so changes of other bytes are noticed.
 """
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-import lz4.block
 import numpy as np
 
 from headrace.broker.protocol.messages import Buffer
@@ -28,18 +28,19 @@ def pack(chunk: Buffer, base: Buffer) -> bytes:
     changed = np.bitwise_xor(_bytes(chunk), _bytes(base))
     whole = len(changed) - len(changed) % _NUMBER_BYTES
     by_place = changed[:whole].reshape(-1, _NUMBER_BYTES).T.tobytes()
-    packed: bytes = lz4.block.compress(by_place + changed[whole:].tobytes(), store_size=False)
-    return packed
+    packer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS, strategy=zlib.Z_RLE)
+    return packer.compress(by_place + changed[whole:].tobytes()) + packer.flush()
 
 
 def unpack(packed: Buffer, base: Buffer) -> bytes:
     """Returns the chunk that `pack` was given; raises NotPacked if it cannot be one of this
     base."""
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        data = lz4.block.decompress(packed, uncompressed_size=len(base))
-    except (lz4.block.LZ4BlockError, ValueError, MemoryError) as error:
+        data = unpacker.decompress(packed, len(base) + 1)
+    except zlib.error as error:
         raise NotPacked(str(error)) from error
-    if len(data) != len(base):
+    if len(data) != len(base) or not unpacker.eof or unpacker.unused_data:
         raise NotPacked(f"{len(data)} bytes, not {len(base)}")
     placed = np.frombuffer(data, np.uint8)
     whole = len(placed) - len(placed) % _NUMBER_BYTES

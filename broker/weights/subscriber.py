@@ -127,12 +127,8 @@ class Subscriber:
         self._ask(self._fetch.ask_missing())
 
     def _waits_for_shelf(self, announce: Announce) -> bool:
-        newer = announce.version > self._fetch.version
-        return (
-            newer
-            and self._shelf_reader is not None
-            and self._shelf_reader.announced(announce, time.monotonic())
-        )
+        reader, newer = self._shelf_reader, announce.version > self._fetch.version
+        return reader is not None and newer and reader.announced(announce, time.monotonic())
 
     def _begin(self, announce: Announce) -> None:
         if not self._fetch.busy:

@@ -26,8 +26,8 @@ _FIXED: Mapping[str, tuple[str, ...] | None] = {  # section -> its keys; None = 
 }
 # Of the first weights only: what was trained has weights of its own.
 _FIRST_WEIGHTS = {"model.core_bias"}
-# What is shown only: no weight depends on it.
-_SHOWN = {"env.metrics", "env.policy"}
+# What is shown or sent only: no weight that is trained depends on it.
+_SHOWN = {"env.metrics", "env.policy", "model.wire"}
 # Of a core that an older run, which lacks them, cannot have: model.core tells that one.
 _OF_A_TRANSFORMER = {"model.core_context", "model.core_layers"}
 _MISSING = "absent"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 import torch
@@ -26,6 +27,7 @@ from headrace.learner.spaces import POLICY, Action, Leaf, Spaces, previous_leave
 __all__ = ["Model", "Output", "build", "chosen_kind"]
 
 AUTO = "auto"
+WIRES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # model.wire
 SETTINGS = "env_settings"  # a buffer: the numbers of env.settings that a version is played with
 _KINDS: dict[str, Callable[..., nn.Module]] = {
     "mlp": Mlp,
@@ -121,11 +123,12 @@ def _population(config: ModelConfig, spaces: Spaces, seed: int) -> Population:
         normalise_returns=config.normalise_returns,
         seed=seed,
     )
-    _add_settings(made, spaces)
+    _finish(made, config, spaces)
     return made
 
 
-def _add_settings(model: Model, spaces: Spaces) -> None:
+def _finish(model: Model, config: ModelConfig, spaces: Spaces) -> None:
+    model.wire = WIRES[config.wire]
     if spaces.settings:
         model.register_buffer(SETTINGS, torch.zeros(len(spaces.settings), dtype=torch.float64))
 
@@ -168,7 +171,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
         normaliser=normaliser,
         normalise_returns=config.normalise_returns,
     )
-    _add_settings(model, spaces)
+    _finish(model, config, spaces)
     return model
 
 

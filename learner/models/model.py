@@ -56,6 +56,7 @@ class Model(nn.Module):
         normalise_returns: bool = False,
     ) -> None:
         super().__init__()
+        self.wire = torch.float32  # of the parameters on their way to samplers
         self.leaves = leaves  # what the encoders see
         self.acted_on = acted_on  # those of them that the policy's sees: all but env.critic
         self.mask = mask  # the leaf that says which choices are allowed; empty = all are

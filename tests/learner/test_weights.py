@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -69,6 +70,23 @@ def test_large_weights_are_copied_once_and_in_the_same_order() -> None:
     with torch.no_grad():
         next(source.parameters()).fill_(7.0)
     assert bytes(body) == FlatWeights(copy).dump()
+
+
+def test_parameters_travel_as_bfloat16_and_statistics_as_they_are() -> None:
+    """What is loaded is what was sent: both ends' digests are of the rounded numbers."""
+    config = ModelConfig(wire="bfloat16", normalise_obs=True, normalise_returns=True)
+    source, copy = (build(config, CARTPOLE, seed=seed) for seed in (1, 2))
+    exact = build(msgspec.structs.replace(config, wire="float32"), CARTPOLE, seed=1)
+    body = FlatWeights(source).dump()
+    parameters, whole = sum(p.nbytes for p in exact.parameters()), FlatWeights(exact).nbytes
+    assert len(body) == whole - parameters // 2
+    FlatWeights(copy).load(body)
+    assert FlatWeights(copy).digest() == weights.digest(body)
+    sent = dict(exact.named_parameters())
+    for name, tensor in copy.state_dict().items():
+        rounded = sent[name].bfloat16().float() if name in sent else exact.state_dict()[name]
+        assert torch.equal(tensor, rounded), name
+    assert weights.layout_digest(source) != weights.layout_digest(exact)
 
 
 def test_a_dump_is_a_copy() -> None:

@@ -57,6 +57,11 @@ def seen(run: run_file.Run, _: Path) -> str:
     return str(probe(run.env))
 
 
+def sent(run: run_file.Run, _: Path) -> bytes:
+    """Returns the weights of a new network as samplers get them."""
+    return bytes(FlatWeights(build(run.model, probe(run.env), seed=1)).dump())
+
+
 def searched(run: run_file.Run, out: Path) -> Any:
     """What is varied, compared by, and trained for each trial."""
     file = out / "file.toml"

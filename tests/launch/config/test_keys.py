@@ -100,6 +100,7 @@ CASES = {
     "model.normalise_returns": Case(weights, "true"),
     "model.std": Case(weights, "network"),
     "model.std_init": Case(weights, "0.5"),
+    "model.wire": Case(built.sent, "bfloat16"),
     "algorithm.name": Case(weights, "appo"),
     "algorithm.loss": Case(weights, f"{trained.__name__}:loss"),
     "algorithm.gamma": Case(weights, "0.5"),
