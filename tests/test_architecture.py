@@ -126,8 +126,10 @@ MAY_IMPORT = {
     "launch/deploy": (
         "broker broker/security broker/server broker/transport launch/config launch/process"
     ),
+    "launch/plan": "broker launch/comparison launch/config launch/process launch/results",
     "launch/doctor": (
-        "broker broker/protocol broker/security broker/transport launch/config launch/process"
+        "broker broker/protocol broker/security broker/transport launch/config launch/plan "
+        "launch/process"
     ),
     "launch/export": (
         "actors broker launch/config launch/process launch/results learner learner/models"
@@ -137,7 +139,6 @@ MAY_IMPORT = {
         "launch/monitor launch/process launch/results launch/roles launch/roles/evaluation "
         "launch/sinks learner/batches learner/models"
     ),
-    "launch/plan": "broker launch/comparison launch/config launch/process launch/results",
     "launch/search": (
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),

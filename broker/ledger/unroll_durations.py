@@ -14,7 +14,7 @@ class UnrollDurations:
     """Tracks how long unrolls run: from the moment when one may start until it arrives."""
 
     def __init__(self) -> None:
-        self._mean_s = 0.0
+        self.mean_s = 0.0  # of all, newer ones more; 0 = none has arrived
         self._longest_s = 0.0  # decays as time passes
         self._at = 0.0  # the moment that `_longest_s` is for
         self._none = True  # none has arrived yet
@@ -22,7 +22,7 @@ class UnrollDurations:
 
     def add(self, seconds: float, now: float) -> None:
         weight = 1.0 if self._none else _WEIGHT
-        self._mean_s += weight * (seconds - self._mean_s)
+        self.mean_s += weight * (seconds - self.mean_s)
         if now > self._at:
             self._longest_s *= 0.5 ** ((now - self._at) / _HALF_LIFE_S)
             self._at = now
@@ -32,7 +32,7 @@ class UnrollDurations:
     @property
     def usual_s(self) -> float:
         """Returns the seconds that most unrolls keep within."""
-        return 2 * self._mean_s
+        return 2 * self.mean_s
 
     def gave_up(self) -> None:
         """Counts an unroll that was overdue. While none has arrived to compare with, the next is
@@ -47,4 +47,4 @@ class UnrollDurations:
         if self._none:
             return max(least, most * 0.5**self._given_up)
         usual = max(least, _TIMES * self._longest_s)
-        return max(min(usual, most), _TIMES * self._mean_s)
+        return max(min(usual, most), _TIMES * self.mean_s)

@@ -89,6 +89,7 @@ class RunStatus:
             "running": state.credit.running,
             "streams": state.credit.streams,
             "window": state.credit.window,
+            "unroll_s": state.credit.durations.mean_s,
             "withdrawn": state.credit.withdrawn,
             "received": state.received,
             "duplicates": state.copies,

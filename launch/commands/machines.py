@@ -111,6 +111,20 @@ def _plan_arguments(plan: argparse.ArgumentParser) -> None:
         "--seconds", type=shared.count, default=10, help="of the measurement; default: 10"
     )
     plan.add_argument(
+        "--round-trip",
+        type=shared.time,
+        metavar="TIME",
+        default=0.0,
+        help="0.1s: between a machine that plays and the broker; default: none",
+    )
+    plan.add_argument(
+        "--line",
+        type=shared.count,
+        metavar="MBIT",
+        default=0,
+        help="a second, that such a machine's line carries; default: enough",
+    )
+    plan.add_argument(
         "--host", default="10.0.0.1", help="the broker's, in the lines; default: 10.0.0.1"
     )
     plan.add_argument("--to", type=shared.path, metavar="FILE", help="the figures as JSON")
@@ -121,6 +135,7 @@ def _plan_arguments(plan: argparse.ArgumentParser) -> None:
 
 def _plan(given: argparse.Namespace) -> int:
     from headrace.launch.plan import plan
+    from headrace.launch.plan.far_line import Line
 
     if (given.steps is None) != (given.deadline is None) or (given.steps and given.steps_per_s):
         raise run_file.ConfigError("the goal is --steps-per-s, or --steps and --deadline together")
@@ -134,6 +149,7 @@ def _plan(given: argparse.Namespace) -> int:
         spot=given.spot,
         region=given.region,
         rate=rate,
+        line=Line(given.round_trip, given.line),
         host=given.host,
         to=given.to,
         picture=given.picture,

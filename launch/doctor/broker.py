@@ -21,12 +21,14 @@ from headrace.broker.transport import endpoints
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject
+from headrace.launch.plan.far_line import Line
 
 _CONNECTS_S = 3.0
 _ANSWERS_S = 5.0
 _STATUS_S = 2.0
 _AGAIN_MS = 200
 _MOST_SKEW_S = 1.0
+_MOST_NUMBER = 1e9  # of what else it says
 _MOST_CLOCK = 1e11  # seconds since 1970; larger values are not a time
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -50,6 +52,9 @@ class BrokerVisit:
     asked_at: float = 0.0  # for its status, by our wall clock; 0 = not yet
     ahead_s: float = math.nan  # its wall clock minus ours; NaN = it did not say
     release: str = ""  # that runs there; "" = it did not say
+    streams: int = 0  # of its samplers
+    window: int = 0  # unrolls that may be under way
+    unroll_s: float = 0.0  # from its credit to its arrival, in the mean; 0 = none came
 
 
 def broker(subject: Subject) -> Iterator[Finding]:
@@ -77,6 +82,7 @@ def broker(subject: Subject) -> Iterator[Finding]:
         yield from _protocol(visit)
         if visit.welcome is not None:
             yield from _release_and_clock(visit)
+            yield from _line(visit, reached)
             yield from _same_run(visit, subject)
 
 
@@ -184,6 +190,14 @@ def _status(visit: BrokerVisit, status: Any) -> None:
     if isinstance(clock, float) and 0.0 < clock < _MOST_CLOCK:
         visit.ahead_s = clock - (visit.asked_at + time.time()) / 2
     visit.release = sanitise.words(str(found.get("release", "an older one")))
+    visit.streams, visit.window = int(_number(found, "streams")), int(_number(found, "window"))
+    visit.unroll_s = _number(found, "unroll_s")
+
+
+def _number(found: dict[str, Any], name: str) -> float:
+    """Returns what the broker says; 0 = nothing that can be."""
+    value = found.get(name)
+    return value if isinstance(value, int | float) and 0 <= value < _MOST_NUMBER else 0.0
 
 
 def _protocol(visit: BrokerVisit) -> Iterator[Finding]:
@@ -218,6 +232,23 @@ def _release_and_clock(visit: BrokerVisit) -> Iterator[Finding]:
             " logs and metrics will not fit together; let NTP set both"
         )
         yield Finding(WARN, "its clock", words)
+
+
+def _line(visit: BrokerVisit, round_trip_s: float) -> Iterator[Finding]:
+    """Says whether pacing lets so much be under way that a line like ours keeps nobody waiting."""
+    if not (visit.streams and visit.window and visit.unroll_s):
+        return
+    needed = Line(round_trip_s).places(visit.streams, visit.unroll_s)
+    words = (
+        f"a round trip of {1000 * round_trip_s:.3g} ms to unrolls of {1000 * visit.unroll_s:.3g}"
+        f" ms: {visit.streams} streams need {needed} places for unrolls, and have {visit.window}"
+    )
+    if needed <= max(visit.window, visit.streams):
+        yield Finding(OK, "line", words)
+    else:
+        more = math.ceil(10 * needed / visit.window) / 10
+        mend = f"{more:g} times pacing.batch_unrolls, or pacing.max_lag, for samplers from here"
+        yield Finding(WARN, "line", f"{words}; {mend}")
 
 
 def _same_run(visit: BrokerVisit, subject: Subject) -> Iterator[Finding]:

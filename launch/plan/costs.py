@@ -23,6 +23,8 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     busy: _Share = 1.0  # of the cores of a machine that is full: the rest waits
     host_cores: Annotated[float, msgspec.Meta(ge=0, le=64)] = 1.0  # of a rank on a GPU
     sampler_mib: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0  # of a process; 0 = not known
+    step_bytes: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # on the wire; 0 = not known
+    weights_bytes: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # of a version
     # Agent steps a second that a rank trains on one GPU of that name.
     gpus: dict[str, Annotated[float, msgspec.Meta(gt=0, le=1e12)]] = {}
 

@@ -2,6 +2,7 @@
 processor time each of its processes used meanwhile."""
 
 import contextlib
+import json
 import logging
 import os
 import tempfile
@@ -9,6 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from headrace.launch.comparison import training
 from headrace.launch.comparison.training import Training
@@ -57,7 +61,22 @@ def measure(
             last, samplers_mib = _look(one, asked), _samplers_mib(one.pid)
         finally:
             training.end([one])
-    return costs(first, last, cores=runtime.cores(), samplers_mib=samplers_mib / given.actor.count)
+        ended, broker = _report(one.out / "summary.json"), _report(one.out / "broker.json")
+    found = costs(first, last, cores=runtime.cores(), samplers_mib=samplers_mib / given.actor.count)
+    return msgspec.structs.replace(
+        found,
+        step_bytes=ended.get("wire_bytes_per_step") or 0.0,
+        weights_bytes=float(broker.get("weights_bytes", 0)),
+    )
+
+
+def _report(path: Path) -> dict[str, Any]:
+    """Returns what a run left; {} = it did not."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def costs(first: Look, last: Look, *, cores: int, samplers_mib: float = 0.0) -> Costs:

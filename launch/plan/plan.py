@@ -4,7 +4,7 @@ there."""
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import msgspec
 
 from headrace.broker import durable
 from headrace.launch.config import run_file
-from headrace.launch.plan import choose_mix, machines, measure, picture
+from headrace.launch.plan import choose_mix, far_line, machines, measure, picture
 from headrace.launch.plan import costs as run_costs
 from headrace.launch.plan.choose_mix import Choice
 from headrace.launch.plan.costs import Costs
+from headrace.launch.plan.far_line import Line
 from headrace.launch.plan.launch_lines import launch_lines
 from headrace.launch.plan.machines import Machine
 from headrace.launch.process import logs, runtime
@@ -33,6 +34,7 @@ class Asked:
     spot: bool = False
     region: str = ""
     rate: float | None = None  # steps a second
+    line: Line = field(default_factory=Line)  # of each machine that plays
     host: str = "10.0.0.1"  # of the broker, in the lines that start it
     to: Path | None = None  # the figures as JSON
     picture: Path | None = None  # what other rates cost, as SVG
@@ -52,14 +54,17 @@ def plan(name: str, sets: Sequence[str], asked: Asked) -> int:
     else:
         costs = run_costs.read(asked.costs)
     costs = run_costs.with_gpus(costs, asked.gpus or {})
+    far_line.check(asked.line, costs)
     told = list(_costs_words(costs))
     told += [_here_words(costs, run.actor.count)] * (asked.costs is None)
     figures: dict[str, Any] = {"costs": msgspec.to_builtins(costs)}
     if offered:
         choice = choose_mix.choose(costs, offered, asked.rate)
+        batch = batch_unrolls(run, costs, choice, asked.line)
         told += _choice_words(costs, choice, asked.rate)
-        told += _setting_words(run, costs, choice)
-        if (batch := batch_unrolls(run, costs, choice)) != run.pacing.batch_unrolls:
+        told += far_line.words(asked.line, run, costs, choice, batch)
+        told += _setting_words(run, costs, choice, batch)
+        if batch != run.pacing.batch_unrolls:
             sets = (*sets, f"pacing.batch_unrolls={batch}")
         told += ["", *launch_lines(name, sets, costs, choice, host=asked.host)]
         figures |= _figures(costs, choice, asked.rate)
@@ -81,8 +86,10 @@ def _write(to: Path, text: str) -> None:
 
 def _offered(asked: Asked) -> list[Machine]:
     if asked.prices is None:
-        if asked.rate or asked.only or asked.picture:
-            raise run_file.ConfigError("a goal, --machine and --picture need --prices")
+        if asked.rate or asked.only or asked.picture or asked.line != Line():
+            raise run_file.ConfigError(
+                "a goal, a line, --machine and --picture need machines: --prices"
+            )
         return []
     found = machines.read(asked.prices, spot=asked.spot, region=asked.region)
     chosen = machines.named(found, asked.only)
@@ -135,17 +142,18 @@ def _choice_words(costs: Costs, choice: Choice, rate: float | None) -> Iterator[
     yield f"predicted   {choice.per_s:,.0f} steps/s{goal}; used: {words}"
 
 
-def batch_unrolls(run: run_file.Run, costs: Costs, choice: Choice) -> int:
-    """Returns the unrolls of a version with which each that is played has a place, and each rank
-    its part; what the run has, where that is enough."""
+def batch_unrolls(run: run_file.Run, costs: Costs, choice: Choice, line: Line) -> int:
+    """Returns the unrolls of a version with which each that is played or on its way has a place,
+    and each rank its part; what the run has, where that is enough."""
     places, has = run.pacing.max_lag + 1, run.pacing.batch_unrolls
     streams = choose_mix.samplers(choice, costs) * run.actor.groups
-    least = max(has, math.ceil(streams / places))
+    needed = line.places(streams, far_line.unroll_s(run, costs))
+    least = max(has, math.ceil(needed / places))
     return math.ceil(least / choice.ranks) * choice.ranks
 
 
-def _setting_words(run: run_file.Run, costs: Costs, choice: Choice) -> Iterator[str]:
-    needed, has = batch_unrolls(run, costs, choice), run.pacing.batch_unrolls
+def _setting_words(run: run_file.Run, costs: Costs, choice: Choice, needed: int) -> Iterator[str]:
+    has = run.pacing.batch_unrolls
     if needed > has:
         samplers = choose_mix.samplers(choice, costs)
         yield (

@@ -125,6 +125,36 @@ def test_what_it_says_of_itself(
     assert one.level == level and words in one.words and "\n" not in one.words
 
 
+@pytest.mark.parametrize(
+    ("window", "unroll_s", "level", "words"),
+    [
+        (64, 0.2, OK, "16 streams need 32 places for unrolls, and have 64"),
+        (32, 0.2, OK, "a round trip of 100 ms to unrolls of 200 ms"),
+        (16, 0.2, WARN, "have 16; 2 times pacing.batch_unrolls, or pacing.max_lag,"),
+        (16, 2.0, WARN, "need 18 places for unrolls, and have 16; 1.2 times"),
+    ],
+)
+def test_a_line_that_wants_more_places(
+    monkeypatch: pytest.MonkeyPatch, window: int, unroll_s: float, level: str, words: str
+) -> None:
+    status = {"release": release(), "streams": 16, "window": window, "unroll_s": unroll_s}
+    monkeypatch.setattr(broker, "_connect_s", lambda _: 0.1)
+    monkeypatch.setattr(broker, "_STATUS_S", 20.0)
+    with FakeBroker(welcome, lambda: status) as there:
+        found = list(broker.broker(subject(broker=there.address)))
+    (one,) = [one for one in found if one.what == "line"]
+    assert one.level == level and words in one.words
+
+
+@pytest.mark.parametrize("wrong", ["many", None, -1, math.nan, 1e300])
+@pytest.mark.parametrize("name", ["streams", "window", "unroll_s"])
+def test_numbers_that_are_none(name: str, wrong: Any) -> None:
+    status = {"release": release(), "streams": 16, "window": 8, "unroll_s": 1.0, name: wrong}
+    with FakeBroker(welcome, lambda: status) as there:
+        found = list(broker.broker(subject(broker=there.address)))
+    assert "line" not in [one.what for one in found]
+
+
 @pytest.mark.parametrize("clock", [math.nan, math.inf, 1e308, "noon", None])
 def test_a_clock_that_is_none(clock: Any) -> None:
     with FakeBroker(welcome, lambda: {"release": release(), "clock": clock}) as there:

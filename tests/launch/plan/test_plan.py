@@ -67,7 +67,10 @@ def test_the_picture_shows_the_price_of_more_and_less(given: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--steps-per-s", "10"], "a goal, --machine and --picture need --prices"),
+        (["--steps-per-s", "10"], "a goal, a line, --machine and --picture need machines"),
+        (["--round-trip", "0.1s"], "a goal, a line, --machine and --picture need machines"),
+        (["--prices", "prices.csv", "--line", "20"], "--line needs costs that say step_bytes"),
+        (["--prices", "prices.csv", "--round-trip", "0.1"], "is no time: 90s, 20m or 2h"),
         (["--prices", "prices.csv", "--steps", "10"], "the goal is --steps-per-s, or"),
         (["--prices", "none.csv"], "cannot read the prices"),
         (["--prices", "prices.csv", "--costs", "none.toml"], "cannot read the costs"),
@@ -98,6 +101,8 @@ def test_costs_are_measured_by_training_here(
     found = json.loads((tmp_path / "p.json").read_text())["costs"]
     assert all(1e-7 < found[part] < 1e-2 for part in ("sampler_s", "learner_s", "broker_s"))
     assert 10 < found["sampler_mib"] < 1000
+    assert 10 < found["step_bytes"] < 1000
+    assert 10_000 < found["weights_bytes"] < 100_000
     assert re.search(r"^here +[\d,]+ steps/s by 2 samplers", capsys.readouterr().out, re.M)
 
 

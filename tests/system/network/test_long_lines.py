@@ -61,9 +61,9 @@ def test_throughput_over_a_long_line(
     for round_trip_s in (_LONG if LONG else _SHORT)[max_lag, batch]:
         far.becomes(Condition(delay_s=round_trip_s / 2))
         place.trains(3 * window)  # those under way began on another line
-        began, before = _moves(place)
+        began, before = moves(place)
         place.trains(10 * STREAMS)
-        ended, after = _moves(place)
+        ended, after = moves(place)
         measured = (after - before) / (ended - began)
         foreseen = predicted(max_lag=max_lag, batch=batch, round_trip_s=round_trip_s)
         ratios[round_trip_s] = measured / foreseen
@@ -78,7 +78,7 @@ def test_throughput_over_a_long_line(
     assert all(0.8 <= ratio <= 1.2 for ratio in ratios.values()), ratios
 
 
-def _moves(place: Place) -> tuple[float, int]:
+def moves(place: Place) -> tuple[float, int]:
     """Waits for the next optimiser step; when it was, and how many are trained then."""
     before = place.trained()
     after: int = until(lambda: max(0, place.trained() - before), "a step")
