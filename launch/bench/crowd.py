@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.broker.weights.blobs import MAX_BYTES
 from headrace.launch.bench import output
 from headrace.launch.bench.simulated.cluster import ProcessLoad, SimulatedCluster
 from headrace.launch.bench.simulated.latency import Latencies
@@ -20,29 +21,29 @@ from headrace.launch.config import run_file
 _MAX_LAG = 2
 
 
-def size_of(words: Sequence[str]) -> tuple[int, int, int]:
-    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS]]]`."""
+def size_of(words: Sequence[str]) -> tuple[int, int, int, int]:
+    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS [WEIGHTS]]]]`."""
     numbers = [int(word) for word in words if word.isdecimal()]
-    samplers, nodes, brokers, *more = (*numbers, *(1000, 0, 1)[len(numbers) :])
+    samplers, nodes, brokers, weights, *more = (*numbers, *(1000, 0, 1, 4096)[len(numbers) :])
     known = not more and len(numbers) == len(words) and 1 <= brokers <= 8
-    if not known or not 10 <= samplers <= 20_000 or nodes > samplers:
+    if not known or not 10 <= samplers <= 20_000 or nodes > samplers or weights > MAX_BYTES:
         raise run_file.ConfigError(
             f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000, behind"
-            " how many nodes they are (0: each speaks for itself), and with how many brokers, 1 to"
-            " 8"
+            " how many nodes they are (0: each speaks for itself), with how many brokers, 1 to 8,"
+            f" and of how many bytes their weights are, up to {MAX_BYTES}"
         )
-    return samplers, nodes, brokers
+    return samplers, nodes, brokers, weights
 
 
 def bench(
     samplers: int,
     nodes: int = 0,
     brokers: int = 1,
+    weights: int = 4096,
     *,
     processes: int = 10,
     size: int = 1024,
     seconds: float = 30.0,
-    weights: int = 4096,
 ) -> dict[str, Any]:
     output.parameters(
         samplers=samplers,
@@ -108,16 +109,7 @@ def measure(
         connected = max(one["welcomed"] for one in _sampler_reports(cluster, crowd)) - began
         time.sleep(2.0)  # lets its memory settle
         idle, scrape = ProcessLoad.of(*served), _scrape_ms(cluster)
-        learner = cluster.start(
-            LearnerSpec(
-                cluster.address,
-                cluster.run,
-                str(cluster.folder / "learner.json"),
-                bytes=size,
-                weights_bytes=weights,
-                ledger=cluster.ledger,
-            )
-        )
+        learner = cluster.start(_learner(cluster, size, weights))
         cluster.until(
             lambda: all(one["settled"] for one in _sampler_reports(cluster, crowd)),
             "every sampler is answered",
@@ -125,7 +117,10 @@ def measure(
         loaded = _measure_load(cluster, served, crowd, learner, seconds)
         cluster.end(crowd)
         cluster.end([learner])
-        hellos = sum(cluster.report(pid)["hellos"] for pid in crowd)
+        hellos, versions, arrived = (
+            sum(cluster.report(pid)[name] for pid in crowd)
+            for name in ("hellos", "versions", "weights_arrived")
+        )
         cluster.end(served)  # only then is their ledger whole
         account = cluster.account()
         return {
@@ -139,6 +134,8 @@ def measure(
             "descriptors": loaded.pop("descriptors"),
             **loaded,
             "hellos_each": round(hellos / samplers, 2),
+            # Bytes of weights that nodes got, over those of the versions that they then had.
+            "weights_copies": round(arrived / max(1, versions * (weights + 8)), 3),
             "generated": account.generated,
             **account.outcomes,
             "lost": account.in_flight,
@@ -146,6 +143,17 @@ def measure(
             "unaccounted": account.unaccounted(),
             "exact": account.exact(),
         }
+
+
+def _learner(cluster: SimulatedCluster, size: int, weights: int) -> LearnerSpec:
+    return LearnerSpec(
+        cluster.address,
+        cluster.run,
+        str(cluster.folder / "learner.json"),
+        bytes=size,
+        weights_bytes=weights,
+        ledger=cluster.ledger,
+    )
 
 
 def _samplers(cluster: SimulatedCluster, number: int, **given: Any) -> SamplersSpec:
@@ -176,6 +184,7 @@ def _measure_load(
         _latencies(cluster, crowd),
     )
     first, began, most = cluster.report(learner), time.monotonic(), before
+    spread = _spread(cluster)
     while time.monotonic() < began + seconds:
         time.sleep(min(1.0, seconds / 4))
         most = max(most, ProcessLoad.of(*served), key=lambda load: load.pss_kb)
@@ -193,6 +202,8 @@ def _measure_load(
         ),
         "jain": round(jain_fairness(shares), 4),
         "shares": [min(shares), max(shares)],
+        "version_s": _mean_s(spread, _spread(cluster)),
+        "versions_per_s": round((last["version"] - first["version"]) / lasted, 2),
         "metrics_loaded_ms": scrape,
         "ack_p50_ms": round(1e3 * took.quantile(0.5), 1),
         "ack_p99_ms": round(1e3 * took.quantile(0.99), 1),
@@ -209,6 +220,23 @@ def _scrape_ms(cluster: SimulatedCluster, times: int = 9) -> float:
             answer.read()
         took.append(time.perf_counter() - began)
     return round(1e3 * statistics.median(took), 1)
+
+
+def _spread(cluster: SimulatedCluster) -> tuple[float, float]:
+    """Returns seconds from when a version was whole at the first broker until samplers acted with
+    it, added up, and how often that was."""
+    port = re.findall(r"metrics at port (\d+)", cluster.log_of(0).read_text())[-1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    seconds, count = (
+        float(re.findall(rf"^headrace_broker_weights_ready_seconds_{what} (\S+)", text, re.M)[0])
+        for what in ("sum", "count")
+    )
+    return seconds, count
+
+
+def _mean_s(before: tuple[float, float], after: tuple[float, float]) -> float:
+    return round((after[0] - before[0]) / max(1.0, after[1] - before[1]), 3)
 
 
 def jain_fairness(shares: Sequence[float]) -> float:

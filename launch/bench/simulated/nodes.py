@@ -18,7 +18,7 @@ from headrace.broker.peers.members import Answers
 from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol import bundles
-from headrace.broker.protocol.messages import Payload
+from headrace.broker.protocol.messages import Buffer, Chunk, Message, Payload
 from headrace.broker.transport import several
 from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.bench.simulated import processes
@@ -56,6 +56,7 @@ class SimulatedNode(RelayEnd):
             context=context,
             key=processes.key(spec.key, "actor"),
         )
+        self.arrived = 0  # bytes of weights, those of chunks that came again too
         self._samplers: dict[bytes, SamplerEnd] = {}  # by route
         self._said = asyncio.Event()  # something waits for the broker
 
@@ -64,6 +65,11 @@ class SimulatedNode(RelayEnd):
         route = b"%d" % len(self._samplers)
         self._samplers[route] = sampler
         sampler.link._mail = cast(Any, _Line(self, route))
+
+    def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
+        if isinstance(message, Chunk):
+            self.arrived += sum(map(len, buffers))
+        super().handle(message, buffers)
 
     def hears(self, route: bytes, frames: Sequence[Payload]) -> None:
         connected = self.link.welcome is not None

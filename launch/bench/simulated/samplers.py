@@ -212,6 +212,8 @@ async def _sample(spec: SamplersSpec) -> int:
             generated=sum(s.outbox.generated for s in samplers),
             outcomes={outcome.name.lower(): count for outcome, count in outcomes.items()},
             hellos=sum(s.hellos for s in samplers),
+            versions=sum(node.fetches for node in nodes),
+            weights_arrived=sum(node.arrived for node in nodes),
             latencies=latencies.counts,
             reconnects=sum(s.link.reconnects for s in samplers),
             samplers=[s.figures() for s in samplers],
