@@ -29,7 +29,7 @@ _QUICK_S, _SLOW_S, _ENVS = 0.001, 0.1, 16
 _BALANCES = {"speed": 12 / _QUICK_S + 4 / _SLOW_S, "environments": _ENVS / _SLOW_S}  # and the ideal
 # Environments of lockstep-tail, each as much as one CPU steps, and how many times as long all of it
 # lasts: what acts and learns has two cores here, where the CPUs would have their own.
-_CPUS, _A_SAMPLER, _SLOWER = (24, 96, 384), 24, 16.0
+_CPUS, _A_SAMPLER, _RESET_S, _SLOWER = (24, 96, 384), 24, 0.1, 16.0
 _WAYS: dict[str, tuple[str, ...]] = {
     "speed": (),
     "environments": ("pacing.balance=environments",),
@@ -120,13 +120,14 @@ def cpus(*, seconds: float = 60.0) -> list[dict[str, Any]]:
     rng, figures = np.random.default_rng(0), []
     for count in _CPUS:
         sets = (
-            f"env.kwargs={{kind = 'tail', slower = {_SLOWER}}}",
+            f"env.kwargs={{kind = 'tail', reset_s = {_RESET_S}, slower = {_SLOWER}}}",
             f"actor.count={count // _A_SAMPLER}",
             f"pacing.batch_unrolls={count}",
         )
         run = run_file.load("lockstep-tail", sets)
         ideal = count / sleepers.mean_step_s(run.env.kwargs)
         slowest = sleepers.drawn_steps_s(run.env.kwargs, (2000, count), rng).max(axis=1).mean()
+        slowest += sleepers.mean_step_s(run.env.kwargs | {"step_s": 0.0})  # all reset together
         summary = train("lockstep-tail", ["--stop-seconds", str(seconds)], sets)
         figures.append(
             {

@@ -24,8 +24,8 @@ RESET_S = {"tail": 0.0, "normal": 0.150}
 class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
     """Spends time in every step. busy: burn the thread's own processor time instead of sleeping.
     step_s: every step takes this many seconds; slow_step_s: in one instance of four, by its first
-    seed, this many. slower: all of it lasts so many times as long. crash, stall, die: the
-    probability that a step raises, hangs, or ends the process."""
+    seed, this many. reset_s: a reset takes so many. slower: all of it lasts so many times as long.
+    crash, stall, die: the probability that a step raises, hangs, or ends the process."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         busy: bool = False,
         step_s: float | None = None,
         slow_step_s: float | None = None,
+        reset_s: float | None = None,
         slower: float = 1.0,
         crash: float = 0.0,
         stall: float = 0.0,
@@ -44,6 +45,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         self.action_space = Discrete(2)
         self._kind, self._busy, self._step_s = kind, busy, step_s
         self._slow_step_s, self._slower = slow_step_s, slower
+        self._reset_s = RESET_S[kind] if reset_s is None else reset_s
         self._crash, self._stall, self._die = crash, stall, die
         self._steps = 0
 
@@ -54,7 +56,7 @@ class Sleeper(gymnasium.Env[NDArray[np.float32], np.int64]):
         if seed is not None and seed % 4 == 0 and self._slow_step_s is not None:
             self._step_s = self._slow_step_s
         self._steps = 0
-        self._spend(RESET_S[self._kind])
+        self._spend(self._reset_s)
         return self._observation(), {}
 
     def step(
@@ -102,7 +104,7 @@ def mean_step_s(kwargs: Mapping[str, Any]) -> float:
     step_s = kwargs.get("step_s")
     if step_s is None:
         step_s = _tail_s() if kind == "tail" else _normal_s()
-    seconds = float(step_s) + RESET_S[kind] / EPISODE
+    seconds = float(step_s) + float(kwargs.get("reset_s", RESET_S[kind])) / EPISODE
     return seconds * float(kwargs.get("slower", 1.0))
 
 

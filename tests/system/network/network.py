@@ -113,8 +113,8 @@ class Host:
     def actor(self, place: Place, *arguments: str, broker: str = BROKER) -> Process:
         return self._samples(place, "actor", "--seed", "3", *arguments, broker=broker)
 
-    def node(self, place: Place, *arguments: str) -> Process:
-        return self._samples(place, "node", *arguments)
+    def node(self, place: Place, *arguments: str, broker: str = BROKER) -> Process:
+        return self._samples(place, "node", *arguments, broker=broker)
 
     def _samples(
         self, place: Place, command: str, *arguments: str, broker: str = BROKER

@@ -1,4 +1,4 @@
-"""Six hosts: two of brokers, two of learner ranks that meet over the network, two of samplers."""
+"""Seven hosts: two of brokers, two of learner ranks that meet over the network, three nodes."""
 
 import re
 from pathlib import Path
@@ -56,18 +56,23 @@ def test_a_learner_on_two_hosts_goes_on_with_one_and_with_two_again(
     net: Network,  # noqa: F811
     place: Place,
 ) -> None:
-    """A broker's host is lost and comes back, a sampler's is cut off, a rank's is lost and comes
+    """A broker's host is lost and comes back, a node is cut off, a rank's host is lost and comes
     back; CartPole is solved."""
     place.toml("run.toml", _run())
     broker = net.hub.broker(place)
     # The router stays in the namespace that it opened last.
-    beside, first, second, near, far = map(net.host, ("beside", "first", "second", "near", "far"))
+    names = ("beside", "first", "second", "near", "far", "any")
+    beside, first, second, near, far, third = map(net.host, names)
     far.becomes(_FAR)
     own, other = BROKER, f"tcp://{beside.address}:{PORT}"
     beside.broker(place, "--shard", "1")
-    samplers = [
-        host.actor(place, "--name", host.namespace[-3:], broker=its)
-        for host, its in ((near, own), (far, other))
+    nodes = [
+        host.node(place, "--samplers", "1", "--name", name, broker=its)
+        for host, name, its in (
+            (near, "near", own),
+            (far, "far", other),
+            (third, "any", f"{own},{other}"),
+        )
     ]
     ranks = [_rank(place, host, first, f"{own},{other}") for host in (first, second)]
     until(place.checkpoints, "a checkpoint")
@@ -87,7 +92,7 @@ def test_a_learner_on_two_hosts_goes_on_with_one_and_with_two_again(
     place.trains(20)
 
     near.cut()
-    broker.says(f"sampler {near.namespace[-3:]} fell silent")
+    broker.says("sampler near-0 fell silent")
     near.heal()
     place.trains(20)
 
@@ -96,15 +101,16 @@ def test_a_learner_on_two_hosts_goes_on_with_one_and_with_two_again(
     ranks[0].says("INFO continues from")
     place.trains(20)
 
-    for host in (near, far):  # lest it be solved by the one that is left
+    for host in (near, far, third):  # lest it be solved by the one that is left
         host.cut()
     second.heal()
     assert _joined(broker).count("1") == 1
     returned = _rank(place, second, first, f"{own},{other}")
     until(lambda: _joined(broker).count("1") == 2, "two ranks again")
     near.heal()
+    third.heal()
     far.becomes(_FAR)
-    assert [process.ends() for process in (ranks[0], returned, *samplers)] == [0] * 4
+    assert [process.ends() for process in (ranks[0], returned, *nodes)] == [0] * 5
     assert [broker.term(), again.term()] == [0, 0]
     assert place.history()[-1]["mean_return"] >= 475
     account = place.account()

@@ -44,6 +44,7 @@ def test_the_means_in_figures() -> None:
     assert sleepers.mean_step_s({"kind": "normal"}) == pytest.approx(0.01004245 + 0.15 / 200)
     assert sleepers.mean_step_s({"step_s": 0.5}) == 0.5
     assert sleepers.mean_step_s({"step_s": 0.5, "slower": 4.0}) == 2.0
+    assert sleepers.mean_step_s({"step_s": 0.0, "reset_s": 1.0, "slower": 4.0}) == 4.0 / 200
 
 
 def test_the_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
