@@ -18,7 +18,7 @@ from headrace.broker.transport import several
 from headrace.launch import keygen
 from headrace.launch.bench.simulated import processes
 from headrace.launch.config import run_file
-from headrace.launch.process import logs
+from headrace.launch.process import forking, logs
 
 _PATIENCE_S = 300.0  # far above what anything here takes
 
@@ -141,6 +141,7 @@ class SimulatedCluster:
         return audit.read(Path(self.ledger))
 
     def _start(self, command: Sequence[str], said: Path) -> int:
+        parent = os.getpid()
         with said.open("ab") as sink:
             popen = subprocess.Popen(
                 [sys.executable, *command],
@@ -148,6 +149,7 @@ class SimulatedCluster:
                 stdout=sink,
                 stderr=sink,
                 env={**os.environ, logs.VARIABLE: logs.HUMAN},
+                preexec_fn=lambda: forking.become_child(parent),
             )
         self._started.append(popen)
         return popen.pid

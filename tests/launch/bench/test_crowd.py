@@ -2,6 +2,10 @@
 
 import json
 import random
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +36,23 @@ def test_nothing_counted_has_no_quantile() -> None:
 )
 def test_jains_fairness(shares: list[int], fairness: float) -> None:
     assert crowd.jain_fairness(shares) == pytest.approx(fairness)
+
+
+def test_a_bench_that_is_killed_leaves_no_broker() -> None:
+    words = (
+        "import time\nfrom headrace.launch.bench.simulated.cluster import SimulatedCluster\n"
+        "with SimulatedCluster() as cluster:\n"
+        "    print(cluster.broker(), flush=True)\n    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE) as bench:
+        assert bench.stdout is not None
+        stat = Path("/proc", bench.stdout.readline().decode().strip(), "stat")
+        assert stat.exists()
+        bench.kill()
+    deadline = time.monotonic() + 60
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.02)
 
 
 def test_how_many() -> None:
