@@ -1,7 +1,8 @@
 """The addresses of a run's brokers where it has several, and which of them a peer speaks with.
 
 A sampler stays with one broker as long as it lives: what it sent there is known there alone. Which
-one follows from its name, so that a crowd spreads evenly and nobody needs to ask.
+one follows from its name, so that a crowd spreads evenly and nobody needs to ask. (Where its broker
+is gone for good, its process begins anew: launch/roles/gone_broker.py.)
 """
 
 import socket
@@ -30,7 +31,7 @@ def choose(text: str, name: str) -> str:
     order = sorted(given, key=lambda one: blake2b(f"{name} {one}".encode()).digest())
     if len(order) == 1:
         return order[0]
-    return next(filter(_answers, order), order[0])
+    return next(filter(answers, order), order[0])
 
 
 def of_run(bind: str, shards: int) -> str:
@@ -47,7 +48,7 @@ def of_shard(bind: str, shard: int) -> str:
     return bind if port in ("*", "0") else f"{host}:{int(port) + 2 * shard}"
 
 
-def _answers(address: str) -> bool:
+def answers(address: str) -> bool:
     """Tells whether somebody listens at an address."""
     scheme, _, place = address.partition("://")
     host, _, port = place.rpartition(":")

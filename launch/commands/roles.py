@@ -266,4 +266,5 @@ def _peer(
         metrics=Address(given.metrics_host, given.metrics_port),
         key=given.key,
         allow=given.allow,
+        brokers=broker,
     )

@@ -210,7 +210,8 @@ def _run_role(settings: Settings, order: ForkOrder) -> int:
         with contextlib.suppress(OSError):  # a service manager may forbid it: little is lost
             os.sched_setaffinity(0, {order.core})
     seed = runtime.incarnation() % 2**31
-    peers = [replace(peer, name=own) for peer in settings.peers]
+    # The relay says when their broker is gone, and the whole node leaves it.
+    peers = [replace(peer, name=own, brokers="") for peer in settings.peers]
     if len(peers) > 1:
         from headrace.launch.policies.sampler import sample
 

@@ -39,6 +39,7 @@ from headrace.launch.node.size import NodeSize
 from headrace.launch.node.unique_name import unique_name
 from headrace.launch.process import forking, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import LogLine, ReportReceiver
+from headrace.launch.roles.gone_broker import ANEW, begin_anew
 from headrace.launch.roles.options import NOWHERE, PeerOptions
 from headrace.launch.web import http
 
@@ -97,7 +98,8 @@ def node(peers: Sequence[PeerOptions], *, samplers: int | Path | None, notice: N
             healthy=made.healthy,
             stuck=made.watch.stuck,
         )
-        return made.run(port)
+        status = made.run(port)
+    return begin_anew() if made.begins_anew and not asked else status
 
 
 def _bind_receiver(path: Path) -> ReportReceiver:
@@ -131,6 +133,7 @@ class _Node:
         self._asked = asked
         self._notice = notice
         self._ending = False  # True = nothing is started any more
+        self.begins_anew = False  # a broker is gone, and another answers
         self._status = runtime.OK
         self.watch = sd_notify.Watchdog(self._watchdog_reading)
 
@@ -241,6 +244,8 @@ class _Node:
         sampler = slot.index >= 0
         well = sampler and status == runtime.OK and last is not None and last.over
         wrong = status == runtime.YOUR_INPUT
+        self.begins_anew |= not sampler and status == ANEW
+        self._ending |= self.begins_anew
         if self._ending or well or wrong:
             slot.pid, slot.done = 0, True
         elif not slot.wanted:

@@ -34,6 +34,7 @@ class PeerOptions:
     metrics: Address = NOWHERE
     key: Path | None = None
     allow: Sequence[str] = ()  # code that the broker's run may name
+    brokers: str = ""  # all of the run's, if this one may be left for another; "" = it may not
 
 
 def default_name() -> str:

@@ -3,6 +3,7 @@ fetches each version of the weights once for them, and lays it on a shelf."""
 
 import asyncio
 import functools
+import logging
 import os
 import shutil
 import time
@@ -13,6 +14,7 @@ from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.config import keyring
 from headrace.launch.process import logs, runtime
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
+from headrace.launch.roles.gone_broker import ANEW, BrokerGoneError, watch
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
 
@@ -28,6 +30,7 @@ def relay(options: PeerOptions, *, shelf: Path, sender: ReportSender, port: int)
     node = os.getppid()
 
     async def main() -> int:
+        status = runtime.OK
         laid = WeightShelf(shelf)
         laid.reserve(0)  # so that samplers see somebody attend to it
         with Role("relay", name=options.name) as role:
@@ -42,18 +45,22 @@ def relay(options: PeerOptions, *, shelf: Path, sender: ReportSender, port: int)
             )
             end.link.reports = logs.reports()
             try:
-                await _relay(end, sender, node)
+                await _relay(end, sender, node, options.brokers)
+            except* BrokerGoneError as gone:
+                logging.getLogger(__name__).warning("%s", gone.exceptions[0])
+                status = ANEW
             finally:
                 laid.close()
                 if _orphaned(node):  # it was killed, and leaves this to us
                     shutil.rmtree(shelf.parent, ignore_errors=True)
-        return runtime.OK
+        return status
 
     return runtime.run_async(main)
 
 
-async def _relay(end: RelayEnd, sender: ReportSender, node: int) -> None:
+async def _relay(end: RelayEnd, sender: ReportSender, node: int, brokers: str) -> None:
     async with asyncio.TaskGroup() as group:
+        group.create_task(watch(end.link, brokers), name="gone")
         group.create_task(end.serve(), name="link")
         group.create_task(sender.keep_sending(functools.partial(_figures, end)), name="tell")
         try:

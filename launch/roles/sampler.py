@@ -31,6 +31,7 @@ from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
 from headrace.launch.results import loaded_run
 from headrace.launch.results.loaded_run import Check, named_player
+from headrace.launch.roles import gone_broker
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
 from headrace.learner.weights import WeightsError
@@ -57,7 +58,7 @@ def sample(
             await _sample(role, end, options, seed=seed, metrics=metrics, sender=sender)
         return runtime.OK
 
-    return runtime.run_async(main)
+    return gone_broker.run(main)
 
 
 def open_end(role: Role, options: PeerOptions, shelf: Path | None = None) -> SamplerEnd:
@@ -98,8 +99,9 @@ async def _sample(
     check = functools.partial(allowing.check, prefixes=allowing.allowed(options.allow))
     async with asyncio.TaskGroup() as group:
         link = group.create_task(end.serve(), name="link")
+        leaving = group.create_task(gone_broker.watch(end.link, options.brokers), name="gone")
         reading = SamplerReading(end, metrics)
-        watch = group.create_task(role.watch(reading).loop(), name="notify")
+        notify = group.create_task(role.watch(reading).loop(), name="notify")
         run = await told_run(end, options, check)
         logs.set_identity(run=run.run.name)
         figures = functools.partial(_figures, end, run.actor.drain_s)
@@ -111,14 +113,15 @@ async def _sample(
             await sampler.run()
             log.info("the run is over: %s", end.over)
         except asyncio.CancelledError:
-            if not link.done():
+            if not (link.done() or leaving.done()):
                 log.info("asked to stop: waiting for %d acknowledgements", len(end.outbox))
                 await sampler.drain(runtime.may_wait(run.actor.drain_s))
             raise
         finally:
             end.leave(end.over or "stopped")
             sampler.stepper.close()
-            watch.cancel()
+            notify.cancel()
+            leaving.cancel()
             link.cancel()
             if sender is not None and telling is not None:
                 telling.cancel()

@@ -152,7 +152,7 @@ def test_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     cli.main(["evaluate", "--broker", "tcp://a:1", "--name", "eve", "--episodes", "4"])
     assert seen == [
         (
-            (PeerOptions("tcp://a:1", "eve", {"episodes": 4}, allow=[]),),
+            (PeerOptions("tcp://a:1", "eve", {"episodes": 4}, allow=[], brokers="tcp://a:1"),),
             {"out": None, "beside": (), "done": ()},
         )
     ]

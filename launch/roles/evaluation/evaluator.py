@@ -27,6 +27,7 @@ from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run, toml_text
 from headrace.launch.process import descriptors, folder_lock, logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
+from headrace.launch.roles import gone_broker
 from headrace.launch.roles.evaluation.evaluation_loop import EvaluationLoop
 from headrace.launch.roles.evaluation.evaluation_results import EvaluatorMetrics
 from headrace.launch.roles.evaluation.partners import BESIDE, company
@@ -67,7 +68,7 @@ def _evaluate_run(
     descriptors.for_peer("an evaluator")
     key = keyring.from_file(options.key, "evaluator")
     prefixes = allowing.allowed(options.allow)
-    os.nice(_NICE_HURRIED)
+    os.nice(max(0, _NICE_HURRIED - os.nice(0)))  # it may have begun anew
     torch.set_num_threads(1)
 
     async def main() -> int:
@@ -86,6 +87,7 @@ def _evaluate_run(
                 role,
                 end,
                 others,
+                brokers=options.brokers,
                 done=done,
                 out=out,
                 sets=options.sets,
@@ -95,7 +97,7 @@ def _evaluate_run(
         return runtime.OK
 
     with contextlib.nullcontext() if out is None else folder_lock.lock_folder(out, "evaluator"):
-        return runtime.run_async(main)
+        return gone_broker.run(main)
 
 
 async def _evaluate(
@@ -103,6 +105,7 @@ async def _evaluate(
     end: EvaluatorEnd,
     others: Sequence[EvaluatorEnd],  # of policies that play beside this one
     *,
+    brokers: str,  # all of this one's run
     done: Sequence[Path],
     out: Path | None,
     sets: Mapping[str, Any],
@@ -111,6 +114,7 @@ async def _evaluate(
 ) -> None:
     async with asyncio.TaskGroup() as group:
         links = [group.create_task(one.link.run(), name="link") for one in (end, *others)]
+        links.append(group.create_task(gone_broker.watch(end.link, brokers), name="gone"))
         reading = _EvaluatorReading(end)
         watch = group.create_task(role.watch(reading).loop(), name="notify")
         check = functools.partial(allowing.check, prefixes=prefixes)

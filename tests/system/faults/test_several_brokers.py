@@ -1,18 +1,21 @@
 """A run with several brokers: one of them dies, and the others go on."""
 
 import functools
+import itertools
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from headrace.broker.transport import several
 from headrace.launch.bench.simulated.cluster import SimulatedCluster
 from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
 from tests.system.conftest import Place
 
 SAMPLERS, BATCH = 24, 12
 PACING = {"batch_unrolls": BATCH, "max_lag": 2}
+ENDLESS = ("--set", "stop.return=none", "--set", "stop.steps=none")
 SHARDS = ("--set", "broker.shards=2", "--set", "actor.count=2", "--set", "pacing.batch_unrolls=2")
 
 
@@ -108,38 +111,73 @@ def test_a_learner_speaks_with_all_of_them_or_none(place: Place) -> None:
 
 def test_brokers_and_learner_must_agree_on_how_many_there_are(place: Place) -> None:
     place.broker()
-    several = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
-    learner = place.learner(*several, broker=f"{place.ipc},{place.ipc}.1")
+    shards = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
+    learner = place.learner(*shards, broker=f"{place.ipc},{place.ipc}.1")
     assert learner.ends() == 2
     refused = "your run has broker.shards = 2, this broker was started with 1"
     assert refused in learner.text()
 
 
 def test_one_broker_under_two_names_is_found_out(place: Place) -> None:
-    several = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
-    place.broker(*several)
+    shards = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
+    place.broker(*shards)
     other = f"{place.ipc}.again"
     Path(other.removeprefix("ipc://")).symlink_to(place.ipc.removeprefix("ipc://"))
-    learner = place.learner(*several, broker=f"{place.ipc},{other}")
+    learner = place.learner(*shards, broker=f"{place.ipc},{other}")
     assert learner.ends() == 2, learner.text()
     assert f"{place.ipc} and {other} are one broker" in learner.text()
 
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.parametrize("what", ["actor", "node", "evaluate"])
+def test_who_has_lost_its_broker_for_good_goes_to_another(place: Place, what: str) -> None:
+    """It joins there as somebody new; what it had under way is given up, and nothing is trained
+    twice, though the old broker comes back and has some of it."""
+    shards = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
+    names = (place.ipc, f"{place.ipc}.1")
+    brokers = [place.broker(*shards, bind=name) for name in names]
+    learner = place.learner(*shards, *ENDLESS, broker=",".join(names))
+    # One of a name that leads it to the second.
+    name = next(
+        f"far{n}"
+        for n in itertools.count()
+        if several.choose(",".join(names), f"far{n}") == names[1]
+    )
+    ledger = ("--ledger", str(place.ledger))
+    words = {"actor": ledger, "node": ("--samplers", "1", *ledger), "evaluate": ()}[what]
+    far = place.headrace(what, *words, "--name", name, "--broker", ",".join(names), cold=True)
+    near = place.actor(broker=names[0])
+    brokers[1].says(f"{name}(-0)? joins")
+    place.trains(20)
+    brokers[1].kill()
+    far.says("is gone since 12 s, and another of the run answers")
+    brokers[0].says(f"{name}(-0)? joins")
+    place.trains(20)
+    back = place.broker(*shards, bind=names[1])
+    learner.says(f"of each step: 2 from {names[0]}")
+    place.trains(20)
+    assert [process.term() for process in (far, near, learner, brokers[0], back)] == [0] * 5
+    place.nothing_is_left()
+    account = place.account()
+    assert account.exact(), account
+    assert (account.in_flight, account.twice) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
 def test_two_ranks_and_two_brokers_go_on_without_one(place: Place) -> None:
     """Each rank needs half of every batch, and each broker has half of it for both."""
-    several = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=4")
+    shards = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=4")
     names = [place.ipc, f"{place.ipc}.1"]
-    brokers = [place.broker(*several, bind=names[0]), place.broker(*several, bind=names[1])]
-    endless = ("--set", "stop.return=none", "--set", "stop.steps=none")
-    ranks = place.two_ranks(*several, *endless, "--broker", ",".join(names))
+    brokers = [place.broker(*shards, bind=names[0]), place.broker(*shards, bind=names[1])]
+    ranks = place.two_ranks(*shards, *ENDLESS, "--broker", ",".join(names))
     for name in names:
         place.actor(broker=name)
     place.trains(60)
     brokers[1].kill()
     place.trains(200)  # more than it had given out
-    brokers[1] = place.broker(*several, bind=names[1])
+    brokers[1] = place.broker(*shards, bind=names[1])
     place.trains(100)
     for rank in ranks:
         rank.term()
