@@ -17,7 +17,7 @@ from headrace.broker.protocol import hello_payload, messages, releases
 from headrace.broker.release import release
 from headrace.broker.security.handshake import Handshakes, failure
 from headrace.broker.security.keys import Key
-from headrace.broker.transport import endpoints
+from headrace.broker.transport import endpoints, several
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.doctor.finding import BAD, OK, WARN, Finding, Subject
@@ -57,15 +57,20 @@ class BrokerVisit:
     unroll_s: float = 0.0  # from its credit to its arrival, in the mean; 0 = none came
 
 
-def broker(subject: Subject) -> Iterator[Finding]:
-    """Checks the broker step by step: each check needs the one before to succeed."""
-    address = subject.broker
-    if address is None:
-        return
+def brokers(subject: Subject) -> Iterator[Finding]:
+    """Checks each of the run's brokers."""
     try:
-        endpoints.check(address)
+        for address in several.addresses(subject.broker) if subject.broker is not None else ():
+            yield from broker(subject, address)
+    except EndpointError as error:
+        yield Finding(BAD, "broker", str(error))
+
+
+def broker(subject: Subject, address: str) -> Iterator[Finding]:
+    """Checks a broker step by step: each check needs the one before to succeed."""
+    try:
         reached = _connect_s(address)
-    except (EndpointError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
         mend = "is a broker running there, and may this machine connect to it?"
         yield Finding(BAD, "broker", f"{address} is not reached: {words}; {mend}")
@@ -270,4 +275,4 @@ def _same_run(visit: BrokerVisit, subject: Subject) -> Iterator[Finding]:
         yield Finding(OK, "its run", f"{words}, as given")
 
 
-CHECKS = (broker,)
+CHECKS = (brokers,)

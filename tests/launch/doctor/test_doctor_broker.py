@@ -76,7 +76,7 @@ def levels(found: list[Finding]) -> list[tuple[str, str]]:
 
 def test_a_broker_that_is_well() -> None:
     with FakeBroker(welcome) as there:
-        found = list(broker.broker(subject(broker=there.address)))
+        found = list(broker.brokers(subject(broker=there.address)))
         assert levels(found) == [
             (OK, "broker"),
             (OK, "handshake"),
@@ -91,9 +91,22 @@ def test_a_broker_that_is_well() -> None:
             messages.Watch,
             messages.Bye,
         ]
-        assert only_last(list(broker.broker(Subject(broker=there.address)))).words == (
+        assert only_last(list(broker.brokers(Subject(broker=there.address)))).words == (
             "the broker runs cartpole"
         )
+
+
+def test_each_of_several_brokers_is_looked_at() -> None:
+    with FakeBroker(welcome) as one, FakeBroker(lambda: welcome("algorithm.gamma=0.9")) as other:
+        found = list(broker.brokers(subject(broker=f"{one.address},{other.address}")))
+    well = [(OK, "broker"), (OK, "handshake"), (OK, "protocol"), (OK, "its run")]
+    assert levels(found) == [*well, *well[:3], (BAD, "its run")]
+
+
+@pytest.mark.parametrize("address", ["here", "tcp://a:1,", "tcp://a:1,tcp://a:1"])
+def test_a_list_of_addresses_with_a_mistake(address: str) -> None:
+    found = only(broker.brokers, Subject(broker=address))
+    assert found.level == BAD and found.what == "broker"
 
 
 def only_last(found: list[Finding]) -> Finding:
@@ -120,7 +133,7 @@ def test_what_it_says_of_itself(
 
     monkeypatch.setattr(broker, "_STATUS_S", 20.0)
     with FakeBroker(welcome, now) as there:
-        found = list(broker.broker(subject(broker=there.address)))
+        found = list(broker.brokers(subject(broker=there.address)))
     (one,) = [one for one in found if one.what == what]
     assert one.level == level and words in one.words and "\n" not in one.words
 
@@ -141,7 +154,7 @@ def test_a_line_that_wants_more_places(
     monkeypatch.setattr(broker, "_connect_s", lambda _: 0.1)
     monkeypatch.setattr(broker, "_STATUS_S", 20.0)
     with FakeBroker(welcome, lambda: status) as there:
-        found = list(broker.broker(subject(broker=there.address)))
+        found = list(broker.brokers(subject(broker=there.address)))
     (one,) = [one for one in found if one.what == "line"]
     assert one.level == level and words in one.words
 
@@ -151,21 +164,21 @@ def test_a_line_that_wants_more_places(
 def test_numbers_that_are_none(name: str, wrong: Any) -> None:
     status = {"release": release(), "streams": 16, "window": 8, "unroll_s": 1.0, name: wrong}
     with FakeBroker(welcome, lambda: status) as there:
-        found = list(broker.broker(subject(broker=there.address)))
+        found = list(broker.brokers(subject(broker=there.address)))
     assert "line" not in [one.what for one in found]
 
 
 @pytest.mark.parametrize("clock", [math.nan, math.inf, 1e308, "noon", None])
 def test_a_clock_that_is_none(clock: Any) -> None:
     with FakeBroker(welcome, lambda: {"release": release(), "clock": clock}) as there:
-        found = list(broker.broker(subject(broker=there.address)))
+        found = list(broker.brokers(subject(broker=there.address)))
     assert "its clock" not in [one.what for one in found]
     assert found[-1].what == "its run"
 
 
 def test_another_run_there() -> None:
     with FakeBroker(lambda: welcome("algorithm.gamma=0.9")) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
+        found = only_last(list(broker.brokers(subject(broker=there.address))))
     assert (found.level, found.what) == (BAD, "its run")
     assert "algorithm.gamma: 0.9 there, 0.99 here" in found.words
 
@@ -176,13 +189,13 @@ def test_a_run_of_another_release_there() -> None:
         return messages.encode(message, msgspec.msgpack.encode({"run": {"name": "x"}, "news": {}}))
 
     with FakeBroker(strange) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
+        found = only_last(list(broker.brokers(subject(broker=there.address))))
     assert found.level == BAD and "by another release" in found.words
 
 
 def test_a_refusal_and_another_protocol() -> None:
     with FakeBroker(lambda: messages.encode(messages.Refuse(0, "we are full"))) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
+        found = only_last(list(broker.brokers(subject(broker=there.address))))
     assert found == (BAD, "protocol", "refused: we are full")
 
     def other() -> list[Any]:
@@ -190,14 +203,14 @@ def test_a_refusal_and_another_protocol() -> None:
         return [first[:2] + bytes([first[2] + 1]) + first[3:], *rest]
 
     with FakeBroker(other) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
+        found = only_last(list(broker.brokers(subject(broker=there.address))))
     assert found.level == BAD and "upgrade the older side" in found.words
 
 
 def test_a_broker_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "_ANSWERS_S", 0.5)
     with FakeBroker(None) as there:
-        found = only_last(list(broker.broker(subject(broker=there.address))))
+        found = only_last(list(broker.brokers(subject(broker=there.address))))
     assert found.level == BAD and "no answer to HELLO within 0.5 s" in found.words
 
 
@@ -206,14 +219,14 @@ def test_something_else_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
-        found = list(broker.broker(Subject(broker=f"tcp://127.0.0.1:{deaf.getsockname()[1]}")))
+        found = list(broker.brokers(Subject(broker=f"tcp://127.0.0.1:{deaf.getsockname()[1]}")))
     assert levels(found) == [(OK, "broker"), (BAD, "handshake")]
     assert "is no broker" in found[-1].words
 
 
 @pytest.mark.parametrize(
-    "address", ["tcp://127.0.0.1:1", "tcp://no.such.host.invalid:5755", "ipc:///none/b", "here"]
+    "address", ["tcp://127.0.0.1:1", "tcp://no.such.host.invalid:5755", "ipc:///none/b"]
 )
 def test_a_broker_that_is_not_there(address: str) -> None:
-    found = only(broker.broker, Subject(broker=address))
+    found = only(broker.brokers, Subject(broker=address))
     assert found.level == BAD and "is not reached" in found.words and address in found.words
