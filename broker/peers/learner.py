@@ -20,6 +20,7 @@ from headrace.broker.protocol.messages import (
     Bye,
     Deliver,
     Get,
+    GetDelta,
     Hello,
     LearnerPong,
     Message,
@@ -32,6 +33,7 @@ from headrace.broker.protocol.messages import (
     encode,
 )
 from headrace.broker.security import keys
+from headrace.broker.transport import endpoints
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob, KeptVersions
 
@@ -83,6 +85,8 @@ class LearnerEnd:
         self._blob: Blob | None = None  # the weights all peers should have
         self._kept = KeptVersions()  # those and some before, for Gets that are under way
         self._fetched = -1  # version that the broker asked for last; -1 = none yet
+        self._base = -1  # the one whose changes it asked for; -1 = for whole chunks
+        self._far = not endpoints.stays_here(endpoint)  # else changes cost more than they save
         self._quiet_until = 0.0  # no further line about refused unrolls before then
         self._known = -1  # newest weights that the broker says it has whole
         journal.joins("learner", hello.inc, hello.name)
@@ -122,9 +126,9 @@ class LearnerEnd:
         self._nack(tags, Outcome.REJECTED, objection.words, blame=objection.blame)
 
     def publish(self, blob: Blob) -> None:
-        """Announces new weights, and sends their first chunk unasked."""
+        """Announces new weights; sends their first chunk unasked, unless changes are wanted."""
         self._blob = blob
-        self._kept.add(blob, (self._fetched,))
+        self._kept.add(blob, (self._fetched,), {self._base} - {-1})
         self._announce(blob)
 
     def leave(self, *, final: bool, text: str) -> None:
@@ -140,7 +144,7 @@ class LearnerEnd:
         return encode(hello, hello_payload.encode(payload))
 
     def on_welcome(self, welcome: Welcome, _body: Sequence[Buffer]) -> None:
-        self._known = -1  # it may be another broker
+        self._known = self._base = -1  # it may be another broker
         # A later HELLO is not that of a new learner.
         self._hello = replace(self._hello, take_over=False, fresh=True)
         if self._evaluations is not None and not self.version:
@@ -170,9 +174,10 @@ class LearnerEnd:
                 newer = self._kept.newer_instead(message)
                 if newer is not None:
                     self.link.send(encode(newer))
-                    message = Get(newer.version, message.lo, message.hi)
-                self._fetched = message.version
-                for chunk, body in self._kept.chunks(message):
+                self._fetched = message.version if newer is None else newer.version
+                self._base = message.base if isinstance(message, GetDelta) and self._far else -1
+                get = GetDelta(self._fetched, message.lo, message.hi, self._base)
+                for chunk, body in self._kept.chunks(get):
                     self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))
             case Status() if buffers and self._evaluations is not None:
                 status = hello_payload.unpack(buffers[0])
@@ -228,6 +233,7 @@ class LearnerEnd:
 
     def _announce(self, blob: Blob) -> None:
         self.link.send(encode(blob.announce))
-        if not self.link.bulk:  # else the broker has others to come first, and asks for it then
+        # Else the broker has others to come first, or wants what changed: it asks for it then.
+        if not self.link.bulk and self._base < 0:
             chunk, body = blob.first()
             self.link.send_bulk((chunk.version, chunk.index), encode(chunk, body))

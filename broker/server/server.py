@@ -102,7 +102,7 @@ class Server:
             messages.Nack: (learners, unrolls.nack),
             messages.LearnerPing: (learners, own.learner_ping),
             messages.Announce: (learners, self.weights.announced),
-            messages.Chunk: (learners, self.weights.chunk),
+            **dict.fromkeys((messages.Chunk, messages.Delta), (learners, self.weights.chunk)),
             # A watcher reads numbers.
             **dict.fromkeys((messages.Get, messages.GetDelta), (players, self.weights.get)),
             **dict.fromkeys(CARRIAGE, (anyone, self.bulk_arrivals.carry)),

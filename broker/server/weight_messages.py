@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.protocol import messages
 from headrace.broker.protocol.messages import Buffer
@@ -13,6 +15,9 @@ from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.propagation_times import PropagationTimes
 from headrace.broker.weights.blobs import Blob, KeptVersions
 from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.slow_line import SlowLine
+
+_CHANGES_SINCE = 3  # protocol: an older learner answers no GetDelta
 
 
 class WeightMessages:
@@ -43,6 +48,8 @@ class WeightMessages:
         self._inc = inc  # of the broker
         self._kept = KeptVersions()
         self._publisher = 0  # incarnation of the rank that announced last
+        self._line = SlowLine()  # from the publisher
+        self._had_changes = False  # it was asked for changes the last time
 
     @property
     def unread(self) -> int:
@@ -77,19 +84,30 @@ class WeightMessages:
         if not self._ledger.may_publish(peer.inc, message.version):
             self.peer_log.dropped("identity", "%s may not publish so", peer.name)
             return
+        self.fetch.by_changes &= self.is_publisher(peer.inc)
         self._publisher = peer.inc
+        if not self.fetch.busy:
+            self._line.begin(time.monotonic())
         for get in self.fetch.on_announce(message):
-            if get.hi > 1:  # the first chunk comes unasked
-                self.replies.send(peer.route, messages.Get(get.version, max(1, get.lo), get.hi))
+            by_changes = isinstance(get, messages.GetDelta)
+            # The first chunk comes unasked, but to one that asked for changes the last time.
+            lo = get.lo if by_changes or self._had_changes else max(1, get.lo)
+            self._had_changes = by_changes
+            if get.hi > lo:
+                self.replies.send(peer.route, msgspec.structs.replace(get, lo=lo))
 
     def chunk(self, peer: Peer, message: messages.Chunk, buffers: Sequence[Buffer]) -> None:
         if not self.is_publisher(peer.inc):
             self.peer_log.count("identity")
             return
-        blob, more = self.fetch.on_chunk(message, buffers[0] if buffers else b"")
+        body = buffers[0] if buffers else b""
+        self._line.add(len(body))
+        blob, more = self.fetch.on_chunk(message, body)
         self.replies.send_all(peer.route, more)
         if blob is None:
             return
+        slow = self._line.ended(blob.announce.size, time.monotonic())
+        self.fetch.by_changes = slow and peer.protocol >= _CHANGES_SINCE
         self.blob = blob.with_own_chunks()
         self._kept.add(self.blob, *self._needed())
         said = blob.announce
@@ -116,10 +134,10 @@ class WeightMessages:
         while peer.wanted_chunks and not peer.bulk:
             index = next(iter(peer.wanted_chunks))
             del peer.wanted_chunks[index]
-            for chunk, body in self._kept.chunks(messages.Get(peer.fetching, index, index + 1)):
+            get = messages.GetDelta(peer.fetching, index, index + 1, peer.base)
+            for chunk, body in self._kept.chunks(get):
                 self._limits.charge(peer.budget, nbytes=len(body))
-                changes = self._kept.changes(chunk, peer.base) if peer.base >= 0 else None
-                self.replies.bulk(peer, (chunk.version, index), *(changes or (chunk, body)))
+                self.replies.bulk(peer, (chunk.version, index), chunk, body)
 
     def _drained(self, route: bytes) -> None:
         """Goes on with a connection that took some of what waited there."""

@@ -61,7 +61,7 @@ def check_bind(endpoint: str, *, guarded: bool) -> str:
     """Returns the address; raises EndpointError when other machines can reach it and it is not
     `guarded` (by keys, or by the user's word that none are needed)."""
     check(endpoint)
-    if guarded or _stays_here(endpoint):
+    if guarded or stays_here(endpoint):
         return endpoint
     raise EndpointError(
         f"listening on {endpoint} without keys would let anybody who reaches it take part; make"
@@ -69,7 +69,7 @@ def check_bind(endpoint: str, *, guarded: bool) -> str:
     )
 
 
-def _stays_here(endpoint: str) -> bool:
+def stays_here(endpoint: str) -> bool:
     host = endpoint.partition("://")[2].rpartition(":")[0]
     return endpoint.startswith("ipc://") or is_loopback(host)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta
 from headrace.broker.weights import deltas
 
 # Small enough for a slow line: a peer whose chunk takes longer than a lease takes us for dead.
@@ -109,13 +109,15 @@ class KeptVersions:
                 return
             del self._blobs[other]
 
-    def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
-        """Returns the chunks that answer a Get."""
+    def chunks(self, get: Get) -> Sequence[tuple[Chunk, Buffer]]:
+        """Returns the chunks that answer a Get; to a GetDelta what changed in them."""
         blob = self._blobs.pop(get.version, None)
         if blob is None:
             return []
         self._blobs[get.version] = blob
-        return blob.chunks(get)
+        if not isinstance(get, GetDelta):
+            return blob.chunks(get)
+        return [self.changes(chunk, get.base) or (chunk, part) for chunk, part in blob.chunks(get)]
 
     def changes(self, chunk: Chunk, base: int) -> tuple[Delta, bytes] | None:
         """Returns what changed in a chunk since version `base`; None where that is not here, or

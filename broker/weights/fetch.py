@@ -43,8 +43,8 @@ class WeightFetch:
 
     @property
     def nbytes(self) -> int:
-        """Returns the bytes of the version that comes in."""
-        return len(self._body)
+        """Returns the bytes of the version that comes in, and of those kept for changes."""
+        return len(self._body) + sum(blob.announce.size for blob in self._bases.values())
 
     @property
     def busy(self) -> bool:

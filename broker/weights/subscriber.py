@@ -23,11 +23,9 @@ from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob, newest
 from headrace.broker.weights.fetch import WeightFetch
 from headrace.broker.weights.shelf_reader import POLL_EVERY_S, ShelfReader
+from headrace.broker.weights.slow_line import SlowLine
 
 log = logging.getLogger(__name__)
-
-# From here on only what changed is asked for: seconds that a version takes to come, or would take.
-_SLOW_S = 0.1
 
 
 class Subscriber:
@@ -46,7 +44,7 @@ class Subscriber:
         self._fetch = WeightFetch()
         self._shelf_reader = ShelfReader(shelf) if shelf is not None else None
         self._broker = 0  # incarnation we spoke with last
-        self._since, self._arrived = 0.0, 0  # of the version that comes in: asked for, bytes so far
+        self._line = SlowLine()
 
     @property
     def fetching(self) -> bool:
@@ -99,12 +97,13 @@ class Subscriber:
                 if not self._waits_for_shelf(message):
                     self._begin(message)
             case Chunk() if buffers:
-                self._arrived += len(buffers[0])
+                self._line.add(len(buffers[0]))
                 blob, more = self._fetch.on_chunk(message, buffers[0])
                 self._ask(more)
                 self.blob = blob or self.blob
                 if blob is not None:
-                    self._measure(blob.announce.size)
+                    slow = self._line.ended(blob.announce.size, time.monotonic())
+                    self._fetch.by_changes = slow
                 if blob is not None and self._shelf_reader is not None:
                     self._shelf_reader.received(blob.announce.version)
 
@@ -132,15 +131,8 @@ class Subscriber:
 
     def _begin(self, announce: Announce) -> None:
         if not self._fetch.busy:
-            self._since, self._arrived = time.monotonic(), 0
+            self._line.begin(time.monotonic())
         self._ask(self._fetch.on_announce(announce))
-
-    def _measure(self, size: int) -> None:
-        """Decides by the version that came whether the line is slow."""
-        now = time.monotonic()
-        whole_s = (now - self._since) * size / max(1, self._arrived)
-        self._fetch.by_changes = whole_s > _SLOW_S
-        self._since, self._arrived = now, 0
 
     def _ask(self, gets: Sequence[Get]) -> None:
         for get in gets:

@@ -18,6 +18,7 @@ from headrace.broker.protocol.messages import (
     MAX_BUFFERS,
     Bundle,
     Chunk,
+    Delta,
     Hello,
     Message,
     Open,
@@ -62,6 +63,7 @@ _LINES_S, _LINES_BURST_S = 20.0, 10.0
 _BUFFERS: Final[dict[type[Message], int]] = {
     Hello: 1,
     Chunk: 1,
+    Delta: 1,
     Open: 2,
     Piece: MAX_BUFFERS,
     Bundle: MAX_BUFFERS,

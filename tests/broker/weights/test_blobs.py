@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from headrace.broker.protocol.fields import MAX_VERSION
-from headrace.broker.protocol.messages import Announce, Chunk, Get
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.fetch import WeightFetch
@@ -255,7 +255,7 @@ def test_a_newer_version_waits_for_the_end_of_a_transfer() -> None:
 def test_versions_faster_than_the_line_carries_one() -> None:
     """A version takes 40 beats there, and each beat brings a newer one. Nothing comes twice for
     long, and there are always weights that are whole now and then."""
-    fetch, pipe, kept = WeightFetch(), deque[tuple[Chunk, memoryview]](), blobs.KeptVersions()
+    fetch, pipe, kept = WeightFetch(), deque[tuple[Chunk, Buffer]](), blobs.KeptVersions()
     loads = carried = 0
     for beat in range(4000):
         source = blob(beat, 64 * 4)
@@ -318,7 +318,7 @@ class LongLine:
         self.loads: list[tuple[int, int]] = []  # (tick, ticks since that version was made)
         self._ticks, self._size, self._every = ticks, size, every
         self._there: deque[tuple[int, Get]] = deque()
-        self._back: deque[tuple[int, Announce | tuple[Chunk, memoryview]]] = deque()
+        self._back: deque[tuple[int, Announce | tuple[Chunk, Buffer]]] = deque()
 
     def run(self, ticks: int) -> None:
         for now in range(ticks):
@@ -340,7 +340,7 @@ class LongLine:
             get = Get(newer.version, get.lo, get.hi)
         self._back += [(now + self._ticks, chunk) for chunk in self.kept.chunks(get)]
 
-    def _hear(self, now: int, what: Announce | tuple[Chunk, memoryview]) -> list[Get]:
+    def _hear(self, now: int, what: Announce | tuple[Chunk, Buffer]) -> list[Get]:
         if isinstance(what, Announce):
             return self.fetch.on_announce(what)
         whole, gets = self.fetch.on_chunk(*what)
