@@ -108,9 +108,9 @@ class Admission:
 
     def _welcome(self, peer: Peer, version: int) -> None:
         run, config = self._roster.run, self._config
-        welcome = messages.Welcome(
-            self._inc, run, config.beat_s, config.lease_s, self._announce, version
-        )
+        # At least four in a lease, where those of the others are.
+        beat_s = max(config.beat_s, min(peer.beat_s(config.beat_s), config.lease_s / 4))
+        welcome = messages.Welcome(self._inc, run, beat_s, config.lease_s, self._announce, version)
         if not self._replies.send(peer.route, welcome, self._joining.welcomed(peer)):
             # Else it would never be told: its next beat brings RESYNC.
             self._roster.forget(peer.inc)

@@ -21,18 +21,20 @@ from headrace.launch.config import run_file
 _MAX_LAG = 2
 
 
-def size_of(words: Sequence[str]) -> tuple[int, int, int, int]:
-    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS [WEIGHTS]]]]`."""
+def size_of(words: Sequence[str]) -> tuple[int, int, int, int, int]:
+    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS [WEIGHTS [GROUPS]]]]]`."""
     numbers = [int(word) for word in words if word.isdecimal()]
-    samplers, nodes, brokers, weights, *more = (*numbers, *(1000, 0, 1, 4096)[len(numbers) :])
-    known = not more and len(numbers) == len(words) and 1 <= brokers <= 8
+    given = (*numbers, *(1000, 0, 1, 4096, 1)[len(numbers) :])
+    samplers, nodes, brokers, weights, groups, *more = given
+    known = not more and len(numbers) == len(words) and 1 <= brokers <= 8 and 1 <= groups <= 64
     if not known or not 10 <= samplers <= 20_000 or nodes > samplers or weights > MAX_BYTES:
         raise run_file.ConfigError(
             f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000, behind"
             " how many nodes they are (0: each speaks for itself), with how many brokers, 1 to 8,"
-            f" and of how many bytes their weights are, up to {MAX_BYTES}"
+            f" of how many bytes their weights are, up to {MAX_BYTES}, and how many groups of"
+            " environments each has, 1 to 64"
         )
-    return samplers, nodes, brokers, weights
+    return samplers, nodes, brokers, weights, groups
 
 
 def bench(
@@ -40,6 +42,7 @@ def bench(
     nodes: int = 0,
     brokers: int = 1,
     weights: int = 4096,
+    groups: int = 1,
     *,
     processes: int = 10,
     size: int = 1024,
@@ -51,7 +54,8 @@ def bench(
         brokers=brokers,
         processes=processes,
         bytes=size,
-        batch=samplers,
+        groups=groups,
+        batch=samplers * groups,
         max_lag=_MAX_LAG,
         weights_bytes=weights,
         seconds=seconds,
@@ -60,6 +64,7 @@ def bench(
         samplers=samplers,
         nodes=nodes,
         brokers=brokers,
+        groups=groups,
         processes=processes,
         size=size,
         seconds=seconds,
@@ -74,13 +79,14 @@ def measure(
     samplers: int,
     nodes: int = 0,
     brokers: int = 1,
+    groups: int = 1,
     processes: int,
     size: int,
     seconds: float,
     weights: int,
 ) -> dict[str, Any]:
-    # One unroll of each sampler per step, and weights go out to all of them once per step.
-    pacing = {"batch_unrolls": samplers, "max_lag": _MAX_LAG}
+    # One unroll of each group per step, and weights go out to all samplers once per step.
+    pacing = {"batch_unrolls": samplers * groups, "max_lag": _MAX_LAG}
     with SimulatedCluster(pacing=pacing, broker={"shards": brokers}) as cluster:
         served = [
             cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0", shard=shard)
@@ -97,6 +103,7 @@ def measure(
                     count=samplers // processes + (n < samplers % processes),
                     nodes=nodes // processes + (n < nodes % processes),
                     weights=weights > 0,
+                    streams=groups,
                 )
             )
             for n in range(processes)
@@ -127,6 +134,7 @@ def measure(
             "samplers": samplers,
             "nodes": nodes,
             "brokers": brokers,
+            "groups": groups,
             "connected_s": round(connected, 2),
             "metrics_idle_ms": scrape,
             "idle_kb_each": _kb_each(idle, base, samplers),

@@ -18,6 +18,7 @@ ROLES = ("actor", "learner", "watcher", "evaluator", "node")
 _PLAYERS = ("actor", "evaluator")
 # Beats of silence after which a peer is late.
 _LATE_BEATS = 2.5
+_MEMBERS_BEATS = 2.5  # as long as a beat is that of a sampler behind a node
 
 
 @dataclass(slots=True)
@@ -44,9 +45,14 @@ class Peer:
     address: str = ""  # where it connects from
     metrics_address: str = ""  # host:port; "" = it serves none
 
+    def beat_s(self, beat_s: float) -> float:
+        """Returns the seconds between its beats, by those of who connects itself. Behind a node it
+        needs fewer: the line is seen to by the node's own."""
+        return beat_s if isinstance(self.route, bytes) else _MEMBERS_BEATS * beat_s
+
     def is_late(self, beat_s: float, now: float) -> bool:
         """Tells whether it missed two beats. A watcher has none: it asks when it likes."""
-        return self.role != "watcher" and now - self.heard_at > _LATE_BEATS * beat_s
+        return self.role != "watcher" and now - self.heard_at > _LATE_BEATS * self.beat_s(beat_s)
 
 
 class Roster:

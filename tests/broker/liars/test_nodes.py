@@ -99,6 +99,22 @@ def test_a_beat_is_answered_and_weights_are_left_to_the_relay(broker: Broker) ->
     assert pong.missing == ((0, 0, 1),), "only then it needs one"
 
 
+def test_samplers_behind_a_node_beat_less_often(broker: Broker) -> None:
+    """Four times in a lease of 10 s; a node, and whoever connects itself, each second."""
+    broker.sampler(A, inc=77)
+    (own,) = broker.told(messages.Welcome)
+    assert own.beat_s == 1.0
+    node = Node(broker)
+    node.says((1, hello(11)))
+    (behind,) = node.told(1, messages.Welcome)
+    assert (behind.beat_s, behind.lease_s) == (2.5, 10.0)
+    roster = broker.server.weights._roster
+    for peer in (one for one in roster.everybody() if one.role != "learner"):
+        silent_s = {"actor": 6.0, "node": 2.4}[peer.role] if peer.inc != 77 else 2.4
+        assert not peer.is_late(1.0, peer.heard_at + silent_s)
+        assert peer.is_late(1.0, peer.heard_at + silent_s + 0.3)
+
+
 def test_who_comes_again_by_another_number_goes_on(broker: Broker) -> None:
     node = Node(broker)
     node.says((1, hello(11)))
