@@ -22,6 +22,7 @@ from headrace.actors.policies.seats import Seats, seated
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
+from headrace.launch.results import learning_curve
 from headrace.learner import checkpoint
 from headrace.learner.batches.policy_returns import TABLE
 from headrace.learner.checkpoint import Checkpoint, CheckpointError
@@ -113,6 +114,8 @@ def find_checkpoint(
             hint = "take the newest, --checkpoint newest" if name == "best" else _NOTHING_LEFT
             raise ConfigError(f"every checkpoint in {folder} is damaged; {hint}") from error
         if found is not None:
+            if which is None and name == "best":
+                _tell_if_old(run_dir, found)
             return found
     if which == "best":
         raise ConfigError(
@@ -120,6 +123,24 @@ def find_checkpoint(
             " (headrace train --evaluate); take the newest, --checkpoint newest"
         )
     raise ConfigError(f"{run_dir} has no checkpoint yet: nothing was trained in it")
+
+
+def _tell_if_old(run_dir: Path, best: Checkpoint) -> None:
+    """Warns where most of the training came after the last evaluation: what is best of those that
+    were evaluated may be far from what the run has become."""
+    evaluated = max(
+        (line.get("version", 0) for line in learning_curve.read(run_dir / "evaluations.jsonl")),
+        default=best.version,
+    )
+    newest = max(versions(run_dir, "checkpoints"), default=0)
+    if newest > 2 * evaluated:
+        log.warning(
+            "version %d is taken, the best of those evaluated; training went on from version %d to"
+            " %d without an evaluator: --checkpoint newest",
+            best.version,
+            evaluated,
+            newest,
+        )
 
 
 def versions(run_dir: Path, *folders: str) -> list[int]:

@@ -1,5 +1,6 @@
 """A run's folder read back, and a trained policy in somebody's own loop."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,23 @@ def test_the_best_goes_before_the_newest(leave_run: Any, tmp_path: Path) -> None
     assert loaded_run.load(tmp_path).version == 4
     assert loaded_run.load(tmp_path, "best").version == 4
     assert loaded_run.load(tmp_path, "newest").version == 9
+
+
+@pytest.mark.parametrize(("evaluated", "told"), [(9, False), (20, True), (41, False)])
+def test_a_best_of_long_ago_is_said(
+    leave_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, evaluated: int, told: bool
+) -> None:
+    """Half of the versions and more came after the last evaluation."""
+    leave_run(tmp_path, version=41 if evaluated > 9 else 18)
+    leave_run(tmp_path, version=4, inside="best")
+    lines = [json.dumps({"version": version}) for version in (4, evaluated)]
+    (tmp_path / "evaluations.jsonl").write_text("\n".join(lines))
+    assert loaded_run.load(tmp_path).version == 4
+    words = f"went on from version {evaluated} to 41 without an evaluator: --checkpoint newest"
+    assert (words in caplog.text) == told
+    caplog.clear()
+    loaded_run.load(tmp_path, "best")
+    assert not caplog.text
 
 
 def test_a_damaged_checkpoint_is_passed_over(leave_run: Any, tmp_path: Path) -> None:
