@@ -72,7 +72,7 @@ def _carried(line: Line, run: Run, costs: Costs, choice: Choice, batch: int) -> 
             unrolls = line.used(samplers * played * costs.step_bytes)
             yield (
                 f"            of {line.mbit_s:,.6g} Mbit/s at each {machine.name} unrolls use"
-                f" {unrolls:.0%}, whole versions of the weights {weights:.0%}"
+                f" {unrolls:.0%} up, whole versions of the weights {weights:.0%} down"
             )
             if unrolls > 1:
                 yield f"            it carries {1 / unrolls:.0%} of what {machine.name} plays"

@@ -63,7 +63,7 @@ def test_what_a_line_carries_is_a_share_of_it() -> None:
     """Its 8 cores play 7,000 steps a second of 100 bytes: 6 Mbit; and 90 versions of 1 MB."""
     found = said(Line(mbit_s=100))
     share = chosen().per_s * 100 / 12.5e6
-    assert f"of 100 Mbit/s at each box unrolls use {share:.0%}, whole versions" in found
+    assert f"of 100 Mbit/s at each box unrolls use {share:.0%} up, whole versions" in found
     assert 'model.wire="bfloat16"' in found
     assert "it carries" not in found
     assert "it carries 20% of what box plays" in said(Line(mbit_s=100), _heavy())
