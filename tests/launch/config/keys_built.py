@@ -19,7 +19,7 @@ from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.stepping import choose
 from headrace.actors.stepping.stepper import Frame
 from headrace.broker.journal.journal import Journal
-from headrace.broker.protocol.releases import PROTOCOL
+from headrace.broker.server.connections.roster import Peer
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
@@ -166,7 +166,7 @@ def served(run: run_file.Run, _: Path) -> Any:
         found["lease_s"] = server.ledger.lease_s
         found["door"] = _plain(vars(server.limits))
         server._replies.send = lambda _, welcome, *__: found.setdefault("welcome", welcome)
-        server._admission._welcome(SimpleNamespace(route=b"", protocol=PROTOCOL), 0)
+        server._admission._welcome(Peer(b"", "actor", "one", 1, 0.0), 0)
         raise Stop
 
     folder = tempfile.mkdtemp(prefix="hr-")
