@@ -91,8 +91,8 @@ class Inbox:
         """Lists, for HELLO, the leases held: (tag, incarnation, stream, seq)."""
         self.received = 0
         self._counted.clear()
-        # Another broker may count from below: only what is held says how far it has delivered.
-        self._max_tag = max(self._held, default=-1)
+        # Another broker counts from elsewhere: only what it delivers says how far it has come.
+        self._max_tag = -1
         return tuple((tag, *key) for tag, key in self._held.items())
 
     def ping(
@@ -101,7 +101,7 @@ class Inbox:
         tags = ranges(sorted(self._held))
         said = tags[:MAX_ENTRIES]
         # What does not fit must not look lost: max_tag is then the last tag that is named.
-        max_tag = self._max_tag if said == tags else said[-1][1] - 1
+        max_tag = self._max_tag if said == tags else min(self._max_tag, said[-1][1] - 1)
         return LearnerPing(self.inc, version, self.received + free, max_tag, said, stats, share)
 
     def windows(self) -> tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]:

@@ -102,10 +102,23 @@ def test_another_broker_counts_from_where_it_likes() -> None:
     inbox.deliver(unroll(901, 1))
     inbox.trained([(5, 0, 1)], version=1, free=0)
     assert inbox.held() == ((900, 5, 0, 0),)
-    assert (inbox.received, inbox.ping(version=1, free=0, stats={}).max_tag) == (0, 900)
-    inbox.trained([(5, 0, 0)], version=2, free=0)
+    assert (inbox.received, inbox.ping(version=1, free=0, stats={}).max_tag) == (0, -1)
+    inbox.deliver(unroll(100, 2))
+    ping = inbox.ping(version=1, free=0, stats={})
+    assert (ping.max_tag, ping.held) == (100, ((100, 101), (900, 901)))
+
+
+def test_what_an_older_broker_called_high_does_not_speak_for_a_newer_one() -> None:
+    """More is held than one beat can name, and the last that it names has an old tag."""
+    inbox = Inbox(inc=1)
+    for number in range(MAX_ENTRIES):
+        inbox.deliver(unroll(900 + 2 * number, number))
     inbox.held()
-    assert inbox.ping(version=1, free=0, stats={}).max_tag == -1
+    for number in range(10):
+        inbox.deliver(unroll(100 + 2 * number, 500 + number))
+    ping = inbox.ping(version=1, free=0, stats={})
+    assert len(ping.held) == MAX_ENTRIES and ping.held[-1][0] > 900
+    assert ping.max_tag == 118
 
 
 def test_the_window_follows_the_floor() -> None:
