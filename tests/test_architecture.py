@@ -126,7 +126,9 @@ MAY_IMPORT = {
     "launch/deploy": (
         "broker broker/security broker/server broker/transport launch/config launch/process"
     ),
-    "launch/plan": "broker launch/comparison launch/config launch/process launch/results",
+    "launch/plan": (
+        "broker broker/ledger launch/comparison launch/config launch/process launch/results"
+    ),
     "launch/doctor": (
         "broker broker/protocol broker/security broker/transport launch/config launch/plan "
         "launch/process"

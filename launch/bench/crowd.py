@@ -218,14 +218,20 @@ def _measure_load(
     }
 
 
+def _metrics(cluster: SimulatedCluster) -> str:
+    """Returns what the first broker serves at /metrics."""
+    port = re.findall(r"metrics at port (\d+)", cluster.log_of(0).read_text())[-1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def _scrape_ms(cluster: SimulatedCluster, times: int = 9) -> float:
     """Returns the median time of a /metrics request."""
-    port = re.findall(r"metrics at port (\d+)", cluster.log_of(0).read_text())[-1]
     took = []
     for _ in range(times):
         began = time.perf_counter()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            answer.read()
+        _metrics(cluster)
         took.append(time.perf_counter() - began)
     return round(1e3 * statistics.median(took), 1)
 
@@ -233,9 +239,7 @@ def _scrape_ms(cluster: SimulatedCluster, times: int = 9) -> float:
 def _spread(cluster: SimulatedCluster) -> tuple[float, float]:
     """Returns seconds from when a version was whole at the first broker until samplers acted with
     it, added up, and how often that was."""
-    port = re.findall(r"metrics at port (\d+)", cluster.log_of(0).read_text())[-1]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = _metrics(cluster)
     seconds, count = (
         float(re.findall(rf"^headrace_broker_weights_ready_seconds_{what} (\S+)", text, re.M)[0])
         for what in ("sum", "count")

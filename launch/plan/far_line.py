@@ -1,4 +1,4 @@
-"""What a line between the machines of samplers and the broker asks for, and what it carries. Pure.
+"""Says what a line between machines of samplers and the broker asks for and carries. Pure.
 
 The formulas are those of docs/deploy/far-away.md.
 """
@@ -7,13 +7,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headrace.broker.ledger.pacing import AHEAD
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.plan import choose_mix
 from headrace.launch.plan.choose_mix import Choice
 from headrace.launch.plan.costs import Costs
-
-# Unrolls that one stream may have under way.
-_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,10 @@ def words(line: Line, run: Run, costs: Costs, choice: Choice, batch: int) -> Ite
         f"line        a round trip of {trip_ms:,.3g} ms to unrolls of {1000 * takes_s:,.3g} ms:"
         f" {line.places(1000, takes_s) / 1000:.2f} places for each stream"
     )
-    if line.round_trip_s > (_AHEAD - 1) * takes_s:
-        least = math.ceil(run.unroll.length * line.round_trip_s / (_AHEAD - 1) / takes_s)
+    if line.round_trip_s > (AHEAD - 1) * takes_s:
+        least = math.ceil(run.unroll.length * line.round_trip_s / (AHEAD - 1) / takes_s)
         yield (
-            f"            a stream has {_AHEAD} unrolls under way at most: unroll.length={least} or"
+            f"            a stream has {AHEAD} unrolls under way at most: unroll.length={least} or"
             " more keeps it playing"
         )
     if line.mbit_s:
@@ -64,7 +62,7 @@ def words(line: Line, run: Run, costs: Costs, choice: Choice, batch: int) -> Ite
 
 
 def _carried(line: Line, run: Run, costs: Costs, choice: Choice, batch: int) -> Iterator[str]:
-    played = choice.per_s / choose_mix.samplers(choice, costs)  # by one sampler
+    played = choice.per_s / max(1, choose_mix.samplers(choice, costs))  # by one sampler
     version_s = batch * run.unroll.length * run.unroll.envs / choice.per_s
     weights = line.used(costs.weights_bytes / version_s)
     for machine in choice.mix:

@@ -73,7 +73,7 @@ def test_large_weights_are_copied_once_and_in_the_same_order() -> None:
 
 
 def test_parameters_travel_as_bfloat16_and_statistics_as_they_are() -> None:
-    """What is loaded is what was sent: both ends' digests are of the rounded numbers."""
+    """Loads what was sent, and no more exact: both ends' digests are of the rounded numbers."""
     config = ModelConfig(wire="bfloat16", normalise_obs=True, normalise_returns=True)
     source, copy = (build(config, CARTPOLE, seed=seed) for seed in (1, 2))
     exact = build(msgspec.structs.replace(config, wire="float32"), CARTPOLE, seed=1)

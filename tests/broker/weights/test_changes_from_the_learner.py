@@ -131,7 +131,7 @@ def test_an_older_learner_is_asked_for_whole_chunks() -> None:
 
 
 def test_what_another_learner_publishes_is_asked_for_whole() -> None:
-    """It may have another version of that number."""
+    """Asks for no changes, as another may have other weights of that number."""
     line = Line(FAR, takes_s=1.0)
     assert [line.publishes(version)[0] for version in range(1, 5)][-1] is GetDelta
     line.broker.server.weights._publisher = 51

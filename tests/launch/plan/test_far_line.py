@@ -1,4 +1,4 @@
-"""What a line asks of pacing, and what it carries."""
+"""Checks what a line asks of pacing, and what it carries."""
 
 import pytest
 

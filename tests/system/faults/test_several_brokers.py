@@ -132,7 +132,7 @@ def test_one_broker_under_two_names_is_found_out(place: Place) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("what", ["actor", "node", "evaluate"])
 def test_who_has_lost_its_broker_for_good_goes_to_another(place: Place, what: str) -> None:
-    """It joins there as somebody new; what it had under way is given up, and nothing is trained
+    """Joins there as somebody new; what it had under way is given up, and nothing is trained
     twice, though the old broker comes back and has some of it."""
     shards = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2")
     names = (place.ipc, f"{place.ipc}.1")
