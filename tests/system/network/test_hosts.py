@@ -23,11 +23,16 @@ every_s = 0.3
 
 
 def _run() -> str:
-    """Returns the shipped run for two ranks and two brokers, with the beats of tests."""
+    """Returns the shipped run for two ranks and two brokers, with the beats of tests.
+
+    A step of four unrolls, a quarter the size, is one of the shipped run: it learns as that does.
+    """
     text = _SHIPPED.read_text() + _QUICK
     for there, here in (
         ('name = "cartpole-impala"', 'name = "small"'),
         ("batch_unrolls = 1", "batch_unrolls = 4"),
+        ("envs = 8", "envs = 2"),
+        ("replay_unrolls = 128", "replay_unrolls = 512"),
         ("grad_clip = 0.5", "grad_clip = 0.5\nrank_timeout_s = 10.0"),
     ):
         assert text.count(there) == 1, there
