@@ -105,7 +105,10 @@ def _plan_arguments(plan: argparse.ArgumentParser) -> None:
         help="what a learner rank trains on one; may be said again",
     )
     plan.add_argument(
-        "--costs", type=shared.path, metavar="FILE", help="do not measure, take these"
+        "--costs",
+        type=shared.path,
+        metavar="PATH",
+        help="do not measure, take these: of a run's folder, or a file",
     )
     plan.add_argument(
         "--seconds", type=shared.count, default=10, help="of the measurement; default: 10"

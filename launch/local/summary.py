@@ -15,6 +15,7 @@ from headrace.launch.config import run_file
 from headrace.launch.config.run_sections import StopSection
 from headrace.launch.explain import explain, figures
 from headrace.launch.local import run_folder
+from headrace.launch.local.part_costs import PartCosts
 from headrace.launch.monitor.merged_status import merged
 from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
@@ -31,6 +32,7 @@ def write(
     began: float,
     tree: ProcessTree,
     sampled: Sequence[tuple[float, float]],
+    costs: PartCosts,
 ) -> dict[str, Any]:
     """Writes summary.json and curve.png; returns the summary. `began`: the run's clock at 0, by
     time.monotonic."""
@@ -76,6 +78,10 @@ def write(
         "nonfinite_steps": learner.get("nonfinite", 0),
         "wire_bytes_per_step": _per_step(broker, account),
         "cpu_s": round(ProcessTree.cpu_s(), 2),
+        "costs": costs.of_step(
+            learner.get("trained_steps", 0) / max(1, account.outcomes["trained"]),
+            cores=runtime.cores(),
+        ),
         "peak_rss_mb": round(tree.peak_mb, 1),
         "peak_rss_sum_mb": round(tree.peak_rss_sum_mb, 1),
         "phase_seconds": learner.get("phase_seconds", {}),

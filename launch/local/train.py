@@ -24,6 +24,7 @@ from headrace.launch.config.run_file import ConfigError
 from headrace.launch.local import run_folder
 from headrace.launch.local.child_plans import ChildPlans, evaluates, web_port
 from headrace.launch.local.children import Child, Children, GaveUpError
+from headrace.launch.local.part_costs import BROKER, LEARNER, SAMPLER, PartCosts
 from headrace.launch.monitor.rates import totals
 from headrace.launch.monitor.terminal import CapturedTerminal
 from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
@@ -125,6 +126,7 @@ class _Local:
         self.asked = asked  # the user wants us to end
         self.children = Children()
         self.tree = ProcessTree()
+        self.costs = PartCosts()
         self.learner: Child
         self.brokers: list[Child] = []
         self.actors: list[Child] = []
@@ -216,7 +218,7 @@ class _Local:
                 view.show(watcher.status)
                 if time.monotonic() > memory_at:
                     memory_at = time.monotonic() + _MEMORY_EVERY_S
-                    self.tree.measure(self.children.alive())
+                    self._measure(watcher.status)
                 for child in self.children.reap():
                     if not self._expected(child):
                         self.children.restart(child)
@@ -224,6 +226,14 @@ class _Local:
         finally:
             view.close()
             watcher.close()
+
+    def _measure(self, status: dict[str, Any]) -> None:
+        """Looks at what each process uses."""
+        self.tree.measure(self.children.alive())
+        parts = {broker.pid: BROKER for broker in self.brokers} | {self.learner.pid: LEARNER}
+        parts |= {actor.pid: SAMPLER for actor in self.actors}
+        trained = totals(status).get("outcome_trained", 0.0)
+        self.costs.look(self.tree.uses, parts, trained, time.monotonic())
 
     def _expected(self, child: Child) -> bool:
         """Says whether a child ended because it should; GaveUpError for wrong input, which starting
@@ -308,7 +318,12 @@ class _Local:
             return runtime.YOUR_INPUT if runtime.YOUR_INPUT in statuses else runtime.OUR_FAULT
         try:
             result = summary.write(
-                self.given, self.out, began=self.began, tree=self.tree, sampled=self.steps_seen
+                self.given,
+                self.out,
+                began=self.began,
+                tree=self.tree,
+                sampled=self.steps_seen,
+                costs=self.costs,
             )
         except OSError as error:
             log.error("the run's summary is not complete: %s", error)

@@ -1,6 +1,7 @@
 """The costs of a run's parts, and what they come to for a number of steps a second. Pure, but for
-the file that they are read from."""
+the file or the run that they are read from."""
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,13 +61,35 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def read(path: Path) -> Costs:
-    """Reads a file of costs; ConfigError for what is wrong in it."""
+    """Reads a file of costs, or what they were in the folder of a run; ConfigError for what is
+    wrong there."""
+    if path.is_dir():
+        return of_run(path)
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Costs)
     except OSError as error:
         raise ConfigError(f"cannot read the costs {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def of_run(folder: Path) -> Costs:
+    """Reads what a step cost in a run that has ended."""
+    try:
+        summary = json.loads((folder / "summary.json").read_bytes())
+        broker = json.loads((folder / "broker.json").read_bytes())
+        costs, step_bytes = summary.get("costs"), summary["wire_bytes_per_step"]
+    except OSError as error:
+        raise ConfigError(f"cannot read the costs {error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{folder}: no summary of a run that says its costs") from error
+    if costs is None:
+        raise ConfigError(f"{folder}: too little was trained to tell what a step costs")
+    sizes = {"step_bytes": step_bytes, "weights_bytes": broker.get("weights_bytes", 0)}
+    try:
+        return msgspec.convert(costs | sizes, Costs)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{folder}: {error}") from error
 
 
 def with_gpus(costs: Costs, gpus: Mapping[str, float]) -> Costs:

@@ -1,5 +1,9 @@
 """Checks what `headrace bench plan` predicts."""
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from headrace.launch.bench import plan
@@ -25,6 +29,7 @@ def test_samplers_and_a_length_are_predicted() -> None:
     found = {
         case.sets: case.predicted
         for case in plan.cases(costs(16), costs(64), length=16, samplers=2)
+        if case.share == 1
     }
     assert list(found) == [
         ("actor.count=1",),
@@ -34,3 +39,29 @@ def test_samplers_and_a_length_are_predicted() -> None:
     ]
     assert found["actor.count=1",] <= 1 / costs(16).sampler_s
     assert found["unroll.length=32",] > found["actor.count=2",]
+
+
+def test_a_learner_with_half_a_core_trains_half() -> None:
+    given = Costs(sampler_s=1e-4, learner_s=1e-3, broker_s=1e-5)
+    *_, more, less = plan.cases(given, given, length=16, samplers=2)
+    assert (more.sets, less.sets) == ((), ())
+    assert [more.predicted, less.predicted] == pytest.approx([750, 500])
+    assert [more.share, less.share] == pytest.approx([0.75, 0.5])
+
+
+@pytest.mark.slow
+def test_a_learner_is_held_to_a_part_of_a_core() -> None:
+    spins = "open('/proc/self/comm', 'w').write('learner')\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spins]) as learner:
+        try:
+            with plan.learner_held(0.2):
+                time.sleep(0.5)
+                began, used = time.monotonic(), plan.used_s(learner.pid)
+                time.sleep(2.0)
+                share = (plan.used_s(learner.pid) - used) / (time.monotonic() - began)
+            assert share <= 0.25
+            used = plan.used_s(learner.pid)
+            while plan.used_s(learner.pid) < used + 0.05:  # it goes on
+                time.sleep(0.01)
+        finally:
+            learner.kill()

@@ -10,6 +10,7 @@ import pytest
 from headrace.launch.config.run_file import Run
 from headrace.launch.config.run_sections import RunSection, StopSection
 from headrace.launch.local import summary
+from headrace.launch.local.part_costs import PartCosts
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.learner.batches.policy_returns import PolicyReturns
 from headrace.learner.batches.unroll_ends import EpisodeEnds
@@ -77,7 +78,12 @@ def journals(out: Path) -> None:
 
 def write(out: Path, sampled: list[tuple[float, float]] | None = None) -> dict[str, Any]:
     result = summary.write(
-        RUN, out, began=time.monotonic() - 8.0, tree=ProcessTree(), sampled=sampled or []
+        RUN,
+        out,
+        began=time.monotonic() - 8.0,
+        tree=ProcessTree(),
+        costs=PartCosts(),
+        sampled=sampled or [],
     )
     assert json.loads((out / "summary.json").read_text()) == result
     return result
@@ -129,6 +135,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "unaccounted": 0,
         "rolled_back": 0,
         "nonfinite_steps": 0,
+        "costs": None,
         "phase_seconds": {},
         "sampler_seconds": {},
         "league": [],
@@ -280,14 +287,18 @@ def test_on_a_full_disk_no_half_summary_is_left(tmp_path: Path) -> None:
         (disk / "summary.json").write_text('{"run": "before"}')
         disks.fill(disk)
         with pytest.raises(OSError, match="No space left"):
-            summary.write(RUN, disk, began=time.monotonic(), tree=ProcessTree(), sampled=())
+            summary.write(
+                RUN, disk, began=time.monotonic(), tree=ProcessTree(), costs=PartCosts(), sampled=()
+            )
         assert json.loads((disk / "summary.json").read_text()) == {"run": "before"}
 
 
 def test_a_broker_that_was_started_again_does_not_make_the_rate_negative(tmp_path: Path) -> None:
     sampled = [(float(at), steps) for at, steps in enumerate((1.0, 500.0, 1500.0, 200.0, 1200.0))]
     give(tmp_path, learner=LEARNER)
-    result = summary.write(RUN, tmp_path, began=0.0, tree=ProcessTree(), sampled=sampled)
+    result = summary.write(
+        RUN, tmp_path, began=0.0, tree=ProcessTree(), costs=PartCosts(), sampled=sampled
+    )
     assert result["steps_per_s"] == round((1000 + 0 + 1000) / 3, 1)
 
 

@@ -1,5 +1,6 @@
 """Checks what steps cost, what so many cores reach, and the file of costs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.plan import costs as run_costs
 from headrace.launch.plan.costs import Costs
-from headrace.launch.plan.measure import Look, costs
 
 COSTS = Costs(sampler_s=1e-3, learner_s=2e-4, broker_s=1e-5, gpus={"T4": 5000.0})
 
@@ -33,36 +33,46 @@ def test_samplers_broker_and_learner_each_bound_the_rate() -> None:
     assert COSTS.per_s(1, "T4", ranks=1) == 0, "the rank's host has the only core"
 
 
-def test_costs_come_from_what_processes_used_between_two_looks() -> None:
-    first = Look(10.0, 1000, {"broker": 1.0, "learner": 2.0, "actor-0": 3.0, "headrace": 1.0})
-    last = Look(
-        14.0, 5000, {"broker": 1.2, "learner": 4.0, "actor-0": 6.0, "actor-1": 1.0, "headrace": 1.2}
-    )
-    found = costs(first, last, cores=2, samplers_mib=80.0)
-    assert found.sampler_s == pytest.approx(3.0 / 4000), "one that began meanwhile is left out"
-    assert found.learner_s == pytest.approx(2.0 / 4000)
-    assert found.broker_s == pytest.approx(0.2 / 4000)
-    assert found.busy == pytest.approx(5.4 / 8)
-    assert found.sampler_mib == 80.0
+def left(folder: Path, **summary: object) -> Path:
+    """Writes what a run leaves that had these costs."""
+    parts = {"sampler_s": 1e-3, "learner_s": 2e-4, "broker_s": 1e-5, "busy": 0.5}
+    found = {"costs": parts | {"sampler_mib": 80.0}, "wire_bytes_per_step": 34.5} | summary
+    (folder / "summary.json").write_text(json.dumps(found))
+    (folder / "broker.json").write_text(json.dumps({"weights_bytes": 36_620}))
+    return folder
 
 
-def test_a_run_that_trained_nothing_meanwhile_has_no_costs() -> None:
-    look = Look(10.0, 1000, {"broker": 1.0, "learner": 1.0})
-    with pytest.raises(ConfigError, match="too little was trained"):
-        costs(look, look, cores=2)
+def test_costs_are_read_from_a_run_that_has_ended(tmp_path: Path) -> None:
+    found = run_costs.read(left(tmp_path))
+    assert (found.sampler_s, found.learner_s, found.broker_s) == (1e-3, 2e-4, 1e-5)
+    assert (found.busy, found.sampler_mib) == (0.5, 80.0)
+    assert (found.step_bytes, found.weights_bytes) == (34.5, 36_620)
 
 
-def test_a_process_that_is_not_seen_is_one_line() -> None:
-    first, last = Look(0.0, 0, {"broker": 0.0}), Look(9.0, 900, {"broker": 1.0, "learner": 1.0})
-    with pytest.raises(ConfigError, match="processes are not seen, or one of them ended"):
-        costs(first, last, cores=2)
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        ({"costs": None}, "too little was trained to tell what a step costs"),
+        ({"costs": {"sampler_s": 1e-3}}, "missing required field `learner_s`"),
+        ({"costs": "high"}, "unsupported operand"),
+        ({"wire_bytes_per_step": -1.0}, "Expected `float` >= 0.0"),
+    ],
+)
+def test_a_run_without_costs_is_one_line(
+    tmp_path: Path, summary: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        run_costs.read(left(tmp_path, **summary))
+    assert str(tmp_path) in str(caught.value)
 
 
-def test_what_is_measured_predicts_its_own_rate_where_all_cores_are_busy() -> None:
-    first = Look(0.0, 0, {"broker": 0.0, "learner": 0.0, "actor-0": 0.0})
-    last = Look(10.0, 5000, {"broker": 1.0, "learner": 9.0, "actor-0": 8.0})
-    found = costs(first, last, cores=2)
-    assert found.per_s(2, "", ranks=1) == pytest.approx(500)
+def test_a_folder_without_a_summary_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the costs .*summary.json: No such file"):
+        run_costs.read(tmp_path)
+    (tmp_path / "summary.json").write_text("{")
+    (tmp_path / "broker.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no summary of a run that says its costs"):
+        run_costs.read(tmp_path)
 
 
 @pytest.mark.parametrize(

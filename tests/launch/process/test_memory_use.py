@@ -14,7 +14,9 @@ pytestmark = pytest.mark.processes
 
 # A process that starts another one and holds it until its input ends.
 PARENT = """
-import subprocess, sys
+import subprocess, sys, time
+while time.process_time() < 0.1:
+    pass
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
                          stdin=subprocess.PIPE)
 print(child.pid, flush=True)
@@ -38,6 +40,10 @@ def test_children_of_children_are_found_and_weighed() -> None:
         # Two bare interpreters hold some megabytes each.
         assert both.peak_rss_sum_mb - alone.peak_rss_sum_mb > 8
         assert both.peak_mb > alone.peak_mb
+        own, theirs = both.uses[os.getpid()], both.uses[parent.pid]
+        assert both.uses.keys() == {os.getpid(), parent.pid}
+        assert own.pss_mb + theirs.pss_mb == pytest.approx(both.peak_mb)
+        assert theirs.cpu_s == pytest.approx(0.1, abs=0.05), "ours is not in it"
         parent.stdin.close()
     assert parent.returncode == 0
 
