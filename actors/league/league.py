@@ -4,6 +4,7 @@ In a share of an environment's episodes one agent learns, each time another one,
 league plays all others. Their steps reach the unroll as dead ones, from which nobody learns.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +16,13 @@ from headrace.actors.acting.previous_step import Arrays, Rows
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import LeagueConfig
 from headrace.actors.league.matchmaking import Candidate, Record, chances, rule
-from headrace.actors.league.snapshots import Snapshots
 from headrace.actors.stepping.stepper import Answer, Frame
 from headrace.broker.league_results import OPPONENTS, PAST
 from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.snapshots import Snapshots
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
+
+log = logging.getLogger(__name__)
 
 _NOBODY = 0  # in the place of a player: the policy itself plays
 
@@ -56,6 +59,8 @@ class League:
         seed: int,
         tell: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
+        # Versions from before the first that is taken, which others have kept; none are left then.
+        self.earlier: list[Blob] = []
         self._config, self._frame = config, frame
         self._rule = rule(config.pick)
         self._snapshot = snapshot  # makes a player of weights, which it copies
@@ -79,8 +84,16 @@ class League:
 
     def took(self, blob: Blob) -> None:
         """Keeps these weights, if it is time to."""
+        if self.earlier:
+            versions = ", ".join(str(one.announce.version) for one in self.earlier)
+            log.info("the league begins with versions %s", versions)
+        while self.earlier:
+            self._keep(self.earlier.pop(0))
+        self._keep(blob)
+
+    def _keep(self, blob: Blob) -> None:
         version = blob.announce.version
-        if not self._config.keep or not self._snapshots.due(version):
+        if not self._snapshots.due(version):
             return
         member = _Member(self._snapshot(blob), self._next, version=version)
         self._next += 1

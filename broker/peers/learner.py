@@ -35,7 +35,8 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.security import keys
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.link import Link
-from headrace.broker.weights.blobs import Blob, KeptVersions
+from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.kept_versions import KeptVersions
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ class Announce(Message, frozen=True):
     size: Count
     chunk: Count
     hashes: bytes  # 8 bytes a chunk, xxh3-64
+    past: bool = False  # not the newest: one of those before it that a league may meet
 
 
 class Get(Message, frozen=True):

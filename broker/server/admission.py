@@ -105,6 +105,8 @@ class Admission:
                 self._peer_log.log("%s is out: %s", other.name, text)
             self._replies.refuse(other.route, code, text, other.protocol)
         self._welcome(peer, version)
+        if peer.role == "actor" and hello.version < 0:  # it has no weights yet
+            self._weights.tell_past(peer)
 
     def _welcome(self, peer: Peer, version: int) -> None:
         run, config = self._roster.run, self._config

@@ -13,11 +13,14 @@ from headrace.broker.server.connections.rate_limits import RateLimits
 from headrace.broker.server.connections.replies import Replies
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.propagation_times import PropagationTimes
-from headrace.broker.weights.blobs import Blob, KeptVersions
+from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.kept_versions import KeptVersions
 from headrace.broker.weights.slow_line import SlowLine
+from headrace.broker.weights.snapshots import Snapshots
 
 _CHANGES_SINCE = 3  # protocol: an older learner answers no GetDelta
+_PAST_SINCE = 3  # protocol: to an older sampler all that is announced is the newest
 
 
 class WeightMessages:
@@ -69,6 +72,16 @@ class WeightMessages:
     def is_publisher(self, inc: int) -> bool:
         """Tells whether that incarnation announced the newest weights."""
         return inc == self._publisher
+
+    def keep_past(self, past: Snapshots[Blob]) -> None:
+        """Keeps versions of before for samplers that come later, of a run with a league."""
+        self._kept.past = past
+
+    def tell_past(self, peer: Peer) -> None:
+        """Tells a newcomer which versions of before there are."""
+        for blob in self._kept.past.kept.values() if peer.protocol >= _PAST_SINCE else ():
+            told = msgspec.structs.replace(blob.announce, past=True)
+            self.replies.send(peer.route, told)
 
     def ask_again(self, peer: Peer) -> None:
         """Asks the publisher, at each of its beats, for what did not come."""

@@ -22,6 +22,7 @@ from headrace.broker.protocol.messages import (
 from headrace.broker.transport.link import Link
 from headrace.broker.weights.blobs import Blob, newest
 from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.past_fetch import PastFetch
 from headrace.broker.weights.shelf_reader import POLL_EVERY_S, ShelfReader
 from headrace.broker.weights.slow_line import SlowLine
 
@@ -37,11 +38,13 @@ class Subscriber:
     def __init__(self, link: Link, shelf: Path | None = None) -> None:
         self.run: dict[str, Any] | None = None  # the shared run, once a broker welcomed us
         self.blob: Blob | None = None  # newest weights that arrived and were not taken yet
+        self.past: list[Blob] = []  # for a league: versions from before the first that we act with
         self.acting = -1  # version that the peer acts with
         self._wanted = True  # else what is announced is not fetched, only noted
         self._noted: Announce | None = None  # the newest of these
         self._link = link
         self._fetch = WeightFetch()
+        self._past_fetch = PastFetch()  # while it is busy, newer ones wait
         self._shelf_reader = ShelfReader(shelf) if shelf is not None else None
         self._broker = 0  # incarnation we spoke with last
         self._line = SlowLine()
@@ -91,11 +94,18 @@ class Subscriber:
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         """Handles announcements and chunks, and ignores all else."""
         match message:
-            case Announce() if not self._wanted:
+            case Announce(past=True):
+                self._ask(self._past_fetch.on_announce(message))
+            case Announce() if not self._wanted or self._past_fetch.busy:
                 self._noted = newest([message, *filter(None, [self._noted])])
             case Announce():
                 if not self._waits_for_shelf(message):
                     self._begin(message)
+            case Chunk() if buffers and self._past_fetch.busy:
+                blob, more = self._past_fetch.on_chunk(message, buffers[0])
+                self._ask(more)
+                self.past += [blob] if blob is not None else []
+                self._begin_noted()
             case Chunk() if buffers:
                 self._line.add(len(buffers[0]))
                 blob, more = self._fetch.on_chunk(message, buffers[0])
@@ -123,7 +133,14 @@ class Subscriber:
 
     def beat(self) -> None:
         """Asks again for what did not come."""
+        self._ask(self._past_fetch.beat())
+        self._begin_noted()
         self._ask(self._fetch.ask_missing())
+
+    def _begin_noted(self) -> None:
+        """Turns to what was announced while older versions came."""
+        if self._wanted and not self._past_fetch.busy:
+            self.want(True)
 
     def _waits_for_shelf(self, announce: Announce) -> bool:
         reader, newer = self._shelf_reader, announce.version > self._fetch.version

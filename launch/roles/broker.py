@@ -22,6 +22,7 @@ from headrace.broker.server.metrics import BrokerMetrics
 from headrace.broker.server.server import Server
 from headrace.broker.transport import endpoints
 from headrace.broker.transport.key_gate import Gate
+from headrace.broker.weights.snapshots import Snapshots
 from headrace.launch.config import differences, keyring, run_file, shared_run
 from headrace.launch.explain.watched import WatchedRun
 from headrace.launch.monitor import prometheus_targets
@@ -91,6 +92,8 @@ async def _serve(run: run_file.Run, options: Options) -> int:
             publisher=sockets.publisher,
             gate=sockets.gate,
         )
+        if run.league.share:
+            server.weights.keep_past(Snapshots(every=run.league.every, keep=run.league.keep))
         # Who is named twice is one to samplers.
         server.run_status.sampler_totals.league.names = tuple(dict.fromkeys(run.league.others))
         BrokerMetrics(role.registry, server)

@@ -188,6 +188,8 @@ def build(
         explore=run.actor.explore,
     )
     others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
+    if others is not None:
+        others.earlier = end.weights.past
     if others is not None and beside is not None:
         take_up(others, beside.parent, run.league.keep)
     end.open(streams=run.actor.groups, spaces=(stepper.spaces.digest(), str(stepper.spaces)))

@@ -9,9 +9,10 @@ import xxhash
 
 from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Get
-from headrace.broker.weights import blobs
+from headrace.broker.weights import blobs, kept_versions
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.kept_versions import KeptVersions
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +256,7 @@ def test_a_newer_version_waits_for_the_end_of_a_transfer() -> None:
 def test_versions_faster_than_the_line_carries_one() -> None:
     """A version takes 40 beats there, and each beat brings a newer one. Nothing comes twice for
     long, and there are always weights that are whole now and then."""
-    fetch, pipe, kept = WeightFetch(), deque[tuple[Chunk, Buffer]](), blobs.KeptVersions()
+    fetch, pipe, kept = WeightFetch(), deque[tuple[Chunk, Buffer]](), KeptVersions()
     loads = carried = 0
     for beat in range(4000):
         source = blob(beat, 64 * 4)
@@ -273,8 +274,8 @@ def test_versions_faster_than_the_line_carries_one() -> None:
 
 
 def test_a_holder_keeps_the_newest_and_what_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs, "_KEPT_BYTES", 2500)
-    kept = blobs.KeptVersions()
+    monkeypatch.setattr(kept_versions, "_KEPT_BYTES", 2500)
+    kept = KeptVersions()
     for version in range(5):
         kept.add(blob(version))
     assert [bool(kept.chunks(Get(version, 0, 1))) for version in range(6)] == [
@@ -314,7 +315,7 @@ class LongLine:
     """A holder, a fetcher, and `ticks` from one to the other; the fetcher beats every 100."""
 
     def __init__(self, ticks: int, *, size: int, every: int) -> None:
-        self.fetch, self.kept = WeightFetch(), blobs.KeptVersions()
+        self.fetch, self.kept = WeightFetch(), KeptVersions()
         self.loads: list[tuple[int, int]] = []  # (tick, ticks since that version was made)
         self._ticks, self._size, self._every = ticks, size, every
         self._there: deque[tuple[int, Get]] = deque()
@@ -359,7 +360,7 @@ def test_on_a_long_line_small_versions_do_not_wait_for_each_other() -> None:
 
 def test_versions_that_are_gone_before_a_far_peer_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest is kept, and ten are made while a Get is on its way."""
-    monkeypatch.setattr(blobs, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(kept_versions, "_KEPT_BYTES", 1)
     line = LongLine(50, size=64 * 8, every=10)
     line.run(1000)
     assert len(line.loads) >= 8

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from headrace.broker.protocol.messages import Chunk, Delta, Get, GetDelta, Payload, decode
 from headrace.broker.transport.link import Link
-from headrace.broker.weights import blobs, deltas
-from headrace.broker.weights.blobs import Blob, KeptVersions
+from headrace.broker.weights import blobs, deltas, kept_versions
+from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.fetch import WeightFetch
+from headrace.broker.weights.kept_versions import KeptVersions
 from headrace.broker.weights.subscriber import Subscriber
 
 MOVED = np.float32(1e-3)  # of a weight, from version to version
@@ -195,8 +196,8 @@ def test_packed_chunks_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bases_of_changes_are_kept_and_the_others_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blobs, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(blobs, "_KEPT_BASES_BYTES", 5 * 2000)
+    monkeypatch.setattr(kept_versions, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(kept_versions, "_KEPT_BASES_BYTES", 5 * 2000)
     kept = KeptVersions()
     for version in range(10):
         kept.add(blob(version), fetched={3, 8}, bases={2, 5})

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.launch.results import loaded_run
 from tests.system.commands.test_train import check_books
-from tests.system.conftest import Place
+from tests.system.conftest import Place, until
 
 NIM = """
 [run]
@@ -124,3 +124,19 @@ def test_what_a_member_remembers_must_fit(place: Place) -> None:
     without = place.headrace("train", place.run, "--out", str(place.out / "c"), "--quiet", *other)
     assert without.ends() == 2
     assert "remembers 512 numbers, this run's 0" in without.text()
+
+
+def test_a_newcomer_meets_what_the_policy_was_before_it_came(place: Place) -> None:
+    """It knows no folder of the run, as on another machine."""
+    place.run = place.toml("nim.toml", NIM.replace("steps = 40000", "steps = 100_000_000"))
+    broker, learner = place.broker(), place.learner()
+    own = ("--allow", "headrace.actors")
+    first = place.actor(*own)
+    until(lambda: place.trained() > 200, "versions to keep")
+    late = place.headrace("actor", "--broker", place.ipc, "--name", "late", *own)
+    words = late.says(r"the league begins with versions (\d+(?:, \d+)+)")
+    versions = [int(version) for version in words[1].split(", ")]
+    assert 2 <= len(versions) <= 4 and versions == sorted(versions)
+    assert max(versions) >= 8, "not only the first few"
+    assert first.text().count("the league begins") == 0
+    assert [one.term() for one in (late, first, learner, broker)] == [0, 0, 0, 0]

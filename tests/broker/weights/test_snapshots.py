@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.actors.league.snapshots import Snapshots
+from headrace.broker.weights.snapshots import Snapshots
 
 
 def kept_after(versions: list[int], *, every: int, keep: int) -> list[int]:
@@ -46,3 +46,35 @@ def test_they_are_few_and_were_there(steps: list[int], first: int, every: int, k
     kept = kept_after(versions, every=every, keep=keep)
     assert len(kept) <= keep and kept == sorted(set(kept))
     assert set(kept) <= set(versions)
+
+
+def test_who_takes_up_what_others_kept_goes_on_as_they_do() -> None:
+    theirs: Snapshots[int] = Snapshots(every=10, keep=4)
+    for version in range(700):
+        if theirs.due(version):
+            theirs.add(version, version)
+    ours: Snapshots[int] = Snapshots(every=10, keep=4)
+    for version in theirs.kept:
+        assert ours.due(version)
+        ours.add(version, version)
+    for version in range(700, 2000):
+        for one in (ours, theirs):
+            if one.due(version):
+                one.add(version, version)
+        assert list(ours.kept) == list(theirs.kept)
+
+
+def test_what_was_undone_is_forgotten() -> None:
+    snapshots: Snapshots[int] = Snapshots(every=10, keep=4)
+    for version in (0, 10, 20, 30):
+        snapshots.add(version, version)
+    snapshots.undo(31)
+    assert list(snapshots.kept) == [0, 10, 20, 30] and not snapshots.due(31)
+    snapshots.undo(20)
+    assert list(snapshots.kept) == [0, 10] and snapshots.due(20) and not snapshots.due(19)
+    snapshots.undo(0)
+    assert not snapshots.kept and snapshots.due(0)
+
+
+def test_none_are_kept() -> None:
+    assert not Snapshots[int](every=1, keep=0).due(5)
