@@ -1,7 +1,7 @@
 """Keeps how the policy's games with others of a league ended, by opponent. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 # Weights of the policy from before, and others by their place in league.others, from 1 on.
@@ -47,7 +47,7 @@ class LeagueResults:
                 "who": who,
                 "opponent": self._name(who),
                 **dict(zip(GAMES, map(int, met[who]), strict=True)),
-                **rating(recent[who]),
+                **rating(*_points(recent[who])),
             }
             for who in OPPONENTS
             if who in met
@@ -58,16 +58,37 @@ class LeagueResults:
         return self.names[place - 1] if 0 < place <= len(self.names) else who
 
 
-def rating(results: Sequence[float]) -> Mapping[str, float]:
-    """Returns the share of points of these games (won, drawn, lost), and the Elo rating above the
-    opponent that fits them, with its interval (Wilson's). One drawn game more is counted, so that
-    nobody is infinitely good."""
-    games = sum(results)
-    points = sum(share * many for share, many in zip(_POINTS, results, strict=True))
+def together(brokers: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Returns the rows of several brokers, each of the games that it has heard of, as of one."""
+    rows = [row for shown in brokers for row in shown]
+    return [
+        {
+            **each[0],
+            **{how: sum(row[how] for row in each) for how in GAMES},
+            **rating(
+                sum(row["points"] * row["recent"] for row in each),
+                sum(row["recent"] for row in each),
+            ),
+        }
+        for who in OPPONENTS
+        if (each := [row for row in rows if row["who"] == who])
+    ]
+
+
+def _points(results: Sequence[float]) -> tuple[float, float]:
+    """Returns the points in games (won, drawn, lost), and how many games these are."""
+    return sum(p * many for p, many in zip(_POINTS, results, strict=True)), sum(results)
+
+
+def rating(points: float, games: float) -> Mapping[str, float]:
+    """Returns the share of points of these games, and the Elo rating above the opponent that fits
+    them, with its interval (Wilson's). One drawn game more is counted, so that nobody is infinitely
+    good."""
     share = (points + 0.5) / (games + 1.0)
     low, high = _wilson(share, games + 1.0)
     found = {"rating": _elo(share), "low": _elo(low), "high": _elo(high)}
-    return {"points": round(points / games if games else 0.5, 4), **found}
+    mean = round(points / games if games else 0.5, 4)
+    return {"points": mean, "recent": round(games, 1), **found}
 
 
 def _wilson(share: float, games: float) -> tuple[float, float]:

@@ -175,8 +175,8 @@ def _units_arguments(units: argparse.ArgumentParser) -> None:
     )
     units.add_argument(
         "--broker",
-        help="its address, as its peers reach it (not slurm, skypilot); default: broker.bind, or"
-        " the service's name",
+        help="its address, as its peers reach it, A,B of several (not slurm, skypilot); default:"
+        " broker.bind, or the service's name",
     )
     units.add_argument("--ranks", type=int, default=1, help="on a learner machine; default: 1")
     units.add_argument("--learners", type=int, default=1, help="learner machines; default: 1")

@@ -238,7 +238,6 @@ def _check_shards(run: Run) -> None:
             run.pacing.batch_unrolls < shards
         ),
         "broker.announce names one address; leave it out": bool(run.broker.announce),
-        "league.share is set, and one broker counts the games": bool(run.league.share),
     }
     for reason in (reason for reason, true in unfit.items() if true):
         raise ConfigError(f"broker.shards is {shards}: {reason}")

@@ -1,23 +1,54 @@
-"""Checks the address of the broker in `headrace units`: peers must be able to use it."""
+"""Checks the addresses of brokers in `headrace units`: peers must be able to use them."""
 
 import ipaddress
 
-from headrace.broker.transport import endpoints
+from headrace.broker.config import BrokerConfig
+from headrace.broker.transport import endpoints, several
 from headrace.launch.config import run_file
 
 RENDEZVOUS_PORT = 29400  # where several learner machines meet
 NODE_PORT = 9120  # metrics of the first node, where all nodes are one machine
 RANK_PORT = 9110  # metrics of the first rank of a machine
+_SHARD_PORT = 9140  # metrics of further brokers, from the port after this one on
 # All that the templates use themselves; the first three: broker, node, evaluator.
 _FIXED = {9100, 9101, 9102, RENDEZVOUS_PORT}
 _KUBERNETES = "tcp://headrace-broker:5755"
 
 
-def broker_address(
-    kind: str, given: str | None, bind: str, *, nodes: int, ranks: int, learners: int
+def broker_metrics_port(shard: int) -> int:
+    """Returns the port of a broker's metrics: any of them may be on one machine."""
+    return _SHARD_PORT + shard if shard else 9100
+
+
+def broker_addresses(
+    kind: str, given: str | None, config: BrokerConfig, *, nodes: int, ranks: int, learners: int
+) -> tuple[str, ...]:
+    """Returns the addresses of all brokers: --broker, or the kind's, or by broker.bind; ConfigError
+    where peers could not reach one, or another process of these files listens there."""
+    count = config.shards
+    if count > 1 and kind not in ("systemd", "supervisor"):
+        raise run_file.ConfigError(
+            f"broker.shards is {count}: the files for {kind} start one broker; systemd's and"
+            " supervisor's start several"
+        )
+    said = [*several.addresses(given)] if given is not None and "," in given else [given]
+    if len(said) == 1:  # the others are on the same machine, as a broker without --bind is
+        first = endpoints.check(given or config.bind) if count > 1 else ""
+        said += [several.of_shard(first, shard) for shard in range(1, count)]
+    if len(said) != count:
+        raise run_file.ConfigError(
+            f"--broker has {len(said)} addresses, and broker.shards is {count}"
+        )
+    return tuple(
+        _address(kind, one, config.bind, nodes=nodes, ranks=ranks, learners=learners, shards=count)
+        for one in said
+    )
+
+
+def _address(
+    kind: str, given: str | None, bind: str, *, nodes: int, ranks: int, learners: int, shards: int
 ) -> str:
-    """Returns --broker, or the kind's address, or broker.bind; ConfigError where peers could not
-    reach it, or another process of these files listens there."""
+    """Returns the address of one broker."""
     if kind in ("slurm", "skypilot"):
         if given is not None:
             raise run_file.ConfigError(
@@ -29,6 +60,7 @@ def broker_address(
     if wrong := _unreachable(kind, address, nodes + learners - 1):
         raise run_file.ConfigError(f"{said} {wrong}; give --broker tcp://HOST:PORT")
     fixed = _FIXED.union(range(RANK_PORT, RANK_PORT + ranks))
+    fixed.update(broker_metrics_port(shard) for shard in range(1, shards))
     if kind == "supervisor":
         fixed.update(range(NODE_PORT, NODE_PORT + nodes))
     port = address.rpartition(":")[2]

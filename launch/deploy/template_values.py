@@ -12,7 +12,12 @@ from headrace.broker.security import keys
 from headrace.broker.server.memory_guard import PEER_BYTES
 from headrace.broker.transport.endpoints import is_loopback
 from headrace.launch.config import allowed_code, run_file
-from headrace.launch.deploy.broker_address import NODE_PORT, RENDEZVOUS_PORT, broker_address
+from headrace.launch.deploy.broker_address import (
+    NODE_PORT,
+    RENDEZVOUS_PORT,
+    broker_addresses,
+    broker_metrics_port,
+)
 from headrace.launch.deploy.cluster import Cluster, authorised, probes
 from headrace.launch.process import descriptors
 
@@ -41,6 +46,11 @@ def parse_nodes(given: str) -> list[str]:
     return names
 
 
+def broker_unit(shard: int) -> str:
+    """Returns the name of a broker's unit for systemd."""
+    return f"headrace-broker{shard}.service" if shard else "headrace-broker.service"
+
+
 def headrace_bin() -> Path:
     """Returns the folder that holds `headrace` and `python` on this machine."""
     return Path(sys.executable).parent
@@ -55,21 +65,17 @@ class TemplateValues:
     nodes: Sequence[str]  # of samplers, by name
     ranks: int  # on each learner machine
     learners: int  # machines
-    broker: str | None  # its address; None = the kind's, or the run's
+    broker: str | None  # its address, or those of several; None = the kind's, or the run's
     keys: Path | None  # the folder on those machines; None = the kind's, or the run's
     bin: Path  # of headrace and python on those machines
     cluster: Cluster  # for Kubernetes
+    brokers: Sequence[str] = ()  # by shard; set from `broker`
 
     def __post_init__(self) -> None:
-        if self.run.broker.shards > 1:
-            raise run_file.ConfigError(
-                f"broker.shards is {self.run.broker.shards}: these files start one broker; write"
-                " the others' by hand, as docs/deploy/machines.md shows"
-            )
-        self.broker = broker_address(
+        self.brokers = broker_addresses(
             self.kind,
             self.broker,
-            self.run.broker.bind,
+            self.run.broker,
             nodes=len(self.nodes),
             ranks=self.ranks,
             learners=self.learners,
@@ -83,15 +89,19 @@ class TemplateValues:
                     " choose a folder without them"
                 )
 
-    def words(self, *, machine: str = "head", number: int = 0) -> dict[str, object]:
-        """Returns the value of every word, as seen from one machine."""
-        run, broker = self.run, str(self.broker)
+    def words(self, *, machine: str = "head", number: int = 0, shard: int = 0) -> dict[str, object]:
+        """Returns the value of every word, as seen from one machine, with that broker on it."""
+        run = self.run
         step_s = run.actor.step_timeout_s
         broker_watchdog = max(30, math.ceil(4 * run.broker.beat_s))
         return {
             "name": run.run.name,
             "machine": machine,
-            "broker": broker,
+            "broker": ",".join(self.brokers),
+            "bind": self.brokers[shard],
+            "shard": f" --shard {shard}" if shard else "",
+            "broker_metrics": broker_metrics_port(shard),
+            "broker_units": " ".join(map(broker_unit, range(len(self.brokers)))),
             "port": self._port(),
             "announce_port": self._port() + 1,
             "bin": self.bin,
@@ -153,10 +163,10 @@ class TemplateValues:
     # ---- where ----------------------------------------------------------------------------------
 
     def _host(self) -> str:
-        return str(self.broker).partition("://")[2].rpartition(":")[0]
+        return self.brokers[0].partition("://")[2].rpartition(":")[0]
 
     def _port(self) -> int:
-        port = str(self.broker).rpartition(":")[2]
+        port = self.brokers[0].rpartition(":")[2]
         return int(port) if port.isdigit() else 5755
 
     def _uses_keys(self) -> bool:
@@ -165,8 +175,9 @@ class TemplateValues:
         return asked or self._reached_remotely() or self.kind in ("slurm", "kubernetes")
 
     def _reached_remotely(self) -> bool:
-        """Says whether other machines reach the broker."""
-        return str(self.broker).startswith("tcp://") and not is_loopback(self._host())
+        """Says whether other machines reach a broker."""
+        hosts = (one.removeprefix("tcp://").rpartition(":")[0] for one in self.brokers)
+        return any(not host.startswith("ipc:") and not is_loopback(host) for host in hosts)
 
     def _learner_command(self) -> str:
         run = self._run_file()

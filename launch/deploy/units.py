@@ -12,7 +12,12 @@ from pathlib import Path
 from headrace.broker import durable
 from headrace.launch.config import run_file
 from headrace.launch.deploy.cluster import Cluster
-from headrace.launch.deploy.template_values import TemplateValues, headrace_bin, parse_nodes
+from headrace.launch.deploy.template_values import (
+    TemplateValues,
+    broker_unit,
+    headrace_bin,
+    parse_nodes,
+)
 from headrace.launch.process import runtime
 
 _LAUNCH = Path(__file__).parent
@@ -82,6 +87,9 @@ def _systemd(values: TemplateValues) -> dict[str, str]:
     words["hardening"] = fill_template("systemd/hardening.inc", words).rstrip()
     names = sorted(path.name for path in (_LAUNCH / "systemd").iterdir() if path.suffix != ".inc")
     files = {name: fill_template(f"systemd/{name}", words) for name in names}
+    for shard in range(1, len(values.brokers)):
+        own = words | values.words(shard=shard)
+        files[broker_unit(shard)] = fill_template(f"systemd/{broker_unit(0)}", own)
     return files | _run_file(values)
 
 
@@ -89,12 +97,15 @@ def _supervisor(values: TemplateValues) -> dict[str, str]:
     """Fills a file for each machine, and creates the log folders, which supervisord needs at its
     start."""
 
-    def machine(template: str, name: str, number: int = 0) -> str:
-        words = values.words(machine=name, number=number)
+    def machine(template: str, name: str, number: int = 0, shard: int = 0) -> str:
+        words = values.words(machine=name, number=number, shard=shard)
         words["supervisord"] = fill_template("supervisor/supervisord.inc", words).rstrip()
+        words["broker_program"] = fill_template("supervisor/broker.inc", words).rstrip()
         return fill_template(f"supervisor/{template}", words)
 
     files = {"head.conf": machine("head.conf", "head")}
+    for shard in range(1, len(values.brokers)):
+        files[f"broker{shard}.conf"] = machine("broker.conf", f"broker{shard}", shard=shard)
     for number in range(2, values.learners + 1):
         files[f"learner{number}.conf"] = machine("learner.conf", f"learner{number}")
     for number, name in enumerate(values.nodes):

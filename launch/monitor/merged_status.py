@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headrace.broker import league_results
+
 # Each broker tells its own part of these, or of the numbers in them.
 _SUMS: Final = (
     "queued",
@@ -43,6 +45,8 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in _LISTS:
         lines = [line for status in told for line in status.get(name, ())]
         whole[name] = [line for at, line in enumerate(lines) if line not in lines[:at]]
+    if "league" in first:
+        whole["league"] = league_results.together(status.get("league", ()) for status in told)
     if batch := first.get("batch_unrolls"):
         held = sum(whole[name] for name in ("queued", "leased", "running"))
         whole["ahead"] = round(held / batch, 3)

@@ -71,6 +71,12 @@ SITES = {
 }
 
 
+# On a machine each, and three on one.
+BROKERS = f"{ADDRESS},tcp://10.0.0.2:5755"
+TWO = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=2", "--broker", BROKERS)
+THREE = ("--set", "broker.shards=3", "--set", "pacing.batch_unrolls=3", "--broker", ADDRESS)
+
+
 def site_words(kind: str, site: str) -> tuple[str, ...]:
     return (*SITES[site], *(reached(kind) if site != "one-machine" else ()))
 
@@ -87,6 +93,42 @@ def test_systemd_takes_every_unit(site: str, tmp_path: Path, bin_folder: Path) -
     assert len(files) == 9
     done = subprocess.run([analyze, "verify", *files], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.processes
+def test_systemd_takes_a_unit_for_each_broker(tmp_path: Path, bin_folder: Path) -> None:
+    analyze = tool("systemd-analyze", "systemd")
+    where = ("--key-folder", "/etc/headrace/keys")
+    out = render("systemd", tmp_path / "units", *TWO, *where, bin_folder=bin_folder)
+    names = ("headrace-broker.service", "headrace-broker1.service", "headrace-learner.service")
+    done = subprocess.run(
+        [analyze, "verify", *(str(out / name) for name in names)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    first, second, learner = (settings(out / name) for name in names)
+    assert f"--bind {ADDRESS} --set" in first["ExecStart"][0]
+    assert "--bind tcp://10.0.0.2:5755 --shard 1 --set" in second["ExecStart"][0]
+    assert first["ExecStart"][0].endswith("--metrics-port 9100")
+    assert second["ExecStart"][0].endswith("--metrics-port 9141")
+    assert f"--broker {BROKERS} --key" in learner["ExecStart"][0]
+    for peer in ("learner", "node", "actor@", "evaluator"):
+        (after,) = settings(out / f"headrace-{peer}.service")["After"]
+        assert " headrace-broker.service headrace-broker1.service" in after
+
+
+def test_brokers_of_one_machine_have_the_next_ports(tmp_path: Path, bin_folder: Path) -> None:
+    out = render("supervisor", tmp_path, *THREE, bin_folder=bin_folder)
+    said = [
+        re.findall(r"broker --run .*--bind (\S+).*--metrics-port (\d+)", path.read_text())
+        for path in (out / "head.conf", out / "broker1.conf", out / "broker2.conf")
+    ]
+    assert said == [
+        [("tcp://10.0.0.1:5755", "9100")],
+        [("tcp://10.0.0.1:5757", "9141")],
+        [("tcp://10.0.0.1:5759", "9142")],
+    ]
+    every = ",".join(address for ((address, _),) in said)
+    assert f"--broker {every} " in (out / "node1.conf").read_text()
 
 
 @pytest.mark.processes
@@ -274,6 +316,12 @@ def test_a_slurm_jobs_ports_are_its_own(tmp_path: Path, bin_folder: Path) -> Non
         (["--learners", "0"], "--learners 0"),
         (["--broker", "10.0.0.1"], "10.0.0.1"),
         (["--broker", "ipc:///tmp/b", "--nodes", "2"], "is for one machine"),
+        ([*TWO[:4], "--broker", f"{BROKERS},tcp://10.0.0.3:5755"], "--broker has 3 addresses, and"),
+        ([*TWO[:4], "--broker", f"{ADDRESS},{ADDRESS}"], "stands twice"),
+        ([*TWO[:4], "--broker", f"{ADDRESS},10.0.0.2"], "10.0.0.2"),
+        ([*TWO[:4], "--broker", "10.0.0.2"], "10.0.0.2"),
+        (["--broker", BROKERS], "--broker has 2 addresses, and broker.shards is 1"),
+        ([*THREE[:4], "--broker", "tcp://10.0.0.1:9138"], "needs this port and the next"),
         (["--key-folder", "my keys"], "choose a folder without them"),
         (["--out", "/proc/nowhere"], "cannot be written"),
         (["--image", "headrace:1"], "--image is for headrace units kubernetes"),
@@ -288,6 +336,12 @@ def test_wrong_input_is_one_line_and_status_2(
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert line in said.err
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
+def test_some_kinds_start_one_broker(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["units", kind, "--run", "cartpole", *TWO[:4]]) == 2
+    assert f"the files for {kind} start one broker" in capsys.readouterr().err
 
 
 def test_without_a_folder_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

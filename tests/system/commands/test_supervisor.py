@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker.journal import audit
 from tests import ports
 from tests.needs import missing
 from tests.system.conftest import RUN, Place, Process, until
@@ -192,6 +193,27 @@ def test_a_killed_supervisor_takes_broker_and_both_ranks_along(rack: Rack) -> No
     family = rack.children(supervisor.pid)
     supervisor.kill()
     rack.are_gone(family, "broker, learner and evaluator are gone")
+
+
+def test_a_second_broker_has_a_supervisor_of_its_own(rack: Rack) -> None:
+    rack.address += f",tcp://127.0.0.1:{ports.free(2)}"
+    run = (rack.folder / "small.toml").read_text().replace("unrolls = 2", "unrolls = 4")
+    rack.place.toml("small.toml", run.replace("[broker]\n", "[broker]\nshards = 2\n"))
+    rack.walk()
+    rack.ports()
+    for machine in ("head", "broker1", "node1", "node2"):
+        rack.line(f"supervisord -c rack/{machine}.conf")
+    rack.runs("broker1", "broker")
+    ledger = rack.folder / "rack/runs/cartpole/ledger"
+    until(lambda: len(list(ledger.glob("broker-*"))) == 2, "two brokers", timeout_s=LONG_S)
+    rack.trains()
+    os.kill(rack.pid("broker1", "broker"), signal.SIGKILL)
+    rack.runs("broker1", "broker", times=2)
+    rack.trains()
+    for name, machine in (("node", "node1"), ("node", "node2"), ("learner", "head")):
+        rack.line(f"supervisorctl -c rack/{machine}.conf stop {name}")
+    account = audit.read(ledger)
+    assert (account.untrue, account.contradictions, account.unfounded) == (0, 0, 0)
 
 
 def test_prometheus_reads_the_guides_configuration(rack: Rack) -> None:
