@@ -157,6 +157,9 @@ def _tiles(summary: Mapping[str, Any]) -> str:
         "CPU seconds": f"{summary['cpu_s']:,.0f}",
         "not accounted for": str(summary["unaccounted"]),
     }
+    if costs := summary.get("costs"):
+        each = (f"{1e6 * costs[part]:.3g}" for part in ("sampler_s", "learner_s", "broker_s"))
+        shown["us of a core a step: samplers / learner / broker"] = " / ".join(each)
     tiles = (f'<div class="tile"><b>{value}</b>{name}</div>' for name, value in shown.items())
     return f'<div class="tiles">{"".join(tiles)}</div>'
 

@@ -24,6 +24,7 @@ SUMMARY: dict[str, Any] = {
     "lag": {"mean": 1.5, "p95": 2.0, "max": 3.0},
     "peak_rss_mb": 351.0,
     "cpu_s": 20.5,
+    "costs": {"sampler_s": 1.151e-5, "learner_s": 3e-4, "broker_s": 2.12e-6, "busy": 0.9},
     "unaccounted": 0,
     "league": [
         {
@@ -149,6 +150,7 @@ def test_a_page_that_needs_nothing_beside_it(folder: Path) -> None:
     assert "<won>.mean" in shown.text and "far" in shown.text  # which only evaluations tell
     assert "Episodes steps an episode" in shown.text and "<won>.mean" in shown.text
     assert "0.5625 <won>" in shown.text
+    assert "11.5 / 300 / 2.12 us of a core a step" in shown.text
     assert (folder / "report" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
