@@ -49,7 +49,15 @@ from headrace.broker.protocol.sampler_messages import (
     Returned,
     Unroll,
 )
-from headrace.broker.protocol.weight_messages import Acting, Announce, Chunk, Delta, Get, GetDelta
+from headrace.broker.protocol.weight_messages import (
+    Acting,
+    Announce,
+    Chunk,
+    Delta,
+    Get,
+    GetDelta,
+    Past,
+)
 
 __all__ = [
     "MAX_BUFFERS",
@@ -75,6 +83,7 @@ __all__ = [
     "Nack",
     "Open",
     "Outcome",
+    "Past",
     "Piece",
     "Ping",
     "Pong",
@@ -217,6 +226,7 @@ TYPES: Final[tuple[type[Message], ...]] = (
     Bundle,
     GetDelta,
     Delta,
+    Past,
 )
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)

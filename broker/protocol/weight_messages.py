@@ -13,7 +13,6 @@ class Announce(Message, frozen=True):
     size: Count
     chunk: Count
     hashes: bytes  # 8 bytes a chunk, xxh3-64
-    past: bool = False  # not the newest: one of those before it that a league may meet
 
 
 class Get(Message, frozen=True):
@@ -37,6 +36,10 @@ class Acting(Message, frozen=True):
 
     version: Version
     digest: str
+
+
+class Past(Announce, frozen=True):
+    """Announces weights from before the newest, which a league may meet: broker -> sampler."""
 
 
 class GetDelta(Get, frozen=True):

@@ -80,7 +80,7 @@ class WeightMessages:
     def tell_past(self, peer: Peer) -> None:
         """Tells a newcomer which versions of before there are."""
         for blob in self._kept.past.kept.values() if peer.protocol >= _PAST_SINCE else ():
-            told = msgspec.structs.replace(blob.announce, past=True)
+            told = messages.Past(*msgspec.structs.astuple(blob.announce))
             self.replies.send(peer.route, told)
 
     def ask_again(self, peer: Peer) -> None:

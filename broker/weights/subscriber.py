@@ -16,6 +16,7 @@ from headrace.broker.protocol.messages import (
     Get,
     Malformed,
     Message,
+    Past,
     Welcome,
     encode,
 )
@@ -94,7 +95,7 @@ class Subscriber:
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:
         """Handles announcements and chunks, and ignores all else."""
         match message:
-            case Announce(past=True):
+            case Past():
                 self._ask(self._past_fetch.on_announce(message))
             case Announce() if not self._wanted or self._past_fetch.busy:
                 self._noted = newest([message, *filter(None, [self._noted])])

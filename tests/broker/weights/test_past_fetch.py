@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from headrace.broker.protocol.messages import Announce, Get, Payload, decode
+from headrace.broker.protocol.messages import Announce, Get, Past, Payload, decode
 from headrace.broker.transport.link import Link
 from headrace.broker.weights import blobs, kept_versions
 from headrace.broker.weights.blobs import Blob
@@ -46,7 +46,8 @@ class Line:
 
     def tell(self, *announces: Announce, past: bool = False) -> None:
         for announce in announces:
-            self.subscriber.handle(msgspec.structs.replace(announce, past=past), ())
+            told = Past(*msgspec.structs.astuple(announce)) if past else announce
+            self.subscriber.handle(told, ())
 
     def answer(self, kept: KeptVersions) -> list[int]:
         """Answers all that is asked for; returns the versions, in order."""
