@@ -84,23 +84,23 @@ class League:
 
     def took(self, blob: Blob) -> None:
         """Keeps these weights, if it is time to."""
-        if self.earlier:
-            versions = ", ".join(str(one.announce.version) for one in self.earlier)
-            log.info("the league begins with versions %s", versions)
-        while self.earlier:
-            self._keep(self.earlier.pop(0))
+        begun = [str(one.announce.version) for one in self.earlier if self._keep(one)]
+        self.earlier.clear()
+        if begun:
+            log.info("the league begins with versions %s", ", ".join(begun))
         self._keep(blob)
 
-    def _keep(self, blob: Blob) -> None:
+    def _keep(self, blob: Blob) -> bool:
         version = blob.announce.version
         if not self._snapshots.due(version):
-            return
+            return False
         member = _Member(self._snapshot(blob), self._next, version=version)
         self._next += 1
         self._members[member.number] = member
         self._snapshots.add(version, member)
         playing = {member.number for member in self._pool()} | set(self._who.tolist())
         self._members = {n: one for n, one in self._members.items() if n in playing}
+        return True
 
     def act(
         self,

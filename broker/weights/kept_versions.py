@@ -40,15 +40,13 @@ class KeptVersions:
             self.past.add(version, blob)
         most = max(_KEPT_BASES_BYTES if bases else _KEPT_BYTES, _KEPT_FETCHED * size)
         self._blobs.pop(version, None)
-        others = sorted(self._blobs, key=lambda other: other in needed)
         self._blobs[version] = blob
-        for other in others:
+        free = {v: one.announce.size for v, one in self._blobs.items() if v not in self.past.kept}
+        for other in sorted((v for v in free if v != version), key=lambda v: v in needed):
             room = most if other in needed else max(_KEPT_BYTES, size)
-            free = self._blobs.keys() - self.past.kept.keys()
-            if sum(self._blobs[v].announce.size for v in free) <= room and len(free) <= _KEPT:
+            if sum(free.values()) <= room and len(free) <= _KEPT:
                 return
-            if other in free:
-                del self._blobs[other]
+            del self._blobs[other], free[other]
 
     def chunks(self, get: Get) -> Sequence[tuple[Chunk, Buffer]]:
         """Returns the chunks that answer a Get; to a GetDelta what changed in them."""

@@ -7,7 +7,7 @@ from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.fetch import WeightFetch
 
 _MOST = 64  # a league keeps no more
-_GIVES_UP = 20  # beats without a chunk: its sender may have forgotten them meanwhile
+_GIVES_UP = 20  # beats without a chunk that fits: its sender may have forgotten them meanwhile
 
 
 class PastFetch:
@@ -17,11 +17,15 @@ class PastFetch:
         self._fetch = WeightFetch()
         self._waiting: deque[Announce] = deque()  # the first of them is on its way
         self._known: set[int] = set()  # versions that it was told of
-        self._idle = 0  # beats since a chunk came
+        self._idle = 0  # beats since a chunk came that fits
 
     @property
     def busy(self) -> bool:
         return bool(self._waiting)
+
+    def wants(self, chunk: Chunk) -> bool:
+        """Tells whether the chunk is of the version that is on its way."""
+        return bool(self._waiting) and chunk.version == self._waiting[0].version
 
     def on_announce(self, announce: Announce) -> list[Get]:
         if announce.version in self._known or len(self._known) >= _MOST:
@@ -32,8 +36,10 @@ class PastFetch:
 
     def on_chunk(self, chunk: Chunk, body: Buffer) -> tuple[Blob | None, list[Get]]:
         """Returns the whole version when this was its last chunk, and what to ask for now."""
-        self._idle = 0
+        refused = self._fetch.refused
         blob, more = self._fetch.on_chunk(chunk, body)
+        if self._fetch.refused == refused:
+            self._idle = 0
         if blob is None:
             return None, more
         self._waiting.popleft()

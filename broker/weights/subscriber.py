@@ -83,6 +83,7 @@ class Subscriber:
         self._fetch.reconnected()
         if welcome.broker_inc != self._broker:
             self._broker = welcome.broker_inc
+            self._past_fetch = PastFetch()
             self.starts_from(welcome.version)
 
     def starts_from(self, version: int) -> None:
@@ -102,7 +103,7 @@ class Subscriber:
             case Announce():
                 if not self._waits_for_shelf(message):
                     self._begin(message)
-            case Chunk() if buffers and self._past_fetch.busy:
+            case Chunk() if buffers and self._past_fetch.wants(message):
                 blob, more = self._past_fetch.on_chunk(message, buffers[0])
                 self._ask(more)
                 self.past += [blob] if blob is not None else []

@@ -4,7 +4,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.broker.release import release
@@ -69,7 +69,7 @@ class TemplateValues:
     keys: Path | None  # the folder on those machines; None = the kind's, or the run's
     bin: Path  # of headrace and python on those machines
     cluster: Cluster  # for Kubernetes
-    brokers: Sequence[str] = ()  # by shard; set from `broker`
+    brokers: Sequence[str] = field(init=False)  # the addresses of all, by shard
 
     def __post_init__(self) -> None:
         self.brokers = broker_addresses(
@@ -162,8 +162,8 @@ class TemplateValues:
 
     # ---- where ----------------------------------------------------------------------------------
 
-    def _host(self) -> str:
-        return self.brokers[0].partition("://")[2].rpartition(":")[0]
+    def _host(self, shard: int = 0) -> str:
+        return self.brokers[shard].partition("://")[2].rpartition(":")[0]
 
     def _port(self) -> int:
         port = self.brokers[0].rpartition(":")[2]
@@ -176,8 +176,10 @@ class TemplateValues:
 
     def _reached_remotely(self) -> bool:
         """Says whether other machines reach a broker."""
-        hosts = (one.removeprefix("tcp://").rpartition(":")[0] for one in self.brokers)
-        return any(not host.startswith("ipc:") and not is_loopback(host) for host in hosts)
+        return any(
+            address.startswith("tcp://") and not is_loopback(self._host(shard))
+            for shard, address in enumerate(self.brokers)
+        )
 
     def _learner_command(self) -> str:
         run = self._run_file()

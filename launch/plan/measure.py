@@ -30,7 +30,6 @@ def measure(
     run: str, sets: Sequence[str], *, seconds: float, asked: runtime.StopRequested
 ) -> Costs:
     """Returns the costs on this machine; ConfigError where the run trains nothing."""
-    run_file.load(run, sets)
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
         ends = (*training.ENDLESS, "log.sinks=[]")
         one = Training(run, (*sets, *ends), Path(folder) / "run", evaluate=False)

@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from headrace.broker.protocol.messages import Announce, Get, Past, Payload, decode
+from headrace.broker.protocol.messages import Announce, Get, Past, Payload, Welcome, decode
 from headrace.broker.transport.link import Link
 from headrace.broker.weights import blobs, kept_versions
 from headrace.broker.weights.blobs import Blob
@@ -55,6 +55,10 @@ class Line:
         while self.asked:
             get = self.asked.pop(0)
             versions.append(get.version)
+            newer = kept.newer_instead(get)  # as a broker answers
+            if newer is not None:
+                self.tell(newer)
+                get = Get(newer.version, get.lo, get.hi)
             for chunk, part in kept.chunks(get):
                 self.subscriber.handle(chunk, [part])
         return versions
@@ -119,12 +123,50 @@ def test_what_is_gone_holds_nobody_up() -> None:
     kept, line = holder(0, 10), Line()
     line.tell(blob(5).announce, kept.past.kept[0].announce, past=True)
     line.tell(blob(10).announce)
-    for _ in range(40):
+    for _ in range(21):
         line.subscriber.beat()
         line.answer(kept)
     newest = line.subscriber.take()
     assert newest is not None and newest.announce.version == 10
     assert line.subscriber.past == []
+
+
+def test_another_content_of_the_same_version_holds_nobody_up() -> None:
+    """The learner went back, and the broker has the version anew."""
+    kept, line = holder(0, 10), Line()
+    other = Blob.of(10, "layout", bytes(64 * 5))
+    line.tell(other.announce, past=True)
+    line.tell(blob(10).announce)
+    for _ in range(25):
+        line.subscriber.beat()
+        line.answer(kept)
+    newest = line.subscriber.take()
+    assert newest is not None and newest.announce.digest == blob(10).announce.digest
+    assert line.subscriber.past == []
+
+
+def test_of_another_broker_nothing_of_the_old_one_is_waited_for() -> None:
+    kept, line = holder(0, 10), Line()
+    line.subscriber.run = {}
+    line.tell(blob(5).announce, past=True)
+    line.asked.clear()
+    line.subscriber.on_welcome(Welcome(7, "run", 1.0, 10.0, "", 10), ())
+    line.tell(kept.past.kept[0].announce, past=True)
+    line.tell(blob(11).announce)
+    kept.add(blob(11))
+    assert line.answer(kept) == [0, 11]
+
+
+def test_weights_that_were_on_their_way_come_beside_the_past() -> None:
+    kept, line = holder(0, 10), Line()
+    line.tell(blob(10).announce)
+    (get,), line.asked = line.asked, []
+    line.tell(kept.past.kept[0].announce, past=True)  # after a second HELLO
+    for chunk, part in kept.chunks(get):
+        line.subscriber.handle(chunk, [part])
+    newest = line.subscriber.take()
+    assert newest is not None and newest.announce.version == 10
+    assert line.answer(kept) == [0] and len(line.subscriber.past) == 1
 
 
 def test_there_is_a_bound() -> None:

@@ -1,4 +1,4 @@
-"""What a step costs each part of a run, from looks written by hand."""
+"""Checks what a step costs each part of a run, from looks written by hand."""
 
 import pytest
 

@@ -145,7 +145,7 @@ def test_games_at_several_brokers_are_counted_together(place: Place) -> None:
 
 
 def test_a_newcomer_meets_what_the_policy_was_before_it_came(place: Place) -> None:
-    """It knows no folder of the run, as on another machine."""
+    """Starts a sampler that knows no folder of the run, as on another machine."""
     place.run = place.toml("nim.toml", NIM.replace("steps = 40000", "steps = 100_000_000"))
     broker, learner = place.broker(), place.learner()
     own = ("--allow", "headrace.actors")
