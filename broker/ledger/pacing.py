@@ -155,7 +155,7 @@ class Credit:
                 break
             if not self._out(stream):
                 stream.since = self.now
-            stream.late = stream.late or self._is_behind(stream)
+            stream.late = stream.late or (self._is_behind(stream) and not stream.balanced)
             stream.floor_version = max(stream.floor_version, needed)
             if stream.unbacked:  # it says that it has one already
                 stream.unbacked -= 1

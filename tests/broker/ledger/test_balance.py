@@ -20,6 +20,7 @@ class Play:
         self.busy = [0] * len(speeds)
         self.hung: set[int] = set()  # it beats and does not go on
         self.gone: set[int] = set()  # it does not even beat
+        self.behind: dict[int, int] = {}  # versions that its weights are older than the newest
         self.tags: list[int] = []
         learn(self.one, want=10**9)
 
@@ -52,7 +53,7 @@ class Play:
                 self.one.returned(inc, [(stream, number, started)])
 
     def play(self, n: int, sampler: Sampler) -> None:
-        version = self.one.state.credit.version
+        version = max(0, self.one.state.credit.version - self.behind.get(n, 0))
         self.one.heard(sampler.inc, self.now)
         self.one.acts_with(sampler.inc, version)
         if n in self.hung:
@@ -79,6 +80,27 @@ def test_every_stream_supplies_alike() -> None:
     assert max(free.counts) > 3 * min(free.counts)
     assert max(play.counts) - min(play.counts) <= 4
     assert min(play.counts) > 0.8 * 3000 / 31  # the slow ones set the pace, and never wait
+
+
+def test_whose_weights_come_late_supplies_alike() -> None:
+    """Credit meets weights that are too old, which are on their way: it is still waited for."""
+    play = Play([3] * 8 + [1] * 8, balanced=True)
+    play.behind = dict.fromkeys(range(8), 3)
+    play.run(3000)
+    assert min(play.counts) > 500
+    assert max(play.counts) - min(play.counts) <= 4
+
+
+def test_whose_weights_never_come_holds_up_the_others_until_its_credit_is_asked_for() -> None:
+    play = Play([1] * 16, balanced=True)
+    play.run(200)
+    play.behind, play.hung = {0: 10**9}, {0}
+    before = play.counts
+    play.run(round(6 * LEASE / play.turn_s))
+    during = play.counts
+    play.run(500)
+    assert play.counts[0] == before[0]
+    assert all(after - then > 100 for after, then in zip(play.counts[1:], during[1:], strict=True))
 
 
 def test_a_run_begins_at_the_pace_of_the_slowest() -> None:
