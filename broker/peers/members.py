@@ -2,6 +2,7 @@
 
     sampler --unroll, answers-->  a bundle, at once              --> broker
             --HELLO----------->   the same; kept while there is no broker
+            --these weights---->  one message for all who said it -->
             --beat------------>   a bundle, with the relay's beat -->
                                   its figures: summed, in the relay's beat
 
@@ -9,24 +10,27 @@ The relay may end at any moment: whatever matters stays with its sampler until i
 """
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
 
-from headrace.broker.protocol.bundles import Member, bytes_of, kind_of
+from headrace.broker.protocol.bundles import Member, bytes_of, kind_of, pack
 from headrace.broker.protocol.messages import (
+    Acting,
     Announce,
     Bye,
     Hello,
+    MembersActing,
     Payload,
     Ping,
     Welcome,
     WireError,
     decode,
     encode,
+    parts,
 )
 from headrace.broker.sampler_figures import SamplerTotals
 
@@ -61,6 +65,8 @@ class Members:
         self._routes: dict[int, bytes] = {}  # by number
         self._last = 0  # number given last
         self._waiting: list[Member] = []  # in order, for the next bundle
+        # Their Acting that was not passed on yet, unread, by number.
+        self._acting: dict[int, tuple[bytes, ...]] = {}
         self._totals = SamplerTotals()
         self._began = time.monotonic()
 
@@ -77,6 +83,9 @@ class Members:
         elif kind is Bye:  # it said its last beat before
             sampler.beats.clear()
             sampler.inc, sampler.figures = 0, {}
+        elif kind is Acting and connected:
+            self._acting[sampler.number] = tuple(bytes(bytes_of(frame)) for frame in frames)
+            return ()
         if connected:
             self._waiting.append((sampler.number, frames))
         return ()
@@ -92,10 +101,25 @@ class Members:
                 self._waiting.append((sampler.number, sampler.hello))
                 sampler.hello = ()
 
-    def take(self) -> Sequence[Member]:
-        """Returns what waits for the broker."""
+    def take(self) -> list[list[Payload]]:
+        """Returns the messages to the broker for what waits."""
+        acting, self._acting = self._acting, {}
         waiting, self._waiting = self._waiting, []
-        return waiting
+        same: defaultdict[tuple[bytes, ...], list[int]] = defaultdict(list)
+        for number, frames in acting.items():
+            same[frames].append(number)
+        messages = []
+        for frames, numbers in same.items():
+            try:
+                said, _ = decode(frames)
+            except WireError:  # the broker says what is wrong
+                waiting += [(number, frames) for number in numbers]
+                continue
+            assert isinstance(said, Acting)
+            messages += [
+                encode(MembersActing(said.version, said.digest, some)) for some in parts(numbers)
+            ]
+        return [*messages, *pack(waiting)]
 
     def beat(self, since: float) -> tuple[dict[str, float], Sequence[Member]]:
         """Returns the figures of all samplers together, and their beats since the last time. Who

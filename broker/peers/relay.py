@@ -85,7 +85,7 @@ class RelayEnd:
                     connected = self.link.welcome is not None
                     said = self.members.said(frames[0].bytes, frames[1:], connected=connected)
                     self._answer(said)
-                for bundle in bundles.pack(self.members.take()):
+                for bundle in self.members.take():
                     while not self.link.send(bundle) and self.link.welcome:  # noqa: ASYNC110
                         await asyncio.sleep(_ROOM_S)
 
@@ -118,7 +118,7 @@ class RelayEnd:
     def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         self.weights.on_welcome(welcome, body)
         self.members.connected()
-        for bundle in bundles.pack(self.members.take()):
+        for bundle in self.members.take():
             self.link.send(bundle)
 
     def handle(self, message: Message, buffers: Sequence[Buffer]) -> None:

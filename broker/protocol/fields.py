@@ -40,6 +40,7 @@ Inc: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Rank: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 # (stream, first seq, seq after the last): half-open, as Python counts.
 Range: TypeAlias = tuple[int, int, int]
+Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_ENTRIES)]
 Ranges: TypeAlias = Annotated[tuple[Range, ...], Meta(max_length=MAX_ENTRIES)]
 # Of an unroll.
 Column: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]

@@ -56,6 +56,7 @@ from headrace.broker.protocol.weight_messages import (
     Delta,
     Get,
     GetDelta,
+    MembersActing,
     Past,
 )
 
@@ -79,6 +80,7 @@ __all__ = [
     "LearnerPong",
     "Limit",
     "Mark",
+    "MembersActing",
     "Message",
     "Nack",
     "Open",
@@ -227,6 +229,7 @@ TYPES: Final[tuple[type[Message], ...]] = (
     GetDelta,
     Delta,
     Past,
+    MembersActing,
 )
 _TAG: Final = {kind: tag for tag, kind in enumerate(TYPES)}
 _DECODERS: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in TYPES)

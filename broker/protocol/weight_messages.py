@@ -1,7 +1,7 @@
 """Messages about weights: what there is, what is asked for, and its chunks."""
 
 from headrace.broker.protocol.bulk_messages import Message
-from headrace.broker.protocol.fields import Count, Version
+from headrace.broker.protocol.fields import Count, Counts, Version
 
 
 class Announce(Message, frozen=True):
@@ -52,3 +52,9 @@ class Delta(Chunk, frozen=True):
     """Carries what changed in one chunk since version `base`; buffer 0 is that, packed."""
 
     base: Version
+
+
+class MembersActing(Acting, frozen=True):
+    """Confirms weights for samplers of a node, by its numbers for them: node -> broker."""
+
+    members: Counts

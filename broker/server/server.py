@@ -109,6 +109,7 @@ class Server:
             messages.Watch: (anyone, own.watch),
             messages.Trouble: (anyone - {"watcher"}, own.trouble),
             Bundle: ({"node"}, self._take_bundle),
+            messages.MembersActing: ({"node"}, self._members_act),
         }
 
     async def run(self) -> None:
@@ -182,6 +183,15 @@ class Server:
                 self._read(MemberRoute(node.route, member), frames, frames, size, node)
         except messages.Malformed:
             self.counters.dropped["malformed"] += 1
+
+    def _members_act(self, node: Peer, message: messages.MembersActing, _: object) -> None:
+        """Notes what samplers behind a node act with; who is not known is told at its beat."""
+        assert isinstance(node.route, bytes), "a node is behind no other"
+        self.limits.charge(node.budget, messages=len(message.members) // 8)
+        for member in message.members:
+            peer = self.roster.get(MemberRoute(node.route, member))
+            if peer is not None and self.joining.heard(peer, node.heard_at):
+                self.weights.acting(peer, message, ())
 
     def _read(
         self,

@@ -36,7 +36,7 @@ def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[
     )
     ours, bare = [], []
     for pair in range(pairs):
-        bare.append(_bare(size, seconds))
+        bare.append(forward_bare(size, seconds))
         ours.append(flow.measure(size=size, seconds=seconds).per_s)
         output.parameters(
             pair=pair,
@@ -55,7 +55,7 @@ def bench(*, size: int = 262_144, seconds: float = 3.0, pairs: int = 5) -> dict[
     return figures
 
 
-def _bare(size: int, seconds: float) -> float:
+def forward_bare(size: int, seconds: float) -> float:
     """Returns messages a second through three processes; this one receives."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         address = f"ipc://{folder}/b"

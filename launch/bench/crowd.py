@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.broker.weights.blobs import MAX_BYTES
-from headrace.launch.bench import output
+from headrace.launch.bench import broker, output
 from headrace.launch.bench.simulated.cluster import ProcessLoad, SimulatedCluster
 from headrace.launch.bench.simulated.latency import Latencies
 from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
@@ -21,20 +21,21 @@ from headrace.launch.config import run_file
 _MAX_LAG = 2
 
 
-def size_of(words: Sequence[str]) -> tuple[int, int, int, int, int]:
-    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS [WEIGHTS [GROUPS]]]]]`."""
+def size_of(words: Sequence[str]) -> tuple[int, int, int, int, int, int]:
+    """Parses `headrace bench crowd [SAMPLERS [NODES [BROKERS [WEIGHTS [GROUPS [BATCH]]]]]]`."""
     numbers = [int(word) for word in words if word.isdecimal()]
-    given = (*numbers, *(1000, 0, 1, 4096, 1)[len(numbers) :])
-    samplers, nodes, brokers, weights, groups, *more = given
+    given = (*numbers, *(1000, 0, 1, 4096, 1, 0)[len(numbers) :])
+    samplers, nodes, brokers, weights, groups, batch, *more = given
     known = not more and len(numbers) == len(words) and 1 <= brokers <= 8 and 1 <= groups <= 64
     if not known or not 10 <= samplers <= 20_000 or nodes > samplers or weights > MAX_BYTES:
         raise run_file.ConfigError(
             f"headrace bench crowd {' '.join(words)}: say how many samplers, 10 to 20000, behind"
             " how many nodes they are (0: each speaks for itself), with how many brokers, 1 to 8,"
-            f" of how many bytes their weights are, up to {MAX_BYTES}, and how many groups of"
-            " environments each has, 1 to 64"
+            f" of how many bytes their weights are, up to {MAX_BYTES}, how many groups of"
+            " environments each has, 1 to 64, and how many unrolls make a step (0: one of each"
+            " group)"
         )
-    return samplers, nodes, brokers, weights, groups
+    return samplers, nodes, brokers, weights, groups, batch
 
 
 def bench(
@@ -43,11 +44,14 @@ def bench(
     brokers: int = 1,
     weights: int = 4096,
     groups: int = 1,
+    batch: int = 0,
     *,
-    processes: int = 10,
     size: int = 1024,
     seconds: float = 30.0,
 ) -> dict[str, Any]:
+    # Those of nodes are few connections, and more processes would only take turns.
+    processes = min(2, nodes) or 10
+    batch = batch or samplers * groups  # one unroll of each group, which is when weights go out
     output.parameters(
         samplers=samplers,
         nodes=nodes,
@@ -55,7 +59,7 @@ def bench(
         processes=processes,
         bytes=size,
         groups=groups,
-        batch=samplers * groups,
+        batch=batch,
         max_lag=_MAX_LAG,
         weights_bytes=weights,
         seconds=seconds,
@@ -65,11 +69,14 @@ def bench(
         nodes=nodes,
         brokers=brokers,
         groups=groups,
+        batch=batch,
         processes=processes,
         size=size,
         seconds=seconds,
         weights=weights,
     )
+    figures["batch"] = batch
+    figures["bare_per_s"] = round(broker.forward_bare(size, min(3.0, seconds)))
     output.result("crowd", figures)
     return figures
 
@@ -80,13 +87,13 @@ def measure(
     nodes: int = 0,
     brokers: int = 1,
     groups: int = 1,
+    batch: int = 0,
     processes: int,
     size: int,
     seconds: float,
     weights: int,
 ) -> dict[str, Any]:
-    # One unroll of each group per step, and weights go out to all samplers once per step.
-    pacing = {"batch_unrolls": samplers * groups, "max_lag": _MAX_LAG}
+    pacing = {"batch_unrolls": batch or samplers * groups, "max_lag": _MAX_LAG}
     with SimulatedCluster(pacing=pacing, broker={"shards": brokers}) as cluster:
         served = [
             cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0", shard=shard)
@@ -99,6 +106,7 @@ def measure(
                 _samplers(
                     cluster,
                     n,
+                    every_s=min(2.0, seconds / 10),
                     bytes=size,
                     count=samplers // processes + (n < samplers % processes),
                     nodes=nodes // processes + (n < nodes % processes),
@@ -172,7 +180,6 @@ def _samplers(cluster: SimulatedCluster, number: int, **given: Any) -> SamplersS
         gate=str(cluster.folder / "gate"),
         ledger=cluster.ledger,
         drain_s=10.0,
-        every_s=0.5,
         **given,
     )
 

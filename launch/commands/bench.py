@@ -42,8 +42,8 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="NAME",
         help=f"sampler, plan: {shared.RUNS}; learn: which gates, default: every one; learner: which"
-        " networks, default: every one; crowd: how many, nodes, brokers, bytes of weights, groups;"
-        " lag: a run, how many seeds, and lags",
+        " networks, default: every one; crowd: how many, nodes, brokers, bytes of weights, groups,"
+        " unrolls of a step; lag: a run, how many seeds, and lags",
     )
     told = "learn: so many runs of each gate, seeds 1 to N; default: the gate's own seeds"
     bench.add_argument("--runs", type=shared.count, default=0, metavar="N", help=told)

@@ -59,6 +59,7 @@ class Options:
 def serve(run: run_file.Run, options: Options) -> int:
     """Serves until SIGTERM; returns the exit status."""
     run = descriptors.for_broker(run)
+    runtime.collect_rarely()
     return runtime.run_async(lambda: _serve(run, options))
 
 

@@ -55,6 +55,7 @@ def relay(options: PeerOptions, *, shelf: Path, sender: ReportSender, port: int)
                     shutil.rmtree(shelf.parent, ignore_errors=True)
         return status
 
+    runtime.collect_rarely()
     return runtime.run_async(main)
 
 

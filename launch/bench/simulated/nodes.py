@@ -6,6 +6,7 @@ So the thousands of sockets inside a node, which other machines would serve, do 
 """
 
 import asyncio
+import heapq
 import os
 import time
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ from headrace.broker.peers.members import Answers
 from headrace.broker.peers.relay import RelayEnd
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol import bundles
-from headrace.broker.protocol.messages import Buffer, Chunk, Message, Payload
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Message, Payload
 from headrace.broker.transport import several
+from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.weight_shelf import WeightShelf
 from headrace.launch.bench.simulated import processes
 from headrace.launch.process import runtime
@@ -56,6 +58,7 @@ class SimulatedNode(RelayEnd):
             context=context,
             key=processes.key(spec.key, "actor"),
         )
+        self._laid_down: Blob | None = None  # the newest weights on its shelf
         self.arrived = 0  # bytes of weights, those of chunks that came again too
         self._samplers: dict[bytes, SamplerEnd] = {}  # by route
         self._said = asyncio.Event()  # something waits for the broker
@@ -71,16 +74,27 @@ class SimulatedNode(RelayEnd):
             self.arrived += sum(map(len, buffers))
         super().handle(message, buffers)
 
+    def _lay_down(self) -> None:
+        self._laid_down = self.weights.blob or self._laid_down
+        super()._lay_down()
+
     def hears(self, route: bytes, frames: Sequence[Payload]) -> None:
         connected = self.link.welcome is not None
         self._answer(self.members.said(route, frames, connected=connected))
         self._said.set()
 
     def _answer(self, answers: Answers) -> None:
-        loop = asyncio.get_running_loop()
+        if answers:
+            asyncio.get_running_loop().call_soon(self._tell, answers)
+
+    def _tell(self, answers: Answers) -> None:
         for route, frames in answers:
-            said = [bundles.bytes_of(frame) for frame in frames]
-            loop.call_soon(self._samplers[route].link._dispatch, said)
+            sampler = self._samplers[route]
+            if bundles.kind_of(frames) is Announce:  # taken without looking at shared memory
+                sampler.weights.blob = self._laid_down
+                sampler.news.set()
+            else:
+                sampler.link._dispatch([bundles.bytes_of(frame) for frame in frames])
 
     async def _pass_on_loop(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -88,15 +102,16 @@ class SimulatedNode(RelayEnd):
             while True:
                 await self._said.wait()
                 self._said.clear()
-                for bundle in bundles.pack(self.members.take()):
+                for bundle in self.members.take():
                     self.link.send(bundle)
 
     async def _beat_loop(self) -> None:
         """Says HELLO for each sampler until it is welcome, then beats for it."""
-        due = dict.fromkeys(self._samplers.values(), 0.0)
+        due = [(0.0, at, one) for at, one in enumerate(self._samplers.values())]
         while True:
             now = time.monotonic()
-            for sampler in [one for one, when in due.items() if when <= now]:
+            while due and due[0][0] <= now:
+                _, at, sampler = due[0]
                 line: Any = sampler.link._mail
-                due[sampler] = now + sampler.link._beat(line, 0.0)
+                heapq.heapreplace(due, (now + sampler.link._beat(line, 0.0), at, sampler))
             await asyncio.sleep(_LOOK_EVERY_S)

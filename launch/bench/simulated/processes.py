@@ -6,7 +6,6 @@ start nothing more and wait until all is acknowledged, a learner sends BYE.
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -17,7 +16,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from headrace.broker import durable
 from headrace.broker.journal.journal import Journal
 from headrace.broker.security.keys import Key
 from headrace.launch.config import keyring
@@ -75,7 +73,7 @@ def arguments(role: Role) -> list[str]:
 def read(report: Path) -> dict[str, Any] | None:
     """Reads a process's latest report; None = there is none yet."""
     try:
-        found: dict[str, Any] = json.loads(report.read_text())
+        found: dict[str, Any] = msgspec.json.decode(report.read_bytes())
     except FileNotFoundError:
         return None
     return found
@@ -87,6 +85,7 @@ def read(report: Path) -> dict[str, Any] | None:
 def run(role: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Runs the process; logs one line if the broker refuses it."""
     runtime.die_with_parent()
+    runtime.collect_rarely()
     logs.start(role, quiet=True)
     return logs.one_line_errors()(runtime.run_async)(main)
 
@@ -115,5 +114,7 @@ async def sleep(stop: asyncio.Event, seconds: float) -> None:
 
 def write(report: str, **figures: Any) -> None:
     """Writes the report atomically, because another process may be reading it."""
-    words = json.dumps({"at": time.monotonic(), "cpu_s": time.process_time(), **figures})
-    durable.write(Path(report), words)
+    words = msgspec.json.encode({"at": time.monotonic(), "cpu_s": time.process_time(), **figures})
+    part = Path(f"{report}.part")
+    part.write_bytes(words)
+    part.rename(report)

@@ -7,9 +7,9 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import zmq
@@ -36,14 +36,44 @@ from headrace.launch.bench.simulated.processes import SamplersSpec
 from headrace.launch.process import runtime
 
 _ANY_VERSION = 2**62  # without weights no version is waited for
-# About the figures of a real sampler: failures and most buckets are 0, and zeros are not sent.
+# About the figures of a real sampler: failures, games of a league and most buckets are 0, and zeros
+# are not sent.
 _FIGURES = [
     name
     for metric in (*COUNTERS, HISTOGRAMS[0])
-    if metric.metric != "env_failures"
+    if metric.metric not in ("env_failures", "league_games")
     for name in metric.names()
 ]
+_LOOK_EVERY_S = 0.05  # at what is open, at the end
 _MOST_LIVES = 4096  # broker incarnations that one sampler records
+
+
+class Told:
+    """Keeps which samplers of a process there is news for: one task looks after thousands."""
+
+    def __init__(self) -> None:
+        self.some = asyncio.Event()
+        self._samplers: dict[SimulatedSampler, None] = {}
+
+    def add(self, sampler: "SimulatedSampler") -> None:
+        self._samplers[sampler] = None
+        self.some.set()
+
+    def take(self) -> Iterable["SimulatedSampler"]:
+        self.some.clear()
+        told, self._samplers = self._samplers, {}
+        return told
+
+
+class _News:
+    """Stands for a sampler's event of its own."""
+
+    def __init__(self, sampler: "SimulatedSampler", told: Told) -> None:
+        self._sampler = sampler
+        self._told = told
+
+    def set(self) -> None:
+        self._told.add(self._sampler)
 
 
 class SimulatedSampler(SamplerEnd):
@@ -56,6 +86,7 @@ class SimulatedSampler(SamplerEnd):
         context: "zmq.Context[zmq.Socket[bytes]]",
         journal: Journal,
         latencies: Latencies,
+        told: Told,
         shelf: Path | None = None,
     ) -> None:
         self.spec = spec
@@ -68,6 +99,7 @@ class SimulatedSampler(SamplerEnd):
             key=processes.key(spec.key, "actor"),
             shelf=shelf,
         )
+        self.news = cast(asyncio.Event, _News(self, told))
         self.hellos = 0
         # For each broker incarnation: when it welcomed us, and acknowledged first; None = never.
         self.lives: list[tuple[float, float | None]] = []
@@ -77,6 +109,11 @@ class SimulatedSampler(SamplerEnd):
         self._welcomed_by = 0  # broker incarnation of the latest entry in lives
         self._newest_version = 0  # the newest version that the broker spoke of
         self._latencies = latencies
+        # The one it acts with; without weights none is waited for.
+        self._version = -1 if spec.weights else _ANY_VERSION
+        self._opened = False  # it has asked for credit
+        self._due = 0.0  # when the rate allows the next unroll
+        self._timer: asyncio.TimerHandle | None = None  # until then
         self.say = self._says
 
     def hello_frames(self) -> list[Payload]:
@@ -121,36 +158,33 @@ class SimulatedSampler(SamplerEnd):
         self._pings += [time.monotonic()] * len(said)
         return said
 
-    async def sample(self, body: bytes, stop: asyncio.Event) -> None:
-        """Sends what credit, weights and the rate allow, until told to stop."""
-        while self.run is None and not stop.is_set():
-            self.news.clear()
-            await self.news.wait()
-        self.open(streams=self.spec.streams, spaces=processes.SPACES)
-        version = -1 if self.spec.weights else _ANY_VERSION
-        pause = 1 / self.spec.rate if self.spec.rate else 0.0
-        due = time.monotonic()
-        while not stop.is_set():
-            blob = self.take_blob()
-            if blob is not None and self.spec.weights:
-                version = blob.announce.version
-                self.acts_with(version, blob.announce.digest)
-            ready = [s for s in range(self.spec.streams) if self.outbox.may_start(s, version)]
-            wait_s = due - time.monotonic()
-            if ready and wait_s <= 0:
-                for stream in ready[:1] if pause else ready:
-                    self._put(stream, version, body)
-                due = max(due, time.monotonic() - pause) + pause
-                await asyncio.sleep(0)
-            else:
-                await self._rest(wait_s if ready else 0.0)
-
-    async def drain(self, until: float) -> None:
-        """Waits until all open unrolls are acknowledged or time is up, then leaves and abandons the
-        rest."""
-        while len(self.outbox) and time.monotonic() < until:
-            await self._rest(until - time.monotonic())
-        self.leave("the simulation ends")
+    def step(self, body: bytes) -> None:
+        """Sends what credit, weights and the rate allow."""
+        if self.run is None:
+            return
+        if not self._opened:
+            self._opened = True
+            self.open(streams=self.spec.streams, spaces=processes.SPACES)
+        blob = self.take_blob()
+        if blob is not None and self.spec.weights:
+            self._version = blob.announce.version
+            self.acts_with(self._version, blob.announce.digest)
+        may_start = self.outbox.may_start
+        ready = [s for s in range(self.spec.streams) if may_start(s, self._version)]
+        if not ready:
+            return
+        if not self.spec.rate:
+            for stream in ready:
+                self._put(stream, body)
+            self.news.set()  # there may be credit for another
+            return
+        pause, now = 1 / self.spec.rate, time.monotonic()
+        if self._due <= now:
+            self._put(ready[0], body)
+            self._due = max(self._due, now - pause) + pause
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._due - now, self.news.set)
 
     def figures(self) -> dict[str, Any]:
         settled = sum(self.outbox.outcomes.values()) - self.outbox.outcomes[Outcome.ABANDONED]
@@ -167,24 +201,23 @@ class SimulatedSampler(SamplerEnd):
         made = float(self.outbox.generated)
         return dict.fromkeys(_FIGURES, made) if made else {}
 
-    def _put(self, stream: int, version: int, body: bytes) -> None:
+    def _put(self, stream: int, body: bytes) -> None:
         self.outbox.start(stream)
-        acted = version if self.spec.weights else self._newest_version
+        acted = self._version if self.spec.weights else self._newest_version
         self.put(stream, FinishedUnroll((body,), (acted, acted), steps=1, digest=0))
 
-    async def _rest(self, most_s: float) -> None:
-        """Waits for news for at most this long; 0 = without a limit."""
-        self.news.clear()
-        timer = None
-        if most_s > 0:
-            timer = asyncio.get_running_loop().call_later(most_s, self.news.set)
-        await self.news.wait()
-        if timer is not None:
-            timer.cancel()
+
+async def _step(told: Told, body: bytes) -> None:
+    """Lets the samplers go on that there is news for."""
+    while True:
+        await told.some.wait()
+        for sampler in told.take():
+            sampler.step(body)
+        await asyncio.sleep(0)
 
 
 async def _sample(spec: SamplersSpec) -> int:
-    began, stop, latencies = 0.0, processes.stop_event(), Latencies()
+    began, stop, latencies, told = 0.0, processes.stop_event(), Latencies(), Told()
     journal = processes.journal(spec.ledger, "actor")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 8 * spec.count + 64)  # far above what links use
@@ -197,6 +230,7 @@ async def _sample(spec: SamplersSpec) -> int:
             context,
             journal,
             latencies,
+            told,
             nodes[n % spec.nodes].shelf.path if nodes else None,
         )
         for n in range(spec.count)
@@ -226,22 +260,18 @@ async def _sample(spec: SamplersSpec) -> int:
             await processes.sleep(stop, 0.01)
         began = time.monotonic()
         body = os.urandom(spec.bytes)
-        async with asyncio.TaskGroup() as link_group:
-            speaking = [s.weights.poll_shelf(s.news) for s in samplers if nodes]
-            speaking += [one.serve() for one in nodes or samplers]
-            running = [link_group.create_task(one, name="link") for one in speaking]
-            async with asyncio.TaskGroup() as group:
-                for sampler in samplers:
-                    group.create_task(sampler.sample(body, stop), name="sampler")
-                while not stop.is_set():
-                    write()
-                    await processes.sleep(stop, spec.every_s)
-                for sampler in samplers:
-                    sampler.news.set()
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one.serve(), name="link") for one in nodes or samplers]
+            stepping = group.create_task(_step(told, body), name="samplers")
+            while not stop.is_set():
+                write()
+                await processes.sleep(stop, spec.every_s)
+            stepping.cancel()
             until = time.monotonic() + spec.drain_s
-            async with asyncio.TaskGroup() as group:
-                for sampler in samplers:
-                    group.create_task(sampler.drain(until), name="drain")
+            while any(len(one.outbox) for one in samplers) and time.monotonic() < until:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_EVERY_S)
+            for sampler in samplers:
+                sampler.leave("the simulation ends")  # abandons the rest
             for node in nodes:
                 node.leave("the simulation ends")
             for link in running:

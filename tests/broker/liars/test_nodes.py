@@ -99,6 +99,26 @@ def test_a_beat_is_answered_and_weights_are_left_to_the_relay(broker: Broker) ->
     assert pong.missing == ((0, 0, 1),), "only then it needs one"
 
 
+def test_one_message_says_what_several_act_with(broker: Broker) -> None:
+    node = Node(broker)
+    node.says((1, hello(11)), (2, hello(12)), (3, hello(13)))
+    publish(broker, L, 1)
+    blob = broker.server.weights.blob
+    assert blob is not None
+    digest = blob.announce.digest
+    acting = {one.inc: one for one in broker.state.actors.values()}
+    broker.hears(N, messages.MembersActing(1, digest, (1, 2, 9)))
+    assert [acting[inc].streams[0].acting for inc in (11, 12, 13)] == [1, 1, 0]
+    assert sum(broker.server.weights.propagation.ready.counts) == 2
+    broker.hears(N, messages.MembersActing(1, "other", (3,)))
+    assert acting[13].streams[0].acting == 0, "other weights than these"
+    broker.sampler(A, inc=77)
+    broker.hears(A, messages.MembersActing(1, digest, (3,)))
+    assert broker.errors["unexpected"] == 1, "only a node speaks for others"
+    broker.hears(N, messages.MembersActing(1, digest, (3,)))
+    assert acting[13].streams[0].acting == 1
+
+
 def test_samplers_behind_a_node_beat_less_often(broker: Broker) -> None:
     """Four times in a lease of 10 s; a node, and whoever connects itself, each second."""
     broker.sampler(A, inc=77)

@@ -6,12 +6,15 @@ import pytest
 
 from headrace.broker.peers import members as module
 from headrace.broker.peers.members import Members
-from headrace.broker.protocol.bundles import bytes_of
+from headrace.broker.protocol.bundles import bytes_of, split
 from headrace.broker.protocol.messages import (
+    Acting,
     Announce,
+    Bundle,
     Bye,
     Hello,
     Mark,
+    MembersActing,
     Message,
     Payload,
     Ping,
@@ -50,7 +53,15 @@ def read(frames: object) -> Message:
 
 
 def waiting(members: Members) -> list[tuple[int, Message]]:
-    return [(number, read(frames)) for number, frames in members.take()]
+    """Returns what goes out, for whom; 0 = one message for several."""
+    found: list[tuple[int, Message]] = []
+    for frames in members.take():
+        message, buffers = decode([bytes_of(frame) for frame in frames])
+        if isinstance(message, Bundle):
+            found += [(number, decode(inner)[0]) for number, inner in split(message, buffers)]
+        else:
+            found.append((0, message))
+    return found
 
 
 def greets(members: Members, route: bytes, inc: int, *, connected: bool = True) -> None:
@@ -74,6 +85,31 @@ def test_each_connection_has_a_number_of_its_own_and_answers_find_it(members: Me
     frames: list[Payload] = encode(Mark(8))
     assert members.told(2, frames) == ((B, frames),)
     assert members.told(3, frames) == (), "nobody"
+
+
+def test_who_says_the_same_of_weights_is_named_in_one_message(members: Members) -> None:
+    for inc, route in enumerate((A, B, b"c")):
+        greets(members, route, inc + 1)
+    waiting(members)
+    members.said(A, encode(Acting(2, "two")), connected=True)
+    members.said(A, encode(Acting(3, "three")), connected=True)  # in place of the one before
+    members.said(B, encode(Acting(2, "two")), connected=True)
+    members.said(B, encode(Mark(7)), connected=True)
+    members.said(b"c", encode(Acting(3, "three")), connected=True)
+    members.said(B, encode(Mark(8)), connected=True)
+    assert waiting(members) == [
+        (0, MembersActing(3, "three", (1, 3))),
+        (0, MembersActing(2, "two", (2,))),
+        (2, Mark(7)),
+        (2, Mark(8)),
+    ]
+    assert waiting(members) == []
+
+
+def test_more_than_one_message_holds_are_named_in_two(members: Members) -> None:
+    for inc in range(1, 66):
+        members.said(b"%d" % inc, encode(Acting(2, "two")), connected=True)
+    assert [len(getattr(message, "members", ())) for _, message in waiting(members)] == [64, 1]
 
 
 def test_without_a_broker_only_a_greeting_is_kept_the_newest(members: Members) -> None:
@@ -184,10 +220,18 @@ def test_who_is_still_there(members: Members, clock: Clock) -> None:
     assert members.heard_since(clock.now - 4) == 0, "it says nothing any more"
 
 
-@pytest.mark.parametrize("frames", [[], [b"x"], [b"HR", b"y"], [bytes(16), b"y"]])
+@pytest.mark.parametrize(
+    "frames",
+    [[b"x"], [b"HR", b"y"], [bytes(16), b"y"], [encode(Acting(3, "three"))[0], b"no header"]],
+)
 def test_nonsense_goes_on_to_who_counts_it(members: Members, frames: list[bytes]) -> None:
     members.said(A, frames, connected=True)
-    assert list(members.take()) == [(1, frames)]
+    ((prefix, header, *buffers),) = members.take()
+    bundle, bodies = decode([bytes_of(frame) for frame in (prefix, header, *buffers)])
+    assert isinstance(bundle, Bundle)
+    assert [(number, [bytes(one) for one in told]) for number, told in split(bundle, bodies)] == [
+        (1, frames)
+    ]
     broken = encode(Ping((), {}))
     members.said(A, [broken[0], b"\xc1"], connected=True)
     hello = encode(Hello("actor", "a", 1))

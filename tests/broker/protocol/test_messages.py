@@ -65,6 +65,7 @@ MESSAGES: tuple[Message, ...] = (
     messages.GetDelta(9, 0, 8, 7),
     messages.Delta(9, 7, 7),
     messages.Past(7, "l" * 32, "d" * 32, 2**53, 2**53, b"h" * 8 * 400),
+    messages.MembersActing(7, "d" * 32, (2**53,) * messages.MAX_ENTRIES),
 )
 # The broker's room without the messages themselves.
 ROOM = Path(messages.__file__).parents[1]

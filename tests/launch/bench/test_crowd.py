@@ -56,12 +56,14 @@ def test_a_bench_that_is_killed_leaves_no_broker() -> None:
 
 
 def test_how_many() -> None:
-    assert crowd.size_of([]) == (1000, 0, 1, 4096, 1)
-    assert crowd.size_of(["5000"]) == (5000, 0, 1, 4096, 1)
-    assert crowd.size_of(["3000", "48"]) == (3000, 48, 1, 4096, 1)
-    assert crowd.size_of(["3000", "48", "2"]) == (3000, 48, 2, 4096, 1)
-    assert crowd.size_of(["160", "160", "1", "7000000"]) == (160, 160, 1, 7_000_000, 1)
-    assert crowd.size_of(["1000", "16", "2", "4096", "4"]) == (1000, 16, 2, 4096, 4)
+    assert crowd.size_of([]) == (1000, 0, 1, 4096, 1, 0)
+    assert crowd.size_of(["5000"]) == (5000, 0, 1, 4096, 1, 0)
+    assert crowd.size_of(["3000", "48"]) == (3000, 48, 1, 4096, 1, 0)
+    assert crowd.size_of(["3000", "48", "2"]) == (3000, 48, 2, 4096, 1, 0)
+    assert crowd.size_of(["160", "160", "1", "7000000"]) == (160, 160, 1, 7_000_000, 1, 0)
+    assert crowd.size_of(["1000", "16", "2", "4096", "4"]) == (1000, 16, 2, 4096, 4, 0)
+    whole = ["1000", "16", "2", "4096", "4", "500"]
+    assert crowd.size_of(whole) == (1000, 16, 2, 4096, 4, 500)
     for words in (
         ["9"],
         ["many"],
@@ -71,7 +73,7 @@ def test_how_many() -> None:
         ["10", "1", "9"],
         ["10", "1", "1", "500000000"],
         ["10", "1", "1", "1", "65"],
-        ["10", "1", "1", "1", "1", "1"],
+        ["10", "1", "1", "1", "1", "1", "1"],
     ):
         with pytest.raises(run_file.ConfigError, match="how many samplers"):
             crowd.size_of(words)
