@@ -287,11 +287,15 @@ class Ledger:
             self.state.credit.tidy()
         return dead
 
+    def dispatches(self, now: float) -> bool:
+        """Tells whether learners have said what they hold, or had the time to."""
+        return self._dispatch_from is not None and now >= self._dispatch_from
+
     def decide(self, now: float) -> Effects:
         """Returns all that became possible: deliveries, credit, replies. Call once a turn."""
         self.state.credit.now = now
         effects = Effects()
-        if self._dispatch_from is not None and now >= self._dispatch_from:
+        if self.dispatches(now):
             self.state.dispatch(effects)
         if self.versions.first_rank and not self.run_complete:
             self.state.grant()

@@ -101,6 +101,13 @@ class Members:
                 self._waiting.append((sampler.number, sampler.hello))
                 sampler.hello = ()
 
+    def resync(self, frames: Sequence[Payload]) -> Answers:
+        """Returns what is sent because the broker is another one: it knows none of them, and who
+        has not greeted yet does so anyway."""
+        return [
+            (route, frames) for route, one in self._by_route.items() if one.inc and not one.hello
+        ]
+
     def take(self) -> list[list[Payload]]:
         """Returns the messages to the broker for what waits."""
         acting, self._acting = self._acting, {}

@@ -22,6 +22,7 @@ from headrace.broker.protocol.messages import (
     Message,
     Payload,
     Ping,
+    Resync,
     Welcome,
     encode,
 )
@@ -65,6 +66,7 @@ class RelayEnd:
         self._context = context
         self._mail: Mailbox | None = None  # the samplers' socket; None = it is not open
         self._name = name
+        self._broker = 0  # incarnation we spoke with last
         self._full_until = 0.0  # shared memory was full; nothing is fetched before
         self._complained = False
 
@@ -117,6 +119,9 @@ class RelayEnd:
 
     def on_welcome(self, welcome: Welcome, body: Sequence[Buffer]) -> None:
         self.weights.on_welcome(welcome, body)
+        if self._broker not in (0, welcome.broker_inc):
+            self._answer(self.members.resync(encode(Resync(welcome.broker_inc))))
+        self._broker = welcome.broker_inc
         self.members.connected()
         for bundle in self.members.take():
             self.link.send(bundle)

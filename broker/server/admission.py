@@ -5,12 +5,17 @@ from typing import NamedTuple
 
 from headrace.broker import sanitise
 from headrace.broker.config import BrokerConfig
+from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.protocol import hello_payload, messages
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Buffer, Hello, Refusal
 from headrace.broker.server.connections.counters import Counters
 from headrace.broker.server.connections.joining import Joining
-from headrace.broker.server.connections.rate_limits import ConnectionBudget, RateLimits
+from headrace.broker.server.connections.rate_limits import (
+    ConnectionBudget,
+    RateLimits,
+    cost_in_messages,
+)
 from headrace.broker.server.connections.roster import Peer, Roster
 from headrace.broker.server.connections.route import MemberRoute, Route
 from headrace.broker.server.weight_messages import WeightMessages
@@ -31,6 +36,7 @@ class Admission:
 
     def __init__(
         self,
+        ledger: Ledger,
         joining: Joining,
         weights: WeightMessages,
         limits: RateLimits,
@@ -41,6 +47,7 @@ class Admission:
         inc: int,
         announce: str,
     ) -> None:
+        self._ledger = ledger
         self._joining = joining
         self._weights = weights
         self._replies = weights.replies
@@ -105,8 +112,21 @@ class Admission:
                 self._peer_log.log("%s is out: %s", other.name, text)
             self._replies.refuse(other.route, code, text, other.protocol)
         self._welcome(peer, version)
+        if peer.role == "actor" and peer.spaces:
+            self._ask_for_lost(peer, intro, now)
         if peer.role == "actor" and hello.version < 0:  # it has no weights yet
             self._weights.tell_past(peer)
+
+    def _ask_for_lost(self, peer: Peer, intro: HelloPayload, now: float) -> None:
+        """Asks a sampler, without waiting for its beat, for the unrolls that are not here. Until
+        learners have said what they hold these may be there."""
+        unacked = [(s, lo, hi) for s, *_, ranges in intro.streams for lo, hi in ranges]
+        if not unacked or not self._ledger.dispatches(now):
+            return
+        self._limits.charge(peer.budget, messages=cost_in_messages(unacked))
+        version = self._ledger.state.credit.version
+        for lost in messages.parts(self._ledger.ping(peer.inc, unacked)):
+            self._replies.send(peer.route, messages.Pong(self._inc, version, lost))
 
     def _welcome(self, peer: Peer, version: int) -> None:
         run, config = self._roster.run, self._config

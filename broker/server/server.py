@@ -79,7 +79,15 @@ class Server:
         self.takeover = Takeover(ledger, roster, replies, config.beat_s, self.weights.pong)
         self.joining = Joining(ledger, roster, limits, gate, self.takeover, shared)
         self._admission = Admission(
-            self.joining, self.weights, limits, counters, roster, config, inc=inc, announce=announce
+            ledger,
+            self.joining,
+            self.weights,
+            limits,
+            counters,
+            roster,
+            config,
+            inc=inc,
+            announce=announce,
         )
         self.bulk_arrivals = BulkArrivals(ledger, limits, self.weights, self._take)
         self.trained_shares = TrainedShares()

@@ -147,6 +147,27 @@ def test_who_comes_again_by_another_number_goes_on(broker: Broker) -> None:
     assert len(broker.server.roster) == 3, "learner, node, sampler"
 
 
+def test_who_comes_back_is_asked_at_once_for_what_is_not_here(broker: Broker) -> None:
+    """Only once a learner has said what it holds: until then it may be there."""
+    node = Node(broker)
+    node.says((1, frames(HELLO_AGAIN, hello_payload.encode(AGAIN))))
+    (pong,) = node.told(1, messages.Pong)
+    assert pong.missing == ((0, 0, 1),)
+    assert [type(said) for to, said in node.heard if to == 1][:2] == [
+        messages.Welcome,
+        messages.Pong,
+    ], "first it is let in"
+    node.says((1, unroll(11, 0)))
+    node.says((1, frames(HELLO_AGAIN, hello_payload.encode(AGAIN))))
+    assert len(node.told(1, messages.Pong)) == 1, "it is here"
+
+    waits = Broker()
+    before = Node(waits)
+    before.says((1, frames(HELLO_AGAIN, hello_payload.encode(AGAIN))))
+    assert before.told(1, messages.Welcome)
+    assert not before.told(1, messages.Pong)
+
+
 @pytest.mark.parametrize("role", ["learner", "evaluator", "node", "watcher"])
 def test_only_samplers_are_behind_a_node(broker: Broker, role: str) -> None:
     node = Node(broker)

@@ -210,6 +210,15 @@ def test_weights_are_announced_to_all_and_again_to_who_is_behind(members: Member
     assert (read(first), to, read(then)) == (welcome, A, WEIGHTS)
 
 
+def test_of_another_broker_hears_who_did_not_greet_it_already(members: Members) -> None:
+    greets(members, A, 1)
+    greets(members, B, 2)
+    greets(members, b"c", 3)
+    members.said(B, encode(Bye(2, False, "done")), connected=True)
+    greets(members, b"c", 3, connected=False)  # goes to the new one when that is there
+    assert members.resync([b"frames"]) == [(A, [b"frames"])]
+
+
 def test_who_is_still_there(members: Members, clock: Clock) -> None:
     greets(members, A, 1)
     greets(members, B, 2)

@@ -11,7 +11,18 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.peers.relay import RelayEnd
-from headrace.broker.protocol.messages import Acting, Get, Hello, Message, Ping, decode, encode
+from headrace.broker.protocol import bundles, hello_payload
+from headrace.broker.protocol.messages import (
+    Acting,
+    Get,
+    Hello,
+    Message,
+    Ping,
+    Resync,
+    Welcome,
+    decode,
+    encode,
+)
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.subscriber import Subscriber
 from headrace.broker.weights.weight_shelf import SegmentReader, ShelfError, WeightShelf
@@ -72,6 +83,18 @@ def test_samplers_hear_of_a_version_once_it_lies_there(relay: Relay) -> None:
     assert answered == []
     relay.fetches(whole)
     assert answered == [(whole.announce, True)]
+
+
+def test_samplers_hear_at_once_of_another_broker(relay: Relay) -> None:
+    told: list[tuple[bytes, Message]] = []
+    relay.end._answer = lambda answers: told.extend(  # type: ignore[method-assign]
+        (route, decode([bundles.bytes_of(one) for one in frames])[0]) for route, frames in answers
+    )
+    run = hello_payload.pack({})
+    relay.end.members.said(b"a", encode(Hello("actor", "a", 1)), connected=True)
+    for broker in (7, 7, 8):
+        relay.end.on_welcome(Welcome(broker, "run", 1.0, 10.0, "tcp://x:1", 3), [run])
+    assert told == [(b"a", Resync(8))], "not of the first, nor of the same one again"
 
 
 def test_it_speaks_as_a_node_and_beats(relay: Relay) -> None:
