@@ -46,7 +46,8 @@ def test_agents_learn_and_are_scored(place: Place, stepping: str) -> None:
     assert summary["stop_reason"] == "return" and summary["mean_return"] >= 9.5
     check_books(place)
     last = place.history()[-1]
-    assert last["mean_length"] == 10.0 and 0.9 < last["metric.taken"] <= 1.0
+    # Of the newest few dozen games: 0.75 if they were drawn, and 0.95 over all that count.
+    assert last["mean_length"] == 10.0 and 0.8 < last["metric.taken"] <= 1.0
     scores = (place.out / "evaluations.jsonl").read_text().splitlines()
     # Of ten episodes that are drawn: 7.5, six deviations below that.
     assert all(6.0 <= json.loads(line)["mean"] <= 10.0 for line in scores) and scores
