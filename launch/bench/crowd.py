@@ -87,13 +87,13 @@ def measure(
     nodes: int = 0,
     brokers: int = 1,
     groups: int = 1,
-    batch: int = 0,
+    batch: int,
     processes: int,
     size: int,
     seconds: float,
     weights: int,
 ) -> dict[str, Any]:
-    pacing = {"batch_unrolls": batch or samplers * groups, "max_lag": _MAX_LAG}
+    pacing = {"batch_unrolls": batch, "max_lag": _MAX_LAG}
     with SimulatedCluster(pacing=pacing, broker={"shards": brokers}) as cluster:
         served = [
             cluster.broker("--ledger", cluster.ledger, "--metrics-port", "0", shard=shard)

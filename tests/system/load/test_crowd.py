@@ -16,7 +16,12 @@ def test_a_crowd_gets_in_at_once_and_every_one_gets_its_share() -> None:
     """
     samplers = pick(100, 1000)
     figures = crowd.measure(
-        samplers=samplers, processes=pick(2, 10), size=1024, seconds=pick(3.0, 600.0), weights=4096
+        samplers=samplers,
+        batch=samplers,
+        processes=pick(2, 10),
+        size=1024,
+        seconds=pick(3.0, 600.0),
+        weights=4096,
     )
     say("crowd", **figures)
     assert figures["connected_s"] <= pick(20.0, 5.0)
