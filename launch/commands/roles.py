@@ -1,6 +1,7 @@
 """Commands that start one role of a run: broker, learner, actor, node, evaluate."""
 
 import argparse
+import contextlib
 import itertools
 import socket
 from pathlib import Path
@@ -159,11 +160,9 @@ def _node(given: argparse.Namespace) -> int:
     from headrace.launch.node.notice import Notice
 
     shared.start_log("node", given)
-    return node.node(
-        _peers(given, name=socket.gethostname()),
-        samplers=given.samplers,
-        notice=Notice(given.notice, given.notice_header),
-    )
+    with contextlib.closing(Notice(given.notice, given.notice_header)) as notice:
+        peers = _peers(given, name=socket.gethostname())
+        return node.node(peers, samplers=given.samplers, notice=notice)
 
 
 NODE = Command("a machine's samplers; one command for each machine", _node_arguments, _node)

@@ -17,11 +17,13 @@ _STAYS: Final = ("", "FALSE", "NONE")  # the body of an answer while there is no
 
 
 class Notice:
-    """Watches for the notice; a URL is asked by a thread, as its answer may take long."""
+    """Watches for the notice until closed; a URL is asked by a thread, as its answer may take
+    long."""
 
     def __init__(self, given: Path | str | None, header: tuple[str, str] | None) -> None:
         self._file = given if isinstance(given, Path) else None
         self._told = ""  # the web server's notice, in words
+        self._closed = threading.Event()
         if isinstance(given, str):
             threading.Thread(target=self._ask, args=(given, header), daemon=True).start()
         elif header is not None:
@@ -35,12 +37,16 @@ class Notice:
             log.info("%s: this machine goes", self._told)
         return bool(self._told)
 
+    def close(self) -> None:
+        """Asks no more, and says nothing to an answer that is still to come."""
+        self._closed.set()
+
     def _ask(self, url: str, header: tuple[str, str] | None) -> None:
         request = urllib.request.Request(url, headers=dict([header] if header else []))
         # Such a server is this machine's own: no proxy reaches it.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        before, pause = "", threading.Event()
-        while not self._told:
+        before = ""
+        while not self._told and not self._closed.is_set():
             try:
                 with opener.open(request, timeout=_PATIENCE_S) as answer:
                     said = answer.read(200).decode(errors="replace").strip()
@@ -48,7 +54,7 @@ class Notice:
                         self._told = f"{url} says {said!r}"
             except (OSError, http.client.HTTPException) as error:
                 said = str(error)  # such as 404, which is how some say that there is none
-            if said != before and not self._told:
+            if said != before and not self._told and not self._closed.is_set():
                 log.info("%s says %r: this machine stays", url, said)
             before = said
-            pause.wait(_EVERY_S)
+            self._closed.wait(_EVERY_S)

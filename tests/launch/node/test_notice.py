@@ -1,5 +1,6 @@
 """The notice that a machine is to be taken away, from a web server of this machine's."""
 
+import contextlib
 import http.server
 import logging
 import threading
@@ -14,6 +15,17 @@ from headrace.launch.node.notice import Notice
 from tests.system.conftest import until
 
 HEADER = "X-Token"
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "_ask" in thread.name}
+
+
+@pytest.fixture(autouse=True)
+def nobody_asks_on() -> Iterator[None]:
+    """Holds what is closed to its word: it would log in the middle of another test."""
+    yield
+    until(lambda: not threads(), "no thread asks any more")
 
 
 class Cloud:
@@ -35,7 +47,8 @@ class Cloud:
                 status, body = cloud.answer
                 self.send_response(status)
                 self.end_headers()
-                self.wfile.write(body.encode())
+                with contextlib.suppress(BrokenPipeError):  # who asked had no more patience
+                    self.wfile.write(body.encode())
 
             def log_message(self, *_: object) -> None: ...
 
@@ -58,7 +71,6 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         yield made
     finally:
         made.hangs.set()
-        made.answer = (200, "TRUE")  # who still asks ends so
         made.server.shutdown()
         thread.join()
         made.server.server_close()
@@ -70,15 +82,22 @@ def test_an_answer_that_says_so_and_no_other_is_the_notice(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     caplog.set_level(logging.INFO)
-    seen = Notice(cloud.url, (HEADER, "secret"))
-    for stays in ((404, body), (401, body), (500, body), (204, ""), (200, ""), (200, "false\n")):
-        cloud.answer = stays
-        cloud.is_asked(seen)
-        assert not seen.has_come(), stays
-    assert cloud.header == "secret"
-    assert caplog.text.count("HTTP Error 401: Unauthorized': this machine stays") == 1
-    cloud.answer = (200, body)
-    until(seen.has_come, "the notice")
+    with contextlib.closing(Notice(cloud.url, (HEADER, "secret"))) as seen:
+        for stays in (
+            (404, body),
+            (401, body),
+            (500, body),
+            (204, ""),
+            (200, ""),
+            (200, "false\n"),
+        ):
+            cloud.answer = stays
+            cloud.is_asked(seen)
+            assert not seen.has_come(), cloud.answer
+        assert cloud.header == "secret"
+        assert caplog.text.count("HTTP Error 401: Unauthorized': this machine stays") == 1
+        cloud.answer = (200, body)
+        until(seen.has_come, "the notice")
     assert f"{cloud.url} says {body!r}: this machine goes" in caplog.text
     assert "secret" not in caplog.text
 
@@ -89,10 +108,11 @@ def test_a_server_that_hangs_or_is_not_there_says_nothing(
     monkeypatch.setattr(notice, "_PATIENCE_S", 0.05)
     cloud.answer = (200, "TRUE")
     cloud.hangs.clear()
-    seen = Notice(cloud.url, None)
-    cloud.is_asked(seen)
-    assert not seen.has_come()
-    assert not Notice("http://127.0.0.1:9/notice", None).has_come()
+    with contextlib.closing(Notice(cloud.url, None)) as seen:
+        cloud.is_asked(seen)
+        assert not seen.has_come()
+    with contextlib.closing(Notice("http://127.0.0.1:9/notice", None)) as seen:
+        assert not seen.has_come()
 
 
 def test_a_file_is_a_notice_by_being_there(tmp_path: Path) -> None:
