@@ -60,7 +60,8 @@ gpu:  ## the learner's kernels and graphs on this GPU, by the Python that has to
 	  || { echo "make: $(PYTHON) has no torch that sees a GPU; try: make gpu PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m pytest -q -W default -p no:cacheprovider tests/learner/models/kernels tests/learner/step
 	$(PYTHON) -m headrace.launch.cli bench learner > gpu.txt
-	@cat gpu.txt; tail -n 1 gpu.txt > gpu.json
+	$(PYTHON) -m headrace.launch.cli bench acting resnet 64 8 >> gpu.txt
+	@cat gpu.txt; grep '^{"bench"' gpu.txt > gpu.json
 
 soak: setup  ## every fault and attack for as long as docs/reliability.md asks; some four hours, root for some
 	HEADRACE_SOAK=1 $(BIN)/python -m pytest tests/fuzz tests/grafana tests/system

@@ -8,10 +8,12 @@ from headrace.broker.league_results import MOST_OTHERS
 
 PICKS = ("uniform", "newest", "prioritised")
 Stepping = Literal["auto", "inline", "vector", "threads", "processes"]
+Acting = Literal["auto", "local", "central"]
 # Names of env.metrics, and characters of one: all of them travel with each beat of a learner.
 MOST_METRICS, MOST_METRIC_NAME = 16, 40
 
 STEPPINGS: tuple[str, ...] = get_args(Stepping)
+ACTINGS: tuple[str, ...] = get_args(Acting)
 
 
 def names_code(player: str) -> bool:
@@ -142,6 +144,14 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " nature where the CPU multiplies it, else float32"
         ),
     ] = "auto"
+    acting: Annotated[
+        Acting,
+        Meta(
+            description="local: each sampler calls the network itself; central: `headrace node`"
+            " has one process that calls it for all of its samplers, on a GPU if there is one;"
+            " auto: where rows are done sooner, measured every 30 s"
+        ),
+    ] = "local"
     explore: Annotated[
         str,
         Meta(

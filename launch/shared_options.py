@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from headrace.actors.config import STEPPINGS
+from headrace.actors.config import ACTINGS, STEPPINGS
 from headrace.broker.protocol.fields import MOST_NAME
 from headrace.launch.config import run_file
 from headrace.launch.process import logs
@@ -169,6 +169,12 @@ def sampling(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a sampler that a node hands on to all of its own."""
     parser.add_argument("--groups", type=count, help="groups of environments; default: the run's")
     parser.add_argument("--stepping", choices=STEPPINGS, help="default: the run's")
+    parser.add_argument(
+        "--acting",
+        choices=ACTINGS,
+        help="central: one process of a node calls the network for all of its samplers, on a GPU if"
+        " there is one; default: the run's",
+    )
     parser.add_argument(
         "--drain-s",
         type=seconds,

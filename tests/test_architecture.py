@@ -70,6 +70,7 @@ MAY_IMPORT = {
     "actors/acting": (
         "actors/envs actors/stepping broker/weights learner learner/models learner/models/encoders"
     ),
+    "actors/acting/central": "broker/weights learner",
     "actors/stepping/processes": "actors/envs actors/stepping/groups",
     "actors/policies": (
         "actors actors/acting actors/envs actors/envs/agents actors/stepping "
@@ -108,11 +109,11 @@ MAY_IMPORT = {
     "launch/sinks": "actors broker launch/config launch/process launch/results learner/models",
     "launch/trace": "broker broker/journal launch/config launch/process launch/results",
     "launch/roles": (
-        "actors actors/acting actors/envs actors/league actors/policies actors/stepping broker "
-        "broker/journal broker/ledger broker/peers broker/protocol broker/security "
-        "broker/server broker/server/connections broker/transport broker/weights launch/config "
-        "launch/explain launch/monitor launch/monitor/page launch/process launch/results "
-        "launch/web learner learner/algorithms learner/batches learner/models "
+        "actors actors/acting actors/acting/central actors/envs actors/league actors/policies "
+        "actors/stepping broker broker/journal broker/ledger broker/peers broker/protocol "
+        "broker/security broker/server broker/server/connections broker/transport broker/weights "
+        "launch/config launch/explain launch/monitor launch/monitor/page launch/process "
+        "launch/results launch/web learner learner/algorithms learner/batches learner/models "
         "learner/models/encoders learner/models/population learner/step"
     ),
     "launch/roles/evaluation": (
@@ -163,10 +164,11 @@ MAY_IMPORT = {
         "learner/batches learner/models learner/step"
     ),
     "launch/bench": (
-        "actors actors/acting actors/envs actors/envs/agents actors/envs/toys actors/stepping "
-        "broker/journal broker/peers broker/protocol broker/transport broker/weights "
-        "launch/comparison launch/config launch/local launch/plan launch/process "
-        "launch/results launch/roles learner learner/algorithms learner/batches learner/models"
+        "actors actors/acting actors/acting/central actors/envs actors/envs/agents "
+        "actors/envs/toys actors/stepping broker/journal broker/peers broker/protocol "
+        "broker/transport broker/weights launch/comparison launch/config launch/local launch/plan "
+        "launch/process launch/results launch/roles learner learner/algorithms learner/batches "
+        "learner/models"
     ),
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
     "launch/bench/lag": "launch/config launch/local launch/one_process learner",

@@ -33,14 +33,15 @@ Numbers = NDArray[np.float32]
 class ActingNetwork:
     """Computes the parameters of a model's actions, in float32, bfloat16 or int8."""
 
-    def __init__(self, model: Model, spaces: Spaces, precision: str) -> None:
-        self._names = model.reads
-        missing = {leaf.name for leaf in spaces.observation} - set(self._names)
+    def __init__(self, model: Model, spaces: Spaces, precision: str, device: str = "cpu") -> None:
+        self.names: tuple[str, ...] = model.reads  # of the leaves that it needs
+        self._device = device
+        missing = {leaf.name for leaf in spaces.observation} - set(self.names)
         assert not missing, f"the model is of another environment: it does not read {missing}"
-        self._network = _network(model, precision)
+        self._network = _network(model, precision, device)
         # For few rows; None = this model has no such short cut.
         self._small: _Small | None = None
-        if isinstance(self._network, _Float32) and _plain(model):
+        if isinstance(self._network, _Float32) and _plain(model) and device == "cpu":
             self._small = _Small(model)
 
     @property
@@ -58,13 +59,14 @@ class ActingNetwork:
         """Maps leaves [N, *leaf.seen] and the memory [N, S] before this step (None = nothing is
         remembered) to what the distribution reads, [N, P], and the memory after the step (None
         without a core)."""
-        if self._small is not None and len(obs[self._names[0]]) <= self._small.rows:
+        if self._small is not None and len(obs[self.names[0]]) <= self._small.rows:
             return self._small.params(obs), None
         with torch.inference_mode():
-            tensors = {name: torch.from_numpy(obs[name]) for name in self._names}
-            before = None if memory is None else torch.from_numpy(memory)
+            device = self._device
+            tensors = {name: torch.from_numpy(obs[name]).to(device) for name in self.names}
+            before = None if memory is None else torch.from_numpy(memory).to(device)
             params, after = self._network.policy(tensors, before)
-            return params.numpy(), None if after is None else after.numpy()
+            return params.cpu().numpy(), None if after is None else after.cpu().numpy()
 
 
 def _plain(model: Model) -> bool:
@@ -178,14 +180,14 @@ class _Network(Protocol):
     ) -> tuple[Tensor, Tensor | None]: ...
 
 
-def _network(model: Model, precision: str) -> _Network:
-    if precision == "int8":
+def _network(model: Model, precision: str, device: str) -> _Network:
+    if precision == "int8" and device == "cpu":
         return Int8(model)
-    if precisions.choose_dtype(precision, model, "cpu") == torch.bfloat16:
+    if precisions.choose_dtype(precision, model, device) == torch.bfloat16:
         return (
             _BFloat16(model)
             if isinstance(model.encoder, Mlp | JoinedFeatures)
-            else _Autocast(model)
+            else _Autocast(model, device)
         )
     return _Float32(model)
 
@@ -203,14 +205,14 @@ class _Float32:
 class _Autocast:
     """Runs the model itself, its large products in bfloat16: for an encoder of unknown layers."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, device: str) -> None:
+        self._model, self._device = model, device
 
     def refresh(self) -> None:
         pass
 
     def policy(self, obs: dict[str, Tensor], memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        with torch.autocast(self._device, torch.bfloat16, cache_enabled=False):
             return self._model.policy(obs, memory)
 
 

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from headrace.actors.acting import exploration
@@ -20,6 +21,22 @@ Floats = NDArray[np.float32]
 Actions = NDArray[Any]  # of the action's dtype, [N, *action.shape]
 
 
+class Network(Protocol):
+    """Declares what acts: an ActingNetwork, or what stands for it."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def quick(self) -> bool: ...
+
+    def refresh(self) -> None: ...
+
+    def params(
+        self, obs: dict[str, NDArray[np.generic]], memory: Floats | None = None
+    ) -> tuple[Floats, Floats | None]: ...
+
+
 class Policy:
     """Acts in numpy arrays; knows nothing of environments."""
 
@@ -31,16 +48,19 @@ class Policy:
         seed: int,
         precision: str = "auto",
         explore: str = "",
+        device: str = "cpu",
     ) -> None:
-        self._model = build(config, spaces, seed=0)  # the learner's weights replace these
+        # The learner's weights replace these.
+        self._model = build(config, spaces, seed=0).to(device)
         self._kind = config.kind
         self._weights = FlatWeights(self._model)
         self._layout = layout_digest(self._model)
-        self._acting = ActingNetwork(self._model, spaces, precision)
+        self.network: Network = ActingNetwork(self._model, spaces, precision, device)
         self._distribution = self._model.distribution
+        self.numbers = self._distribution.params  # of one row of the network's output
         self._explore = exploration.function(explore) if explore else None
         # What environments are to play with, by these weights.
-        self.settings = np.asarray(getattr(self._model, SETTINGS, ()))
+        self.settings = np.asarray(torch.as_tensor(getattr(self._model, SETTINGS, ())).cpu())
         # A stream of its own: environments are seeded from the same number, and dice that fall as
         # theirs do would make the actions follow their noise.
         self._random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
@@ -51,7 +71,7 @@ class Policy:
     @property
     def quick(self) -> bool:
         """Says whether a call for few rows costs so little that batching gains nothing."""
-        return self._acting.quick
+        return self.network.quick
 
     def load(self, blob: Blob) -> str:
         """Takes the weights; returns the digest of what the module holds now."""
@@ -61,7 +81,7 @@ class Policy:
                 " are both of one release?"
             )
         self._weights.load(blob.body)
-        self._acting.refresh()
+        self.network.refresh()
         self.version = blob.announce.version
         return self._weights.digest()
 
@@ -77,7 +97,7 @@ class Policy:
         # Values of an environment that are not finite are reported when the unroll is full.
         with np.errstate(invalid="ignore", over="ignore"):
             try:
-                params, carried = self._acting.params(obs, memory)
+                params, carried = self.network.params(obs, memory)
             except Exception as error:
                 if ":" not in self._kind:
                     raise

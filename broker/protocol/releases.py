@@ -38,6 +38,7 @@ _PLAYERS: Final = ("actor", "evaluator")
 # Protocol -> "section.key" -> what came with it.
 ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
     3: {
+        "actor.acting": Added(),  # an older sampler acts by itself
         "actor.explore": Added(("actor",), without=""),
         "algorithm.clip": Added(("learner", *_PLAYERS), values=(str,)),
         "algorithm.entropy_coef": Added(("learner", *_PLAYERS), values=(str,)),

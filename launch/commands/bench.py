@@ -23,6 +23,7 @@ NAMES = (
     "lag",
     "learn",
     "learner",
+    "acting",
     "population",
     "plan",
     "all",
@@ -31,7 +32,7 @@ NAMES = (
 _FOR = {
     "--set": ("sampler", "lag", "learn", "plan"),
     "--runs": ("learn",),
-    "a name": ("sampler", "learn", "learner", "crowd", "lag", "plan"),
+    "a name": ("sampler", "learn", "learner", "acting", "crowd", "lag", "plan"),
 }
 
 
@@ -43,7 +44,8 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"sampler, plan: {shared.RUNS}; learn: which gates, default: every one; learner: which"
         " networks, default: every one; crowd: how many, nodes, brokers, bytes of weights, groups,"
-        " unrolls of a step; lag: a run, how many seeds, and lags",
+        " unrolls of a step; lag: a run, how many seeds, and lags; acting: a network, how many"
+        " samplers, and rows of each",
     )
     told = "learn: so many runs of each gate, seeds 1 to N; default: the gate's own seeds"
     bench.add_argument("--runs", type=shared.count, default=0, metavar="N", help=told)
@@ -52,7 +54,7 @@ def _bench_arguments(bench: argparse.ArgumentParser) -> None:
 
 def _bench(given: argparse.Namespace) -> int:
     """Measures one thing, or all that are not too long."""
-    from headrace.launch.bench import plan, sampler
+    from headrace.launch.bench import acting, plan, sampler
     from headrace.launch.bench.gates import learning_gates
     from headrace.launch.bench.lag import lag
     from headrace.launch.bench.learner import learner, population
@@ -73,6 +75,8 @@ def _bench(given: argparse.Namespace) -> int:
         lag.bench(given.names, given.set)
     elif given.what == "learner":
         learner.bench(given.names)
+    elif given.what == "acting":
+        acting.bench(given.names)
     elif given.what == "population":
         population.bench()
     elif given.what == "learn":  # too long to be one of "all"

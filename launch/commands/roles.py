@@ -235,7 +235,7 @@ def _ledgers(parser: argparse.ArgumentParser) -> None:
 
 def _sampling(given: argparse.Namespace) -> dict[str, Any]:
     """Returns what was given of the section [actor]."""
-    return {key: getattr(given, key) for key in ("groups", "stepping", "drain_s")}
+    return {key: getattr(given, key) for key in ("groups", "stepping", "acting", "drain_s")}
 
 
 def _peers(given: argparse.Namespace, *, name: str) -> list[PeerOptions]:

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from headrace.launch.node.metrics import ACT
 from headrace.launch.process import forking, runtime
 from headrace.launch.roles.options import PeerOptions
 
@@ -48,7 +49,8 @@ class Settings(Struct, frozen=True):
 
 
 class ForkOrder(Struct, frozen=True):
-    """Orders the start of one process. index -1 = the first broker's relay, -2 the second's .."""
+    """Orders the start of one process. index -1 = the first broker's relay, -2 the second's ..,
+    ACT = the act process."""
 
     index: int
     core: int = -1  # it runs there only; -1 = anywhere it may
@@ -160,7 +162,8 @@ def main(fd: int) -> int:
         runtime.die_with_parent(settings.node)
         runtime.show_as("forker")
         # Not above: a test of this file needs none of them, and here they are imported once.
-        modules = ["gymnasium", "headrace.launch.roles.sampler", "headrace.launch.roles.relay"]
+        roles = [f"headrace.launch.roles.{name}" for name in ("sampler", "relay", "act")]
+        modules = ["gymnasium", *roles]
         modules += ["headrace.launch.policies.sampler"] * (len(settings.peers) > 1)
         for module in modules:
             importlib.import_module(module)
@@ -190,19 +193,24 @@ def _name(order: ForkOrder) -> str:
 
 
 def relay_name(index: int) -> str:
+    if index == ACT:
+        return "act"
     return "relay" if index == -1 else f"relay-{-index}"
 
 
 def _run_role(settings: Settings, order: ForkOrder) -> int:
     """Runs one process's role."""
     from headrace.launch.process import logs, node_reports
-    from headrace.launch.roles import relay, sampler
+    from headrace.launch.roles import act, relay, sampler
 
     runtime.show_as(_name(order))
     own = f"{settings.peers[0].name}-{order.index}"
-    logs.start("relay" if order.index < 0 else own, quiet=settings.quiet, form=settings.form)
+    name = own if order.index >= 0 else "act" if order.index == ACT else "relay"
+    logs.start(name, quiet=settings.quiet, form=settings.form)
     sender = node_reports.ReportSender(settings.tell)
     node_reports.log_to_node(sender)
+    if order.index == ACT:
+        return act.act(shelf=settings.shelves[0], sender=sender)
     if order.index < 0:
         peer, shelf = settings.peers[-1 - order.index], settings.shelves[-1 - order.index]
         return relay.relay(peer, shelf=shelf, sender=sender, port=settings.port)

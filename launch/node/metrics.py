@@ -17,13 +17,15 @@ from headrace.launch.process.node_reports import ProcessFigures
 
 # Of the relay of the first broker's weights; that of the second is one below it, and so on.
 RELAY: Final = -1
+ACT: Final = -1000  # of the process that calls the network for all samplers
 _OF_SAMPLERS: Final = [
     counter for counter in COUNTERS if counter.metric in ("env_steps", "episodes", "wait_seconds")
 ]
+_OF_ACT: Final = ("act_rows", "act_calls", "act_seconds")
 # Totals, which count ended processes, too; all other figures are of those that live. Those of the
 # relay are bytes and fetches.
 _COUNTED: Final = frozenset(
-    {"bytes", "fetches", *(name for counter in _OF_SAMPLERS for name in counter.names())}
+    {"bytes", "fetches", *_OF_ACT, *(name for counter in _OF_SAMPLERS for name in counter.names())}
 )
 _NOW: Final = frozenset({"unacked", "version"})
 _MEMORY_EVERY_S: Final = 5.0
@@ -77,7 +79,7 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         # A copy: the node's thread may make more of them meanwhile.
         samplers = [slot for index, slot in list(self._slots.items()) if index >= 0]
-        laid = [said.stats.get("version", -1.0) for at, said in self._each() if at < 0]
+        laid = [said.stats.get("version", -1.0) for at, said in self._each() if ACT < at < 0]
         for gauge, words, number in (
             ("samplers", "Samplers that run", sum(slot.pid > 0 for slot in samplers)),
             ("samplers_wanted", "Samplers that should", sum(slot.wanted for slot in samplers)),
@@ -95,6 +97,9 @@ class NodeMetrics(Collector):
             ("restarts", "Samplers started again", sum(slot.restarts for slot in samplers)),
             ("weights_bytes", "Weights fetched", self.total("bytes", relay=True)),
             ("weights_fetches", "Versions fetched", self.total("fetches", relay=True)),
+            ("act_rows", "Rows the act process acted on", self.total("act_rows", relay=True)),
+            ("act_calls", "Its calls of the network", self.total("act_calls", relay=True)),
+            ("act_seconds", "Time in these calls", self.total("act_seconds", relay=True)),
         ):
             yield CounterMetricFamily(f"headrace_node_{counter}", words, value=value)
         totals = {name: self.total(name) for name in _COUNTED}

@@ -30,7 +30,7 @@ from headrace.broker.transport import endpoints
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file
 from headrace.launch.node.forker import Forker, ForkOrder, Settings, relay_name
-from headrace.launch.node.metrics import RELAY, NodeMetrics
+from headrace.launch.node.metrics import ACT, RELAY, NodeMetrics
 from headrace.launch.node.notice import Notice
 from headrace.launch.node.repeated_lines import RepeatedLines
 from headrace.launch.node.restarts import ProcessSlot
@@ -38,7 +38,7 @@ from headrace.launch.node.shared_folder import shared_folder
 from headrace.launch.node.size import NodeSize
 from headrace.launch.node.unique_name import unique_name
 from headrace.launch.process import forking, logs, runtime, sd_notify
-from headrace.launch.process.node_reports import LogLine, ReportReceiver
+from headrace.launch.process.node_reports import WANTS_ACT, LogLine, ReportReceiver
 from headrace.launch.roles.gone_broker import ANEW, begin_anew
 from headrace.launch.roles.options import NOWHERE, PeerOptions
 from headrace.launch.web import http
@@ -190,6 +190,8 @@ class _Node:
             elif said.pid in indices:
                 self._metrics.update(indices[said.pid], said)
                 self._slots[indices[said.pid]].heard_at = now
+                if WANTS_ACT in said.stats:
+                    self._slots.setdefault(ACT, ProcessSlot(ACT))
         for slot, status in ended:
             if status is not None:
                 self._record_ended(slot, status, now)

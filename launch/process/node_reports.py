@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 MOST_BYTES: Final = 1 << 14
+WANTS_ACT: Final = "wants_act"  # among a sampler's figures: it would ask an act process
 _MOST_TEXT: Final = 4000
 _EVERY_S: Final = 1.0
 # The node reads within a tenth of a second; one that does not is gone, or stopped.

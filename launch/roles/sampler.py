@@ -9,6 +9,9 @@ from pathlib import Path
 
 import torch
 
+from headrace.actors.acting.central.choice import PLACES, Choice
+from headrace.actors.acting.central.client import CentralNetwork
+from headrace.actors.acting.central.messages import SOCKET
 from headrace.actors.acting.others import NO_OTHERS
 from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
@@ -28,7 +31,7 @@ from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
-from headrace.launch.process.node_reports import ProcessFigures, ReportSender
+from headrace.launch.process.node_reports import WANTS_ACT, ProcessFigures, ReportSender
 from headrace.launch.results import loaded_run
 from headrace.launch.results.loaded_run import Check, named_player
 from headrace.launch.roles import gone_broker
@@ -55,7 +58,7 @@ def sample(
         with Role("actor", name=options.name) as role:
             metrics = SamplerMetrics(role.registry)
             end = open_end(role, options, shelf)
-            await _sample(role, end, options, seed=seed, metrics=metrics, sender=sender)
+            await _sample(role, end, options, seed, metrics, shelf=shelf, sender=sender)
         return runtime.OK
 
     return gone_broker.run(main)
@@ -91,10 +94,11 @@ async def _sample(
     role: Role,
     end: SamplerEnd,
     options: PeerOptions,
-    *,
     seed: int,
     metrics: SamplerMetrics,
-    sender: ReportSender | None = None,
+    *,
+    shelf: Path | None,
+    sender: ReportSender | None,
 ) -> None:
     check = functools.partial(allowing.check, prefixes=allowing.allowed(options.allow))
     async with asyncio.TaskGroup() as group:
@@ -104,10 +108,10 @@ async def _sample(
         notify = group.create_task(role.watch(reading).loop(), name="notify")
         run = await told_run(end, options, check)
         logs.set_identity(run=run.run.name)
-        figures = functools.partial(_figures, end, run.actor.drain_s)
+        figures = functools.partial(_figures, end, reading, run.actor.drain_s)
         telling = group.create_task(sender.keep_sending(figures), name="tell") if sender else None
         reading.sampler = sampler = build(
-            end, run, seed=seed, metrics=metrics, check=check, beside=options.ledger
+            end, run, seed=seed, metrics=metrics, check=check, beside=options.ledger, shelf=shelf
         )
         try:
             await sampler.run()
@@ -128,10 +132,12 @@ async def _sample(
                 sender.send(figures(), patience_s=0.5)
 
 
-def _figures(end: SamplerEnd, drain_s: float) -> ProcessFigures:
+def _figures(end: SamplerEnd, reading: "SamplerReading", drain_s: float) -> ProcessFigures:
     """Returns what it reports to its node."""
-    welcome = end.link.welcome is not None
-    return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, end.stats)
+    welcome, sampler = end.link.welcome is not None, reading.sampler
+    asks = sampler is not None and isinstance(sampler.policy.network, CentralNetwork)
+    stats = {**end.stats, WANTS_ACT: 1.0} if asks else end.stats
+    return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, stats)
 
 
 @dataclass(slots=True)
@@ -167,11 +173,13 @@ def build(
     check: Check = lambda _: None,
     shared: PolicyStepper | None = None,
     beside: Path | None = None,
+    shelf: Path | None = None,
 ) -> Sampler:
     """Makes environments and policy by the run, and asks the broker for credit. `check` gets the
     run of a folder of the league before any code that it names is asked. `shared`: environments
     in which other policies play as well; None = they are this policy's alone. `beside`: a folder
-    in the run's own, if that is on this machine: a league begins with the weights kept there."""
+    in the run's own, if that is on this machine: a league begins with the weights kept there.
+    `shelf`: where a relay of this machine puts weights."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
     if shared is None and run.env.others:
         player = functools.partial(named_player, "env.others", seed=seed, check=check)
@@ -187,6 +195,8 @@ def build(
         precision=run.actor.precision,
         explore=run.actor.explore,
     )
+    if run.actor.acting != "local":
+        _act_centrally(policy, stepper, run, shelf)
     others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
     if others is not None:
         others.earlier = end.weights.past
@@ -241,6 +251,25 @@ def learner(run: run_file.Run, end: SamplerEnd, metrics: SamplerMetrics) -> Lear
         unrecorded=metrics.played_unrecorded,
         may_begin=may_begin,
     )
+
+
+def _act_centrally(policy: Policy, stepper: Stepper, run: run_file.Run, shelf: Path | None) -> None:
+    """Lets the policy ask the act process of its node, where that can be of use."""
+    said = f'actor.acting = "{run.actor.acting}": it acts by itself,'
+    if shelf is None:
+        log.info("%s only `headrace node` has a process for all of its samplers", said)
+    elif policy.quick:
+        log.info("%s as a call of so small a network costs less than to ask", said)
+    else:
+        policy.network = CentralNetwork(
+            policy.network,
+            shelf.with_name(SOCKET),
+            facts=(run.model, stepper.spaces, run.actor.precision),
+            rows=stepper.frame.groups * stepper.frame.envs,
+            sizes=(policy.numbers, policy.memory),
+            version=lambda: policy.version,
+            choice=Choice(PLACES) if run.actor.acting == "auto" else None,
+        )
 
 
 def _league(

@@ -237,7 +237,7 @@ def test_bench_learn(monkeypatch: pytest.MonkeyPatch) -> None:
         (["bench", "learner", "pong"], "no network pong: mlp, nature, resnet, resnet-lstm"),
         (
             ["bench", "solve", "pong"],
-            "a name is for sampler, learn, learner, crowd, lag, plan only",
+            "a name is for sampler, learn, learner, acting, crowd, lag, plan only",
         ),
         (["config", "cartpoole"], "no shipped run"),
         (["play", "/nowhere"], "/nowhere holds no run"),

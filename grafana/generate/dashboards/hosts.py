@@ -4,6 +4,8 @@ from grafana.generate.panels import Board, Row, lines, stack
 
 _NO_NODE = "No node with a metrics port"
 
+_NO_ACT = "No node with actor.acting other than local"
+
 _PROCESSES = (
     lines(
         "Cores",
@@ -90,9 +92,40 @@ _NODES = (
     ),
 )
 
+_ACTING = (
+    lines(
+        "Rows that the act process acted on",
+        "short",
+        "A second, by node. Far fewer than agent steps: samplers act by themselves.",
+        {"{{instance}}": 'rate(headrace_node_act_rows_total{job="$job"}[$__rate_interval])'},
+        none=_NO_ACT,
+    ),
+    lines(
+        "Rows of a call",
+        "short",
+        "Of all samplers that asked meanwhile.",
+        {
+            "{{instance}}": 'rate(headrace_node_act_rows_total{job="$job"}[$__rate_interval])'
+            ' / rate(headrace_node_act_calls_total{job="$job"}[$__rate_interval])'
+        },
+        none=_NO_ACT,
+    ),
+    lines(
+        "Busy",
+        "percentunit",
+        "The act process's time in the network. Near 100 %: samplers wait for it.",
+        {"{{instance}}": 'rate(headrace_node_act_seconds_total{job="$job"}[$__rate_interval])'},
+        none=_NO_ACT,
+    ),
+)
+
 BOARD = Board(
     name="hosts",
     title="Hosts",
     words="Cores, memory and descriptors of every process, and the nodes with their samplers.",
-    rows=(Row("Processes", _PROCESSES), Row("Nodes", _NODES)),
+    rows=(
+        Row("Processes", _PROCESSES),
+        Row("Nodes", _NODES),
+        Row("Acting for all samplers of a node", _ACTING),
+    ),
 )

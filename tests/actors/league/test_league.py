@@ -314,8 +314,8 @@ def test_a_snapshot_stays_what_it_was() -> None:
     for version in range(3):
         live.load(blob := weights(version))
         league.took(blob)
-    then = [past._acting.params(seen, None)[0].copy() for past in made]
+    then = [past.network.params(seen, None)[0].copy() for past in made]
     live.load(weights(7))
-    now = [past._acting.params(seen, None)[0] for past in made]
+    now = [past.network.params(seen, None)[0] for past in made]
     assert all((a == b).all() for a, b in zip(then, now, strict=True))
     assert not (now[0] == now[1]).all() and not (now[1] == now[2]).all()

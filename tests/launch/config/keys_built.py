@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+from headrace.actors.acting.central.client import CentralNetwork
 from headrace.actors.envs.make import look_at, make_env, probe
 from headrace.actors.evaluation_thread import EvaluationThread
 from headrace.actors.stepping import choose
@@ -84,7 +85,7 @@ def stepper(run: run_file.Run, _: Path) -> Any:
         return choose.make_stepper(run.actor, run.env, envs=run.unroll.envs, seed=1)
 
 
-def sampler(run: run_file.Run, _: Path) -> Any:
+def sampler(run: run_file.Run, folder: Path) -> Any:
     """The streams it asks credit for, its threads, and what the sampler is made of."""
     spaces, end, threads = probe(run.env), mock.Mock(), mock.Mock()
     frame = Frame.empty(spaces, groups=run.actor.groups, envs=run.unroll.envs)
@@ -95,8 +96,9 @@ def sampler(run: run_file.Run, _: Path) -> Any:
         mock.patch.object(torch, "set_num_threads", threads),
         mock.patch.object(runtime, "cores", lambda: 8),
     ):
-        made = actor.build(end, run, seed=1, metrics=mock.Mock())
-    network = made.policy._acting._network
+        made = actor.build(end, run, seed=1, metrics=mock.Mock(), shelf=folder / "weights")
+    network: Any = made.policy.network
+    central = isinstance(network, CentralNetwork)
     others: Any = made.others
     return (
         None
@@ -104,7 +106,7 @@ def sampler(run: run_file.Run, _: Path) -> Any:
         else (others._config.share, others._config.pick, vars(others._snapshots), others._next),
         end.open.call_args.kwargs["streams"],
         threads.call_args,
-        type(network).__name__,
+        network._choice is None if central else type(network._network).__name__,
         made.policy._explore is None,
         vars(made.batching_wait),
         vars(made.crash_budget),
@@ -127,7 +129,7 @@ def drained(run: run_file.Run, _: Path) -> Any:
         contextlib.suppress(asyncio.CancelledError),
     ):
         options = PeerOptions("ipc:///x", "one", allow=allowed_code.names(run))
-        asyncio.run(actor._sample(role, end, options, seed=1, metrics=mock.Mock()))
+        asyncio.run(actor._sample(role, end, options, 1, mock.Mock(), shelf=None, sender=None))
     return waits.call_args, end.journal.trace.call_args
 
 

@@ -175,6 +175,7 @@ CASES = {
     "actor.stepping": Case(built.stepper, "processes", (INLINE,)),
     "actor.workers": Case(built.stepper, "2", PROCESSES),
     "actor.precision": Case(built.sampler, "bfloat16", ("actor.precision=float32",)),
+    "actor.acting": Case(built.sampler, "central", (OWN,)),
     "actor.explore": Case(built.sampler, f"{trained.__name__}:explore"),
     "actor.threads": Case(built.sampler, "2"),
     "actor.wait_ms": Case(built.sampler, "2.0"),

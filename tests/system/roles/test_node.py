@@ -28,9 +28,14 @@ class Machine:
     """One node, and the broker and the learner that it works for."""
 
     def __init__(
-        self, place: Place, *more: str, samplers: int | Path = 4, learner: bool = True
+        self,
+        place: Place,
+        *more: str,
+        samplers: int | Path = 4,
+        learner: bool = True,
+        model: str = "hidden = [128]",
     ) -> None:
-        place.run = place.toml("run.toml", WHOLE.replace("hidden = [16]", "hidden = [128]"))
+        place.run = place.toml("run.toml", WHOLE.replace("hidden = [16]", model))
         self.place = place
         self.broker = place.broker("--metrics-port", "0")
         self.learner = place.learner() if learner else None

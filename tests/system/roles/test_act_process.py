@@ -1,0 +1,79 @@
+"""`headrace node --acting central` as processes: one acts for all, and nobody depends on it."""
+
+import os
+import signal
+from pathlib import Path
+
+from headrace.launch.process.memory_use import with_descendants
+from tests.system.conftest import Place, shared_memory, until
+from tests.system.harness.tally import tally
+from tests.system.roles.test_node import Machine, check_books
+
+# A call of it costs more than a question; a plain network of numbers is not asked for.
+MEMORY = 'hidden = [16]\ncore = "gru"\ncore_units = 8'
+
+
+def nothing_is_lost(place: Place) -> None:
+    found = tally(place.ledger)
+    assert found.given_up == set()
+    assert found.lost(found.journals()) == []
+    check_books(place)
+
+
+def test_it_acts_for_all_and_its_death_and_sleep_harm_nobody(place: Place) -> None:
+    machine = Machine(place, "--acting", "central", model=MEMORY)
+    machine.reaches("samplers_welcome", 4)
+    machine.reaches("act_rows_total", 2000)
+    killed = {0}
+    for _ in range(2):
+        killed.add(machine.kills("act"))
+        until(lambda: {machine.pids().get("act", 0)} - killed, "another one")
+        rows = machine.figure("act_rows_total")
+        machine.reaches("act_rows_total", rows + 1000)
+    asleep = machine.pids()["act"]
+    os.kill(asleep, signal.SIGSTOP)
+    steps = machine.figure("samplers_env_steps_total")
+    machine.reaches("samplers_env_steps_total", steps + 2000)
+    os.kill(asleep, signal.SIGCONT)
+    rows = machine.figure("act_rows_total")
+    machine.reaches("act_rows_total", rows + 1000)
+    assert machine.figure("act_rows_total") <= 4 * machine.figure("samplers_env_steps_total")
+    text = machine.node.text()
+    assert "n's act was killed by SIGKILL; started again" in text
+    assert "the act process does not answer (" in text
+    assert "other weights than version" not in machine.broker.text()
+    machine.ends()
+    nothing_is_lost(place)
+
+
+def test_its_node_killed_it_leaves_nothing(place: Place) -> None:
+    before = shared_memory()
+    machine = Machine(place, "--acting", "central", model=MEMORY, samplers=2)
+    machine.reaches("act_rows_total", 500)
+    family = with_descendants(machine.node.pid)
+    assert machine.pids()["act"] in family
+    own = {name for name in shared_memory() - before if name.startswith("headrace-node-")}
+    machine.node.kill()
+    until(lambda: not set(family) & place.alive().keys(), "all of them end")
+    until(lambda: not own & shared_memory(), "its memory is given back")
+    found = tally(place.ledger)
+    assert found.given_up == set(), machine.node.text()
+    assert found.lost(found.journals()) == []
+
+
+def test_it_is_started_only_where_it_is_of_use(place: Place) -> None:
+    machine = Machine(place, "--acting", "auto", samplers=2)
+    machine.node.says('actor.acting = "auto": it acts by itself, as a call of so small a network')
+    place.trains(10)
+    assert "act" not in machine.pids()
+    machine.ends()
+
+
+def test_a_lone_sampler_says_that_it_acts_by_itself(place: Place) -> None:
+    place.run = place.toml("run.toml", Path(place.run).read_text() + 'acting = "central"\n')
+    broker, learner = place.broker(), place.learner()
+    sampler = place.actor()
+    sampler.says('actor.acting = "central": it acts by itself, only `headrace node` has a process')
+    place.trains(5)
+    for each in (sampler, learner, broker):
+        each.term()
