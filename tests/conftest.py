@@ -49,3 +49,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in dict.fromkeys(_shown):  # a test's later phases repeat what was reported
         terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def one_thread() -> Generator[None]:
+    """Lets torch use one thread: it adds up in one order, and threads that wait for a busy core
+    make drawing orthogonal weights 30 times slower."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

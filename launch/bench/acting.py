@@ -21,7 +21,6 @@ import torch
 
 from headrace.actors.acting.central.choice import EVERY_S, PLACES, THREADS, Choice
 from headrace.actors.acting.central.client import CentralNetwork
-from headrace.actors.acting.central.messages import SOCKET
 from headrace.actors.acting.policy import Policy
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.weight_shelf import WeightShelf
@@ -34,6 +33,7 @@ from headrace.launch.roles.act import act
 from headrace.learner.models.build import build
 from headrace.learner.weights import FlatWeights, layout_digest
 
+_SHELF: Final = "weights"
 _STARTED_BY_S: Final = 20.0  # before a trial
 _GO_ON_S: Final = 10.0  # after it
 # What is counted, in seconds of the trial. Of the act process's ways the second half, as there.
@@ -86,10 +86,10 @@ def _measure(folder: Path, name: str, samplers: int, rows: int) -> list[dict[str
     network = NETWORKS[name]
     model = build(network.model, network.spaces, seed=0)
     begin = -(-(time.monotonic() + _STARTED_BY_S) // EVERY_S) * EVERY_S
-    with contextlib.closing(WeightShelf(folder / "weights")) as shelf:
+    with contextlib.closing(WeightShelf(folder / _SHELF)) as shelf:
         shelf.put(Blob.of(0, layout_digest(model), FlatWeights(model).dump()))
         sender = ReportSender(folder / "nobody")
-        server = forking.fork(forking.Work("act", partial(act, shelf=shelf.path, sender=sender)))
+        server = forking.fork(forking.Work("act", partial(act, folder=folder, sender=sender)))
         works = [partial(_act, folder, name, rows, n, begin) for n in range(samplers)]
         pids = [forking.fork(forking.Work(f"sampler-{n}", work)) for n, work in enumerate(works)]
         try:
@@ -110,7 +110,7 @@ def _act(folder: Path, name: str, rows: int, number: int, begin: float) -> int:
     policy = Policy(network.model, network.spaces, seed=0)
     asks = CentralNetwork(
         policy.network,
-        folder / SOCKET,
+        folder / _SHELF,
         facts=(network.model, network.spaces, "auto"),
         rows=rows,
         sizes=(policy.numbers, policy.memory),

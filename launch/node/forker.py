@@ -210,7 +210,7 @@ def _run_role(settings: Settings, order: ForkOrder) -> int:
     sender = node_reports.ReportSender(settings.tell)
     node_reports.log_to_node(sender)
     if order.index == ACT:
-        return act.act(shelf=settings.shelves[0], sender=sender)
+        return act.act(folder=settings.shelves[0].parent, sender=sender)
     if order.index < 0:
         peer, shelf = settings.peers[-1 - order.index], settings.shelves[-1 - order.index]
         return relay.relay(peer, shelf=shelf, sender=sender, port=settings.port)

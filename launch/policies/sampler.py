@@ -22,11 +22,18 @@ from headrace.broker.peers.sampler import SamplerEnd
 from headrace.launch.config import allowed_code
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
-from headrace.launch.process.node_reports import ProcessFigures, ReportSender
+from headrace.launch.process.node_reports import WANTS_ACT, ProcessFigures, ReportSender
 from headrace.launch.results.loaded_run import named_player, trained_policy
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.roles.role import Role
-from headrace.launch.roles.sampler import SamplerReading, build, learner, open_end, told_run
+from headrace.launch.roles.sampler import (
+    SamplerReading,
+    asks_act,
+    build,
+    learner,
+    open_end,
+    told_run,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +49,7 @@ class _Player:
     role: Role
     end: SamplerEnd
     metrics: SamplerMetrics
+    shelf: Path | None  # where a relay of this machine puts its weights
     reading: SamplerReading = field(init=False)
     view: PolicyStepper | None = None
     sampler: Sampler | None = None
@@ -77,7 +85,7 @@ def sample(
 def _open(stack: contextlib.ExitStack, options: PeerOptions, shelf: Path | None) -> _Player:
     role = stack.enter_context(Role("actor", name=options.name))
     metrics = SamplerMetrics(role.registry)
-    return _Player(options, role, open_end(role, options, shelf), metrics)
+    return _Player(options, role, open_end(role, options, shelf), metrics, shelf)
 
 
 async def _sample(
@@ -105,7 +113,7 @@ async def _sample(
         for one, run, view in zip(players, runs, views, strict=True):
             one.view = view
             one.reading.sampler = one.sampler = build(
-                one.end, run, seed=seed, metrics=one.metrics, shared=view
+                one.end, run, seed=seed, metrics=one.metrics, shared=view, shelf=one.shelf
             )
         try:
             async with asyncio.TaskGroup() as playing_group:
@@ -139,6 +147,8 @@ def _figures(players: Sequence[_Player], drain_s: float) -> ProcessFigures:
         stats.update(one.end.stats)
     welcome = all(one.end.link.welcome is not None for one in players)
     over = all(one.end.over for one in players)
+    if any(one.sampler is not None and asks_act(one.sampler) for one in players):
+        stats[WANTS_ACT] = 1
     return ProcessFigures(os.getpid(), welcome, over, drain_s, dict(stats))
 
 

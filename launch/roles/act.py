@@ -8,7 +8,6 @@ from typing import Final
 
 import torch
 
-from headrace.actors.acting.central.messages import SOCKET
 from headrace.actors.acting.central.server import ActServer
 from headrace.launch.process import logs, runtime
 from headrace.launch.process.node_reports import ProcessFigures, ReportSender
@@ -18,14 +17,14 @@ _REPORT_EVERY_S: Final = 1.0
 
 
 @logs.one_line_errors()
-def act(*, shelf: Path, sender: ReportSender) -> int:
-    """Acts for the samplers of this machine until SIGTERM. `shelf`: where the relay puts
+def act(*, folder: Path, sender: ReportSender) -> int:
+    """Acts for the samplers of this machine until SIGTERM. `folder`: where relays put
     weights."""
     asked = runtime.StopRequested()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # A GPU's calls only wait.
     threads = 1 if device == "cuda" else runtime.cores()
-    server = ActServer(shelf.with_name(SOCKET), shelf, device=device, threads=threads)
+    server = ActServer(folder, device=device, threads=threads)
     due = time.monotonic()
     try:
         while not asked:

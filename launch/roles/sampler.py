@@ -11,7 +11,6 @@ import torch
 
 from headrace.actors.acting.central.choice import PLACES, Choice
 from headrace.actors.acting.central.client import CentralNetwork
-from headrace.actors.acting.central.messages import SOCKET
 from headrace.actors.acting.others import NO_OTHERS
 from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
@@ -135,8 +134,7 @@ async def _sample(
 def _figures(end: SamplerEnd, reading: "SamplerReading", drain_s: float) -> ProcessFigures:
     """Returns what it reports to its node."""
     welcome, sampler = end.link.welcome is not None, reading.sampler
-    asks = sampler is not None and isinstance(sampler.policy.network, CentralNetwork)
-    stats = {**end.stats, WANTS_ACT: 1.0} if asks else end.stats
+    stats = {**end.stats, WANTS_ACT: 1.0} if sampler and asks_act(sampler) else end.stats
     return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, stats)
 
 
@@ -253,6 +251,11 @@ def learner(run: run_file.Run, end: SamplerEnd, metrics: SamplerMetrics) -> Lear
     )
 
 
+def asks_act(sampler: Sampler) -> bool:
+    """Says whether it would ask an act process."""
+    return isinstance(sampler.policy.network, CentralNetwork)
+
+
 def _act_centrally(policy: Policy, stepper: Stepper, run: run_file.Run, shelf: Path | None) -> None:
     """Lets the policy ask the act process of its node, where that can be of use."""
     said = f'actor.acting = "{run.actor.acting}": it acts by itself,'
@@ -263,7 +266,7 @@ def _act_centrally(policy: Policy, stepper: Stepper, run: run_file.Run, shelf: P
     else:
         policy.network = CentralNetwork(
             policy.network,
-            shelf.with_name(SOCKET),
+            shelf,
             facts=(run.model, stepper.spaces, run.actor.precision),
             rows=stepper.frame.groups * stepper.frame.envs,
             sizes=(policy.numbers, policy.memory),

@@ -37,7 +37,7 @@ class CentralNetwork:
     def __init__(
         self,
         own: Network,
-        path: Path,
+        shelf: Path,
         *,
         facts: tuple[ModelConfig, Spaces, str],
         rows: int,
@@ -46,8 +46,8 @@ class CentralNetwork:
         choice: Choice | None,
     ) -> None:
         self._own = own
-        self._path = path  # of the act process's socket
-        self._facts = facts  # model, spaces and precision
+        self._path = shelf.with_name(messages.SOCKET)
+        self._facts = (shelf.name, *facts)  # facts: model, spaces and precision
         self._rows = rows  # of the largest call
         self._sizes = sizes  # numbers of a row of the output, and of its memory
         self._version = version  # of the weights that `own` holds now

@@ -21,8 +21,9 @@ SOCKET: Final = "act"  # its name, in the folder of the machine's weights
 
 
 class Greeting(Struct, frozen=True, array_like=True, tag=True):
-    """Says which network a sampler acts with."""
+    """Says which network a sampler acts with, and where its weights lie."""
 
+    shelf: Annotated[str, Meta(pattern=r"^\w[\w.-]*\Z")]  # a file beside the socket
     model: ModelConfig
     spaces: Spaces
     precision: str

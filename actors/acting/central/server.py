@@ -29,7 +29,7 @@ from headrace.learner.weights import WeightsError
 
 log = logging.getLogger(__name__)
 
-_MOST_NETWORKS: Final = 4  # of different runs
+_MOST_NETWORKS: Final = 16  # of different policies
 _MOST_ROWS: Final = 8192  # of one call
 
 
@@ -37,23 +37,27 @@ class Held:
     """Holds a network twice: with the newest weights, and with those before, which some samplers
     still act with."""
 
-    def __init__(self, said: Greeting, device: str) -> None:
+    def __init__(self, said: Greeting, shelf: Path, device: str) -> None:
+        self._shelf = SegmentReader(shelf)
         self._policies = [
             Policy(said.model, said.spaces, seed=0, precision=said.precision, device=device)
             for _ in range(2)
         ]
 
-    def at(self, version: int, shelf: SegmentReader) -> Policy | None:
+    def at(self, version: int) -> Policy | None:
         """Returns the policy with these weights; takes them from the shelf where they are new."""
         for policy in self._policies:
             if policy.version == version:
                 return policy
         older, newer = sorted(self._policies, key=lambda policy: policy.version)
-        blob = shelf.take(newer.version)
+        blob = self._shelf.take(newer.version)
         if blob is not None:
             with contextlib.suppress(WeightsError):  # of another network
                 older.load(blob)
         return older if older.version == version else None
+
+    def close(self) -> None:
+        self._shelf.close()
 
     def try_with(self, slot: Slot) -> None:
         """Raises where the network does not take such rows, or gives other numbers."""
@@ -95,22 +99,21 @@ class _Sampler:
 
 
 class ActServer:
-    """Serves the samplers of a machine: `path` is its socket, `shelf` where the weights lie, and
-    `threads` are those of torch at most."""
+    """Serves the samplers of a machine by a socket in the folder where their weights lie, with so
+    many threads of torch at most."""
 
-    def __init__(self, path: Path, shelf: Path, *, device: str, threads: int) -> None:
-        self._path, self._device = path, device
+    def __init__(self, folder: Path, *, device: str, threads: int) -> None:
+        self._path, self._device = folder / messages.SOCKET, device
         # All of them or one: on cores that others keep busy, threads wait for each other.
         self._most_threads, self._threads = threads, Choice(THREADS)
-        self._shelf = SegmentReader(shelf)
         self._held: dict[bytes, Held] = {}  # by what was said of the network
         self._samplers: dict[int, _Sampler] = {}  # by descriptor
         self.rows = self.calls = 0  # since the start
         self.seconds = 0.0  # in the network
         self._door = messages.new_socket()
         self._door.setblocking(False)
-        path.unlink(missing_ok=True)  # of one that was killed
-        self._door.bind(str(path))
+        self._path.unlink(missing_ok=True)  # of one that was killed
+        self._door.bind(str(self._path))
         self._door.listen(1024)
         self._poll = select.epoll()
         self._poll.register(self._door, select.EPOLLIN)
@@ -135,7 +138,8 @@ class ActServer:
         self._poll.close()
         self._door.close()
         self._path.unlink(missing_ok=True)
-        self._shelf.close()
+        for held in self._held.values():
+            held.close()
 
     # ---- connections ----------------------------------------------------------------------------
 
@@ -174,12 +178,12 @@ class ActServer:
     def _greeted(self, sampler: _Sampler, said: Greeting, fd: int) -> Taken | Refused:
         if not said.layout.fits(os.fstat(fd).st_size):
             return Refused("its shared memory is too small")
-        key = msgspec.msgpack.encode((said.model, said.spaces, said.precision))
+        key = msgspec.msgpack.encode((said.shelf, said.model, said.spaces, said.precision))
         held, slot = self._held.get(key), said.layout.over(fd)
         if held is None and len(self._held) >= _MOST_NETWORKS:
             return Refused(f"it has {_MOST_NETWORKS} others already")
         try:
-            held = held or Held(said, self._device)
+            held = held or Held(said, self._path.with_name(said.shelf), self._device)
             held.try_with(slot)
         except Exception as error:  # noqa: BLE001 - of a user's network, or no room on the GPU
             return Refused(" ".join(str(error).split())[:300])
@@ -213,7 +217,7 @@ class ActServer:
         held, began = samplers[0].held, time.monotonic()
         asked = [(s.slot, s.asks) for s in samplers if s.slot is not None and s.asks is not None]
         assert held is not None
-        policy, done = held.at(asked[0][1].version, self._shelf), False
+        policy, done = held.at(asked[0][1].version), False
         many = self._threads.first(began)
         if policy is not None:
             self._work_with(self._most_threads if many else 1)

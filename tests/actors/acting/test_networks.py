@@ -1,7 +1,6 @@
 """Acting in fewer bits: nearly the same policy, and what is recorded is the one that acted."""
 
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -20,21 +19,14 @@ from headrace.learner.models.build import Model, build
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 from headrace.learner.weights import FlatWeights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ACTIONS = 4
 SPACES = Spaces((Leaf("obs", "uint8", (44, 44), stack=4),), discrete(ACTIONS))
 WITH_REST = Spaces((*SPACES.observation, Leaf("speed", "float32", (2,))), discrete(ACTIONS))
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 Obs = dict[str, NDArray[np.generic]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for a busy core make drawing orthogonal weights 30 times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def nature(spaces: Spaces = SPACES, *, seed: int = 0) -> Model:

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.broker.journal import audit
 from headrace.launch.results import learning_curve
+from tests.system.commands.test_metrics import port_of, scrape
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, Process, until
 from tests.system.roles import test_node
@@ -299,13 +300,13 @@ ALLOW = ("--allow", "headrace.actors.envs.toys")
 class Apart:
     """Has a broker and learners for each policy, each started by hand."""
 
-    def __init__(self, place: Place, *, ranks: int) -> None:
+    def __init__(self, place: Place, *, ranks: int, run: str = ALONE) -> None:
         self.brokers: list[Process] = []
         self.learners: list[Process] = []
         self.folders = [place.folder / name for name in POLICIES]
         self.addresses = [f"{place.ipc}-{name}" for name in POLICIES]
         for at, agents in enumerate(("speaker", "listener_*")):
-            text = ALONE.replace('Signals"', f'Signals"\nagents = ["{agents}"]')
+            text = run.replace('Signals"', f'Signals"\nagents = ["{agents}"]')
             name, place.out = POLICIES[at], self.folders[at]
             place.run = place.toml(f"{name}.toml", text.replace('"signals"', f'"{name}"'))
             ledger = ("--ledger", str(place.out / "ledger"))
@@ -350,6 +351,28 @@ def test_a_node_and_an_evaluator_work_for_several_brokers(place: Place) -> None:
     apart.ends(node, evaluator)
     assert "sampler" in node.text() and "killed by SIGKILL; started again" in node.text()
     assert all(line["episodes"] == 3 for line in learning_curve.read(scores / "evaluations.jsonl"))
+
+
+def test_a_node_has_one_act_process_for_all_policies(place: Place) -> None:
+    remembers = ALONE.replace("hidden = [32]", 'hidden = [32]\ncore = "gru"\ncore_units = 8')
+    apart = Apart(place, ranks=1, run=remembers.replace("steps = 2000", "steps = 10_000_000"))
+    words = ("--samplers", "2", "--acting", "central", "--metrics-port", "0")
+    node = place.headrace("node", *apart.options, *ALLOW, *words)
+    port = port_of(node)
+
+    def figure(name: str) -> float:
+        return test_node.number(scrape(port), f"headrace_node_{name}")
+
+    # More than one of the two policies has steps: so it acts for both.
+    until(
+        lambda: figure("act_rows_total") > 0.75 * figure("samplers_env_steps_total") > 500,
+        "nearly all rows are the act process's",
+    )
+    assert len(test_node.named(node, "act")) == 1
+    for process in (node, *apart.learners, *apart.brokers):
+        assert process.term() in (0, 3), process.text()
+    for folder in apart.folders:
+        assert exact(folder).outcomes["trained"]
 
 
 def process_of(process: Process, role: str) -> int:

@@ -4,10 +4,9 @@ import os
 import signal
 from pathlib import Path
 
-from headrace.launch.process.memory_use import with_descendants
-from tests.system.conftest import Place, shared_memory, until
+from tests.system.conftest import Place, until
 from tests.system.harness.tally import tally
-from tests.system.roles.test_node import Machine, check_books
+from tests.system.roles.test_node import Machine, check_books, leaves_nothing
 
 # A call of it costs more than a question; a plain network of numbers is not asked for.
 MEMORY = 'hidden = [16]\ncore = "gru"\ncore_units = 8'
@@ -47,18 +46,7 @@ def test_it_acts_for_all_and_its_death_and_sleep_harm_nobody(place: Place) -> No
 
 
 def test_its_node_killed_it_leaves_nothing(place: Place) -> None:
-    before = shared_memory()
-    machine = Machine(place, "--acting", "central", model=MEMORY, samplers=2)
-    machine.reaches("act_rows_total", 500)
-    family = with_descendants(machine.node.pid)
-    assert machine.pids()["act"] in family
-    own = {name for name in shared_memory() - before if name.startswith("headrace-node-")}
-    machine.node.kill()
-    until(lambda: not set(family) & place.alive().keys(), "all of them end")
-    until(lambda: not own & shared_memory(), "its memory is given back")
-    found = tally(place.ledger)
-    assert found.given_up == set(), machine.node.text()
-    assert found.lost(found.journals()) == []
+    leaves_nothing(place, "--acting", "central", model=MEMORY, reaches="act_rows_total")
 
 
 def test_it_is_started_only_where_it_is_of_use(place: Place) -> None:

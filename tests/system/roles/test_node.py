@@ -205,10 +205,16 @@ def test_whatever_is_killed_comes_back_and_the_others_go_on(place: Place) -> Non
 
 
 def test_killed_itself_it_leaves_nothing(place: Place) -> None:
-    """Its samplers hear of what they sent before they end."""
+    leaves_nothing(place)
+
+
+def leaves_nothing(place: Place, *words: str, model: str = "", reaches: str = "") -> None:
+    """Kills a node of two. Its samplers hear of what they sent before they end."""
     before = shared_memory()
-    machine = Machine(place, samplers=2)
+    machine = Machine(place, *words, samplers=2, model=model or "hidden = [128]")
     machine.reaches("samplers_welcome", 2)
+    if reaches:
+        machine.reaches(reaches, 1)
     place.trains(20)
     family = with_descendants(machine.node.pid)
     own = {name for name in shared_memory() - before if name.startswith("headrace-node-")}

@@ -27,6 +27,8 @@ from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete, previo
 from headrace.learner.weights import FlatWeights, layout_digest
 from tests.system.conftest import until
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROWS = 5
 PLAIN = Spaces((Leaf("obs", "<f4", (4,)),), discrete(3))
 IMAGE = Spaces((Leaf("obs", "|u1", (44, 44), stack=4),), discrete(6))
@@ -47,15 +49,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One thread adds up in one order, however many rows there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Machine:
     """A shelf, and an act process that is a thread of this one."""
 
@@ -71,7 +64,7 @@ class Machine:
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
-        made = self.server = ActServer(self.socket, self.shelf.path, device="cpu", threads=1)
+        made = self.server = ActServer(self.folder, device="cpu", threads=1)
         self.ends.clear()
 
         def run() -> None:
@@ -141,7 +134,7 @@ class Player:
         self.previous = config.previous
         self.central = CentralNetwork(
             self.policy.network,
-            machine.socket,
+            machine.shelf.path,
             facts=(config, self.spaces, "auto"),
             rows=rows,
             sizes=(self.policy.numbers, self.policy.memory),
@@ -370,7 +363,7 @@ def test_nonsense_closes_only_the_connection_it_came_by(machine: Machine) -> Non
         config, spaces = CASES["numbers"]
         inputs = (Array("obs", "<f4", (4,)),)
         layout = Layout(1000, inputs, params=3, memory=0)
-        greeting = messages.encode(messages.Greeting(config, spaces, "auto", layout))
+        greeting = messages.encode(messages.Greeting("weights", config, spaces, "auto", layout))
         with (machine.folder / "short").open("wb") as short:
             socket.send_fds(line, [greeting], [short.fileno()])
         line.settimeout(30)

@@ -1,7 +1,6 @@
 """The convolutional network: what it takes for an image, and what fewer bits change."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ from headrace.learner.models.build import Model, build
 from headrace.learner.models.encoders.nature import Nature, NatureStack
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NATURE = ModelConfig(kind="nature", separate=False)
 ATARI = Leaf("obs", "uint8", (84, 84), stack=4)
@@ -39,15 +40,6 @@ def full_of(model: Model) -> nn.Linear:
 def images(*shape: int) -> torch.Tensor:
     rng = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for a busy core make drawing orthogonal weights 30 times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
