@@ -67,6 +67,7 @@ class Policy:
         self.memory = self._model.memory  # numbers carried from step to step; 0 = none
         self.previous = config.previous  # it also sees the step before
         self.version = -1  # of the weights it acts with; -1 = none arrived yet
+        self.digest = ""  # of the same, as they were announced
 
     @property
     def quick(self) -> bool:
@@ -82,7 +83,7 @@ class Policy:
             )
         self._weights.load(blob.body)
         self.network.refresh()
-        self.version = blob.announce.version
+        self.version, self.digest = blob.announce.version, blob.announce.digest
         return self._weights.digest()
 
     def act(

@@ -87,10 +87,12 @@ def _measure(folder: Path, name: str, samplers: int, rows: int) -> list[dict[str
     model = build(network.model, network.spaces, seed=0)
     begin = -(-(time.monotonic() + _STARTED_BY_S) // EVERY_S) * EVERY_S
     with contextlib.closing(WeightShelf(folder / _SHELF)) as shelf:
-        shelf.put(Blob.of(0, layout_digest(model), FlatWeights(model).dump()))
+        blob = Blob.of(0, layout_digest(model), FlatWeights(model).dump())
+        shelf.put(blob)
         sender = ReportSender(folder / "nobody")
         server = forking.fork(forking.Work("act", partial(act, folder=folder, sender=sender)))
-        works = [partial(_act, folder, name, rows, n, begin) for n in range(samplers)]
+        facts = (folder, name, rows, blob.announce.digest, begin)
+        works = [partial(_act, *facts, number=n) for n in range(samplers)]
         pids = [forking.fork(forking.Work(f"sampler-{n}", work)) for n, work in enumerate(works)]
         try:
             ended = [os.waitpid(pid, 0)[1] for pid in pids]
@@ -104,7 +106,7 @@ def _measure(folder: Path, name: str, samplers: int, rows: int) -> list[dict[str
     return [msgspec.json.decode(report, type=dict[str, _Way]) for report in reports]
 
 
-def _act(folder: Path, name: str, rows: int, number: int, begin: float) -> int:
+def _act(folder: Path, name: str, rows: int, weights: str, begin: float, *, number: int) -> int:
     """Acts through a trial that begins then, beside the others; writes down what came of it."""
     network = NETWORKS[name]
     policy = Policy(network.model, network.spaces, seed=0)
@@ -114,7 +116,7 @@ def _act(folder: Path, name: str, rows: int, number: int, begin: float) -> int:
         facts=(network.model, network.spaces, "auto"),
         rows=rows,
         sizes=(policy.numbers, policy.memory),
-        version=lambda: 0,
+        weights=lambda: weights,
         choice=Choice(PLACES),
     )
     dice = np.random.default_rng(number)

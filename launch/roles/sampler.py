@@ -270,7 +270,7 @@ def _act_centrally(policy: Policy, stepper: Stepper, run: run_file.Run, shelf: P
             facts=(run.model, stepper.spaces, run.actor.precision),
             rows=stepper.frame.groups * stepper.frame.envs,
             sizes=(policy.numbers, policy.memory),
-            version=lambda: policy.version,
+            weights=lambda: policy.digest,
             choice=Choice(PLACES) if run.actor.acting == "auto" else None,
         )
 

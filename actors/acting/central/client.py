@@ -42,7 +42,7 @@ class CentralNetwork:
         facts: tuple[ModelConfig, Spaces, str],
         rows: int,
         sizes: tuple[int, int],
-        version: Callable[[], int],
+        weights: Callable[[], str],
         choice: Choice | None,
     ) -> None:
         self._own = own
@@ -50,7 +50,7 @@ class CentralNetwork:
         self._facts = (shelf.name, *facts)  # facts: model, spaces and precision
         self._rows = rows  # of the largest call
         self._sizes = sizes  # numbers of a row of the output, and of its memory
-        self._version = version  # of the weights that `own` holds now
+        self._weights = weights  # the digest of those that `own` holds now
         self._choice = choice  # None = the act process, whenever it answers
         self._socket: socket.socket | None = None
         self._slot: Slot | None = None
@@ -147,7 +147,7 @@ class CentralNetwork:
             slot.before[:rows] = memory
         try:
             line.settimeout(_PATIENCE_S)
-            line.send(messages.encode(Ask(rows, self._version())))
+            line.send(messages.encode(Ask(rows, self._weights())))
             said = self._received()
             line.setblocking(False)
         except (OSError, msgspec.MsgspecError) as error:

@@ -41,10 +41,11 @@ class Refused(Struct, frozen=True, array_like=True, tag=True):
 
 
 class Ask(Struct, frozen=True, array_like=True, tag=True):
-    """Asks for the network's numbers of the first rows, by this version of the weights."""
+    """Asks for the network's numbers of the first rows, by the weights of this digest: versions
+    come a second time where a learner goes back to its checkpoint."""
 
     rows: Annotated[int, Meta(ge=1)]
-    version: Annotated[int, Meta(ge=0)]
+    weights: str
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):

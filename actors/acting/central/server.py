@@ -34,8 +34,8 @@ _MOST_ROWS: Final = 8192  # of one call
 
 
 class Held:
-    """Holds a network twice: with the newest weights, and with those before, which some samplers
-    still act with."""
+    """Holds a network twice: with the weights that were asked for last, and with those before,
+    which some samplers still act with."""
 
     def __init__(self, said: Greeting, shelf: Path, device: str) -> None:
         self._shelf = SegmentReader(shelf)
@@ -44,17 +44,23 @@ class Held:
             for _ in range(2)
         ]
 
-    def at(self, version: int) -> Policy | None:
-        """Returns the policy with these weights; takes them from the shelf where they are new."""
+    def at(self, weights: str) -> Policy | None:
+        """Returns the policy with the weights of this digest; takes them from the shelf, if they
+        lie there."""
         for policy in self._policies:
-            if policy.version == version:
+            if policy.digest == weights:
                 return policy
-        older, newer = sorted(self._policies, key=lambda policy: policy.version)
-        blob = self._shelf.take(newer.version)
-        if blob is not None:
-            with contextlib.suppress(WeightsError):  # of another network
-                older.load(blob)
-        return older if older.version == version else None
+        seen = self._shelf.look()
+        blob = self._shelf.take(-1) if seen is not None and seen.digest == weights else None
+        if blob is None or blob.announce.digest != weights:
+            return None
+        older, newer = self._policies
+        try:
+            older.load(blob)
+        except WeightsError:  # of another network
+            return None
+        self._policies = [newer, older]
+        return older
 
     def close(self) -> None:
         self._shelf.close()
@@ -128,7 +134,7 @@ class ActServer:
         asked = defaultdict(list)
         for sampler in self._samplers.values():
             if sampler.asks is not None:
-                asked[id(sampler.held), sampler.asks.version].append(sampler)
+                asked[id(sampler.held), sampler.asks.weights].append(sampler)
         for group in asked.values():
             self._answer(group)
 
@@ -217,7 +223,7 @@ class ActServer:
         held, began = samplers[0].held, time.monotonic()
         asked = [(s.slot, s.asks) for s in samplers if s.slot is not None and s.asks is not None]
         assert held is not None
-        policy, done = held.at(asked[0][1].version), False
+        policy, done = held.at(asked[0][1].weights), False
         many = self._threads.first(began)
         if policy is not None:
             self._work_with(self._most_threads if many else 1)

@@ -113,9 +113,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         player.central.close()
 
 
-def weights(case: str, version: int) -> Blob:
+def weights(case: str, version: int, *, seed: int = 0) -> Blob:
     config, spaces = CASES[case]
-    model = build(config, spaces, seed=version)
+    model = build(config, spaces, seed=seed or version)
     with torch.no_grad():
         model.policy_head.weight.mul_(50)  # a fresh one likes all actions alike
         if model.normaliser is not None:
@@ -138,13 +138,13 @@ class Player:
             facts=(config, self.spaces, "auto"),
             rows=rows,
             sizes=(self.policy.numbers, self.policy.memory),
-            version=lambda: self.policy.version,
+            weights=lambda: self.policy.digest,
             choice=None,
         )
         self.policy.network = self.central
 
-    def take(self, version: int) -> None:
-        blob = weights(self.case, version)
+    def take(self, version: int, *, seed: int = 0) -> None:
+        blob = weights(self.case, version, seed=seed)
         for policy in (self.policy, self.twin):
             policy.load(blob)
 
@@ -220,8 +220,9 @@ def test_many_are_answered_by_one_call_each_with_its_own(machine: Machine) -> No
     assert machine.server.calls - calls == 1
 
 
-def test_each_acts_with_its_own_version_or_by_itself(machine: Machine) -> None:
-    """The numbers are never of other weights than the sampler says it acts with."""
+def test_each_acts_with_its_own_weights_or_by_itself(machine: Machine) -> None:
+    """The numbers are never of other weights than the sampler says it acts with: also where a
+    learner went back to its checkpoint, and versions come a second time."""
     machine.shelf.put(weights("numbers", 1))
     machine.start()
     slow, quick = machine.player(), machine.player()
@@ -244,6 +245,10 @@ def test_each_acts_with_its_own_version_or_by_itself(machine: Machine) -> None:
     assert asks(quick, 5) == 0, "it is not on the shelf yet"
     machine.shelf.put(weights("numbers", 9))
     assert asks(quick, 6) == ROWS
+    quick.take(3, seed=77)
+    assert asks(quick, 7) == 0, "other weights of the same version"
+    machine.shelf.put(weights("numbers", 3, seed=77))
+    assert asks(quick, 8) == ROWS
 
 
 def test_an_end_of_the_act_process_harms_nobody(
@@ -352,7 +357,7 @@ def test_nonsense_closes_only_the_connection_it_came_by(machine: Machine) -> Non
     machine.start()
     player = machine.player()
     player.joins()
-    for words in (b"\xff", b"\x00" * 1000, messages.encode(messages.Ask(1, 1))):
+    for words in (b"\xff", b"\x00" * 1000, messages.encode(messages.Ask(1, ""))):
         with messages.new_socket() as line:
             line.connect(str(machine.socket))
             line.send(words)
