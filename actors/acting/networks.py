@@ -30,6 +30,20 @@ Obs = dict[str, NDArray[np.generic]]
 Numbers = NDArray[np.float32]
 
 
+class Network(Protocol):
+    """Declares what acts: an ActingNetwork, or what stands for it."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def quick(self) -> bool: ...
+
+    def refresh(self) -> None: ...
+
+    def params(self, obs: Obs, memory: Numbers | None = None) -> tuple[Numbers, Numbers | None]: ...
+
+
 class ActingNetwork:
     """Computes the parameters of a model's actions, in float32, bfloat16 or int8."""
 

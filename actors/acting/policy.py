@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from headrace.actors.acting import exploration
-from headrace.actors.acting.networks import ActingNetwork
+from headrace.actors.acting.networks import ActingNetwork, Network
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import SETTINGS, build
@@ -19,22 +19,6 @@ from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
 
 Floats = NDArray[np.float32]
 Actions = NDArray[Any]  # of the action's dtype, [N, *action.shape]
-
-
-class Network(Protocol):
-    """Declares what acts: an ActingNetwork, or what stands for it."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    @property
-    def quick(self) -> bool: ...
-
-    def refresh(self) -> None: ...
-
-    def params(
-        self, obs: dict[str, NDArray[np.generic]], memory: Floats | None = None
-    ) -> tuple[Floats, Floats | None]: ...
 
 
 class Policy:
@@ -50,8 +34,7 @@ class Policy:
         explore: str = "",
         device: str = "cpu",
     ) -> None:
-        # The learner's weights replace these.
-        self._model = build(config, spaces, seed=0).to(device)
+        self._model = build(config, spaces, seed=0).to(device)  # the learner's replace these
         self._kind = config.kind
         self._weights = FlatWeights(self._model)
         self._layout = layout_digest(self._model)
@@ -66,8 +49,8 @@ class Policy:
         self._random = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
         self.memory = self._model.memory  # numbers carried from step to step; 0 = none
         self.previous = config.previous  # it also sees the step before
-        self.version = -1  # of the weights it acts with; -1 = none arrived yet
-        self.digest = ""  # of the same, as they were announced
+        # Of the weights it acts with, as they were announced; -1 = none arrived yet.
+        self.version, self.digest = -1, ""
 
     @property
     def quick(self) -> bool:

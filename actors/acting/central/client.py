@@ -19,8 +19,7 @@ from headrace.actors.acting.central import messages
 from headrace.actors.acting.central.choice import Choice
 from headrace.actors.acting.central.messages import Answer, Ask, Greeting, Refused, Taken
 from headrace.actors.acting.central.slot import Array, Layout, Slot
-from headrace.actors.acting.networks import Numbers, Obs
-from headrace.actors.acting.policy import Network
+from headrace.actors.acting.networks import Network, Numbers, Obs
 from headrace.learner.config import ModelConfig
 from headrace.learner.spaces import Spaces
 
