@@ -149,7 +149,7 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="local: each sampler calls the network itself; central: `headrace node`"
             " has one process that calls it for all of its samplers, on a GPU if there is one;"
-            " auto: where rows are done sooner, measured every 30 s"
+            " auto: the way by which more rows are done, tried every two minutes"
         ),
     ] = "local"
     explore: Annotated[

@@ -23,7 +23,7 @@ _OF_SAMPLERS: Final = [
 ]
 _OF_ACT: Final = ("act_rows", "act_calls", "act_seconds")
 # Totals, which count ended processes, too; all other figures are of those that live. Those of the
-# relay are bytes and fetches.
+# relay are bytes and fetches, and of both it and the act process the index is below 0.
 _COUNTED: Final = frozenset(
     {"bytes", "fetches", *_OF_ACT, *(name for counter in _OF_SAMPLERS for name in counter.names())}
 )

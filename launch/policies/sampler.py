@@ -147,7 +147,7 @@ def _figures(players: Sequence[_Player], drain_s: float) -> ProcessFigures:
         stats.update(one.end.stats)
     welcome = all(one.end.link.welcome is not None for one in players)
     over = all(one.end.over for one in players)
-    if any(one.sampler is not None and asks_act(one.sampler) for one in players):
+    if any(asks_act(one.sampler) for one in players):
         stats[WANTS_ACT] = 1
     return ProcessFigures(os.getpid(), welcome, over, drain_s, dict(stats))
 

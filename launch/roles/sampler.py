@@ -133,8 +133,8 @@ async def _sample(
 
 def _figures(end: SamplerEnd, reading: "SamplerReading", drain_s: float) -> ProcessFigures:
     """Returns what it reports to its node."""
-    welcome, sampler = end.link.welcome is not None, reading.sampler
-    stats = {**end.stats, WANTS_ACT: 1.0} if sampler and asks_act(sampler) else end.stats
+    welcome = end.link.welcome is not None
+    stats = {**end.stats, WANTS_ACT: 1.0} if asks_act(reading.sampler) else end.stats
     return ProcessFigures(os.getpid(), welcome, bool(end.over), drain_s, stats)
 
 
@@ -251,9 +251,9 @@ def learner(run: run_file.Run, end: SamplerEnd, metrics: SamplerMetrics) -> Lear
     )
 
 
-def asks_act(sampler: Sampler) -> bool:
-    """Says whether it would ask an act process."""
-    return isinstance(sampler.policy.network, CentralNetwork)
+def asks_act(sampler: Sampler | None) -> bool:
+    """Says whether it would ask an act process; None = it is not made yet."""
+    return sampler is not None and isinstance(sampler.policy.network, CentralNetwork)
 
 
 def _act_centrally(policy: Policy, stepper: Stepper, run: run_file.Run, shelf: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""What a sampler and the act process of its machine say to each other, by a local socket.
+"""Defines what a sampler and the act process of its machine say to each other, by a local socket.
 
     Greeting, with the shared memory -->   <-- Taken, or Refused
     Ask -->                                <-- Answer

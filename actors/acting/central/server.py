@@ -5,7 +5,6 @@ without a wait. Nothing of a sampler is kept beyond its connection.
 """
 
 import contextlib
-import logging
 import os
 import select
 import socket
@@ -26,8 +25,6 @@ from headrace.actors.acting.central.slot import Slot
 from headrace.actors.acting.policy import Policy
 from headrace.broker.weights.weight_shelf import SegmentReader
 from headrace.learner.weights import WeightsError
-
-log = logging.getLogger(__name__)
 
 _MOST_NETWORKS: Final = 16  # of different policies
 _MOST_ROWS: Final = 8192  # of one call

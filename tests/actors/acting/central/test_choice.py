@@ -45,7 +45,7 @@ def test_what_is_done_while_others_still_change_over_does_not_count() -> None:
 
 
 def test_an_act_process_that_could_not_answer_is_not_what_was_measured() -> None:
-    """What samplers did by themselves in its seconds counts for neither way."""
+    """Counts for neither way what samplers did by themselves in its seconds."""
     choice = Choice(PLACES)
     for tenth in range(200):
         now = tenth / 10
